@@ -1,0 +1,38 @@
+"""The two Protocols that an environment's author implements."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gigpo_jax.env_bridge.types import Observation, StepResult, Task
+
+
+class TextEnv(Protocol):
+    """A multi-turn text environment; one object plays one episode at a time, in one process.
+
+    The same task and the same actions give the same observations, whatever was played before. `step` never raises
+    for what an action says: an action that means nothing leads to an observation that says so.
+    """
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split, always in the same order."""
+        ...
+
+    def reset(self, task: Task) -> Observation:
+        """Starts an episode."""
+        ...
+
+    def step(self, action: str) -> StepResult:
+        """Acts; after `done` the episode is over and `reset` must follow."""
+        ...
+
+    def close(self) -> None:
+        """Frees whatever the environment holds; may be called twice."""
+        ...
+
+
+class Expert(Protocol):
+    """Demonstrates one episode from what an agent can observe; made anew for each episode."""
+
+    def act(self, observation: Observation) -> str:
+        """The next action; called with every observation of the episode in turn, the first one included."""
+        ...

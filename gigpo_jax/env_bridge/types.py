@@ -1,0 +1,74 @@
+"""What environments and the rest of the program say to each other."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class EnvError(RuntimeError):
+    """An environment (or its process) failed; the episode is aborted, the run goes on."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to do in an environment; every episode of a task starts from the same state.
+
+    Attributes:
+      id: stable name, unique in its environment; panels list it.
+      type: the kind of task, success is reported for each ("" if there is one kind only).
+      split: the split the task belongs to, such as "train" or "valid_unseen".
+      data: what the environment needs to find it again (a path, an index); plain text.
+    """
+
+    id: str
+    type: str
+    split: str
+    data: str = ""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What an agent sees.
+
+    Attributes:
+      text: the raw text of the environment.
+      anchor: the anchor state as text (GiGPO compares steps of a group that share it); hashed by `anchor_hash`.
+      admissible: the actions that would do something here, in the environment's order; None if it cannot say.
+      task: the task in words, the same at every step of an episode.
+    """
+
+    text: str
+    anchor: str
+    admissible: tuple[str, ...] | None
+    task: str
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What an action led to.
+
+    Attributes:
+      observation: the next observation.
+      reward: the environment's reward of this step, in the units of the published settings.
+      done: whether the episode is over.
+      info: plain values; "won" (bool) and "score" (float in [0, 1]) are always there.
+    """
+
+    observation: Observation
+    reward: float
+    done: bool
+    info: Mapping[str, bool | float | str] = field(default_factory=dict)
+
+
+def anchor_hash(state: str | bytes) -> tuple[int, int]:
+    """Hashes an anchor state to 64 bits, the same on every machine.
+
+    Args:
+      state: the anchor state; text is encoded as UTF-8.
+
+    Returns:
+      Two unsigned 32-bit integers, the lanes of a 64-bit BLAKE2b digest.
+    """
+    data = state.encode("utf-8", "surrogatepass") if isinstance(state, str) else state
+    digest = hashlib.blake2b(data, digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")

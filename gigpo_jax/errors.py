@@ -1,0 +1,8 @@
+"""The one error that means: what the user gave us is wrong."""
+
+
+class InputError(Exception):
+    """A bad config, flag, file or folder; its text is one line with the key, the value and the fix.
+
+    `gigpo_jax.main` and the other commands print that line and exit with status 2, without a traceback.
+    """

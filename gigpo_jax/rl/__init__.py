@@ -1,0 +1,1 @@
+"""Advantages, losses and the train step: pure functions on arrays."""

@@ -1,0 +1,1 @@
+"""Engines that turn prompts into tokens and behaviour log-probabilities."""

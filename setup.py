@@ -1,0 +1,53 @@
+"""Packaging; versions here are ranges, requirements.txt holds the pinned set that the tests ran with."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "gigpo_jax/__init__.py").read_text()).group(1)
+
+setup(
+    name="gigpo_jax",
+    version=VERSION,
+    description="GiGPO in JAX/Flax: reinforcement learning for LLM agents in multi-turn text environments",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["gigpo_jax", "gigpo_jax.*"]),
+    include_package_data=True,
+    package_data={"gigpo_jax": ["env_bridge/**/*.json", "env_bridge/**/*.json.gz", "env_bridge/**/*.txt"]},
+    install_requires=[
+        "absl-py>=2.1",
+        "flax>=0.12",
+        "jax>=0.10",
+        "jinja2>=3.1",
+        "ml_collections>=1.1",
+        "numpy>=2.0",
+        "optax>=0.2.5",
+        "orbax-checkpoint>=0.11",
+        "safetensors>=0.5",
+        "tensorboardX>=2.6",
+        "tokenizers>=0.21",
+        "tqdm>=4.66",
+        "transformers>=4.51",
+    ],
+    extras_require={
+        "gpu": ["jax[cuda13]>=0.10"],
+        "tpu": ["jax[tpu]>=0.10"],
+        "alfworld": ["alfworld==0.4.2"],
+        "dev": [
+            "alfworld==0.4.2",
+            "hypothesis>=6.100",
+            "mypy>=1.15",
+            "pytest>=8",
+            "pytest-timeout>=2.3",
+            "pytest-xdist>=3.6",
+            "ruff>=0.11",
+            "tensorboard>=2.19",
+            "torch>=2.6",
+        ],
+    },
+)

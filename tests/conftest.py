@@ -1,0 +1,12 @@
+"""Options that several test folders share."""
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=0, help="seed of the long differential tests")
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    return request.config.getoption("--seed")
