@@ -1,0 +1,113 @@
+"""What every engine offers: a prompt and sampling settings go in, tokens and their log-probabilities come out."""
+
+import hashlib
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from gigpo_jax.errors import InputError
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one reply is drawn.
+
+    Attributes:
+      temperature: divides the logits; 0 takes the likeliest token.
+      top_p: keeps the fewest likeliest tokens whose probabilities reach this share, in (0, 1]; 1 keeps all. Tokens
+        that tie with the last one kept are kept too.
+      top_k: keeps this many likeliest tokens (and ties), before `top_p`; -1 or 0 keeps all.
+      max_tokens: the reply has at most this many tokens, >= 1.
+      stop_token_ids: the reply ends with the first of these, which belongs to it.
+      stop_strings: the reply ends with the token that completes one of these in its text; that token belongs to it.
+      key: two 32-bit words, the request's own random key; see `request_key`. The same prompt, settings, key and
+        weights give the same reply, whatever else the engine is doing.
+
+    Raises:
+      InputError: a value outside its range.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    max_tokens: int = 512
+    stop_token_ids: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    key: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise InputError(f"temperature={self.temperature}: must be a finite number of at least 0 (0 is greedy)")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p={self.top_p}: must be above 0 and at most 1 (1 keeps every token)")
+        if self.top_k < -1:
+            raise InputError(f"top_k={self.top_k}: must be at least 1, or -1 to keep every token")
+        if self.max_tokens < 1:
+            raise InputError(f"max_tokens={self.max_tokens}: must be at least 1")
+        if isinstance(self.stop_strings, str) or not all(self.stop_strings):
+            raise InputError(f"stop_strings={self.stop_strings!r}: must be a tuple of strings that are not empty")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One reply.
+
+    Attributes:
+      tokens: [T] i32, exactly the tokens that were sampled; the one that ended the reply is the last.
+      logprobs: [T] f32, nats, of the distribution each token was sampled from (after temperature, top-k and top-p);
+        of the untempered distribution when temperature is 0.
+      finish_reason: "stop" for a stop token or string, "length" for `max_tokens`, "abort" if the engine gave up.
+      version: which weights sampled it, as given to `update_weights`.
+    """
+
+    tokens: np.ndarray
+    logprobs: np.ndarray
+    finish_reason: FinishReason
+    version: int
+
+
+class Engine(Protocol):
+    """Turns prompts into replies; many coroutines call `generate` at once and the engine batches them."""
+
+    async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
+        """Samples one reply.
+
+        Args:
+          tokens: [P] the prompt's token ids, P >= 1.
+          params: how to sample.
+
+        Raises:
+          InputError: the prompt does not fit; only this request fails.
+        """
+        ...
+
+    def update_weights(self, params: Any, version: int) -> None:
+        """Requests made from now on are sampled from `params`, and say so by `version`; none ever mixes two."""
+        ...
+
+    def close(self) -> None:
+        """Frees the engine; whoever still waits for a reply gets an error. May be called twice."""
+        ...
+
+
+def request_key(seed: int, iteration: int, group: int, member: int, step: int) -> tuple[int, int]:
+    """The random key of one request, the same on every machine and in any order of requests.
+
+    Args:
+      seed: the run's seed.
+      iteration: the training iteration; evaluations use numbers of their own, negative ones included.
+      group: index of the task group.
+      member: index of the trajectory in its group.
+      step: index of the turn in its trajectory.
+
+    Returns:
+      Two unsigned 32-bit integers.
+    """
+    digest = hashlib.blake2b(struct.pack("<5q", seed, iteration, group, member, step), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
