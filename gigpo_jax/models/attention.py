@@ -1,0 +1,86 @@
+"""One attention call for packed rows; which kernel runs is decided here and nowhere else.
+
+Everywhere: grouped queries (H query heads share G key/value heads, which are never repeated in memory), causal,
+only inside a segment, softmax in float32.
+"""
+
+import jax
+import jax.numpy as jnp
+
+MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)  # finite: a row with nothing to attend to stays free of NaN
+
+
+def attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segment_ids: jax.Array,
+    *,
+    implementation: str | None = None,
+) -> jax.Array:
+    """Causal self-attention of packed rows.
+
+    Args:
+      query: [B, T, H, K] in the compute dtype, rotary applied.
+      key: [B, T, G, K], G divides H; query head h reads key head h // (H // G).
+      value: [B, T, G, K].
+      segment_ids: [B, T] i32; a position sees earlier positions of its own segment.
+      implementation: "xla" or "cudnn"; None takes what fits the default backend and the dtype.
+
+    Returns:
+      [B, T, H, K] in the dtype of `query`.
+    """
+    if implementation is None:
+        implementation = _choose(query)
+    if implementation == "cudnn":
+        mask = causal_segment_mask(segment_ids)[:, None]
+        return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
+    return _dense(query, key, value, causal_segment_mask(segment_ids))
+
+
+def causal_segment_mask(segment_ids: jax.Array) -> jax.Array:
+    """Returns [B, T, T] bool: may position t (second axis) see position s (third axis)?"""
+    length = segment_ids.shape[1]
+    same = segment_ids[:, :, None] == segment_ids[:, None, :]
+    return same & jnp.tril(jnp.ones((length, length), bool))
+
+
+def cached_attention(query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array) -> jax.Array:
+    """Attention of one new token per slot over what its slot has cached, the token itself included.
+
+    Args:
+      query: [S, H, K] in the compute dtype, rotary applied.
+      key: [S, G, C, K] the cache of one layer, already holding the new token.
+      value: [S, G, C, K].
+      positions: [S] i32 where the new token stands; later places of the cache are not read.
+
+    Returns:
+      [S, H, K] in the dtype of `query`.
+    """
+    slots, heads, head_dim = query.shape
+    groups, length = key.shape[1:3]
+    query = query.reshape(slots, groups, heads // groups, head_dim)
+    scores = jnp.einsum("sgrk,sgck->sgrc", query, key.astype(query.dtype), preferred_element_type=jnp.float32)
+    seen = jnp.arange(length) <= positions[:, None]
+    probs = jax.nn.softmax(jnp.where(seen[:, None, None], scores * head_dim**-0.5, MASKED), axis=-1)
+    out = jnp.einsum("sgrc,sgck->sgrk", probs.astype(query.dtype), value.astype(query.dtype))
+    return out.reshape(slots, heads, head_dim)
+
+
+def _choose(query: jax.Array) -> str:
+    fits_cudnn = query.dtype in (jnp.bfloat16, jnp.float16) and query.shape[-1] % 8 == 0 and query.shape[-1] <= 128
+    if jax.default_backend() == "gpu" and fits_cudnn and query.shape[1] % 2 == 0:
+        return "cudnn"
+    return "xla"
+
+
+def _dense(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+    batch, length, heads, head_dim = query.shape
+    groups = key.shape[2]
+    query = query.reshape(batch, length, groups, heads // groups, head_dim)
+    # [B, G, T, R, S] is the order a batched matrix product leaves: no transpose of the scores.
+    scores = jnp.einsum("btgrk,bsgk->bgtrs", query, key, preferred_element_type=jnp.float32)
+    scores = jnp.where(mask[:, None, :, None], scores * head_dim**-0.5, MASKED)
+    probs = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+    out = jnp.einsum("bgtrs,bsgk->btgrk", probs, value)
+    return out.reshape(batch, length, heads, head_dim)

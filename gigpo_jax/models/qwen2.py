@@ -1,0 +1,399 @@
+"""Qwen2.5 in Flax NNX: configuration, forward pass over packed rows, and a static KV cache.
+
+The module tree is only used to name and initialise parameters and to write one layer down; it is split once, and
+every function here takes the parameters explicitly as a nested dict of arrays (layers stacked along a first axis L).
+Parameters may be kept in another dtype than the one computed in. Norm statistics, rotary embedding and softmax are
+always float32.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gigpo_jax.models.attention import attention, cached_attention
+from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
+
+Params = dict[str, Any]
+Constrain = Callable[[jax.Array], jax.Array]
+
+REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
+    "full": None,  # keep each layer's input only
+    "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,  # keep the projections, recompute the rest
+}
+
+
+@dataclass(frozen=True)
+class Qwen2Config:
+    """The shape of a model; the names follow this project, `weights.py` maps them to config.json.
+
+    Attributes:
+      vocab_size: V, rows of the embedding.
+      hidden_size: D, width of the residual stream.
+      intermediate_size: F, width inside the SwiGLU block.
+      num_layers: L.
+      num_heads: H, query heads.
+      num_kv_heads: G, key/value heads; divides H.
+      head_dim: K, even.
+      rope_theta: base of the rotary frequencies.
+      rms_norm_eps: added to the mean square before the root.
+      tie_word_embeddings: whether the output uses the input embedding.
+      max_position_embeddings: longest sequence the model was made for, in tokens.
+      bos_token_id: as config.json has it, or None.
+      eos_token_id: as config.json has it (one id or several), or None.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope_theta: float = 1_000_000.0
+    rms_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = True
+    max_position_embeddings: int = 32768
+    bos_token_id: int | None = None
+    eos_token_id: int | tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_kv_heads={self.num_kv_heads} must divide num_heads={self.num_heads}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim={self.head_dim} must be even for rotary embeddings")
+
+
+# https://huggingface.co/Qwen (Qwen2.5-*-Instruct, config.json)
+PUBLISHED: dict[str, Qwen2Config] = {
+    "0.5b": Qwen2Config(151936, 896, 4864, 24, 14, 2, 64, bos_token_id=151643, eos_token_id=151645),
+    "1.5b": Qwen2Config(151936, 1536, 8960, 28, 12, 2, 128, bos_token_id=151643, eos_token_id=151645),
+    "3b": Qwen2Config(151936, 2048, 11008, 36, 16, 2, 128, bos_token_id=151643, eos_token_id=151645),
+    "7b": Qwen2Config(
+        152064, 3584, 18944, 28, 28, 4, 128, tie_word_embeddings=False, bos_token_id=151643, eos_token_id=151645
+    ),
+}
+
+
+class Linear(nnx.Module):
+    """x [..., I] -> x @ kernel [I, O] (+ bias [O]), computed in the dtype of x."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool, dtype: Any, rngs: nnx.Rngs):
+        self.kernel = nnx.Param(_normal(rngs, (inputs, outputs), dtype))
+        if bias:
+            self.bias = nnx.Param(jnp.zeros((outputs,), dtype))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = x @ self.kernel[...].astype(x.dtype)
+        return y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
+
+
+class RMSNorm(nnx.Module):
+    """x [..., D] -> x / rms(x) * scale; the statistics are float32."""
+
+    def __init__(self, width: int, *, eps: float, dtype: Any):
+        self.eps = eps
+        self.scale = nnx.Param(jnp.ones((width,), dtype))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x32 = x.astype(jnp.float32)
+        x32 = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.eps)
+        return x32.astype(x.dtype) * self.scale[...].astype(x.dtype)
+
+
+class Layer(nnx.Module):
+    """One decoder layer; how queries meet keys and values is handed in, so all ways to run share it."""
+
+    def __init__(self, config: Qwen2Config, *, dtype: Any, rngs: nnx.Rngs):
+        width, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+        linear = functools.partial(Linear, dtype=dtype, rngs=rngs)
+        self.head_dim = head_dim
+        self.attention_norm = RMSNorm(width, eps=config.rms_norm_eps, dtype=dtype)
+        self.query = linear(width, config.num_heads * head_dim, bias=True)
+        self.key = linear(width, config.num_kv_heads * head_dim, bias=True)
+        self.value = linear(width, config.num_kv_heads * head_dim, bias=True)
+        self.out = linear(config.num_heads * head_dim, width, bias=False)
+        self.mlp_norm = RMSNorm(width, eps=config.rms_norm_eps, dtype=dtype)
+        self.gate = linear(width, inner, bias=False)
+        self.up = linear(width, inner, bias=False)
+        self.down = linear(inner, width, bias=False)
+
+    def __call__(self, x: jax.Array, rotary: tuple[jax.Array, jax.Array], attend: Callable) -> tuple[jax.Array, Any]:
+        """Runs the layer.
+
+        Args:
+          x: [..., D] residual stream in the compute dtype.
+          rotary: cosines and sines, each [..., 1, K/2] f32.
+          attend: (query [..., H, K], key [..., G, K], value [..., G, K]) -> (mixed values [..., H, K], anything).
+
+        Returns:
+          The residual stream [..., D], and the second result of `attend`.
+        """
+        y = self.attention_norm(x)
+        query, key, value = (
+            z.reshape(*z.shape[:-1], -1, self.head_dim) for z in (self.query(y), self.key(y), self.value(y))
+        )
+        mixed, extra = attend(_rotate(query, rotary), _rotate(key, rotary), value)
+        x = x + self.out(mixed.reshape(*x.shape[:-1], -1))
+        y = self.mlp_norm(x)
+        return x + self.down(jax.nn.silu(self.gate(y)) * self.up(y)), extra
+
+
+class Qwen2(nnx.Module):
+    """The whole parameter tree: embedding, stacked layers, final norm and, if untied, the output head."""
+
+    def __init__(self, config: Qwen2Config, *, dtype: Any, rngs: nnx.Rngs):
+        @nnx.split_rngs(splits=config.num_layers)
+        @nnx.vmap(in_axes=0)
+        def layers(rngs: nnx.Rngs) -> Layer:
+            return Layer(config, dtype=dtype, rngs=rngs)
+
+        self.embed = nnx.Param(_normal(rngs, (config.vocab_size, config.hidden_size), dtype))
+        self.layers = layers(rngs)
+        self.final_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=dtype)
+        if not config.tie_word_embeddings:
+            self.head = nnx.Param(_normal(rngs, (config.vocab_size, config.hidden_size), dtype))
+
+
+def init(config: Qwen2Config, key: jax.Array, dtype: Any = jnp.float32) -> Params:
+    """Draws random parameters: matrices from a normal of deviation 0.02, biases 0, norm scales 1.
+
+    Args:
+      config: the shape.
+      key: a JAX random key.
+      dtype: the dtype the parameters are kept in.
+
+    Returns:
+      A nested dict of arrays; under `layers` every leaf has a first axis of length L.
+    """
+    model = Qwen2(config, dtype=jnp.dtype(dtype), rngs=nnx.Rngs(params=key))
+    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+def abstract_params(config: Qwen2Config, dtype: Any = jnp.float32) -> Params:
+    """Returns the tree of `init` as shapes and dtypes, without allocating anything."""
+    return jax.eval_shape(lambda: init(config, jax.random.key(0), dtype))
+
+
+def param_count(config: Qwen2Config) -> int:
+    """Returns the number of parameters; a tied embedding counts once."""
+    return sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config)))
+
+
+def logical_axes(config: Qwen2Config) -> Params:
+    """Names the axes of every parameter, for a sharding plan.
+
+    Returns:
+      A tree like the parameters whose leaves are tuples of "layers", "vocab", "embed", "heads" (H x K, one head
+      after the other), "kv_heads" (G x K) and "mlp".
+    """
+    linear = {"query": "heads", "key": "kv_heads", "value": "kv_heads"}
+    layers: Params = {
+        name: {"kernel": ("layers", "embed", out), "bias": ("layers", out)} for name, out in linear.items()
+    }
+    layers |= {name: {"kernel": ("layers", "embed", "mlp")} for name in ("gate", "up")}
+    layers |= {"out": {"kernel": ("layers", "heads", "embed")}, "down": {"kernel": ("layers", "mlp", "embed")}}
+    layers |= {name: {"scale": ("layers", "embed")} for name in ("attention_norm", "mlp_norm")}
+    axes: Params = {"embed": ("vocab", "embed"), "layers": layers, "final_norm": {"scale": ("embed",)}}
+    return axes if config.tie_word_embeddings else axes | {"head": ("vocab", "embed")}
+
+
+def output_embedding(config: Qwen2Config, params: Params) -> jax.Array:
+    """Returns the output matrix [V, D] in the parameters' dtype (the input embedding, if tied)."""
+    return params["embed"] if config.tie_word_embeddings else params["head"]
+
+
+def hidden_states(
+    config: Qwen2Config,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+    *,
+    dtype: Any = None,
+    remat: str = "none",
+    constrain: Constrain | None = None,
+) -> jax.Array:
+    """Runs the model up to the final norm.
+
+    Args:
+      config: the shape.
+      params: as from `init`.
+      tokens: [B, T] i32.
+      positions: [B, T] i32, from 0 in each segment; None counts 0..T-1.
+      segment_ids: [B, T] i32, 0 for padding, segments from 1; None is one segment a row.
+      dtype: compute dtype; None is the parameters'.
+      remat: "none", "full" (keep each layer's input) or "dots" (keep the matrix products).
+      constrain: applied to the residual stream [B, T, D] before the first and after each layer, for sharding.
+
+    Returns:
+      [B, T, D] in the compute dtype.
+    """
+    return _forward(config, params, tokens, positions, segment_ids, dtype=dtype, remat=remat, constrain=constrain)[0]
+
+
+def logits(
+    config: Qwen2Config,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+    *,
+    dtype: Any = None,
+) -> jax.Array:
+    """Scores every next token: [B, T] -> [B, T, V] f32. Arguments as for `hidden_states`."""
+    return _unembed(config, params, hidden_states(config, params, tokens, positions, segment_ids, dtype=dtype))
+
+
+def init_cache(config: Qwen2Config, slots: int, length: int, dtype: Any = jnp.float32) -> KVCache:
+    """Returns an empty cache for `slots` sequences of at most `length` tokens."""
+    shape = (config.num_layers, slots, config.num_kv_heads, length, config.head_dim)
+    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+
+
+def prefill(
+    config: Qwen2Config,
+    params: Params,
+    cache: KVCache,
+    tokens: jax.Array,
+    lengths: jax.Array,
+    slots: jax.Array,
+    *,
+    dtype: Any = None,
+) -> tuple[jax.Array, KVCache]:
+    """Reads prompts into slots of the cache, from place 0.
+
+    Args:
+      config: the shape.
+      params: as from `init`.
+      cache: the cache; donate it to have it updated in place. T must not exceed its length.
+      tokens: [B, T] i32, each prompt padded on the right.
+      lengths: [B] i32, tokens of each prompt that count.
+      slots: [B] i32, the slot each prompt goes to; a slot of S or more drops the row.
+      dtype: compute dtype; None is the parameters'.
+
+    Returns:
+      The logits [B, V] f32 after each prompt's last token, and the cache.
+    """
+    length = tokens.shape[1]
+    if length > cache.key.shape[3]:
+        raise ValueError(f"prompts of {length} tokens do not fit a cache of {cache.key.shape[3]}")
+    segment_ids = (jnp.arange(length) < lengths[:, None]).astype(jnp.int32)
+    hidden, new = _forward(config, params, tokens, None, segment_ids, dtype=dtype, keep=True)
+    hidden = jnp.take_along_axis(hidden, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)[:, 0]
+    return _unembed(config, params, hidden), write_prompts(cache, *new, slots)
+
+
+def decode(
+    config: Qwen2Config, params: Params, cache: KVCache, tokens: jax.Array, positions: jax.Array, *, dtype: Any = None
+) -> tuple[jax.Array, KVCache]:
+    """Runs one token of every slot.
+
+    Args:
+      config: the shape.
+      params: as from `init`.
+      cache: the cache; carried through a loop or donated, it is updated in place.
+      tokens: [S] i32, the newest token of each slot.
+      positions: [S] i32, where it stands (the number of tokens before it). A slot that is not in use may be given
+        any position; one at or past the cache's length writes nothing.
+      dtype: compute dtype; None is the parameters'.
+
+    Returns:
+      The logits [S, V] f32 of the token after, and the cache with the new token in it.
+    """
+    dtype = params["embed"].dtype if dtype is None else jnp.dtype(dtype)
+    graph = _layer_graph(config)
+    rotary = _rotary(config, positions)
+
+    # The cache is the loop's carry and takes S new places a layer; as scan inputs and outputs it would be copied whole.
+    def body(index: jax.Array, carry: tuple[jax.Array, KVCache]) -> tuple[jax.Array, KVCache]:
+        x, cache = carry
+
+        def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, KVCache]:
+            new = write_tokens(cache, key, value, index, positions)
+            return cached_attention(query, new.key[index], new.value[index], positions), new
+
+        layer = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], params["layers"]))
+        return layer(x, rotary, attend)
+
+    x = params["embed"][tokens].astype(dtype)
+    x, cache = jax.lax.fori_loop(0, config.num_layers, body, (x, cache))
+    return _unembed(config, params, _final_norm(config, params, x)), cache
+
+
+def _forward(
+    config: Qwen2Config,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array | None,
+    segment_ids: jax.Array | None,
+    *,
+    dtype: Any,
+    remat: str = "none",
+    constrain: Constrain | None = None,
+    keep: bool = False,
+) -> tuple[jax.Array, Any]:
+    """As `hidden_states`; with `keep` also every layer's keys and values, each [L, B, T, G, K]."""
+    if remat != "none" and remat not in REMAT_POLICIES:
+        raise ValueError(f"remat={remat!r}: choose none, {', '.join(REMAT_POLICIES)}")
+    dtype = params["embed"].dtype if dtype is None else jnp.dtype(dtype)
+    constrain = constrain or (lambda x: x)
+    positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
+    segment_ids = jnp.ones(tokens.shape, jnp.int32) if segment_ids is None else segment_ids
+    graph = _layer_graph(config)
+    rotary = _rotary(config, positions)
+
+    def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
+        return attention(query, key, value, segment_ids), (key, value) if keep else None
+
+    def body(x: jax.Array, layer: Params) -> tuple[jax.Array, Any]:
+        x, kept = nnx.merge(graph, layer)(x, rotary, attend)
+        return constrain(x), kept
+
+    if remat != "none":
+        body = jax.checkpoint(body, policy=REMAT_POLICIES[remat], prevent_cse=False)
+    x = constrain(params["embed"][tokens].astype(dtype))
+    x, kept = jax.lax.scan(body, x, params["layers"])
+    return _final_norm(config, params, x), kept
+
+
+def _final_norm(config: Qwen2Config, params: Params, x: jax.Array) -> jax.Array:
+    return nnx.merge(_norm_graph(config), params["final_norm"])(x)
+
+
+def _unembed(config: Qwen2Config, params: Params, hidden: jax.Array) -> jax.Array:
+    matrix = output_embedding(config, params).astype(hidden.dtype)
+    return jnp.einsum("...d,vd->...v", hidden, matrix, preferred_element_type=jnp.float32)
+
+
+def _rotary(config: Qwen2Config, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns cosines and sines of positions [...], each [..., 1, K/2] f32 (RoFormer, arXiv 2104.09864, eq. 34)."""
+    half = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
+    angles = positions[..., None, None].astype(jnp.float32) * config.rope_theta**-half
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def _rotate(x: jax.Array, rotary: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Turns x [..., heads, K]: entry i pairs with entry i + K/2, as Qwen2 stores its heads."""
+    cos, sin = rotary
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    return (0.02 * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(dtype)
+
+
+@functools.cache
+def _layer_graph(config: Qwen2Config) -> Any:
+    """What `nnx.merge` needs, with one layer's parameters, to give a `Layer`."""
+    return nnx.graphdef(nnx.eval_shape(lambda: Layer(config, dtype=jnp.float32, rngs=nnx.Rngs(0))))
+
+
+@functools.cache
+def _norm_graph(config: Qwen2Config) -> Any:
+    return nnx.graphdef(nnx.eval_shape(lambda: RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=jnp.float32)))
