@@ -1,0 +1,244 @@
+"""The configuration of a run: its keys with their defaults, and the check of all of them at once. No jax here."""
+
+import difflib
+from collections.abc import Iterable, Iterator
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.errors import InputError
+
+
+def default_config() -> ConfigDict:
+    """All keys, with the defaults of the published ALFWorld runs (GiGPO paper); locked, so a misspelt key fails."""
+    c = ConfigDict()
+    c.seed = 0  # everything random derives from it: task order, sampling keys, initial weights
+
+    c.env = env = ConfigDict()
+    env.name = "alfworld"  # a name in gigpo_jax.env_bridge.registry
+    env.options = ConfigDict()  # passed to the environment's builder as they are
+    env.split = "train"  # the split that training tasks are drawn from
+    env.max_steps = 50  # actions in an episode
+    env.history = 2  # past (observation, action) pairs in a prompt
+    env.prompt = "full"  # a style of the environment's prompts: full (instructions) or compact (tiny models)
+    env.show_admissible = True  # list the admissible actions in the prompt
+    env.invalid_penalty = 0.1  # taken from the reward of a step whose reply is malformed
+    env.require_admissible = False  # whether an action that is not admissible counts as malformed too
+    env.workers = 2  # environment processes
+    env.start_timeout_s = 120.0  # for a worker to come up
+    env.step_timeout_s = 60.0  # for one reset or step; past it the worker is replaced and its episodes aborted
+    env.max_aborted_share = 0.5  # of an iteration's episodes; with more aborted the run stops
+
+    c.model = model = ConfigDict()
+    model.path = ""  # a Hugging Face folder (config.json, *.safetensors, tokenizer); "" = random weights of model.shape
+    model.shape = ConfigDict(  # used without a path: a Qwen2.5 architecture with a word-level tokenizer
+        {"hidden_size": 128, "intermediate_size": 384, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2}
+    )
+    model.param_dtype = "float32"  # of the master parameters and the optimizer state
+    model.compute_dtype = "bfloat16"  # of activations
+    model.remat = "full"  # what the backward pass computes again: none, dots or full
+
+    c.mesh = mesh = ConfigDict()
+    mesh.data = -1  # devices along each axis; -1 = all that are left
+    mesh.fsdp = 1
+    mesh.tensor = 1
+
+    c.engine = engine = ConfigDict()
+    engine.name = "jax"  # the in-process engine
+    engine.slots = 128  # sequences that are decoded together
+    engine.dtype = "bfloat16"  # of the engine's activations and its KV cache
+    engine.prefill_buckets = ()  # prompt lengths to compile for; () = powers of two up to sampling.max_prompt_tokens
+    engine.decode_steps = 16  # tokens between two looks at the host
+
+    c.sampling = sampling = ConfigDict()
+    sampling.temperature = 1.0
+    sampling.top_p = 1.0
+    sampling.top_k = -1  # -1 = off
+    sampling.max_prompt_tokens = 2048
+    sampling.max_reply_tokens = 512
+    sampling.stop = ("</action>",)  # a reply ends with the first of these
+
+    c.rl = rl = ConfigDict()
+    rl.algorithm = "gigpo"  # a name in gigpo_jax.rl.algorithms
+    rl.preset = "verl_agent"  # how the statistics run: paper or verl_agent (docs/algorithm.md)
+    rl.gamma = 0.95
+    rl.step_weight = 1.0  # omega, the weight of the step advantage (equation 8)
+    rl.normalize = "mean_std"  # or mean
+    rl.clip_low = 0.2
+    rl.clip_high = 0.2
+    rl.dual_clip = 3.0
+    rl.kl_coef = 0.01  # 0 = no reference policy is loaded
+    rl.entropy_coef = 0.0
+    rl.behaviour = "engine"  # whose log-probabilities the ratio is against: the engine's, or recomputed by the learner
+    rl.anchor_match = "exact"  # or similar (rl.similarity)
+    rl.similarity = 0.9
+
+    c.optim = optim = ConfigDict()
+    optim.lr = 1e-6
+    optim.schedule = "constant"  # constant, linear or cosine, after the warm-up
+    optim.warmup_share = 0.0  # of all optimizer steps
+    optim.b1 = 0.9
+    optim.b2 = 0.999
+    optim.weight_decay = 0.01
+    optim.grad_clip = 1.0  # global norm
+
+    c.batch = batch = ConfigDict()
+    batch.row_length = 4096  # tokens of a packed row; a prompt and its reply must fit
+    batch.rows = 4  # rows of a microbatch, over all devices
+    batch.logprob_chunk = 1024  # tokens whose logits exist at a time
+
+    c.train = train = ConfigDict()
+    train.iterations = 150
+    train.groups = 16  # tasks an iteration
+    train.group_size = 8  # episodes of each task
+    train.minibatch = 256  # steps of an optimizer update
+    train.epochs = 1  # passes over an iteration's steps
+    train.save_rollouts = 10  # every so many iterations the trajectories are written; 0 = never
+
+    c.sft = sft = ConfigDict()
+    sft.episodes = 4000  # demonstrations
+    sft.epochs = 1
+    sft.minibatch = 256  # steps of an optimizer update
+    sft.demonstrator = ConfigDict()  # how the expert is made worse on purpose; {} = as it is
+
+    c.eval = evaluate = ConfigDict()
+    evaluate.every = 5  # iterations; 0 = before and after only
+    evaluate.panel = ""  # a frozen panel: its JSON file
+    evaluate.tasks = 0  # the first so many of the panel's tasks; 0 = all
+    evaluate.temperature = 0.4
+    evaluate.greedy = False  # evaluate greedily too
+    evaluate.greedy_every = 0  # as eval.every, for the greedy pass during training; 0 = before and after only
+
+    c.checkpoint = checkpoint = ConfigDict()
+    checkpoint.every = 10  # iterations
+    checkpoint.keep = 2
+    return c.lock()
+
+
+# fmt: off
+POSITIVE = (
+    "env.max_steps", "env.workers", "env.start_timeout_s", "env.step_timeout_s", "engine.slots",
+    "engine.decode_steps", "sampling.temperature", "sampling.max_prompt_tokens", "sampling.max_reply_tokens",
+    "rl.dual_clip", "optim.lr", "optim.grad_clip", "batch.row_length", "batch.rows", "batch.logprob_chunk",
+    "train.iterations", "train.groups", "train.group_size", "train.minibatch", "train.epochs", "sft.episodes",
+    "sft.epochs", "sft.minibatch", "checkpoint.every", "checkpoint.keep",
+)
+NOT_NEGATIVE = (
+    "env.history", "env.invalid_penalty", "rl.step_weight", "rl.clip_low", "rl.clip_high", "rl.kl_coef",
+    "rl.entropy_coef", "optim.weight_decay", "train.save_rollouts", "eval.every", "eval.tasks", "eval.temperature",
+    "eval.greedy_every",
+)
+SHARE = (
+    "env.max_aborted_share", "sampling.top_p", "rl.gamma", "rl.similarity", "optim.warmup_share", "optim.b1",
+    "optim.b2",
+)
+# fmt: on
+ONE_OF = {
+    "engine.name": ("jax",),
+    "model.param_dtype": ("float32", "bfloat16"),
+    "model.compute_dtype": ("float32", "bfloat16"),
+    "model.remat": ("none", "dots", "full"),
+    "engine.dtype": ("float32", "bfloat16"),
+    "rl.preset": ("paper", "verl_agent"),
+    "rl.normalize": ("mean_std", "mean"),
+    "rl.behaviour": ("engine", "recompute"),
+    "rl.anchor_match": ("exact", "similar"),
+    "optim.schedule": ("constant", "linear", "cosine"),
+}
+
+
+def unknown_keys(config: ConfigDict, keys: Iterable[str]) -> Iterator[InputError]:
+    """An error for each key that a config does not have, naming the nearest ones that it has.
+
+    Args:
+      config: any config.
+      keys: dotted, such as `train.groups`.
+    """
+    known = sorted(_all_keys(config))
+    for key in keys:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=3) or [k for k in known if k.endswith(key.split(".")[-1])]
+            fix = f"nearest: {', '.join(near)}" if near else "docs/configuration.md lists them"
+            yield InputError(f"config.{key}: no such key; {fix}")
+
+
+def _all_keys(config: ConfigDict, prefix: str = "") -> Iterator[str]:
+    for name, value in config.items():
+        yield prefix + name
+        if isinstance(value, ConfigDict):
+            yield from _all_keys(value, f"{prefix}{name}.")
+
+
+def _value(config: ConfigDict, key: str) -> object:
+    for part in key.split("."):
+        config = config[part]
+    return config
+
+
+def _require(holds: bool, config: ConfigDict, key: str, fix: str) -> None:
+    if not holds:
+        raise InputError(f"config.{key}={_value(config, key)!r}: {fix}")
+
+
+def validate(config: ConfigDict) -> None:
+    """Checks what can be checked before anything is allocated.
+
+    Args:
+      config: as from `default_config`.
+
+    Raises:
+      InputError: the first value that cannot work: its key, the value and the fix.
+    """
+    for key in POSITIVE:
+        _require(_value(config, key) > 0, config, key, "must be greater than 0")  # type: ignore[operator]
+    for key in NOT_NEGATIVE:
+        _require(_value(config, key) >= 0, config, key, "must not be negative")  # type: ignore[operator]
+    for key in SHARE:
+        _require(0 <= _value(config, key) <= 1, config, key, "must lie between 0 and 1")  # type: ignore[operator]
+    for key, names in ONE_OF.items():
+        _require(_value(config, key) in names, config, key, f"must be one of {', '.join(names)}")
+    _validate_sizes(config)
+
+
+def _validate_sizes(config: ConfigDict) -> None:
+    train, sampling = config.train, config.sampling
+    _require(
+        train.group_size > 1 or config.rl.normalize == "mean",
+        config,
+        "train.group_size",
+        "one episode has nothing to be compared with and no standard deviation; use at least 2 (published: 8)",
+    )
+    most_steps = train.groups * train.group_size * config.env.max_steps
+    _require(
+        train.minibatch <= most_steps,
+        config,
+        "train.minibatch",
+        f"larger than a whole iteration (train.groups x train.group_size x env.max_steps = {most_steps} steps)",
+    )
+    sample = sampling.max_prompt_tokens + sampling.max_reply_tokens
+    _require(
+        config.batch.row_length >= sample,
+        config,
+        "batch.row_length",
+        f"a prompt and its reply must fit in a row: at least {sample} "
+        "(sampling.max_prompt_tokens + sampling.max_reply_tokens)",
+    )
+    _require(
+        all(0 < bucket <= sampling.max_prompt_tokens for bucket in config.engine.prefill_buckets),
+        config,
+        "engine.prefill_buckets",
+        f"must lie between 1 and sampling.max_prompt_tokens={sampling.max_prompt_tokens}",
+    )
+    _require(sampling.top_k == -1 or sampling.top_k > 0, config, "sampling.top_k", "must be -1 (off) or at least 1")
+    _require(
+        sum(size == -1 for size in config.mesh.values()) <= 1,
+        config,
+        "mesh.data",
+        "only one axis of the mesh can be -1 (all devices that are left)",
+    )
+    shape = config.model.shape
+    _require(
+        bool(config.model.path) or shape.num_heads % shape.num_kv_heads == 0,
+        config,
+        "model.shape.num_kv_heads",
+        f"must divide model.shape.num_heads={shape.num_heads}",
+    )

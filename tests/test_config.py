@@ -1,0 +1,60 @@
+"""Every mistake in a config is one message with the key, the value and the fix."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from gigpo_jax.config import default_config, unknown_keys, validate
+from gigpo_jax.errors import InputError
+
+
+def test_defaults_are_valid_and_locked():
+    config = default_config()
+    validate(config)
+    with pytest.raises(AttributeError, match="group_size"):
+        config.train.groupsize = 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("train.group_size", 1, "standard deviation"),
+        ("train.minibatch", 6401, "= 6400 steps"),
+        ("batch.row_length", 2559, "at least 2560"),
+        ("train.groups", 0, "greater than 0"),
+        ("optim.lr", -1e-6, "greater than 0"),
+        ("rl.gamma", 1.5, "between 0 and 1"),
+        ("rl.normalize", "std", "mean_std, mean"),
+        ("engine.name", "vlm", "one of"),
+        ("engine.prefill_buckets", (4096,), "sampling.max_prompt_tokens=2048"),
+        ("sampling.top_k", 0, "-1"),
+        ("mesh.fsdp", -1, "only one axis"),
+        ("model.shape.num_kv_heads", 3, "divide"),
+        ("env.step_timeout_s", 0.0, "greater than 0"),
+    ],
+)
+def test_a_bad_value_names_key_value_and_fix(key: str, value: object, fix: str):
+    config = default_config()
+    parent: ConfigDict = config
+    *path, last = key.split(".")
+    for part in path:
+        parent = parent[part]
+    parent[last] = value
+    with pytest.raises(InputError) as error:
+        validate(config)
+    message = str(error.value)
+    assert message.startswith(f"config.{'mesh.data' if key == 'mesh.fsdp' else key}=")
+    assert fix in message
+    assert "\n" not in message
+
+
+def test_group_of_one_is_fine_without_standard_deviation():
+    config = default_config()
+    config.train.group_size, config.rl.normalize = 1, "mean"
+    validate(config)
+
+
+def test_a_misspelt_key_is_answered_with_the_nearest():
+    config = default_config()
+    (error,) = unknown_keys(config, ["train.groups", "trian.group_sise"])
+    assert "config.trian.group_sise" in str(error)
+    assert "train.group_size" in str(error)
