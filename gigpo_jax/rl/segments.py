@@ -1,0 +1,168 @@
+"""Runs of equal keys in unsorted rows, and statistics over them, in jit.
+
+A *segment* is a set of rows that share a key; segments are numbered from 0 and row n belongs to `segment[n]`. Rows that
+belong to nothing (masked ones) carry the number N, which scatters drop.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+
+def differs_from_previous(*keys: Array) -> Array:
+    """Marks the rows where any key changes.
+
+    Args:
+      *keys: [N] arrays of equal length.
+
+    Returns:
+      [N] bool, True where a row's keys are not those of the row before; True at row 0.
+    """
+    change = jnp.zeros(keys[0].shape[0] - 1, bool)
+    for key in keys:
+        change |= key[1:] != key[:-1]
+    return jnp.concatenate([jnp.ones(1, bool), change])
+
+
+def lexicographic_order(*keys: Array) -> Array:
+    """Finds the row order that sorts by several keys, the first one first.
+
+    Rows that are in order already, as a rollout delivers them, are not sorted again: a sort is by far the dearest
+    thing here, a look at the neighbours costs next to nothing.
+
+    Args:
+      *keys: [N] integer arrays.
+
+    Returns:
+      [N] i32, the row at each place of the order; rows with equal keys keep theirs.
+    """
+    rows = jnp.arange(keys[0].shape[0], dtype=jnp.int32)
+    descends = jnp.zeros(rows.shape[0] - 1, bool)
+    equal = jnp.ones(rows.shape[0] - 1, bool)
+    for key in keys:
+        descends |= equal & (key[1:] < key[:-1])
+        equal &= key[1:] == key[:-1]
+    return lax.cond(
+        jnp.any(descends),
+        lambda: lax.sort((*keys, rows), num_keys=len(keys))[-1],
+        lambda: rows,
+    )
+
+
+def segments_of(member: Array, *keys: Array) -> Array:
+    """Numbers the sets of rows that share all keys, wherever the rows stand.
+
+    Args:
+      member: [N] bool, rows that take part.
+      *keys: [N] integer arrays; equality is exact.
+
+    Returns:
+      [N] i32, the segment of each row, N for rows that take no part.
+    """
+    count = member.shape[0]
+    outside = (~member).astype(jnp.int32)
+    rows = jnp.arange(count, dtype=jnp.int32)
+    # Unstable, which is faster: the order inside a segment has no meaning.
+    *ordered, place = lax.sort((outside, *keys, rows), num_keys=1 + len(keys), is_stable=False)
+    number = jnp.cumsum(differs_from_previous(*ordered), dtype=jnp.int32) - 1
+    number = jnp.zeros(count, jnp.int32).at[place].set(number, unique_indices=True)
+    return jnp.where(member, number, count)
+
+
+def segment_count(segment: Array, member: Array) -> Array:
+    """Counts members.
+
+    Args:
+      segment: [N] i32, N for rows outside.
+      member: [N] bool, the rows to count.
+
+    Returns:
+      [N] i32, for each row the number of members of its segment.
+    """
+    total = jax.ops.segment_sum(member.astype(jnp.int32), segment, segment.shape[0])
+    return total[segment]
+
+
+def compare(
+    values: Array, basis: Array, segment: Array, member: Array, *, normalize: str, ddof: int, eps: ArrayLike
+) -> Array:
+    """Compares every value with the mean of its segment, `(v - mean) / F`.
+
+    F is 1 for `normalize="mean"`, the standard deviation plus `eps` for `"mean_std"`. Values are measured from the
+    segment's smallest one, so a segment of equal values gives exactly 0 and a common offset costs no digits; the mean
+    is corrected by a second pass and the variance is that of the centred values. A segment whose standard deviation is
+    exactly 0 tells nothing apart and gives 0 under `"mean_std"`.
+
+    Args:
+      values: [N] f32, what is compared.
+      basis: [N] f32, what mean and standard deviation are of; mostly the values themselves.
+      segment: [N] i32, N for rows outside.
+      member: [N] bool, the rows that mean and standard deviation run over.
+      normalize: "mean_std" or "mean".
+      ddof: 0 or 1, taken from the count of members in the variance.
+      eps: added to the standard deviation.
+
+    Returns:
+      [N] f32; without meaning for rows outside.
+    """
+    rows = segment.shape[0]
+
+    def total(x: Array) -> Array:
+        return jax.ops.segment_sum(jnp.where(member, x, 0.0), segment, rows)[segment]
+
+    size = jnp.maximum(segment_count(segment, member), 1).astype(jnp.float32)
+    lowest = jax.ops.segment_min(jnp.where(member, basis, jnp.inf), segment, rows)[segment]
+    lowest = jnp.where(jnp.isfinite(lowest), lowest, 0.0)
+    centred = basis - lowest
+    mean = total(centred) / size
+    correction = total(centred - mean) / size
+    centred = centred - mean - correction
+    difference = values - lowest - mean - correction
+    if normalize == "mean":
+        return difference
+    deviation = jnp.sqrt(total(centred * centred) / jnp.maximum(size - ddof, 1.0))
+    return jnp.where(deviation > 0.0, difference / (deviation + eps), 0.0)
+
+
+def suffix_sums(reward: Array, step: Array, trajectory: Array, gamma: ArrayLike) -> tuple[Array, Array]:
+    """Adds up what follows each row inside its trajectory, discounted and plain.
+
+    The window that a row has summed doubles every round until the longest trajectory is covered, so the additions of a
+    row depend on its distance to the rows ahead and on nothing else. Equal futures therefore give bit-equal returns
+    wherever they stand in the batch, which a block-wise scan does not. The plain sum carries its rounding error along
+    (error-free two-sum), because penalties of 0.1 in a different order must not tell two equal returns apart.
+
+    Args:
+      reward: [N] f32, ordered by trajectory and step.
+      step: [N] i32, the step index; gaps are discounted by their width.
+      trajectory: [N] i32, equal in a contiguous run of rows; N where masked, and their reward is 0.
+      gamma: discount.
+
+    Returns:
+      [N] f32, sum over k >= t of gamma^(k - t) r_k; [N] f32, sum over k >= t of r_k.
+    """
+    rows = reward.shape[0]
+    index = jnp.arange(rows, dtype=jnp.int32)
+    first = jax.ops.segment_min(index, trajectory, rows)[trajectory]
+    longest = jnp.max(jnp.where(trajectory < rows, index - first, 0)) + 1
+
+    def ahead(x: Array, shift: Array, fill: int) -> Array:
+        padded = jnp.concatenate([x, jnp.full(rows, fill, x.dtype)])
+        return lax.dynamic_slice(padded, (shift,), (rows,))
+
+    def double(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        shift, discounted, high, low = carry
+        same = (ahead(trajectory, shift, rows) == trajectory) & (trajectory < rows)
+        weight = jnp.power(jnp.float32(gamma), (ahead(step, shift, 0) - step).astype(jnp.float32))
+        discounted = discounted + jnp.where(same, weight * ahead(discounted, shift, 0), 0.0)
+        other = jnp.where(same, ahead(high, shift, 0), 0.0)
+        total = high + other
+        virtual = total - high
+        error = (high - (total - virtual)) + (other - virtual)
+        low = low + jnp.where(same, ahead(low, shift, 0), 0.0) + error
+        return shift * 2, discounted, total, low
+
+    start = (jnp.int32(1), reward, reward, jnp.zeros_like(reward))
+    _, discounted, high, low = lax.while_loop(lambda carry: carry[0] < longest, double, start)
+    return discounted, high + low
