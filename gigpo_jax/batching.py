@@ -1,0 +1,298 @@
+"""Turns into training batches: samples packed into rows of fixed length, in minibatches of whole steps.
+
+A sample is one environment step: a prompt and the reply to it. Its `prompt + reply` without the last token is the
+model's input (nothing is predicted from the last token), so hidden state p predicts token p + 1 of the same sample.
+Only reply tokens carry loss, so what the loss needs is stored for reply tokens alone (`[M, B, C]`, C much less than T),
+and the vocabulary product runs over those positions only.
+
+Shapes: M microbatches, B rows, T tokens in a row, C reply tokens in a row, N environment steps.
+"""
+
+import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from gigpo_jax.env_bridge.types import anchor_hash
+from gigpo_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from gigpo_jax.trajectory import Trajectory
+
+Agree = Callable[[np.ndarray], np.ndarray]  # [k] of this host -> [hosts, k]; `partition.all_hosts`
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One environment step as the learner sees it.
+
+    Attributes:
+      prompt_tokens: [P] i32, P >= 1.
+      reply_tokens: [R] i32, the exact tokens that were sampled.
+      logprobs: [R] f32, nats; behaviour log-probabilities of the reply tokens.
+      advantage: given to every reply token.
+      weight: of every reply token in the loss.
+    """
+
+    prompt_tokens: np.ndarray
+    reply_tokens: np.ndarray
+    logprobs: np.ndarray
+    advantage: float = 0.0
+    weight: float = 1.0
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StepBatch:
+    """One minibatch: M microbatches of B packed rows; of the M stored, the first `microbatches` are computed.
+
+    Attributes:
+      tokens: [M, B, T] i32, model input; 0 in padding.
+      positions: [M, B, T] i32, from 0 in each segment.
+      segment_ids: [M, B, T] i32, from 1 in each row; 0 is padding.
+      reply_index: [M, B, C] i32, the place in the row whose hidden state predicts the reply token; 0 in padding.
+      targets: [M, B, C] i32, the reply tokens.
+      behaviour: [M, B, C] f32, nats; log-probabilities of the policy that sampled the reply.
+      advantage: [M, B, C] f32.
+      weight: [M, B, C] f32, 0 in padding.
+      microbatches: [] i32, how many of the M hold rows.
+      reference: [M, B, C] f32, nats; log-probabilities of the reference policy, or None.
+    """
+
+    tokens: Any
+    positions: Any
+    segment_ids: Any
+    reply_index: Any
+    targets: Any
+    behaviour: Any
+    advantage: Any
+    weight: Any
+    microbatches: Any
+    reference: Any = None
+
+
+class AdvantageInputs(NamedTuple):
+    """The positional arguments of `rl.advantages.gigpo_advantages`; one row a step, padded to a bucketed N."""
+
+    reward: np.ndarray  # [N] f32, the environment's units
+    penalty: np.ndarray  # [N] f32, >= 0
+    trajectory: np.ndarray  # [N] i32
+    step: np.ndarray  # [N] i32
+    group: np.ndarray  # [N] i32
+    anchor: np.ndarray  # [N, 2] u32
+    mask: np.ndarray  # [N] bool, False in padding
+
+
+def bucket(n: int, minimum: int = 256) -> int:
+    """The smallest of minimum, 1.5 minimum, 2 minimum, 3 minimum, 4 minimum, ... that is at least n."""
+    size = minimum
+    while size < n:
+        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
+    return size
+
+
+def advantage_inputs(trajectories: Sequence["Trajectory"]) -> AdvantageInputs:
+    """Collects what the advantages are computed from; aborted trajectories are left out.
+
+    Args:
+      trajectories: in rollout order.
+
+    Returns:
+      Arrays whose first rows are the steps in the order of `step_samples`; the rest is masked.
+    """
+    kept = [(i, t) for i, t in enumerate(trajectories) if not t.aborted]
+    steps = [(i, k, t.group, turn) for i, t in kept for k, turn in enumerate(t.turns)]
+    n, size = len(steps), bucket(len(steps))
+    out = AdvantageInputs(
+        reward=np.zeros(size, np.float32),
+        penalty=np.zeros(size, np.float32),
+        trajectory=np.zeros(size, np.int32),
+        step=np.zeros(size, np.int32),
+        group=np.zeros(size, np.int32),
+        anchor=np.zeros((size, 2), np.uint32),
+        mask=np.arange(size) < n,
+    )
+    if n:
+        out.trajectory[:n], out.step[:n], out.group[:n] = zip(*(s[:3] for s in steps))
+        out.reward[:n] = [s[3].reward for s in steps]
+        out.penalty[:n] = [s[3].penalty for s in steps]
+        out.anchor[:n] = [anchor_hash(s[3].anchor) for s in steps]
+    return out
+
+
+def step_samples(trajectories: Sequence["Trajectory"], advantages: np.ndarray) -> list[Sample]:
+    """One sample for each step of the trajectories that were not aborted.
+
+    Args:
+      trajectories: as given to `advantage_inputs`.
+      advantages: [N] f32, at least one value a step, in the order of `advantage_inputs`.
+    """
+    turns = [turn for t in trajectories if not t.aborted for turn in t.turns]
+    values = np.asarray(advantages, np.float32)[: len(turns)].tolist()
+    return [Sample(t.prompt_tokens, t.reply_tokens, t.logprobs, a) for t, a in zip(turns, values, strict=True)]
+
+
+def split_steps(n: int, parts: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Shuffles n steps and deals them into parts whose sizes differ by at most one; every step is in exactly one."""
+    return np.array_split(rng.permutation(n), parts)
+
+
+def pack_rows(lengths: np.ndarray, replies: np.ndarray, row_length: int, reply_length: int) -> list[list[int]]:
+    """Best-fit decreasing: each sample, longest first, goes to the fullest row that still takes it.
+
+    Args:
+      lengths: [n] i, tokens of each sample; samples of length 0 are left out.
+      replies: [n] i, how many of them carry loss.
+      row_length: T.
+      reply_length: C.
+
+    Returns:
+      For each row the samples in it. The rows do not depend on anything but the arguments.
+
+    Raises:
+      InputError: a sample is longer than a row.
+    """
+    longest = int(lengths.max(initial=0))
+    if longest > row_length:
+        raise InputError(
+            f"batch.row_length={row_length}: a sample has {longest} tokens; make it at least the longest prompt plus "
+            "the longest reply"
+        )
+    rows: list[list[int]] = []
+    room: list[int] = []  # reply tokens that still fit, for each row
+    open_rows: list[tuple[int, int]] = []  # (free tokens, row), sorted: the fullest first
+    for i in np.lexsort((np.arange(len(lengths)), -lengths)).tolist():
+        length, reply = int(lengths[i]), int(replies[i])
+        if length == 0:
+            continue
+        at = bisect.bisect_left(open_rows, (length, -1))
+        while at < len(open_rows) and room[open_rows[at][1]] < reply:
+            at += 1
+        if at == len(open_rows):
+            free, row = row_length, len(rows)
+            rows.append([])
+            room.append(reply_length)
+        else:
+            free, row = open_rows.pop(at)
+        rows[row].append(i)
+        room[row] -= reply
+        if free > length:
+            bisect.insort(open_rows, (free - length, row))
+    return rows
+
+
+def reply_capacity(tokens: int, replies: int, longest_reply: int, row_length: int) -> int:
+    """How many reply tokens a row may hold: few sizes, so that few shapes compile, with a fifth to spare.
+
+    Args:
+      tokens: in all samples.
+      replies: reply tokens in all samples.
+      longest_reply: of one sample.
+      row_length: T.
+    """
+    wanted = max(longest_reply, 1.2 * row_length * replies / max(tokens, 1))
+    sizes = [-(-row_length * eighths // 8) for eighths in (1, 2, 3, 4, 6, 8)]
+    return next((size for size in sizes if size >= wanted), row_length)
+
+
+def make_minibatches(
+    samples: Sequence[Sample],
+    *,
+    steps: int,
+    row_length: int,
+    rows: int,
+    rng: np.random.Generator,
+    agree: Agree = lambda values: values[None],
+) -> list[StepBatch]:
+    """Packs samples into minibatches of whole steps, every sample in exactly one.
+
+    There are ceil(all steps / `steps`) minibatches of nearly equal size. All hosts get the same number of minibatches
+    and of microbatches, and the same shapes; every host contributes its own `rows`.
+
+    Args:
+      samples: of this host.
+      steps: environment steps in a minibatch, over all hosts.
+      row_length: T.
+      rows: B of this host.
+      rng: shuffles the steps; one seed for a run and iteration gives the same minibatches.
+      agree: gathers a [k] i64 array over hosts.
+
+    Returns:
+      Minibatches of host arrays, all of the same shapes.
+
+    Raises:
+      InputError: a sample is longer than a row.
+    """
+    lengths = np.array([_length(s) for s in samples], np.int64)
+    replies = np.array([len(s.reply_tokens) for s in samples], np.int64)
+    totals = agree(np.array([len(samples), lengths.sum(), replies.sum(), replies.max(initial=0)], np.int64))
+    count, tokens, reply_tokens = totals[:, :3].sum(0).tolist()
+    parts = split_steps(len(samples), max(1, -(-count // steps)), rng)
+    capacity = reply_capacity(tokens, reply_tokens, int(totals[:, 3].max()), row_length)
+    packed = [pack_rows(lengths[part], replies[part], row_length, capacity) for part in parts]
+    used = agree(np.array([-(-len(p) // rows) for p in packed], np.int64)).max(0).tolist()
+    stored = 4
+    while stored < max(used):
+        stored *= 4
+    shape = (stored, rows, row_length, capacity)
+    return [
+        _fill([[samples[part[i]] for i in row] for row in layout], shape, max(n, 1))
+        for part, layout, n in zip(parts, packed, used, strict=True)
+    ]
+
+
+def packing_stats(batches: Sequence[StepBatch]) -> dict[str, float]:
+    """Steps, tokens and the padding share of host minibatches; rows that are computed count, stored ones do not."""
+    steps = tokens = computed = 0
+    for batch in batches:
+        segments = batch.segment_ids[: int(batch.microbatches)]
+        steps += int(segments.max(-1).sum())
+        tokens += int((segments > 0).sum())
+        computed += segments.size
+    return {"batch/steps": steps, "batch/tokens": tokens, "batch/padding_share": 1 - tokens / max(computed, 1)}
+
+
+def _length(sample: Sample) -> int:
+    # A reply without tokens has nothing to learn from, so its step takes no room.
+    return len(sample.prompt_tokens) + len(sample.reply_tokens) - 1 if len(sample.reply_tokens) else 0
+
+
+def _fill(layout: list[list[Sample]], shape: tuple[int, int, int, int], microbatches: int) -> StepBatch:
+    """Writes rows of samples into arrays; `shape` is (M, B, T, C)."""
+    stored, rows, width, capacity = shape
+    tokens, positions, segments = (np.zeros((stored * rows, width), np.int32) for _ in range(3))
+    index, targets = (np.zeros((stored * rows, capacity), np.int32) for _ in range(2))
+    behaviour, advantage, weight = (np.zeros((stored * rows, capacity), np.float32) for _ in range(3))
+    for r, members in enumerate(layout):
+        at = reply_at = 0
+        for segment, sample in enumerate(members, start=1):
+            prompt, reply = len(sample.prompt_tokens), len(sample.reply_tokens)
+            here, replies = slice(at, at + prompt + reply - 1), slice(reply_at, reply_at + reply)
+            tokens[r, at : at + prompt] = sample.prompt_tokens
+            tokens[r, at + prompt : here.stop] = sample.reply_tokens[:-1]
+            positions[r, here] = np.arange(prompt + reply - 1)
+            segments[r, here] = segment
+            index[r, replies] = np.arange(at + prompt - 1, here.stop)
+            targets[r, replies] = sample.reply_tokens
+            behaviour[r, replies] = sample.logprobs
+            advantage[r, replies] = sample.advantage
+            weight[r, replies] = sample.weight
+            at, reply_at = here.stop, replies.stop
+
+    def stack(rows_of: np.ndarray) -> np.ndarray:
+        return rows_of.reshape(stored, rows, -1)
+
+    return StepBatch(
+        tokens=stack(tokens),
+        positions=stack(positions),
+        segment_ids=stack(segments),
+        reply_index=stack(index),
+        targets=stack(targets),
+        behaviour=stack(behaviour),
+        advantage=stack(advantage),
+        weight=stack(weight),
+        microbatches=np.int32(microbatches),
+    )

@@ -1,0 +1,197 @@
+"""Packing: every token exactly once, segments consistent, nothing in padding; minibatches of whole steps."""
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigpo_jax.batching import (
+    Sample,
+    StepBatch,
+    bucket,
+    make_minibatches,
+    pack_rows,
+    packing_stats,
+    reply_capacity,
+    split_steps,
+)
+from gigpo_jax.errors import InputError
+
+
+def make_samples(lengths: list[tuple[int, int]], seed: int = 0) -> list[Sample]:
+    rng = np.random.default_rng(seed)
+    return [
+        Sample(
+            prompt_tokens=rng.integers(1, 1000, p).astype(np.int32),
+            reply_tokens=rng.integers(1, 1000, r).astype(np.int32),
+            logprobs=rng.normal(size=r).astype(np.float32),
+            advantage=float(np.float32(rng.normal())),
+            weight=float(np.float32(rng.uniform(0.5, 1))),
+        )
+        for p, r in lengths
+    ]
+
+
+def unpack(batch: StepBatch) -> list[tuple]:
+    """Reads the samples back from the arrays alone."""
+    found = []
+    for m in range(int(batch.microbatches)):
+        for b in range(batch.tokens.shape[1]):
+            segments = batch.segment_ids[m, b]
+            used = batch.weight[m, b] > 0
+            owner = segments[batch.reply_index[m, b]]
+            for s in range(1, segments.max() + 1):
+                here = np.flatnonzero(segments == s)
+                mine = used & (owner == s)
+                assert (np.diff(here) == 1).all()
+                assert (batch.positions[m, b, here] == np.arange(len(here))).all()
+                at, targets = batch.reply_index[m, b, mine], batch.targets[m, b, mine]
+                tokens = batch.tokens[m, b]
+                assert (tokens[at[1:]] == targets[:-1]).all()  # a target is the input of the next position
+                assert at[-1] == here[-1]
+                full = np.concatenate([tokens[here], targets[-1:]])
+                found.append(
+                    (
+                        tuple(full[: -len(targets)].tolist()),
+                        tuple(targets.tolist()),
+                        tuple(batch.behaviour[m, b, mine].tolist()),
+                        *set(batch.advantage[m, b, mine].tolist()),
+                        *set(batch.weight[m, b, mine].tolist()),
+                    )
+                )
+    return found
+
+
+def as_tuple(sample: Sample) -> tuple:
+    return (
+        tuple(sample.prompt_tokens.tolist()),
+        tuple(sample.reply_tokens.tolist()),
+        tuple(sample.logprobs.tolist()),
+        sample.advantage,
+        sample.weight,
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 24)), min_size=1, max_size=60),
+    steps=st.integers(1, 70),
+    rows=st.integers(1, 5),
+    seed=st.integers(0, 2**31),
+)
+def test_every_sample_is_in_exactly_one_place(lengths, steps, rows, seed) -> None:
+    samples = make_samples(lengths, seed)
+    batches = make_minibatches(samples, steps=steps, row_length=64, rows=rows, rng=np.random.default_rng(seed))
+    assert Counter(s for batch in batches for s in unpack(batch)) == Counter(map(as_tuple, samples))
+    sizes = [sum(b.segment_ids[: b.microbatches].max(-1).sum() for _ in [0]) for b in batches]
+    assert len(batches) == -(-len(samples) // steps)
+    assert max(sizes) - min(sizes) <= 1
+    for batch in batches:
+        padding = batch.segment_ids == 0
+        assert not batch.tokens[padding].any()
+        assert not batch.positions[padding].any()
+        assert not batch.weight[batch.microbatches :].any()
+        assert not batch.segment_ids[batch.microbatches :].any()
+        assert (batch.reply_index < 64).all()
+        assert len({b.tokens.shape for b in batches}) == len({b.targets.shape for b in batches}) == 1
+    stats = packing_stats(batches)
+    assert stats["batch/steps"] == len(samples)
+    assert stats["batch/tokens"] == sum(p + r - 1 for p, r in lengths)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=80), st.integers(50, 100))
+def test_rows_respect_both_capacities_and_are_reasonably_full(pairs, row_length) -> None:
+    lengths, replies = (np.array([p[i] for p in pairs], np.int64) for i in (0, 1))
+    rows = pack_rows(lengths, replies, row_length, 20)
+    assert sorted(i for row in rows for i in row) == np.flatnonzero(lengths).tolist()
+    assert all(lengths[row].sum() <= row_length and replies[row].sum() <= 20 for row in rows)
+    plain = pack_rows(lengths, np.zeros_like(replies), row_length, 20)
+    assert sum(2 * lengths[row].sum() <= row_length for row in plain) <= 1  # two half-empty rows would have been one
+
+
+def household(n: int, seed: int = 0) -> list[Sample]:
+    """Lengths like published ALFWorld training: a template, a window of two, admissible actions, a reasoned reply."""
+    rng = np.random.default_rng(seed)
+    prompts = np.clip(rng.normal(620, 170, n), 250, 2048).astype(int)
+    replies = np.clip(rng.lognormal(4.6, 0.5, n), 20, 512).astype(int)
+    return make_samples(list(zip(prompts.tolist(), replies.tolist())))
+
+
+def test_padding_share_of_household_batches_is_at_most_five_percent() -> None:
+    samples = household(1500)
+    for row_length, rows in ((4096, 1), (8192, 1), (4096, 2)):
+        batches = make_minibatches(samples, steps=256, row_length=row_length, rows=rows, rng=np.random.default_rng(0))
+        assert len(batches) == 6
+        assert packing_stats(batches)["batch/padding_share"] <= 0.05
+    rng = np.random.default_rng(1)
+    small = make_samples([(int(rng.integers(40, 52)), int(rng.integers(4, 9))) for _ in range(1100)])
+    batches = make_minibatches(small, steps=256, row_length=448, rows=2, rng=rng)
+    assert packing_stats(batches)["batch/padding_share"] <= 0.05
+
+
+def test_packing_takes_milliseconds() -> None:
+    lengths = np.random.default_rng(0).integers(300, 1500, 1500)
+    best = min(_seconds(lambda: pack_rows(lengths, lengths // 8, 8192, 2048)) for _ in range(5))
+    assert best < 0.05
+
+
+def _seconds(call) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def test_same_seed_same_minibatches() -> None:
+    samples = household(50)
+    first, second = (
+        make_minibatches(samples, steps=16, row_length=2560, rows=2, rng=np.random.default_rng([7, 3]))
+        for _ in range(2)
+    )
+    for a, b in zip(first, second, strict=True):
+        assert (a.tokens == b.tokens).all()
+        assert (a.advantage == b.advantage).all()
+
+
+def test_a_sample_longer_than_a_row_is_refused() -> None:
+    with pytest.raises(InputError, match=r"batch\.row_length=64: a sample has 69 tokens"):
+        make_minibatches(make_samples([(60, 10)]), steps=1, row_length=64, rows=1, rng=np.random.default_rng(0))
+
+
+def test_hosts_agree_on_shapes_and_trip_counts() -> None:
+    """Two hosts (threads) with unequal work exchange numbers and end with the same plan."""
+    hosts = [household(40, seed=1), household(13, seed=2)]
+    sent: list[np.ndarray] = [np.zeros(0), np.zeros(0)]
+    meet = threading.Barrier(2, timeout=30)
+
+    def plan(host: int) -> list[StepBatch]:
+        def agree(values: np.ndarray) -> np.ndarray:
+            sent[host] = values
+            meet.wait()
+            gathered = np.stack(sent)
+            meet.wait()
+            return gathered
+
+        rng = np.random.default_rng(0)
+        return make_minibatches(hosts[host], steps=20, row_length=2560, rows=2, rng=rng, agree=agree)
+
+    with ThreadPoolExecutor(2) as threads:
+        a, b = threads.map(plan, range(2))
+    assert len(a) == len(b) == 3  # 53 steps in minibatches of 20
+    assert [x.microbatches for x in a] == [x.microbatches for x in b]
+    assert {x.targets.shape for x in a} == {x.targets.shape for x in b}
+    assert packing_stats(a)["batch/steps"] + packing_stats(b)["batch/steps"] == 53
+
+
+def test_small_numbers_by_hand() -> None:
+    assert [bucket(n) for n in (1, 256, 257, 384, 385, 513, 769)] == [256, 256, 384, 384, 512, 768, 1024]
+    assert reply_capacity(tokens=1000, replies=100, longest_reply=10, row_length=800) == 100  # 96 wanted
+    assert reply_capacity(tokens=1000, replies=100, longest_reply=101, row_length=800) == 200
+    assert reply_capacity(tokens=10, replies=10, longest_reply=10, row_length=80) == 80
+    assert pack_rows(np.array([3, 5, 2, 4]), np.ones(4, int), 7, 9) == [[1, 2], [3, 0]]
+    assert sorted(np.concatenate(split_steps(7, 3, np.random.default_rng(0))).tolist()) == list(range(7))
