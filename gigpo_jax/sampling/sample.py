@@ -1,0 +1,134 @@
+"""Draws the next token of every row, and says how likely it was.
+
+Every row has settings and a random key of its own, and what it draws depends on nothing else. Nothing is sorted: top-k
+and top-p find their threshold by bisection over the bits of a float, 32 passes over the logits however large the
+vocabulary, and only when some row asks for it.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+BLOCK = 128  # tokens summed together before the cumulative sum: the sum then runs over V / BLOCK numbers
+
+
+def token_keys(keys: jax.Array, counts: jax.Array) -> jax.Array:
+    """The random key of each row's next token.
+
+    Args:
+      keys: [S, 2] u32, each request's own key.
+      counts: [S] i32, tokens the request has already drawn.
+
+    Returns:
+      [S, 2] u32: the request's key with the token's index folded in.
+    """
+    return jax.vmap(jax.random.fold_in)(keys, counts.astype(jnp.uint32))
+
+
+def sample(
+    logits: jax.Array, keys: jax.Array, temperature: jax.Array, top_p: jax.Array, top_k: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Draws one token for each row.
+
+    Args:
+      logits: [S, V] f32.
+      keys: [S, 2] u32, from `token_keys`.
+      temperature: [S] f32; 0 takes the likeliest token, and leaves the logits as they are.
+      top_p: [S] f32 in (0, 1].
+      top_k: [S] i32; 0 or less keeps all.
+
+    Returns:
+      tokens [S] i32, and [S] f32 their log-probabilities (nats) in the distribution they were drawn from; for
+      temperature 0 in the softmax of the logits.
+    """
+    scores, log_sum = processed(logits, temperature, top_p, top_k)
+    tokens = jnp.where(temperature > 0, _draw(scores, keys), jnp.argmax(scores, axis=-1)).astype(jnp.int32)
+    chosen = jnp.take_along_axis(scores, tokens[:, None], axis=-1)[:, 0]
+    return tokens, chosen - log_sum
+
+
+def processed(
+    logits: jax.Array, temperature: jax.Array, top_p: jax.Array, top_k: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Applies temperature, then top-k, then top-p.
+
+    Args:
+      logits: [S, V] f32.
+      temperature: [S] f32; rows with 0 keep their logits, and top-p and top-k have no effect on them.
+      top_p: [S] f32.
+      top_k: [S] i32.
+
+    Returns:
+      scores [S, V] f32, at most 0 and 0 for the likeliest, -inf for what is not kept; and [S] f32 the logarithm of
+      the sum of their exponentials, so that log-probabilities are the difference.
+    """
+    sampled = temperature > 0
+    scores = logits.astype(jnp.float32) / jnp.where(sampled, temperature, 1.0)[:, None]
+    scores = scores - jnp.max(scores, axis=-1, keepdims=True)
+    cut_k, cut_p = sampled & (top_k > 0), sampled & (top_p < 1)
+    scores = jax.lax.cond(jnp.any(cut_k), lambda x: _keep_top_k(x, top_k, cut_k), lambda x: x, scores)
+    scores = jax.lax.cond(jnp.any(cut_p), lambda x: _keep_top_p(x, top_p, cut_p), lambda x: x, scores)
+    return scores, jnp.log(jnp.sum(jnp.exp(scores), axis=-1))
+
+
+def _draw(scores: jax.Array, keys: jax.Array) -> jax.Array:
+    """Inverts the cumulative distribution: first over blocks of tokens, then inside the block that was hit.
+
+    Two uniform numbers a row, where the Gumbel trick needs V. Each level has its own, so that a token of probability
+    far below 2^-24 is still drawn as often as it should be. A token of probability 0 is never drawn.
+    """
+    rows, vocabulary = scores.shape
+    blocks = -(-vocabulary // BLOCK)
+    weights = jnp.exp(scores)
+    padded = jnp.pad(weights, ((0, 0), (0, blocks * BLOCK - vocabulary))).reshape(rows, blocks, BLOCK)
+    uniform = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
+    block = _invert(jnp.sum(padded, axis=-1), uniform[:, 0])
+    inside = jnp.take_along_axis(padded, block[:, None, None], axis=1)[:, 0]
+    return block * BLOCK + _invert(inside, uniform[:, 1])
+
+
+def _invert(weights: jax.Array, uniform: jax.Array) -> jax.Array:
+    """For weights [S, N] >= 0 and uniform [S] in [0, 1): the first index whose cumulative weight exceeds its share."""
+    cumulative = jnp.cumsum(weights, axis=-1)
+    total = cumulative[:, -1]
+    # Rounding may lift the product to the total itself, which no entry exceeds.
+    target = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))
+    return jnp.argmax(cumulative > target[:, None], axis=-1)
+
+
+def _keep_top_k(scores: jax.Array, top_k: jax.Array, rows: jax.Array) -> jax.Array:
+    """-inf for scores [S, V] below the k-th largest of their row, in those `rows` [S] bool."""
+    bits = _ordered_bits(scores)
+    enough = jnp.where(rows, jnp.minimum(top_k, scores.shape[-1]), 1)
+    lowest = _largest_threshold(lambda low: jnp.sum(bits >= low[:, None], axis=-1) >= enough, scores.shape[0])
+    return jnp.where((bits >= lowest[:, None]) | ~rows[:, None], scores, -jnp.inf)
+
+
+def _keep_top_p(scores: jax.Array, top_p: jax.Array, rows: jax.Array) -> jax.Array:
+    """-inf for scores [S, V] outside the fewest likeliest tokens that hold `top_p` [S], in those `rows` [S] bool."""
+    bits = _ordered_bits(scores)
+    weights = jnp.exp(scores)
+    share = top_p * jnp.sum(weights, axis=-1)
+
+    def holds(low: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(bits >= low[:, None], weights, 0.0), axis=-1) >= share
+
+    lowest = _largest_threshold(holds, scores.shape[0])
+    return jnp.where((bits >= lowest[:, None]) | ~rows[:, None], scores, -jnp.inf)
+
+
+def _ordered_bits(scores: jax.Array) -> jax.Array:
+    """Maps f32 to u32 of the same order."""
+    bits = jax.lax.bitcast_convert_type(scores + 0.0, jnp.uint32)  # + 0.0 makes -0.0 equal to 0.0
+    return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
+
+
+def _largest_threshold(holds: Callable[[jax.Array], jax.Array], rows: int) -> jax.Array:
+    """The largest u32 [S] for which `holds`, which is true up to some number and false beyond; found bit by bit."""
+
+    def body(index: jax.Array, low: jax.Array) -> jax.Array:
+        higher = low | (jnp.uint32(1) << (31 - index).astype(jnp.uint32))
+        return jnp.where(holds(higher), higher, low)
+
+    return jax.lax.fori_loop(0, 32, body, jnp.zeros((rows,), jnp.uint32))
