@@ -283,9 +283,9 @@ def prefill(
     if length > cache.key.shape[3]:
         raise ValueError(f"prompts of {length} tokens do not fit a cache of {cache.key.shape[3]}")
     segment_ids = (jnp.arange(length) < lengths[:, None]).astype(jnp.int32)
-    hidden, new = _forward(config, params, tokens, None, segment_ids, dtype=dtype, keep=True)
+    hidden, (keys, values) = _forward(config, params, tokens, None, segment_ids, dtype=dtype, keep=True)
     hidden = jnp.take_along_axis(hidden, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)[:, 0]
-    return _unembed(config, params, hidden), write_prompts(cache, *new, slots)
+    return _unembed(config, params, hidden), write_prompts(cache, keys, values, slots)
 
 
 def decode(
