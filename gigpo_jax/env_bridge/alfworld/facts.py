@@ -1,0 +1,91 @@
+"""The words of the ALFRED domain: kinds of things, predicates, and one number for a fact.
+
+A fact that can change is an integer: predicate, first argument, second argument in fields of 20 bits. A state is a set
+of such integers, which makes copies, goal checks and membership tests cheap.
+"""
+
+from typing import Final
+
+KINDS: Final = frozenset({"agent", "location", "receptacle", "object", "rtype", "otype"})
+
+# Predicate (lower case) -> the kinds of its arguments; "any" where the domain itself is loose.
+PREDICATES: Final[dict[str, tuple[str, ...]]] = {
+    "atlocation": ("agent", "location"),
+    "receptacleatlocation": ("receptacle", "location"),
+    "objectatlocation": ("object", "location"),
+    "openable": ("receptacle",),
+    "opened": ("receptacle",),
+    "inreceptacle": ("object", "receptacle"),
+    "isreceptacleobject": ("object",),
+    "inreceptacleobject": ("object", "object"),
+    "isreceptacleobjectfull": ("object",),
+    "wasinreceptacle": ("object", "receptacle"),
+    "checked": ("any",),
+    "examined": ("location",),
+    "receptacletype": ("receptacle", "rtype"),
+    "cancontain": ("rtype", "otype"),
+    "objecttype": ("object", "otype"),
+    "holds": ("agent", "object"),
+    "holdsany": ("agent",),
+    "holdsanyreceptacleobject": ("agent",),
+    "full": ("receptacle",),
+    "isclean": ("object",),
+    "cleanable": ("object",),
+    "ishot": ("object",),
+    "heatable": ("object",),
+    "iscool": ("object",),
+    "coolable": ("object",),
+    "pickupable": ("object",),
+    "moveable": ("object",),
+    "toggleable": ("object",),
+    "ison": ("object",),
+    "istoggled": ("object",),
+    "sliceable": ("object",),
+    "issliced": ("object",),
+}
+
+# The predicates that an action can change, numbered; every other one is the same all game long.
+AT, OBJECT_AT, OPENED, IN, CHECKED, HOLDS, HOLDS_ANY, IS_CLEAN, IS_HOT, IS_COOL, ON, TOGGLED, SLICED = range(1, 14)
+FLUENTS: Final[dict[str, int]] = {
+    "atlocation": AT,
+    "objectatlocation": OBJECT_AT,
+    "opened": OPENED,
+    "inreceptacle": IN,
+    "checked": CHECKED,
+    "holds": HOLDS,
+    "holdsany": HOLDS_ANY,
+    "isclean": IS_CLEAN,
+    "ishot": IS_HOT,
+    "iscool": IS_COOL,
+    "ison": ON,
+    "istoggled": TOGGLED,
+    "issliced": SLICED,
+}
+
+# The actions; the first ones have a command with one or two things in it.
+GO, OPEN, CLOSE, TAKE, MOVE, CLEAN, HEAT, COOL, USE, SLICE, EXAMINE, LOOK, INVENTORY, ASK = range(14)
+FORMATS: Final = (
+    "go to {}",
+    "open {}",
+    "close {}",
+    "take {} from {}",
+    "move {} to {}",
+    "clean {} with {}",
+    "heat {} with {}",
+    "cool {} with {}",
+    "use {}",
+    "slice {} with {}",
+    "examine {}",
+)
+
+MASK: Final = 0xFFFFF
+
+
+def code(predicate: int, first: int, second: int = 0) -> int:
+    """The number of a fact; `first` and `second` are indices of things."""
+    return predicate << 40 | first << 20 | second
+
+
+def predicate_of(fact: int) -> int:
+    """The predicate of a fact's number."""
+    return fact >> 40

@@ -1,0 +1,148 @@
+"""Reads the text of a game's problem: objects, initial facts, goal. Strict: what it does not understand it refuses."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from gigpo_jax.env_bridge.alfworld.facts import KINDS, PREDICATES
+from gigpo_jax.errors import InputError
+
+Expression = list["str | Expression"]  # a nested list of lower-case words, as the parentheses say
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem's content, all words in lower case.
+
+    Attributes:
+      kinds: thing -> its kind ("receptacle", "object", ...), for every declared thing.
+      facts: predicate -> the argument tuples for which it holds at the start, duplicates removed, in the file's order.
+      goal: the goal formula.
+    """
+
+    kinds: dict[str, str]
+    facts: dict[str, dict[tuple[str, ...], None]]
+    goal: Expression
+
+
+def parse_problem(text: str, path: str) -> Problem:
+    """Parses the `pddl_problem` text of a game.
+
+    Args:
+      text: the text; case does not matter, `;` starts a comment.
+      path: the game file, for messages.
+
+    Raises:
+      InputError: a section is missing or cut, a fact or a kind is unknown, a thing is undeclared.
+    """
+    if ";" in text:
+        text = "\n".join(line.split(";", 1)[0] for line in text.split("\n"))
+    text = text.lower()
+    if text.count("(") != text.count(")"):
+        raise InputError(f"{path}: 'pddl_problem' is cut short (parentheses do not match); make or download it again")
+    begins = [text.find(section) for section in ("(:objects", "(:init", "(:goal")]
+    if -1 in begins:
+        missing = ("(:objects", "(:init", "(:goal")[begins.index(-1)]
+        raise InputError(f"{path}: 'pddl_problem' has no section {missing} ...); make or download the game again")
+    if begins != sorted(begins):
+        raise InputError(f"{path}: 'pddl_problem' must hold (:objects (:init (:goal in this order")
+    kinds = _objects(text[begins[0] + len("(:objects") : begins[1]], path)
+    facts = _init(text[begins[1] + len("(:init") : begins[2]], kinds, path)
+    goal = _expression(text[begins[2] :], path)
+    if len(goal) != 2 or not isinstance(goal[1], list):
+        raise InputError(f"{path}: the (:goal section of 'pddl_problem' must hold one formula")
+    return Problem(kinds, facts, goal[1])
+
+
+def _objects(text: str, path: str) -> dict[str, str]:
+    """The declarations `name ... - kind`."""
+    words = text.replace(")", " ) ").split()
+    if words and words[-1] == ")":
+        words.pop()
+    kinds: dict[str, str] = {}
+    waiting: list[str] = []
+    index = 0
+    while index < len(words):
+        word = words[index]
+        if word == "-":
+            kind = words[index + 1] if index + 1 < len(words) else ""
+            if kind not in KINDS:
+                raise InputError(f"{path}: unknown type {kind!r} in (:objects; known: {', '.join(sorted(KINDS))}")
+            for name in waiting:
+                if name in kinds:
+                    raise InputError(f"{path}: {name!r} is declared twice in (:objects")
+                kinds[name] = kind
+            waiting.clear()
+            index += 2
+        else:
+            waiting.append(word)
+            index += 1
+    if waiting:
+        raise InputError(f"{path}: {waiting[0]!r} in (:objects has no type")
+    return kinds
+
+
+def _init(text: str, kinds: dict[str, str], path: str) -> dict[str, dict[tuple[str, ...], None]]:
+    """The facts; numeric ones (total-cost, distance) are skipped, negated ones only say what is not there."""
+    facts: dict[str, dict[tuple[str, ...], None]] = defaultdict(dict)
+    pieces = text.split(")")
+    pieces.pop()  # what stands behind the section
+    in_number = in_not = False
+    for piece in pieces:
+        words = piece.split()
+        if not words:  # closes (not ...) or the section
+            in_not = False
+        elif words[0][0] != "(":
+            if not in_number or len(words) != 1:
+                raise InputError(f"{path}: cannot read {' '.join(words)!r} in (:init")
+            in_number = False
+        elif words[0] == "(=" or (words[0] == "(" and words[1:2] == ["="]):
+            in_number = True
+        elif words[0] == "(not" or words[:2] == ["(", "not"]:
+            in_not = True
+        else:
+            if words[0] == "(":
+                words.pop(0)
+            else:
+                words[0] = words[0][1:]
+            facts[words[0]][tuple(words[1:])] = None
+    if in_number or in_not:
+        raise InputError(f"{path}: the (:init section of 'pddl_problem' is cut")
+    _check_facts(facts, kinds, path)
+    return facts
+
+
+def _check_facts(facts: dict[str, dict[tuple[str, ...], None]], kinds: dict[str, str], path: str) -> None:
+    for name, tuples in facts.items():
+        signature = PREDICATES.get(name)
+        if signature is None:
+            raise InputError(f"{path}: unknown fact ({name} ...) in (:init; it is not of the ALFRED domain")
+        wanted = [None if kind == "any" else kind for kind in signature]
+        for arguments in tuples:
+            if len(arguments) != len(wanted):
+                raise InputError(f"{path}: ({name} {' '.join(arguments)}) needs {len(wanted)} argument(s)")
+            for argument, kind in zip(arguments, wanted):
+                found = kinds.get(argument)
+                if found is None:
+                    raise InputError(f"{path}: ({name} ...) names {argument!r}, which (:objects does not declare")
+                if kind is not None and found != kind:
+                    raise InputError(f"{path}: ({name} ...) needs a {kind}, but {argument!r} is a {found}")
+
+
+def _expression(text: str, path: str) -> Expression:
+    """The first parenthesised expression of a text."""
+    stack: list[Expression] = [[]]
+    for word in text.replace("(", " ( ").replace(")", " ) ").replace("?", " ?").split():
+        if word == "(":
+            inner: Expression = []
+            stack[-1].append(inner)
+            stack.append(inner)
+        elif word == ")":
+            stack.pop()
+            if len(stack) == 1:
+                break
+        else:
+            stack[-1].append(word)
+    first = stack[0][0] if len(stack) == 1 and stack[0] else None
+    if not isinstance(first, list):
+        raise InputError(f"{path}: the (:goal section of 'pddl_problem' is cut")
+    return first
