@@ -1,0 +1,70 @@
+"""Reply text -> action: what the model wrote, what is sent to the environment, and whether it kept to the format."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_CHINESE = re.compile("[\u4e00-\u9fff]")
+_PLACEHOLDER = re.compile(r"<your [^<>]+>")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A parsed reply.
+
+    Attributes:
+      action: what the environment gets.
+      valid: whether the reply kept to the format; an invalid one pays the penalty and is played all the same.
+    """
+
+    action: str
+    valid: bool
+
+
+def parse_tagged(reply: str, *, fallback_chars: int = 30, require_think: bool = True) -> Reply:
+    """Reads `<think> .. </think><action> .. </action>`; never raises.
+
+    The action is the text between the first `<action>` and the first `</action>`, stripped, in lower case. A closing
+    tag that comes first makes no pair. The tags themselves are matched as they are written.
+
+    Args:
+      reply: whatever the policy wrote.
+      fallback_chars: without an action pair so many characters from the end of the reply are the action; >= 1.
+      require_think: whether a reply without `<think>` and `</think>` is invalid.
+
+    Returns:
+      The action, and valid = an action pair, both think tags, no Chinese character (U+4E00 to U+9FFF).
+
+    Source: GiGPO (arXiv 2505.10978), the settings of its ALFWorld and WebShop experiments.
+    """
+    start, end = reply.find("<action>"), reply.find("</action>")
+    if start < 0 or end < start:
+        return Reply(reply[-fallback_chars:].lower(), False)
+    action = reply[start + len("<action>") : end].strip().lower()
+    thought = not require_think or ("<think>" in reply and "</think>" in reply)
+    return Reply(action, thought and _CHINESE.search(reply) is None)
+
+
+def is_admissible(action: str, admissible: Sequence[str] | None) -> bool | None:
+    """Whether an action is one of those the environment listed.
+
+    Args:
+      action: what is sent to the environment.
+      admissible: the environment's list; an entry such as `search[<your query>]` stands for every `search[..]` with
+        some text in the place of the placeholder.
+
+    Returns:
+      None if the environment gave no list.
+    """
+    if admissible is None:
+        return None
+    if action in admissible:
+        return True
+    for entry in admissible:
+        hole = _PLACEHOLDER.search(entry)
+        if hole is None:
+            continue
+        before, after = entry[: hole.start()], entry[hole.end() :]
+        if len(action) > len(before) + len(after) and action.startswith(before) and action.endswith(after):
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""A small complete environment, explained in docs/environments.md."""

@@ -1,0 +1,228 @@
+"""Observation -> prompt. Every step is its own prompt: task, a window of history, the observation, what can be done.
+
+Whatever an environment says is data here: it is put into the prompt by concatenation and never used as a format
+(special tokens that occur in it are broken up by the tokenizer).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gigpo_jax.env_bridge.history import Event, History
+from gigpo_jax.env_bridge.types import Observation
+
+MARKER = " ... "
+_LONGEST_TOKEN = 32  # characters; text of more than limit x this is cut before it is tokenised at all
+
+
+@dataclass(frozen=True)
+class PromptInput:
+    """All that a template may show.
+
+    Attributes:
+      task: the task in words.
+      first: the first observation of the episode; "" while it is the current one, or when there was no room for it.
+      history: the last events, the oldest first.
+      steps: how many actions were taken so far.
+      observation: the current observation.
+      admissible: the actions to list; None: none are listed.
+    """
+
+    task: str
+    first: str
+    history: tuple[Event, ...]
+    steps: int
+    observation: str
+    admissible: tuple[str, ...] | None
+
+
+class PromptTemplate(Protocol):
+    """A function from `PromptInput` to text that can leave out any part of it; must not raise."""
+
+    def __call__(self, inputs: PromptInput, /) -> str: ...
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt that fits.
+
+    Attributes:
+      text: as rendered, before the chat template.
+      tokens: the ids of the whole chat message, at most `limit`.
+      cut: what had to go: "" nothing, "history", "observation", or "tokens" (then `text` is longer than `tokens`).
+    """
+
+    text: str
+    tokens: list[int]
+    cut: str
+
+
+@dataclass(frozen=True)
+class Instruct:
+    """The prompt for a language model that follows instructions.
+
+    Attributes:
+      intro: one or two sentences: where the agent is and what it is there for.
+      hidden: admissible actions that are not worth listing.
+    """
+
+    intro: str
+    hidden: tuple[str, ...] = ()
+
+    def __call__(self, inputs: PromptInput, /) -> str:
+        """Renders all parts, one below the other."""
+        lines = [self.intro, "Your task: " + inputs.task]
+        if inputs.steps:
+            lines.append(f"Steps taken so far: {inputs.steps}.")
+        if inputs.history:
+            count = len(inputs.history)
+            lines.append(f"Your last {count} " + ("step:" if count == 1 else "steps, the oldest first:"))
+            for number, event in enumerate(inputs.history, inputs.steps - count + 1):
+                lines.append(f"[step {number}] You saw: " + event.observation)
+                lines.append(f"[step {number}] You did: " + event.action)
+        lines.append(f"Now, at step {inputs.steps + 1}, you see: " + inputs.observation)
+        choose = "Then write one action"
+        if inputs.admissible is not None:
+            lines.append("What you can do now:")
+            lines.extend("- " + action for action in inputs.admissible if action not in self.hidden)
+            choose = "Then choose one action from the list"
+        lines.append(
+            "First reason about what you know and what brings you closer to the goal, between <think> and </think>. "
+            + choose
+            + " and give it, and nothing else, between <action> and </action>."
+        )
+        return "\n".join(lines)
+
+
+def _unchanged(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True)
+class Compact:
+    """The prompt for a tiny model trained from scratch: no instructions, single words between the parts.
+
+    `<task> first <first observation> saw <observation> did <action> .. now <observation> can <action> , <action> ..`
+
+    Attributes:
+      shorten: says an observation, or the task, in fewer words.
+      hidden: admissible actions that are not worth listing.
+    """
+
+    shorten: Callable[[str], str] = _unchanged
+    hidden: tuple[str, ...] = ()
+
+    def __call__(self, inputs: PromptInput, /) -> str:
+        """Renders all parts in one line."""
+        words = [self.shorten(inputs.task)]
+        if inputs.first and len(inputs.history) < inputs.steps:
+            words += ["first", self.shorten(inputs.first)]
+        for event in inputs.history:
+            words += ["saw", self.shorten(event.observation), "did", event.action]
+        words += ["now", self.shorten(inputs.observation)]
+        if inputs.admissible is not None:
+            words += ["can", " , ".join(action for action in inputs.admissible if action not in self.hidden)]
+        return " ".join(words)
+
+
+def _clean(text: str) -> str:
+    """Text that every tokenizer takes: lone surrogates become question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def build_prompt(
+    template: PromptTemplate,
+    observation: Observation,
+    history: History,
+    *,
+    encode: Callable[[str], Sequence[int]],
+    limit: int,
+    show_admissible: bool = True,
+) -> Prompt:
+    """The prompt of one step, not longer than `limit` tokens.
+
+    Args:
+      template: how it is worded.
+      observation: the current observation.
+      history: what happened before it.
+      encode: text -> the ids of the whole chat message (`Tokenizer.encode_chat`).
+      limit: the most ids the prompt may have; >= 1.
+      show_admissible: whether the admissible actions are listed.
+    """
+    admissible = observation.admissible if show_admissible else None
+    inputs = PromptInput(
+        task=_clean(observation.task),
+        first=_clean(history.first),
+        history=tuple(Event(_clean(event.observation), _clean(event.action)) for event in history.events()),
+        steps=history.steps,
+        observation=_clean(observation.text),
+        admissible=None if admissible is None else tuple(_clean(action) for action in admissible),
+    )
+    return fit_prompt(template, inputs, encode=encode, limit=limit)
+
+
+def fit_prompt(
+    template: PromptTemplate, inputs: PromptInput, *, encode: Callable[[str], Sequence[int]], limit: int
+) -> Prompt:
+    """Renders a prompt and makes it fit: the first observation and the oldest events go first, then the middle of the
+    current observation, and last of all tokens from the left.
+
+    The common case costs one call of `encode`. Never raises for what the texts say.
+
+    Args:
+      template: how the prompt is worded.
+      inputs: what there is to show; texts without lone surrogates.
+      encode: text -> ids.
+      limit: the most ids the prompt may have; >= 1.
+
+    Raises:
+      ValueError: if `limit` < 1.
+    """
+    if limit < 1:
+        raise ValueError(f"limit is {limit}; a prompt needs at least one token")
+    longest = limit * _LONGEST_TOKEN
+
+    def attempt(shown: PromptInput, cut: str) -> Prompt | None:
+        text = template(shown)
+        if len(text) > longest:  # no need to tokenise a book to see that it is too long
+            return None
+        tokens = list(encode(text))
+        return Prompt(text, tokens, cut) if len(tokens) <= limit else None
+
+    prompt = attempt(inputs, "")
+    if prompt is not None:
+        return prompt
+    events, seen = inputs.history, inputs.observation
+    bare = replace(inputs, first="", history=())
+    prompt = _largest(len(events), lambda n: attempt(replace(bare, history=events[len(events) - n :]), "history"))
+    if prompt is None:
+        most = min(len(seen), longest)
+        prompt = _largest(most, lambda n: attempt(replace(bare, observation=_cut(seen, n)), "observation"))
+    if prompt is not None:
+        return prompt
+    text = template(replace(bare, observation=MARKER.strip()))
+    return Prompt(text, list(encode(text[-longest:]))[-limit:], "tokens")
+
+
+def _cut(text: str, keep: int) -> str:
+    """The first and last characters of a text, `keep` in all, with a marker for what was left out."""
+    if keep >= len(text):
+        return text
+    tail = keep // 2
+    return text[: keep - tail] + MARKER + (text[-tail:] if tail else "")
+
+
+def _largest(most: int, render: Callable[[int], Prompt | None]) -> Prompt | None:
+    """The prompt with the largest n in [0, most] that fits, by bisection (showing more is never shorter)."""
+    best = render(0)
+    if best is None:
+        return None
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        prompt = render(middle)
+        if prompt is None:
+            high = middle - 1
+        else:
+            best, low = prompt, middle
+    return best

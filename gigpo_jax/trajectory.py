@@ -1,0 +1,148 @@
+"""Turns and trajectories: what rollouts give and learners take. numpy only."""
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.env_bridge.types import Task, anchor_hash
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """One environment step, with everything that training and people need to know of it.
+
+    Attributes:
+      prompt_tokens: [P] i32, exactly what the engine was given.
+      reply_tokens: [R] i32, exactly what it sampled; the token that ended the reply included.
+      logprobs: [R] f32, nats, of the distribution each token was sampled from.
+      prompt: the prompt's text before the chat template.
+      reply: the decoded reply.
+      action: what was sent to the environment.
+      valid: whether the reply kept to the format (and, if that counts, the action was admissible).
+      admissible: whether the environment had listed the action; None if it lists none.
+      observation: the text the agent saw before it acted.
+      anchor: the anchor state of that observation, as text.
+      reward: the environment's reward for the action.
+      penalty: >= 0, for an invalid action.
+      finish_reason: why the reply ended: "stop", "length" or "abort".
+      version: which weights sampled it.
+    """
+
+    prompt_tokens: np.ndarray
+    reply_tokens: np.ndarray
+    logprobs: np.ndarray
+    prompt: str
+    reply: str
+    action: str
+    valid: bool
+    admissible: bool | None
+    observation: str
+    anchor: str
+    reward: float
+    penalty: float
+    finish_reason: str
+    version: int
+
+
+@dataclass(eq=False)
+class Trajectory:
+    """One episode.
+
+    Attributes:
+      task: what was to be done.
+      group: index of the task group in the rollout.
+      member: index of the trajectory in its group.
+      turns: the steps in order; those before the failure if it was aborted.
+      won: whether the task was done.
+      score: the environment's score in [0, 1] at the end.
+      aborted: whether the environment or the engine failed; such an episode takes part in no statistic.
+      reason: why, in one line; "" if it was not aborted.
+      environment_s: time spent waiting for the environment, s.
+      engine_s: time spent waiting for replies, s.
+    """
+
+    task: Task
+    group: int
+    member: int
+    turns: list[Turn] = field(default_factory=list)
+    won: bool = False
+    score: float = 0.0
+    aborted: bool = False
+    reason: str = ""
+    environment_s: float = 0.0
+    engine_s: float = 0.0
+
+    @property
+    def total_reward(self) -> float:
+        """The undiscounted return, without penalties."""
+        return float(sum(turn.reward for turn in self.turns))
+
+
+def write_trajectories(
+    path: str | os.PathLike[str],
+    trajectories: Sequence[Trajectory],
+    advantages: Mapping[tuple[int, int], Sequence[float]] | None = None,
+) -> None:
+    """Writes trajectories as JSON lines, one an episode; the file appears whole or not at all.
+
+    What models and environments said is escaped to ASCII, so that a reader of the file sees it and nothing acts on it.
+
+    Args:
+      path: such as `WORKDIR/rollouts/iteration_000012.jsonl`; its folder is made.
+      trajectories: aborted ones are written too.
+      advantages: (group, member) -> one advantage a turn; None: the lines have none.
+    """
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="ascii") as file:
+            for trajectory in trajectories:
+                given = None if advantages is None else advantages.get((trajectory.group, trajectory.member))
+                file.write(json.dumps(_as_json(trajectory, given)) + "\n")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _as_json(trajectory: Trajectory, advantages: Sequence[float] | None) -> dict[str, Any]:
+    turns = [_turn_as_json(turn) for turn in trajectory.turns]
+    if advantages is not None:
+        for turn, advantage in zip(turns, advantages, strict=True):
+            turn["advantage"] = float(advantage)
+    return {
+        "task": trajectory.task.id,
+        "type": trajectory.task.type,
+        "split": trajectory.task.split,
+        "group": trajectory.group,
+        "member": trajectory.member,
+        "won": bool(trajectory.won),
+        "score": float(trajectory.score),
+        "aborted": trajectory.aborted,
+        "reason": trajectory.reason,
+        "turns": turns,
+    }
+
+
+def _turn_as_json(turn: Turn) -> dict[str, Any]:
+    high, low = anchor_hash(turn.anchor)
+    return {
+        "prompt": turn.prompt,
+        "reply": turn.reply,
+        "action": turn.action,
+        "valid": turn.valid,
+        "admissible": turn.admissible,
+        "reward": float(turn.reward),
+        "penalty": float(turn.penalty),
+        "observation": turn.observation,
+        "anchor": f"{high:08x}{low:08x}",
+        "finish_reason": turn.finish_reason,
+        "prompt_tokens": len(turn.prompt_tokens),
+        "reply_tokens": len(turn.reply_tokens),
+        "version": turn.version,
+    }
