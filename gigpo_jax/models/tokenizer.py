@@ -1,0 +1,260 @@
+"""Text <-> token ids: the tokenizer of a Hugging Face folder with its chat template, and one of whole words.
+
+Needs `tokenizers` and `jinja2` only. Special tokens that occur in a user's text are broken up before encoding, so a
+page or a model cannot write, say, the end of its own turn.
+"""
+
+import json
+import pathlib
+import re
+import string
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.sandbox
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from gigpo_jax.errors import InputError
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+)
+TAGS = ("<think>", "</think>", "<action>", "</action>", "<search>", "</search>", "<answer>", "</answer>")
+PAD, BOS, SEP, EOS, UNK = "<pad>", "<bos>", "<sep>", "<eos>", "<unk>"
+
+_WORD = r"[a-z0-9_]+(?:[/'-][a-z0-9_]+)*"  # "in/on", "don't" and "mid-air" are words
+_PIECE = rf"</?[a-z]+>|{_WORD}|[^\sa-z0-9_]"
+_WORD_CHAT = (
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ message['content'] + '<eos>' }}"
+    "{% else %}{{ '<bos>' + message['content'] + '<sep>' }}{% endif %}{% endfor %}"
+)
+
+
+class Tokenizer:
+    """A tokenizer with the chat template that its model was trained on.
+
+    Attributes:
+      vocab_size: 1 + the highest token id.
+      stop_token_ids: ids that end a reply; the first is the one that ends a chat turn.
+    """
+
+    vocab_size: int
+    stop_token_ids: tuple[int, ...]
+
+    def __init__(self, files: dict[str, bytes], *, stop_token_ids: Iterable[int] = (), source: str = "tokenizer"):
+        """Builds it from file contents.
+
+        Args:
+          files: contents by name, as in `FILES`; the first two are required.
+          stop_token_ids: more ids that end a reply, beside the eos token of the tokenizer's configuration.
+          source: what error messages call it.
+
+        Raises:
+          InputError: a file is missing or not what it should be.
+        """
+        for name in FILES[:2]:
+            if name not in files:
+                raise InputError(f"{source}: {name} is missing; copy the model's complete folder")
+        try:
+            config = json.loads(files["tokenizer_config.json"])
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(files["tokenizer.json"])
+        except Exception as err:  # tokenizers raises bare Exception for a file that it cannot read
+            raise InputError(f"{source}: tokenizer files cannot be read ({_one_line(err)}); download again") from err
+        self._files = dict(files)
+        self._source = source
+        self._template, self._template_values = _chat_template(files, config, source)
+        added = self._tokenizer.get_added_tokens_decoder()
+        specials = sorted((token.content for token in added.values() if token.special), key=len, reverse=True)
+        self._specials = re.compile("|".join(map(re.escape, specials))) if specials else None
+        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        eos = self._tokenizer.token_to_id(_content(config.get("eos_token")) or "")
+        ids = ([] if eos is None else [eos]) + list(stop_token_ids)
+        self.stop_token_ids = tuple(dict.fromkeys(ids))
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of `text` as it stands; special tokens in it are recognised, none are added."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_chat(self, user_text: str) -> list[int]:
+        """Returns the ids of a chat of one user message, up to where the reply begins.
+
+        Args:
+          user_text: the message; special tokens in it lose their meaning ("<|im_end|>" becomes "< |im_end|>").
+
+        Returns:
+          Token ids through the chat template, generation prompt included.
+
+        Raises:
+          InputError: the tokenizer has no chat template, or the template refuses the message.
+        """
+        if self._template is None:
+            raise InputError(f"{self._source}: no chat template; use an instruction-tuned model (…-Instruct)")
+        if self._specials is not None:
+            user_text = self._specials.sub(lambda match: match[0][0] + " " + match[0][1:], user_text)
+        try:
+            text = self._template.render(
+                messages=[{"role": "user", "content": user_text}], add_generation_prompt=True, **self._template_values
+            )
+        except jinja2.TemplateError as err:
+            raise InputError(f"{self._source}: the chat template failed ({_one_line(err)})") from err
+        return self.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of token ids, special tokens left out."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def token_id(self, token: str) -> int | None:
+        """Returns the id of one token by its exact spelling, None if there is no such token."""
+        return self._tokenizer.token_to_id(token)
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Writes the tokenizer's files into the folder `path`, which is made if needed."""
+        folder = pathlib.Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self._files.items():
+            (folder / name).write_bytes(content)
+
+
+def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
+    """Reads the tokenizer of a Hugging Face folder.
+
+    Args:
+      path: a folder with tokenizer.json and tokenizer_config.json; eos ids of generation_config.json and config.json
+        beside them count too.
+
+    Returns:
+      The tokenizer.
+
+    Raises:
+      InputError: the folder or a file is missing or broken, or config.json there has a smaller vocabulary.
+    """
+    folder = pathlib.Path(path)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such model folder; give the path of a downloaded Hugging Face model")
+    files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
+    stops: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        ids = _read_json(folder / name).get("eos_token_id")
+        stops += [ids] if isinstance(ids, int) else list(ids or ())
+    tokenizer = Tokenizer(files, stop_token_ids=stops, source=str(folder))
+    vocab_size = _read_json(folder / "config.json").get("vocab_size")
+    if vocab_size is not None:
+        check_fits(tokenizer, vocab_size, folder)
+    return tokenizer
+
+
+def check_fits(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) -> None:
+    """Refuses a tokenizer that has ids beyond a model's embedding.
+
+    Args:
+      tokenizer: the tokenizer.
+      vocab_size: V, rows of the embedding.
+      path: the model's folder, for the message.
+
+    Raises:
+      InputError: some id is V or more.
+    """
+    if tokenizer.vocab_size > vocab_size:
+        raise InputError(
+            f"{path}: the tokenizer has {tokenizer.vocab_size} ids, the embedding {vocab_size} rows (vocab_size); "
+            "use the tokenizer that belongs to this model"
+        )
+
+
+def word_tokenizer(words: Iterable[str]) -> Tokenizer:
+    """Makes a tokenizer of whole words, for models with a vocabulary of hundreds.
+
+    Lower-case words, numbers, punctuation marks and the tags of replies are one token each. A word that is not known
+    is spelled in single characters, so any text of ASCII letters, digits and punctuation comes back from `decode` in
+    lower case, words separated by one space, marks set close to their words.
+
+    Args:
+      words: the words to know; longer texts are taken apart into theirs.
+
+    Returns:
+      A tokenizer whose chat prompt is "<bos>" + text + "<sep>" and whose replies end with "<eos>".
+    """
+    known = {piece for text in words for piece in re.findall(_PIECE, text.lower())}
+    characters = string.ascii_lowercase + string.digits + "_"
+    vocabulary = [PAD, BOS, SEP, EOS, UNK, *TAGS, *string.punctuation.replace("_", ""), *characters]
+    vocabulary += ["##" + character for character in characters + "/'-"]
+    vocabulary += sorted(known - set(vocabulary))
+    ids = {token: index for index, token in enumerate(vocabulary)}
+
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=UNK, continuing_subword_prefix="##"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(tokenizers.Regex(_PIECE), "isolated")]
+    )
+    steps = [decoders.WordPiece(prefix="##", cleanup=False), decoders.Fuse()]
+    steps += [decoders.Replace(f"{mark} ", mark) for mark in (*TAGS[::2], "(", "[")]
+    steps += [decoders.Replace(f" {mark}", mark) for mark in (*TAGS[1::2], *".,:;!?)]")]
+    tokenizer.decoder = decoders.Sequence(steps)
+    tokenizer.add_special_tokens([tokenizers.AddedToken(t, special=True, normalized=False) for t in vocabulary[:5]])
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        # Beside a config.json of type qwen2, transformers 5 puts its byte-pair class in place of the one named above,
+        # unless there is an auto_map; without trust_remote_code it is otherwise ignored.
+        "auto_map": {"AutoTokenizer": ["", ""]},
+        "pad_token": PAD,
+        "bos_token": BOS,
+        "sep_token": SEP,
+        "eos_token": EOS,
+        "unk_token": UNK,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 1_000_000,
+        "chat_template": _WORD_CHAT,
+    }
+    files = {"tokenizer.json": tokenizer.to_str(pretty=True), "tokenizer_config.json": json.dumps(config, indent=2)}
+    return Tokenizer({name: text.encode() for name, text in files.items()}, source="word tokenizer")
+
+
+def _chat_template(
+    files: dict[str, bytes], config: dict[str, Any], source: str
+) -> tuple[jinja2.Template | None, dict[str, str]]:
+    """Compiles the template in a sandbox: a template comes with a model and is not trusted to run code."""
+    text = config.get("chat_template")
+    if "chat_template.jinja" in files:
+        text = files["chat_template.jinja"].decode()
+    if isinstance(text, list):  # several named templates
+        text = next((entry["template"] for entry in text if entry.get("name") == "default"), None)
+    if text is None:
+        return None, {}
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value, **kw: json.dumps(value, ensure_ascii=False, **kw)
+    environment.globals["raise_exception"] = _raise_exception
+    values = {key: _content(config.get(key)) for key in ("bos_token", "eos_token", "pad_token", "unk_token")}
+    try:
+        return environment.from_string(text), {key: value for key, value in values.items() if value is not None}
+    except jinja2.TemplateError as err:
+        raise InputError(f"{source}: the chat template cannot be read ({_one_line(err)})") from err
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _content(token: Any) -> str | None:
+    """Returns the text of a special token, which configurations give as a string or as a dict."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text())
+    except ValueError as err:
+        raise InputError(f"{path}: not valid JSON ({_one_line(err)}); download it again") from err
+
+
+def _one_line(err: Exception) -> str:
+    return " ".join(str(err).split())[:200]
