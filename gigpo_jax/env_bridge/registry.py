@@ -5,6 +5,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gigpo_jax.env_bridge.actions import Reply, parse_tagged
@@ -26,6 +27,8 @@ class Environment:
       max_steps: the published length of an episode.
       history: the published number of past steps in a prompt.
       invalid_penalty: the published penalty for a reply that does not keep to the format, in units of reward.
+      generate: "module:function", called with a cache folder (and options, and progress), makes data where there is
+        none and returns the builder's `data` option; None if there is nothing to make.
     """
 
     build: str
@@ -35,6 +38,7 @@ class Environment:
     max_steps: int
     history: int
     invalid_penalty: float
+    generate: str | None = None
 
 
 ENVIRONMENTS: dict[str, Environment] = {
@@ -42,7 +46,8 @@ ENVIRONMENTS: dict[str, Environment] = {
         build="gigpo_jax.env_bridge.alfworld.env:make",
         styles={"full": alfworld_prompt.FULL, "compact": alfworld_prompt.COMPACT},
         parse=partial(parse_tagged, fallback_chars=30),
-        expert="gigpo_jax.env_bridge.alfworld.expert:make_expert",
+        expert="gigpo_jax.env_bridge.alfworld.demonstrator:make_demonstrator",
+        generate="gigpo_jax.env_bridge.alfworld.generate:ensure_games",
         max_steps=50,
         history=2,
         invalid_penalty=0.1,
@@ -108,6 +113,26 @@ def make_expert(name: str, seed: int, **options: Any) -> Expert:
     if reference is None:
         raise InputError(f'env.name="{name}": this environment has no expert to imitate')
     return _call(name, "expert", reference, {"seed": seed, **options})
+
+
+def generate(name: str, cache: Path, **options: Any) -> str:
+    """Makes an environment's data, or finds what was made before.
+
+    Args:
+      name: as for `spec`.
+      cache: a folder of ours.
+      **options: what the environment's generator takes.
+
+    Returns:
+      The value of the builder's `data` option.
+
+    Raises:
+      InputError: as `make`; or the environment has nothing to generate.
+    """
+    reference = spec(name).generate
+    if reference is None:
+        raise InputError(f"env.generate={sorted(options)}: {name} has nothing to generate; leave it empty")
+    return str(_call(name, "generate", reference, {"cache_root": cache, **options}))
 
 
 def style(name: str, which: str) -> PromptTemplate:
