@@ -157,6 +157,11 @@ class EnvPool:
             self.close()
             raise
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the workers."""
+        return tuple(worker.process.pid for worker in self._workers)
+
     def __enter__(self) -> "EnvPool":
         return self
 

@@ -1,0 +1,82 @@
+"""Environments that fail in every way the pool has to survive."""
+
+import dataclasses
+import os
+import pathlib
+import sys
+import time
+import types
+from typing import Any
+
+from gigpo_jax.env_bridge import registry
+from gigpo_jax.env_bridge.example.env import TreasureEnv
+from gigpo_jax.env_bridge.types import StepResult
+from gigpo_jax.errors import InputError
+
+
+class FailingEnv(TreasureEnv):
+    """The example, with actions that raise, sleep, or end the process."""
+
+    def step(self, action: str) -> StepResult:
+        verb, _, argument = action.partition(" ")
+        if verb == "raise":
+            raise KeyError(argument)
+        if verb == "sleep":
+            time.sleep(float(argument))
+        if verb == "exit":
+            os._exit(int(argument))
+        if verb == "unreadable":
+            result = super().step("")
+            return dataclasses.replace(result, info={"value": _OnlyHere()})
+        if verb == "print":
+            print("noise " * 1000)
+        return super().step(action)
+
+
+class _OnlyHere:
+    """Pickles well and does not unpickle."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, (os.getpid(),)
+
+
+def _refuse(pid: int) -> None:
+    raise RuntimeError(f"made in process {pid}")
+
+
+def no_data(path: str = "/nowhere") -> TreasureEnv:
+    raise InputError(f"env.options.path={path}: no such folder; make it with --out")
+
+
+def crashes() -> TreasureEnv:
+    os._exit(3)
+
+
+def imports_jax() -> TreasureEnv:
+    sys.modules["jax"] = types.ModuleType("jax")
+    return TreasureEnv()
+
+
+def while_file(path: str) -> TreasureEnv:
+    """Can be built as long as a file is there."""
+    if not pathlib.Path(path).exists():
+        raise InputError(f"env.options.path={path}: gone")
+    return FailingEnv()
+
+
+def hangs() -> TreasureEnv:
+    time.sleep(600)
+    return TreasureEnv()
+
+
+def _entry(function: str) -> registry.Environment:
+    return dataclasses.replace(registry.ENVIRONMENTS["example"], build=f"{__name__}:{function}")
+
+
+FAILING = _entry("FailingEnv")
+NO_DATA = _entry("no_data")
+CRASHES = _entry("crashes")
+IMPORTS_JAX = _entry("imports_jax")
+WHILE_FILE = _entry("while_file")
+HANGS = _entry("hangs")
+MISSING = _entry("nothing_of_this_name")
