@@ -1,0 +1,113 @@
+"""What an agent knows of a room from the texts and admissible commands it was given, whoever chose the actions."""
+
+import re
+
+from gigpo_jax.env_bridge.types import Observation
+
+_NAME = re.compile(r"\ban? (\w+ \d+)")
+_SEEN = re.compile(r"(?:On the (\w+ \d+)|The (\w+ \d+) is open\. In it), you see ([^\n]*?)\.")
+_TOOK = re.compile(r"You pick up the (\w+ \d+) from the (\w+ \d+)\.")
+_PUT = re.compile(r"You move the (\w+ \d+) to the (\w+ \d+)\.")
+_CHANGED = re.compile(r"You (clean|heat|cool) the (\w+ \d+) using the \w+ \d+\.")
+_LIT = re.compile(r"You turn on the (\w+ \d+)\.")
+_CARRYING = re.compile(r"You are (?:carrying: an? (\w+ \d+)|not carrying anything)\.")
+_UNDOES = {"heat": "cool", "cool": "heat"}
+
+
+def kind_of(name: str) -> str:
+    """The type in a name: "mug" of "mug 2"."""
+    return name.rpartition(" ")[0]
+
+
+class Beliefs:
+    """A room as far as it was seen.
+
+    Attributes:
+      places: the receptacles, in the order of the first text.
+      here: those within reach.
+      closed: those known to be closed now.
+      contents: receptacle -> the objects last seen in it; only receptacles that were looked into.
+      held: the object in hand, "" if none.
+      origin: object -> where it was last taken from.
+      changed: "clean", "heat", "cool" -> the objects that were.
+      lit: lamps that were switched on.
+      lamps: lamp -> a receptacle one can stand before to use it.
+      lampless: receptacles before which no lamp can be used.
+    """
+
+    def __init__(self, first: str):
+        listed = first.partition("you see")[2].partition("\n")[0]
+        self.places: tuple[str, ...] = tuple(dict.fromkeys(_NAME.findall(listed)))
+        self.here: tuple[str, ...] = ()
+        self.closed: set[str] = set()
+        self.contents: dict[str, set[str]] = {}
+        self.held = ""
+        self.origin: dict[str, str] = {}
+        self.changed: dict[str, set[str]] = {"clean": set(), "heat": set(), "cool": set()}
+        self.lit: set[str] = set()
+        self.lamps: dict[str, str] = {}
+        self.lampless: set[str] = set()
+
+    def update(self, observation: Observation) -> None:
+        """Takes in what an action led to."""
+        self._read(observation.text)
+        commands = observation.admissible or ()
+        places = set(self.places)
+        self.here = tuple(name for name in self.places if f"examine {name}" in commands)
+        doors_shut = {name for name in self.here if f"open {name}" in commands}
+        self.closed = (self.closed - set(self.here)) | doors_shut
+        if not self.held:
+            self._glance(commands, [name for name in self.here if name not in doors_shut])
+        usable = [command.removeprefix("use ") for command in commands if command.startswith("use ")]
+        for lamp in usable:
+            if self.here and lamp not in places:
+                self.lamps[lamp] = self.here[0]
+        if not usable:
+            self.lampless |= set(self.here)
+
+    def _glance(self, commands: tuple[str, ...], within_reach: list[str]) -> None:
+        """With empty hands every object that could be taken is listed, also in receptacles next to this one."""
+        for name in within_reach:
+            kept = {thing for thing in self.contents.get(name, ()) if thing in self.lamps}
+            self.contents[name] = kept
+        for command in commands:
+            if command.startswith("take "):
+                thing, _, place = command.removeprefix("take ").partition(" from ")
+                self.contents.setdefault(place, set()).add(thing)
+
+    def _read(self, text: str) -> None:
+        for on, inside, listed in _SEEN.findall(text):
+            place = on or inside
+            if place in self.places:
+                self.contents[place] = set(_NAME.findall(listed))
+        if found := _TOOK.fullmatch(text):
+            thing, place = found.groups()
+            self.held = thing
+            self.origin[thing] = place
+            self.contents.setdefault(place, set()).discard(thing)
+        elif found := _PUT.fullmatch(text):
+            thing, place = found.groups()
+            self.held = ""
+            self.contents.setdefault(place, set()).add(thing)
+        elif found := _CHANGED.fullmatch(text):
+            verb, thing = found.groups()
+            self.changed[verb].add(thing)
+            self.changed.get(_UNDOES.get(verb, ""), set()).discard(thing)
+        elif found := _LIT.fullmatch(text):
+            self.lit.add(found.group(1))
+        elif found := _CARRYING.fullmatch(text):
+            self.held = found.group(1) or ""
+
+    def where(self, kind: str) -> list[tuple[str, str]]:
+        """(object, receptacle) of all objects of a type that are known to lie somewhere."""
+        return [
+            (thing, place)
+            for place in self.places
+            for thing in sorted(self.contents.get(place, ()))
+            if kind_of(thing) == kind
+        ]
+
+    def of_kind(self, kind: str) -> list[str]:
+        """The receptacles of a type; in a room without that basin, the other basin (one floor plan names them so)."""
+        named = [name for name in self.places if kind_of(name) == kind]
+        return named or [name for name in self.places if kind.endswith("basin") and name.split()[0].endswith("basin")]

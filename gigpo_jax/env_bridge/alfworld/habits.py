@@ -1,0 +1,57 @@
+"""Common sense about where things lie, for deciding where to look first.
+
+Receptacle type -> the object types one may hope to find there. A type that is not named may hold anything. Nothing is
+excluded by this table, unlikely places only come last.
+"""
+
+_FOOD = frozenset({"apple", "bread", "egg", "lettuce", "potato", "tomato"})
+_DISHES = frozenset({"bowl", "cup", "mug", "plate"})
+_POTS = frozenset({"kettle", "pan", "pot"})
+_BOTTLES = frozenset({"glassbottle", "winebottle"})
+_CUTLERY = frozenset({"butterknife", "fork", "knife", "ladle", "spatula", "spoon"})
+_WASHING = frozenset({"cloth", "dishsponge", "handtowel", "soapbar"})
+_PAPER = frozenset({"papertowel", "tissuebox", "toiletpaper", "toiletpaperroll"})
+_BOTTLED = frozenset({"soapbottle", "spraybottle"})
+_WRITING = frozenset({"newspaper", "pen", "pencil"})
+_SHAKERS = frozenset({"peppershaker", "saltshaker"})
+_POCKET = frozenset({"cd", "cellphone", "creditcard", "keychain", "remotecontrol", "watch"})
+_SEATS = frozenset({"basketball", "book", "box", "cloth", "laptop", "newspaper", "pillow"}) | (
+    _POCKET - {"cd", "watch"}
+)
+
+LIKELY = {
+    "armchair": _SEATS,
+    "bathtubbasin": _WASHING,
+    "bed": frozenset(
+        {"baseballbat", "basketball", "book", "cellphone", "laptop", "newspaper", "pillow", "tennisracket"}
+    ),
+    "coffeemachine": frozenset({"mug"}),
+    "drawer": _CUTLERY
+    | _WASHING
+    | _PAPER
+    | _BOTTLED
+    | _WRITING
+    | _SHAKERS
+    | _POCKET
+    | {"book", "candle", "wateringcan"},
+    "fridge": _FOOD | _DISHES | _BOTTLES | {"pan", "pot"},
+    "garbagecan": _FOOD | _WASHING | _PAPER | _BOTTLED | _WRITING | {"cd", "winebottle"},
+    "handtowelholder": frozenset({"handtowel"}),
+    "laundryhamper": frozenset({"cloth"}),
+    "microwave": (_FOOD | _DISHES | {"glassbottle"}) - {"lettuce"},
+    "ottoman": _SEATS,
+    "safe": (_POCKET | {"statue", "vase"}) - {"remotecontrol"},
+    "sinkbasin": (_FOOD | _DISHES | _POTS | _CUTLERY | _WASHING | {"glassbottle"}) - {"bread"},
+    "sofa": _SEATS,
+    "stoveburner": _POTS,
+    "toaster": frozenset[str](),
+    "toilet": _WASHING | _PAPER | _BOTTLED | {"candle", "newspaper"},
+    "toiletpaperhanger": frozenset({"toiletpaper", "toiletpaperroll"}),
+    "towelholder": frozenset({"towel"}),
+    "tvstand": frozenset({"tissuebox"}),
+}
+
+
+def is_likely(place_kind: str, object_kind: str) -> bool:
+    """Whether it makes sense to look for an object of a type in a receptacle of a type."""
+    return place_kind not in LIKELY or object_kind in LIKELY[place_kind]

@@ -1,0 +1,140 @@
+"""Finds the games of a data folder, the genuine one or generated ones.
+
+A genuine split has thousands of files of 50 kB and more. None is parsed here: the task type is in the folder's name,
+and whether a game is solvable stands near the end of its file, so the last bytes are enough.
+"""
+
+import json
+import logging
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from gigpo_jax.env_bridge.alfworld.goals import TASK_TYPES
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.errors import InputError
+
+GAME_FILE = "game.tw-pddl"
+TRAJ_FILE = "traj_data.json"
+_LOG = logging.getLogger(__name__)
+_TAIL = 16384  # bytes; a walkthrough of 300 commands fits
+_SOLVABLE = re.compile(rb'(?<!\\)"solvable"\s*:\s*(true|false|null)')
+_GET = (
+    "generate games with: python -m gigpo_jax.env_bridge.alfworld.generate --out {data} --split {split} --games 1000;"
+    " or get the genuine ones with alfworld-download and use data=$ALFWORLD_DATA/json_2.1.1"
+)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A folder of a split that is no task.
+
+    Attributes:
+      path: relative to the data folder.
+      reason: in words.
+    """
+
+    path: str
+    reason: str
+
+
+def data_folder(data: str | os.PathLike) -> Path:
+    """The data folder, with ~ and environment variables filled in.
+
+    Raises:
+      InputError: there is no such folder.
+    """
+    folder = Path(os.path.expandvars(os.path.expanduser(os.fspath(data))))
+    if not folder.is_dir():
+        raise InputError(f"data={folder}: no such folder; " + _GET.format(data=folder, split="train"))
+    return folder
+
+
+def _solvable(path: Path) -> bool | None:
+    """What a game file says about itself; None if it does not say.
+
+    Raises:
+      InputError: the file is broken.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL))
+            found = _SOLVABLE.findall(file.read())
+        if not found:
+            answer = json.loads(path.read_text(encoding="utf-8")).get("solvable")
+            return answer if isinstance(answer, bool) else None
+    except OSError as err:
+        raise InputError(f"{path}: cannot read it ({err.strerror})") from err
+    except (ValueError, AttributeError) as err:
+        raise InputError(f"{path}: not a complete game file; delete its folder or make it anew") from err
+    return {b"true": True, b"false": False, b"null": None}[found[-1]]
+
+
+def _task_type(folder: Path, name: str) -> str:
+    """The task type by the folder's name, or else by its traj_data.json; "" if neither tells."""
+    for kind in TASK_TYPES:
+        if name.startswith(f"{kind}-"):
+            return kind
+    try:
+        told = json.loads((folder / TRAJ_FILE).read_text(encoding="utf-8")).get("task_type", "")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return told if told in TASK_TYPES else ""
+
+
+def _look_at(data: Path, folder: Path, files: list[str]) -> tuple[str, str]:
+    """The task type of a game's folder, or "" and why it is skipped."""
+    relative = folder.relative_to(data)
+    for word in ("movable", "Sliced"):
+        if word in relative.as_posix():
+            return "", f"{word} in its path: the games do not support that"
+    kind = _task_type(folder, next((part for part in relative.parts[1:-1]), folder.name))
+    if not kind:
+        return "", "its task type is none of the six"
+    if GAME_FILE not in files:
+        return "", f"no {GAME_FILE} in it"
+    solvable = _solvable(folder / GAME_FILE)
+    if solvable is not True:
+        return "", "marked unsolvable" if solvable is False else "not marked as solvable"
+    return kind, ""
+
+
+def list_games(data: Path, split: str) -> tuple[tuple[Task, ...], tuple[Skipped, ...]]:
+    """The tasks of a split and what was skipped, both sorted by path.
+
+    Args:
+      data: the data folder.
+      split: the name of a folder in it.
+
+    Raises:
+      InputError: no such split, no game in it, or a file that cannot be read.
+    """
+    root = data / split
+    if not split or not root.is_dir():
+        there = sorted(entry.name for entry in data.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        raise InputError(
+            f"split={split!r}: no such folder in {data} (it has: {', '.join(there) or 'none'}); "
+            + _GET.format(data=data, split=split or "train")
+        )
+    tasks, skipped = [], []
+    for where, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if GAME_FILE not in files and TRAJ_FILE not in files:
+            continue
+        folder = Path(where)
+        name = folder.relative_to(data).as_posix()
+        kind, reason = _look_at(data, folder, files)
+        if kind:
+            tasks.append(Task(name, kind, split, f"{name}/{GAME_FILE}"))
+        else:
+            skipped.append(Skipped(name, reason))
+    reasons = Counter(entry.reason for entry in skipped)
+    for reason, count in sorted(reasons.items()):
+        _LOG.info("%s: %d folders skipped: %s", root, count, reason)
+    if not tasks:
+        why = "; ".join(f"{count} skipped: {reason}" for reason, count in sorted(reasons.items()))
+        raise InputError(f"{root}: holds no game ({why or 'it is empty'}); " + _GET.format(data=data, split=split))
+    return tuple(sorted(tasks, key=lambda task: task.id)), tuple(sorted(skipped, key=lambda entry: entry.path))

@@ -1,0 +1,140 @@
+"""What the installed `alfworld` package knows about rooms and tasks, read from its files without importing it.
+
+The package may be installed with `--no-deps`; then importing its modules fails, but the files that are needed here (two
+plain Python files of tables, JSON floor plans, the PDDL domain and the grammar) are all there.
+"""
+
+import functools
+import importlib.util
+import json
+import runpy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gigpo_jax.errors import InputError
+
+INSTALL = "pip install --no-deps alfworld==0.4.2"
+ROOM_KINDS = ("Kitchen", "LivingRoom", "Bedroom", "Bathroom")
+
+
+@dataclass(frozen=True)
+class Package:
+    """The tables of the package, with every set sorted.
+
+    Attributes:
+      layouts: the folder of the floor plans.
+      domain: text of the PDDL domain, the same for every game.
+      grammar: text of the grammar, with `UNKNOWN GOAL` where the task goes.
+      holds: receptacle type -> the object types that may lie there.
+      actions: "Heatable", "Coolable", "Cleanable", "Toggleable", "Sliceable" -> object types.
+      openable: receptacle types that can be opened.
+      containers: object types that could hold other objects (mugs, pans, boxes).
+      object_types: all object types, receptacles of rooms left out.
+      train_scenes: numbers of the rooms for training.
+      test_scenes: numbers of the rooms that training never uses.
+      room_kinds: task type -> the kinds of room it happens in.
+      room_of: kind of room -> its scene numbers.
+      goals: task type -> its goal in PDDL, with {obj}, {recep} and {toggle} to fill in.
+      phrases: task type -> its wordings, with the same places to fill in.
+    """
+
+    layouts: Path
+    domain: str
+    grammar: str
+    holds: Mapping[str, tuple[str, ...]]
+    actions: Mapping[str, tuple[str, ...]]
+    openable: tuple[str, ...]
+    containers: tuple[str, ...]
+    object_types: tuple[str, ...]
+    train_scenes: tuple[int, ...]
+    test_scenes: tuple[int, ...]
+    room_kinds: Mapping[str, tuple[str, ...]]
+    room_of: Mapping[str, tuple[int, ...]]
+    goals: Mapping[str, str]
+    phrases: Mapping[str, tuple[str, ...]]
+
+    @property
+    def receptacle_types(self) -> tuple[str, ...]:
+        """The types of receptacle a room may have, sorted."""
+        return tuple(sorted(self.holds))
+
+
+def package_folder() -> Path:
+    """Where the package's files are.
+
+    Raises:
+      InputError: the package is not installed.
+    """
+    found = importlib.util.find_spec("alfworld")  # looks for the top package only, so nothing of it runs
+    if found is None or not found.submodule_search_locations:
+        raise InputError(f"alfworld: the package with the floor plans is not installed; get it with: {INSTALL}")
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def _is_sliced(name: str) -> bool:
+    return name.endswith("Sliced")
+
+
+def _plain(names: object) -> tuple[str, ...]:
+    assert isinstance(names, set | list | tuple)
+    return tuple(sorted(name for name in names if not _is_sliced(name)))
+
+
+@functools.lru_cache(maxsize=1)
+def read_package() -> Package:
+    """Reads the tables of the installed package once.
+
+    Raises:
+      InputError: the package is missing, or its files are not those of the release this was written for.
+    """
+    folder = package_folder()
+    try:
+        constants = runpy.run_path(str(folder / "gen" / "constants.py"))
+        goals = runpy.run_path(str(folder / "gen" / "goal_library.py"))["gdict"]
+        domain = (folder / "data" / "alfred.pddl").read_text(encoding="utf-8")
+        grammar = (folder / "data" / "alfred.twl2").read_text(encoding="utf-8")
+        return _package(folder, constants, goals, domain, grammar)
+    except (OSError, KeyError, ImportError, AttributeError, AssertionError) as err:
+        raise InputError(f"alfworld: cannot read {folder} ({err!r}); reinstall it with: {INSTALL}") from err
+
+
+def _package(folder: Path, constants: dict, goals: dict, domain: str, grammar: str) -> Package:
+    movable = set(constants["MOVABLE_RECEPTACLES"])
+    room_types = (set(constants["RECEPTACLES"]) | set(constants["VAL_RECEPTACLE_OBJECTS"])) - movable
+    lies_in = constants["VAL_RECEPTACLE_OBJECTS"]
+    return Package(
+        layouts=folder / "gen" / "layouts",
+        domain=domain,
+        grammar=grammar,
+        holds={kind: _plain(lies_in.get(kind, ())) for kind in sorted(room_types)},
+        actions={action: _plain(kinds) for action, kinds in sorted(constants["VAL_ACTION_OBJECTS"].items())},
+        openable=_plain(set(constants["OPENABLE_CLASS_LIST"]) - movable),
+        containers=tuple(sorted(movable)),
+        object_types=_plain(set(constants["OBJECTS"]) - room_types),
+        train_scenes=tuple(sorted(constants["TRAIN_SCENE_NUMBERS"])),
+        test_scenes=tuple(sorted(constants["TEST_SCENE_NUMBERS"])),
+        room_kinds={kind: tuple(sorted(rooms)) for kind, rooms in constants["GOALS_VALID"].items()},
+        room_of={kind: tuple(constants["SCENE_TYPE"][kind]) for kind in ROOM_KINDS},
+        goals={kind: entry["pddl"].replace("#", "-") for kind, entry in goals.items()},
+        phrases={kind: tuple(entry["templates"]) for kind, entry in goals.items()},
+    )
+
+
+def read_layout(scene: int) -> tuple[dict[str, list[float]], tuple[str, ...]]:
+    """Reads a floor plan.
+
+    Args:
+      scene: its number, such as 7 or 301.
+
+    Returns:
+      The receptacles (raw id -> x, z in metres, rotation and camera horizon in degrees of where one stands before it)
+      and the sorted types of all things in the room.
+    """
+    layouts = read_package().layouts
+    try:
+        receptacles = json.loads((layouts / f"FloorPlan{scene}-openable.json").read_text(encoding="utf-8"))
+        things = json.loads((layouts / f"FloorPlan{scene}-objects.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as err:
+        raise InputError(f"alfworld: cannot read floor plan {scene} in {layouts}; reinstall: {INSTALL}") from err
+    return receptacles, tuple(sorted(things))
