@@ -98,30 +98,37 @@ def _unchanged(text: str) -> str:
     return text
 
 
+def _all_listed(action: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Compact:
     """The prompt for a tiny model trained from scratch: no instructions, single words between the parts.
 
-    `<task> first <first observation> saw <observation> did <action> .. now <observation> can <action> , <action> ..`
+    `<task> did <action> <action> .. now <observation> can <action> <action> ..`
+
+    Of the history it shows the actions alone, and the first observation only where no actions are listed: the fewest
+    words from which it can still be told what is left to do.
 
     Attributes:
       shorten: says an observation, or the task, in fewer words.
-      hidden: admissible actions that are not worth listing.
+      hidden: tells the admissible actions that are not worth listing.
     """
 
     shorten: Callable[[str], str] = _unchanged
-    hidden: tuple[str, ...] = ()
+    hidden: Callable[[str], bool] = _all_listed
 
     def __call__(self, inputs: PromptInput, /) -> str:
         """Renders all parts in one line."""
         words = [self.shorten(inputs.task)]
-        if inputs.first and len(inputs.history) < inputs.steps:
+        if inputs.first and inputs.admissible is None:
             words += ["first", self.shorten(inputs.first)]
-        for event in inputs.history:
-            words += ["saw", self.shorten(event.observation), "did", event.action]
+        if inputs.history:
+            words += ["did", *(event.action for event in inputs.history)]
         words += ["now", self.shorten(inputs.observation)]
         if inputs.admissible is not None:
-            words += ["can", " , ".join(action for action in inputs.admissible if action not in self.hidden)]
+            words += ["can", *(action for action in inputs.admissible if not self.hidden(action))]
         return " ".join(words)
 
 

@@ -28,4 +28,4 @@ FULL = Instruct(
     intro="You are in a house that is simulated in text, and you act in it by short commands.",
     hidden=("help",),
 )
-COMPACT = Compact(shorten=shorten, hidden=("help",))
+COMPACT = Compact(shorten=shorten, hidden=lambda action: action.startswith(("examine", "help", "inventory", "look")))
