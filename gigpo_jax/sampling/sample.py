@@ -21,9 +21,9 @@ def token_keys(keys: jax.Array, counts: jax.Array) -> jax.Array:
       counts: [S] i32, tokens the request has already drawn.
 
     Returns:
-      [S, 2] u32: the request's key with the token's index folded in.
+      [S] Threefry keys: the request's key with the token's index folded in.
     """
-    return jax.vmap(jax.random.fold_in)(keys, counts.astype(jnp.uint32))
+    return jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(keys, impl="threefry2x32"), counts.astype(jnp.uint32))
 
 
 def sample(
@@ -33,7 +33,7 @@ def sample(
 
     Args:
       logits: [S, V] f32.
-      keys: [S, 2] u32, from `token_keys`.
+      keys: [S] from `token_keys`.
       temperature: [S] f32; 0 takes the likeliest token, and leaves the logits as they are.
       top_p: [S] f32 in (0, 1].
       top_k: [S] i32; 0 or less keeps all.

@@ -1,0 +1,192 @@
+"""What runs on the device: reading prompts into slots, and drawing several tokens for every slot.
+
+Both are pure functions; `jax_engine.py` compiles them for fixed shapes and never hands them others. Everything a host
+round trip carries travels as one int32 array each way, floats and keys as their bits: for small models the number of
+transfers is what a round trip costs.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gigpo_jax.sampling.base import SamplingParams
+from gigpo_jax.sampling.sample import sample, token_keys
+
+STOP_IDS = 16  # stop token ids a request may have
+SETTINGS = 8  # columns of a request before its stop ids and its tokens
+NOTHING = -1  # in place of a token: the slot drew none
+
+Forward = Callable[..., tuple[jax.Array, Any]]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("token", "position", "count", "limit", "active", "key", "temperature", "top_p", "top_k", "stop_ids"),
+    meta_fields=(),
+)
+@dataclass(frozen=True)
+class SlotState:
+    """Where each of S slots stands, and how its request wants to be sampled.
+
+    Attributes:
+      token: [S] i32, the newest token, which the cache does not hold yet.
+      position: [S] i32, where it stands in its sequence.
+      count: [S] i32, tokens drawn so far.
+      limit: [S] i32, tokens the request may draw.
+      active: [S] bool, whether the slot has a request that is not finished.
+      key: [S, 2] u32, the request's key.
+      temperature: [S] f32.
+      top_p: [S] f32.
+      top_k: [S] i32.
+      stop_ids: [S, STOP_IDS] i32, padded with NOTHING.
+    """
+
+    token: jax.Array
+    position: jax.Array
+    count: jax.Array
+    limit: jax.Array
+    active: jax.Array
+    key: jax.Array
+    temperature: jax.Array
+    top_p: jax.Array
+    top_k: jax.Array
+    stop_ids: jax.Array
+
+
+def init_slots(slots: int) -> SlotState:
+    """Returns S slots without requests."""
+    zero = jnp.zeros((slots,), jnp.int32)
+    one = jnp.ones((slots,), jnp.float32)
+    return SlotState(
+        token=zero,
+        position=zero,
+        count=zero,
+        limit=zero,
+        active=jnp.zeros((slots,), bool),
+        key=jnp.zeros((slots, 2), jnp.uint32),
+        temperature=one,
+        top_p=one,
+        top_k=zero,
+        stop_ids=jnp.full((slots, STOP_IDS), NOTHING, jnp.int32),
+    )
+
+
+def pack_request(row: np.ndarray, tokens: np.ndarray, slot: int, params: SamplingParams, stop_ids: list[int]) -> None:
+    """Writes one request into its row.
+
+    Args:
+      row: [SETTINGS + STOP_IDS + T] i32, overwritten.
+      tokens: [P] i32 the prompt, P <= T.
+      slot: where it goes.
+      params: its settings.
+      stop_ids: its stop token ids, at most STOP_IDS.
+    """
+    floats = np.array([params.temperature, params.top_p], np.float32).view(np.int32)
+    keys = np.array(params.key, np.uint32).view(np.int32)
+    row[:] = 0
+    row[:SETTINGS] = (slot, len(tokens), params.max_tokens, max(params.top_k, 0), *floats, *keys)
+    row[SETTINGS : SETTINGS + STOP_IDS] = NOTHING
+    row[SETTINGS : SETTINGS + len(stop_ids)] = stop_ids
+    row[SETTINGS + STOP_IDS : SETTINGS + STOP_IDS + len(tokens)] = tokens
+
+
+def admit(
+    prefill: Forward, params: Any, cache: Any, state: SlotState, rows: jax.Array
+) -> tuple[Any, SlotState, jax.Array]:
+    """Reads prompts into their slots and draws the first token of each.
+
+    Args:
+      prefill: (params, cache, tokens [B, T], lengths [B], slots [B]) -> (last-token logits [B, V], cache).
+      params: the model's parameters.
+      cache: its KV cache.
+      state: the slots.
+      rows: [B, SETTINGS + STOP_IDS + T] i32 from `pack_request`; a row whose slot is S or more is dropped.
+
+    Returns:
+      The cache, the slots, and [2, B] i32: the tokens, and the bits of their log-probabilities.
+    """
+    slot, length, limit, top_k = rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3]
+    temperature, top_p = jax.lax.bitcast_convert_type(rows[:, 4:6], jnp.float32).T
+    key = jax.lax.bitcast_convert_type(rows[:, 6:8], jnp.uint32)
+    stop_ids = rows[:, SETTINGS : SETTINGS + STOP_IDS]
+    logits, cache = prefill(params, cache, rows[:, SETTINGS + STOP_IDS :], length, slot)
+    token, logprob = sample(logits, token_keys(key, jnp.zeros_like(length)), temperature, top_p, top_k)
+    new = SlotState(
+        token=token,
+        position=length,
+        count=jnp.ones_like(length),
+        limit=limit,
+        active=~_finished(token, jnp.ones_like(length), limit, stop_ids),
+        key=key,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        stop_ids=stop_ids,
+    )
+    state = jax.tree.map(lambda old, rows: old.at[slot].set(rows, mode="drop"), state, new)
+    return cache, state, jnp.stack([token, jax.lax.bitcast_convert_type(logprob, jnp.int32)])
+
+
+def advance(
+    decode: Forward, steps: int, params: Any, cache: Any, state: SlotState, control: jax.Array
+) -> tuple[Any, SlotState, jax.Array]:
+    """Draws up to `steps` tokens for every active slot.
+
+    Stops early once no slot is active, or once as many slots finished as `control` asks for.
+
+    Args:
+      decode: (params, cache, tokens [S], positions [S]) -> (logits [S, V], cache).
+      steps: tokens at most.
+      params: the model's parameters.
+      cache: its KV cache.
+      state: the slots.
+      control: [1 + S] i32: stop after this many slots finished; then 0 for each slot that is to be given up.
+
+    Returns:
+      The cache, the slots, and [2, steps, S] i32: the tokens (NOTHING where none was drawn), and the bits of their
+      log-probabilities.
+    """
+    slots = state.token.shape[0]
+    state = _replace(state, active=state.active & (control[1:] != 0))
+    begun = jnp.sum(state.active)
+
+    def go_on(carry: tuple[Any, ...]) -> jax.Array:
+        step, _, state, _ = carry
+        left = jnp.sum(state.active)
+        return (step < steps) & (left > 0) & (begun - left < control[0])
+
+    def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        step, cache, state, out = carry
+        logits, cache = decode(params, cache, state.token, state.position)
+        keys = token_keys(state.key, state.count)
+        # A free slot keeps the settings of its last request; sampled plainly, it never makes others pay for a top-p.
+        top_p, top_k = jnp.where(state.active, state.top_p, 1.0), jnp.where(state.active, state.top_k, 0)
+        token, logprob = sample(logits, keys, state.temperature, top_p, top_k)
+        new = jnp.stack([jnp.where(state.active, token, NOTHING), jax.lax.bitcast_convert_type(logprob, jnp.int32)])
+        drawn = state.active.astype(jnp.int32)
+        count = state.count + drawn
+        state = _replace(
+            state,
+            token=jnp.where(state.active, token, state.token),
+            position=state.position + drawn,
+            count=count,
+            active=state.active & ~_finished(token, count, state.limit, state.stop_ids),
+        )
+        return step + 1, cache, state, jax.lax.dynamic_update_slice(out, new[:, None], (0, step, 0))
+
+    out = jnp.full((2, steps, slots), NOTHING, jnp.int32)
+    _, cache, state, out = jax.lax.while_loop(go_on, body, (jnp.int32(0), cache, state, out))
+    return cache, state, out
+
+
+def _finished(token: jax.Array, count: jax.Array, limit: jax.Array, stop_ids: jax.Array) -> jax.Array:
+    return (count >= limit) | jnp.any(token[:, None] == stop_ids, axis=-1)
+
+
+def _replace(state: SlotState, **fields: jax.Array) -> SlotState:
+    return SlotState(**(vars(state) | fields))

@@ -1,0 +1,75 @@
+"""Finds the token that completes a stop string."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+
+class Decoder(Protocol):
+    """The two things an engine needs of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        """Text to token ids."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Token ids to text."""
+        ...
+
+
+class StopStrings:
+    """Watches replies for stop strings; remembers what it learns about the vocabulary."""
+
+    def __init__(self, tokenizer: Decoder, vocab_size: int):
+        """Makes a watcher.
+
+        Args:
+          tokenizer: decodes the replies.
+          vocab_size: V.
+        """
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._single: dict[str, int | None] = {}
+        self._can_end: dict[str, np.ndarray] = {}
+
+    def single_token(self, stop: str) -> int | None:
+        """Returns the id of the token that is exactly this string, if there is one."""
+        if stop not in self._single:
+            ids = list(self._tokenizer.encode(stop))
+            found = len(ids) == 1 and self._tokenizer.decode(ids) == stop
+            self._single[stop] = ids[0] if found else None
+        return self._single[stop]
+
+    def completed_at(self, tokens: Sequence[int], start: int, stops: tuple[str, ...]) -> int | None:
+        """Finds the first token, from index `start` on, with which the reply's text contains a stop string.
+
+        Args:
+          tokens: [T] the reply so far; no stop string was complete before `start`.
+          start: the first index to look at.
+          stops: the stop strings.
+
+        Returns:
+          Its index, or None.
+        """
+        found = [at for stop in stops if (at := self._find(tokens, start, stop)) is not None]
+        return min(found, default=None)
+
+    def _find(self, tokens: Sequence[int], start: int, stop: str) -> int | None:
+        for index in range(start, len(tokens)):
+            if not self._may_end(tokens[index], stop):
+                continue
+            # n bytes are spelt by at most n tokens that say something; the rest is room for those that do not.
+            first = max(0, index + 1 - 2 * len(stop.encode()) - 8)
+            if stop in self._tokenizer.decode(list(tokens[first : index + 1])):
+                return index
+        return None
+
+    def _may_end(self, token: int, stop: str) -> bool:
+        """Whether the token's own text has the stop string's last character; exact for ASCII, True for others."""
+        if not stop[-1].isascii() or stop[-1].isspace():
+            return True
+        known = self._can_end.setdefault(stop[-1], np.full(self._vocab_size, -1, np.int8))
+        if known[token] < 0:
+            known[token] = stop[-1] in self._tokenizer.decode([token])
+        return bool(known[token])
