@@ -84,12 +84,12 @@ class Demonstrator:
 def make_demonstrator(
     seed: int,
     *,
-    random_share: float = 0.1,
-    detour_share: float = 0.1,
-    idle_share: float = 0.05,
-    forget_share: float = 0.3,
+    random_share: float = 0.0,
+    detour_share: float = 0.0,
+    idle_share: float = 0.0,
+    forget_share: float = 0.0,
 ) -> Demonstrator:
-    """A demonstrator for one episode.
+    """A demonstrator for one episode; with no shares given it is the expert itself.
 
     Args:
       seed: the same seed and numbers, the same lapses.

@@ -17,8 +17,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from gigpo_jax.env_bridge.alfworld.draw import RoomSize, draw_room, room_size
+from gigpo_jax.env_bridge.alfworld.draw import SIZES, RoomSize, draw_room, room_size
 from gigpo_jax.env_bridge.alfworld.goals import TASK_TYPES, phrase
 from gigpo_jax.env_bridge.alfworld.package import Package, read_package
 from gigpo_jax.env_bridge.alfworld.room import Room, problem_pddl
@@ -239,31 +240,39 @@ def _range(text: str) -> int | tuple[int, int]:
     return ends[0] if len(ends) == 1 else (ends[0], ends[1])
 
 
-def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Makes ALFWorld games from the floor plans of the alfworld package.")
-    parser.add_argument("--out", required=True, help="data folder; the split becomes a folder in it")
-    parser.add_argument("--split", required=True, choices=SPLITS)
-    parser.add_argument("--games", required=True, type=int, help="how many games")
+def add_game_arguments(parser: argparse.ArgumentParser, *, games_required: bool) -> None:
+    """Adds the arguments that say which games; `game_options` reads them."""
+    parser.add_argument("--split", required=True, help=f"one of {', '.join(SPLITS)}")
+    parser.add_argument("--games", required=games_required, type=int, help="how many games")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--size", choices=("small", "full"), default="full")
+    parser.add_argument("--size", choices=sorted(SIZES), default="full")
     parser.add_argument("--receptacles", type=_range, help="a number or MIN,MAX instead of the size's own")
     parser.add_argument("--objects", type=_range, help="a number or MIN,MAX instead of the size's own")
     parser.add_argument("--task-types", help=f"a comma-separated choice among {', '.join(TASK_TYPES)}")
-    return parser
+
+
+def game_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of `generate_games` among parsed arguments."""
+    return {
+        "seed": args.seed,
+        "size": args.size,
+        "receptacles": args.receptacles,
+        "objects": args.objects,
+        "task_types": args.task_types.split(",") if args.task_types else None,
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    args = _arguments().parse_args(argv)
+    parser = argparse.ArgumentParser(description="Makes ALFWorld games from the floor plans of the alfworld package.")
+    parser.add_argument("--out", required=True, help="data folder; the split becomes a folder in it")
+    add_game_arguments(parser, games_required=True)
+    args = parser.parse_args(argv)
     from tqdm import tqdm  # only the command shows a bar
 
-    kinds = args.task_types.split(",") if args.task_types else None
     try:
         with tqdm(total=args.games, unit="game", file=sys.stderr) as bar:
-            folder = generate_games(
-                args.out, args.split, args.games, args.seed, args.size,
-                receptacles=args.receptacles, objects=args.objects, task_types=kinds, progress=bar.update,
-            )  # fmt: skip
+            folder = generate_games(args.out, args.split, args.games, progress=bar.update, **game_options(args))
     except InputError as err:
         sys.stderr.write(f"{err}\n")
         return 2

@@ -1,0 +1,145 @@
+"""Frozen panels: lists of tasks to evaluate on, with hashes of what they contain.
+
+A panel is a JSON file that is committed. Loading one checks that the tasks at hand are those it was made of, so that
+two figures for the same panel are about the same tasks.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gigpo_jax.env_bridge.base import TextEnv
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.errors import InputError
+
+_DIGITS = 16  # hexadecimal digits kept of a task's hash
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A frozen list of tasks.
+
+    Attributes:
+      name: of the panel.
+      environment: name in the registry.
+      split: of all its tasks.
+      tasks: (task id, hash of the task's content in hexadecimal) in the order of evaluation; the hash is "" where the
+        environment has no method `digest(task) -> str`.
+      made_from: what the environment's data was made from, plain values; {} for data that is downloaded.
+    """
+
+    name: str
+    environment: str
+    split: str
+    tasks: tuple[tuple[str, str], ...]
+    made_from: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The task ids."""
+        return tuple(task_id for task_id, _ in self.tasks)
+
+    @property
+    def sha256(self) -> str:
+        """Hash over the environment, the split, and the ids and hashes of all tasks in order."""
+        text = json.dumps([self.environment, self.split, self.tasks], ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _content(env: TextEnv, task: Task) -> str:
+    digest: Callable[[Task], str] | None = getattr(env, "digest", None)
+    return digest(task)[:_DIGITS] if digest is not None else ""
+
+
+def freeze_panel(
+    name: str,
+    environment: str,
+    env: TextEnv,
+    split: str,
+    *,
+    ids: Sequence[str] | None = None,
+    made_from: Mapping[str, Any] | None = None,
+) -> Panel:
+    """Makes a panel of tasks that are at hand.
+
+    Args:
+      name: of the panel.
+      environment: the environment's name in the registry.
+      env: holds the tasks; a method `digest(task)` of it gives the hashes of their content.
+      split: which tasks.
+      ids: which of them, in this order; all, in the environment's order, by default.
+      made_from: goes into the panel as it is.
+
+    Raises:
+      InputError: an id does not exist.
+    """
+    known = {task.id: task for task in env.tasks(split)}
+    chosen = list(known) if ids is None else list(ids)
+    if missing := [task_id for task_id in chosen if task_id not in known]:
+        raise InputError(f"ids: the split {split} has no task {missing[0]!r}")
+    tasks = tuple((task_id, _content(env, known[task_id])) for task_id in chosen)
+    return Panel(name, environment, split, tasks, dict(made_from or {}))
+
+
+def write_panel(path: str | os.PathLike, panel: Panel) -> None:
+    """Writes a panel, a task on each line."""
+    head = {
+        "name": panel.name,
+        "environment": panel.environment,
+        "split": panel.split,
+        "made_from": dict(panel.made_from),
+        "sha256": panel.sha256,
+    }
+    lines = [f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items()]
+    rows = ",\n".join(f"  {json.dumps(list(task))}" for task in panel.tasks)
+    Path(path).write_text("{\n" + "".join(lines) + ' "tasks": [\n' + rows + "\n ]\n}\n", encoding="utf-8", newline="\n")
+
+
+def read_panel(path: str | os.PathLike) -> Panel:
+    """Reads a panel.
+
+    Raises:
+      InputError: the file is missing, is no panel, or was changed by hand.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        tasks = tuple((task_id, content) for task_id, content in found["tasks"])
+        texts = (found["name"], found["environment"], found["split"], *(text for task in tasks for text in task))
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a name, an id or a hash is no text")
+        panel = Panel(found["name"], found["environment"], found["split"], tasks, found["made_from"])
+        stored = found["sha256"]
+    except OSError as err:
+        raise InputError(f"panel={path}: cannot read it ({err.strerror})") from err
+    except (ValueError, KeyError, TypeError) as err:
+        raise InputError(f"panel={path}: not a panel ({err}); make it anew") from err
+    if stored != panel.sha256:
+        raise InputError(f"panel={path}: changed by hand, its hash does not match; restore it or make it anew")
+    return panel
+
+
+def check_panel(panel: Panel, env: TextEnv) -> tuple[Task, ...]:
+    """The tasks of a panel, if they are at hand unchanged.
+
+    Args:
+      panel: from `read_panel`.
+      env: the environment that is to play them.
+
+    Returns:
+      The tasks in the panel's order.
+
+    Raises:
+      InputError: a task is missing or its content differs.
+    """
+    known = {task.id: task for task in env.tasks(panel.split)}
+    hint = f"the panel was made from {dict(panel.made_from)}" if panel.made_from else "is this the same data?"
+    for task_id, content in panel.tasks:
+        if task_id not in known:
+            raise InputError(f"panel={panel.name}: its task {task_id!r} is not in the data; {hint}")
+        if content and _content(env, known[task_id]) != content:
+            raise InputError(f"panel={panel.name}: the content of its task {task_id!r} differs; {hint}")
+    return tuple(known[task_id] for task_id in panel.ids)
