@@ -72,6 +72,7 @@ def compile_goal(problem: Problem, number: dict[str, int], game: "GameFile") -> 
       InputError: the formula is malformed, names what is not there, always holds, or can never be reached.
     """
     compiler = _Compiler(problem, number, game)
+    compiler.check(problem.goal, frozenset())
     goal = compiler.expand(problem.goal, {})
     if goal is FALSE:
         raise InputError(f"{game.path}: the goal cannot be reached, such a game cannot be played")
@@ -98,24 +99,23 @@ class _Compiler:
         """A formula under a binding of its variables, as a Goal (TRUE and FALSE are the two constants)."""
         if not formula:
             return TRUE
-        head, rest = formula[0], formula[1:]
-        if not isinstance(head, str):
-            raise self.fail("an operator is missing")
+        head, rest = str(formula[0]), formula[1:]
         if head == "and":
             return _all(self.expand(part, names) for part in self._parts(rest))
         if head == "or":
             return _any(self.expand(part, names) for part in self._parts(rest))
-        if head == "not" and len(rest) == 1:
+        if head == "not":
             return _negated(self.expand(self._parts(rest)[0], names))
-        if head == "imply" and len(rest) == 2:
+        if head == "imply":
             left, right = self._parts(rest)
             return _any([_negated(self.expand(left, names)), self.expand(right, names)])
-        if head in ("exists", "forall") and len(rest) == 2:
+        if head in ("exists", "forall"):
             variables, body = self._parts(rest)
             kinds = self._variables(variables)
             while head == "exists" and len(body) == 3 and body[0] == "exists":
                 inner, body = self._parts(body[1:])
                 kinds.update(self._variables(inner))
+            names = {word: thing for word, thing in names.items() if word not in kinds}
             if head == "exists":
                 return _any(self._bindings(kinds, body, names))
             return _negated(_any(self._bindings(kinds, ["not", body], names)))
@@ -199,24 +199,43 @@ class _Compiler:
             }
         return self.known[key]
 
-    def _atom(self, predicate: str, rest: Expression, names: dict[str, str]) -> Goal:
-        arguments: list[str] = []
+    def check(self, formula: Expression, bound: frozenset[str]) -> None:
+        """Refuses a formula that is malformed or names what is not there; `bound` are the variables in scope."""
+        if not formula:
+            return None
+        head, rest = formula[0], formula[1:]
+        if not isinstance(head, str):
+            raise self.fail("an operator is missing")
+        if head in ("exists", "forall"):
+            if len(rest) != 2:
+                raise self.fail(f"({head} ...) needs a list of variables and one formula")
+            variables, body = self._parts(rest)
+            return self.check(body, bound | self._variables(variables).keys())
+        if head in ("and", "or", "not", "imply"):
+            if len(rest) != {"not": 1, "imply": 2}.get(head, len(rest)):
+                raise self.fail(f"({head} ...) holds {len(rest)} formulas")
+            for part in self._parts(rest):
+                self.check(part, bound)
+            return None
+        arity = 2 if head == "=" else len(f.PREDICATES.get(head, ()))
+        if not arity:
+            raise self.fail(f"({head} ...) is not of the ALFRED domain")
+        if len(rest) != arity:
+            raise self.fail(f"({head} ...) needs {arity} argument(s)")
         for word in rest:
             if not isinstance(word, str):
-                raise self.fail(f"({predicate} ...) holds a formula")
-            thing = names.get(word, word)
-            if thing not in self.number:
-                what = "is not bound by a quantifier" if thing.startswith("?") else "is not among the objects"
+                raise self.fail(f"({head} ...) holds a formula")
+            if word not in bound and word not in self.number:
+                what = "is not bound by a quantifier" if word.startswith("?") else "is not among the objects"
                 raise self.fail(f"{word!r} {what}")
-            arguments.append(thing)
-        if predicate == "=" and len(arguments) == 2:
+        return None
+
+    def _atom(self, predicate: str, rest: Expression, names: dict[str, str]) -> Goal:
+        arguments = tuple(names.get(word, word) for word in rest if isinstance(word, str))
+        if predicate == "=":
             return TRUE if arguments[0] == arguments[1] else FALSE
-        if predicate not in f.PREDICATES:
-            raise self.fail(f"({predicate} ...) is not of the ALFRED domain")
-        if len(arguments) != len(f.PREDICATES[predicate]):
-            raise self.fail(f"({predicate} ...) needs {len(f.PREDICATES[predicate])} argument(s)")
         if predicate not in f.FLUENTS:
-            return TRUE if tuple(arguments) in self.problem.facts.get(predicate, ()) else FALSE
+            return TRUE if arguments in self.problem.facts.get(predicate, ()) else FALSE
         fact = f.code(f.FLUENTS[predicate], *(self.number[thing] for thing in arguments))
         if fact in self.game.state or self._reachable(fact):
             return Goal((((frozenset((fact,)), frozenset()),),))

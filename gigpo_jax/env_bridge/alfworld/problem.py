@@ -93,7 +93,7 @@ def _init(text: str, kinds: dict[str, str], path: str) -> dict[str, dict[tuple[s
             in_not = False
         elif words[0][0] != "(":
             if not in_number or len(words) != 1:
-                raise InputError(f"{path}: cannot read {' '.join(words)!r} in (:init")
+                raise InputError(f"{path}: cannot read {words[0]!r} in (:init, a fact is (name thing ...)")
             in_number = False
         elif words[0] == "(=" or (words[0] == "(" and words[1:2] == ["="]):
             in_number = True
