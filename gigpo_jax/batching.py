@@ -60,6 +60,8 @@ class StepBatch:
       weight: [M, B, C] f32, 0 in padding.
       microbatches: [] i32, how many of the M hold rows.
       reference: [M, B, C] f32, nats; log-probabilities of the reference policy, or None.
+      proximal: [M, B, C] f32, nats; the behaviour policy's, recomputed by the learner, or None. Given, the ratio is
+        against these.
     """
 
     tokens: Any
@@ -72,6 +74,7 @@ class StepBatch:
     weight: Any
     microbatches: Any
     reference: Any = None
+    proximal: Any = None
 
 
 class AdvantageInputs(NamedTuple):

@@ -1,0 +1,172 @@
+"""Devices: the mesh, where parameters and batches live on it, and what hosts exchange.
+
+Mesh axes: `data` (batch rows, parameters repeated), `fsdp` (batch rows, parameters split), `tensor` (heads, MLP and
+vocabulary split). The model names the axes of its parameters; the rules here say which mesh axis each goes to.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import mesh_utils, multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from gigpo_jax.errors import InputError
+
+AXES = ("data", "fsdp", "tensor")
+ROWS = ("data", "fsdp")  # the mesh axes that rows of a batch are spread over
+
+# Logical axis of a parameter -> mesh axis, or None for repeated.
+RULES: dict[str, str | None] = {
+    "layers": None,
+    "vocab": "tensor",
+    "embed": "fsdp",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
+}
+
+
+def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, *, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Arranges the devices of all hosts.
+
+    Args:
+      data: devices along `data`; -1 in one of the three takes all that are left.
+      fsdp: devices along `fsdp`.
+      tensor: devices along `tensor`; they must be on one host.
+      devices: default: all.
+
+    Raises:
+      InputError: the sizes do not fit the devices.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
+    bad = [f"config.mesh.{name}={size}" for name, size in sizes.items() if size == 0 or size < -1]
+    if bad:
+        raise InputError(f"{bad[0]}: must be at least 1, or -1 for all devices that are left")
+    free = [name for name, size in sizes.items() if size == -1]
+    given = int(np.prod([size for size in sizes.values() if size != -1]))
+    asked = " x ".join(f"{name}={size}" for name, size in sizes.items())
+    if len(free) > 1:
+        raise InputError(f"config.mesh: {asked}: only one axis can be -1")
+    if len(devices) % given or (not free and given != len(devices)):
+        raise InputError(
+            f"config.mesh: {asked} does not fit {len(devices)} devices; the product must be {len(devices)} "
+            "(-1 in one axis takes all that are left)"
+        )
+    shape = tuple(len(devices) // given if size == -1 else size for size in sizes.values())
+    grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    if any(len({d.process_index for d in group}) > 1 for group in grid.reshape(-1, shape[2])):
+        raise InputError(f"config.mesh.tensor={shape[2]}: its devices must be on one host; make it smaller")
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def local_rows(mesh: Mesh, rows: int) -> int:
+    """How many of a microbatch's rows this host contributes.
+
+    Args:
+      mesh: as from `make_mesh`.
+      rows: B over all hosts.
+
+    Raises:
+      InputError: the rows cannot be spread evenly.
+    """
+    shards = int(np.prod([mesh.shape[axis] for axis in ROWS]))
+    if rows % shards:
+        raise InputError(
+            f"config.batch.rows={rows}: must be a multiple of mesh.data x mesh.fsdp = {shards}, such as "
+            f"{-(-rows // shards) * shards}"
+        )
+    return rows * len(mesh.local_devices) // mesh.size
+
+
+def param_shardings(
+    mesh: Mesh, logical_axes: Any, shapes: Any, rules: Mapping[str, str | None] | None = None
+) -> tuple[Any, list[str]]:
+    """Decides where every parameter lives.
+
+    Args:
+      mesh: as from `make_mesh`.
+      logical_axes: a tree whose leaves are tuples of axis names.
+      shapes: the parameters, or their shapes, in a tree like it.
+      rules: logical axis -> mesh axis; default `RULES`.
+
+    Returns:
+      A tree of `NamedSharding`, and a line for every axis that is repeated because it does not divide evenly.
+    """
+    rules = RULES if rules is None else rules
+    notes: list[str] = []
+
+    def place(path: tuple, leaf: Any, axes: tuple[str, ...]) -> NamedSharding:
+        spec: list[str | None] = []
+        for name, size in zip(axes, leaf.shape, strict=True):
+            axis = rules[name]
+            if axis is not None and (axis in spec or size % mesh.shape[axis]):
+                where = jax.tree_util.keystr(path)
+                notes.append(f"{where}: axis {name} of {size} is repeated, not split over {axis}={mesh.shape[axis]}")
+                axis = None
+            spec.append(axis)
+        return NamedSharding(mesh, P(*spec))
+
+    return jax.tree_util.tree_map_with_path(place, shapes, logical_axes), notes
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The sharding of a value that every device has whole."""
+    return NamedSharding(mesh, P())
+
+
+def row_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+    """A function that keeps [B, ...] activations spread over rows; for `hidden_states(constrain=...)`."""
+    sharding = NamedSharding(mesh, P(ROWS))
+    return lambda x: jax.lax.with_sharding_constraint(x, sharding)
+
+
+def global_batch(mesh: Mesh, batch: Any) -> Any:
+    """Puts host minibatches together into global arrays, rows spread over `data` and `fsdp`.
+
+    Args:
+      mesh: as from `make_mesh`.
+      batch: a pytree of numpy arrays; [M, B of this host, ...], or scalars that all hosts agree on.
+
+    Returns:
+      The same tree of global arrays, [M, B, ...].
+    """
+    rows, whole = NamedSharding(mesh, P(None, ROWS)), replicated(mesh)
+
+    def put(x: Any) -> jax.Array:
+        x = np.asarray(x)
+        if x.ndim == 0:
+            return jax.make_array_from_process_local_data(whole, x, ())
+        return jax.make_array_from_process_local_data(rows, x)
+
+    return jax.tree.map(put, batch)
+
+
+def all_hosts(values: np.ndarray) -> np.ndarray:
+    """Gathers a small array of every host: [k] -> [hosts, k]. All hosts must call it, in the same order."""
+    if jax.process_count() == 1:
+        return values[None]
+    return np.asarray(multihost_utils.process_allgather(values, tiled=False))
+
+
+def local_copy(params: Any, dtype: Any = None) -> Any:
+    """The whole parameters on the first device of this host, for an engine that runs there.
+
+    Args:
+      params: sharded arrays.
+      dtype: to convert to; None keeps it.
+
+    Returns:
+      The same tree of single-device arrays; on one device and without a conversion they are the arguments themselves.
+    """
+    leaves = jax.tree.leaves(params)
+    if all(len(x.sharding.device_set) == 1 for x in leaves):
+        return params if dtype is None else jax.tree.map(lambda x: x.astype(dtype), params)
+    mesh = leaves[0].sharding.mesh
+    # One leaf at a time: only one whole copy beyond the result exists.
+    whole = jax.jit(lambda x: x if dtype is None else x.astype(dtype), out_shardings=replicated(mesh))
+    return jax.tree.map(lambda x: jnp.copy(whole(x).addressable_data(0)), params)

@@ -1,0 +1,344 @@
+"""The train step: a pure, jitted, donated function (state, minibatch) -> (state, metrics).
+
+Gradients of the M microbatches of a minibatch are summed in float32 inside one jitted call; M is a run-time value, so
+minibatches of any size share one compiled program. Every loss is a sum over reply tokens divided by the weight of
+*all* reply tokens of the minibatch, hence the result does not depend on how the steps were packed.
+
+A loss or gradient that is not finite leaves parameters and optimizer as they were; it is counted in the state.
+
+Departure from the published settings: weight decay spares leaves named `bias` and `scale` (norms), as is usual for
+language models.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from gigpo_jax.batching import StepBatch
+from gigpo_jax.rl.logprobs import token_logprobs
+from gigpo_jax.rl.losses import LossSums, policy_loss
+
+Params = Any
+Metrics = dict[str, jax.Array]
+# (params, tokens [B, T], positions [B, T], segment_ids [B, T]) -> (hidden states [B, T, D], output embedding [V, D])
+Forward = Callable[[Params, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+# (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis) -> sums over its reply tokens
+Loss = Callable[[jax.Array, jax.Array, StepBatch], LossSums]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TrainState:
+    """What an update changes.
+
+    Attributes:
+      params: the policy's parameters, a pytree.
+      opt_state: of the optimizer, a pytree; moments are float32.
+      step: [] i32, updates applied.
+      skipped: [] i32, updates skipped because something was not finite.
+      skipped_in_row: [] i32, of those, how many since the last applied update.
+    """
+
+    params: Any
+    opt_state: Any
+    step: Any
+    skipped: Any
+    skipped_in_row: Any
+
+
+class Optimizer(NamedTuple):
+    """An optax transformation and the learning rate it uses at each step."""
+
+    transform: optax.GradientTransformation
+    schedule: optax.Schedule
+
+
+def make_optimizer(
+    *,
+    lr: float,
+    schedule: str = "constant",
+    total_steps: int = 1,
+    warmup_share: float = 0.0,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    grad_clip: float = 1.0,
+) -> Optimizer:
+    """AdamW behind a global-norm clip, with a linear warm-up and a schedule.
+
+    Args:
+      lr: the peak learning rate.
+      schedule: after the warm-up "constant", or "linear" or "cosine" down to 0 at `total_steps`.
+      total_steps: optimizer steps of the whole run.
+      warmup_share: share of them with a rising rate; the first step already moves.
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      eps: added to the root of the second moment.
+      weight_decay: decoupled; not applied to leaves named `bias` or `scale`.
+      grad_clip: largest global gradient norm; larger ones are scaled down.
+
+    Returns:
+      The transformation and its schedule.
+    """
+    if schedule not in ("constant", "linear", "cosine"):
+        raise ValueError(f"schedule={schedule!r}: choose constant, linear or cosine")
+    warmup = warmup_share * total_steps
+
+    def rate(step: jax.Array) -> jax.Array:
+        done = jnp.clip((step - warmup) / max(total_steps - warmup, 1.0), 0.0, 1.0)
+        shapes = {"constant": jnp.ones_like(done), "linear": 1.0 - done, "cosine": 0.5 * (1.0 + jnp.cos(jnp.pi * done))}
+        return jnp.asarray(lr * jnp.minimum((step + 1) / max(warmup, 1.0), 1.0) * shapes[schedule], jnp.float32)
+
+    adamw = optax.adamw(rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=_decayed)
+    return Optimizer(optax.chain(optax.clip_by_global_norm(grad_clip), adamw), rate)
+
+
+def init_state(params: Params, optimizer: Optimizer) -> TrainState:
+    """A fresh state; the parameters are taken over, not copied (the update donates them).
+
+    Args:
+      params: the policy's parameters.
+      optimizer: as from `make_optimizer`.
+    """
+    # Moments are float32 whatever the parameters are: 1e-6 steps vanish in bfloat16.
+    opt_state = optimizer.transform.init(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params))
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(params, opt_state, zero, zero + 0, zero + 0)
+
+
+def reply_logprobs(
+    forward: Forward, params: Params, batch: StepBatch, *, chunk: int, temperature: float = 1.0
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probability and entropy at the reply tokens of one microbatch.
+
+    Hidden states are gathered at the reply positions first, so the vocabulary product, a large part of the work, runs
+    on C positions of a row instead of T.
+
+    Args:
+      forward: the model.
+      params: its parameters.
+      batch: fields without the M axis.
+      chunk: tokens whose logits exist at a time, at most.
+      temperature: logits are divided by it.
+
+    Returns:
+      Two [B, C] f32 arrays, nats; padding holds values without meaning.
+    """
+    hidden, embedding = forward(params, batch.tokens, batch.positions, batch.segment_ids)
+    hidden = jnp.take_along_axis(hidden, batch.reply_index[..., None], axis=1)
+    rows, capacity, width = hidden.shape
+    # Equal pieces of whole columns: nothing is padded, and a piece has tokens of every row, hence of every device.
+    wanted = -(-rows * capacity // chunk)
+    pieces = next((n for n in range(wanted, capacity) if capacity % n == 0), capacity)
+    logprob, entropy = token_logprobs(
+        hidden.reshape(-1, width),
+        embedding,
+        batch.targets.reshape(-1),
+        chunk=rows * capacity // pieces,
+        temperature=temperature,
+    )
+    return logprob.reshape(rows, capacity), entropy.reshape(rows, capacity)
+
+
+def make_update(
+    forward: Forward,
+    optimizer: Optimizer,
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float = 3.0,
+    kl_coef: float = 0.0,
+    entropy_coef: float = 0.0,
+    tis_cap: float | None = None,
+    sequence_ratio: bool = False,
+    chunk: int = 1024,
+    temperature: float = 1.0,
+    state_shardings: TrainState | None = None,
+) -> Callable[[TrainState, StepBatch], tuple[TrainState, Metrics]]:
+    """Builds the reinforcement learning step; the loss and its settings are those of `rl.losses.policy_loss`.
+
+    Args:
+      forward: the model.
+      optimizer: as from `make_optimizer`.
+      clip_low: how far the ratio may fall below 1.
+      clip_high: how far it may rise above 1.
+      dual_clip: bound of the loss where the advantage is negative.
+      kl_coef: weight of the KL estimate; not 0 needs `batch.reference`.
+      entropy_coef: weight of the entropy bonus.
+      tis_cap: cap of the truncated importance weight; needs `batch.proximal`.
+      sequence_ratio: whether the ratio is of whole replies (GSPO).
+      chunk: tokens whose logits exist at a time.
+      temperature: of the distribution that the replies were sampled from.
+      state_shardings: where each leaf of the state lives; gradients are summed in the parameters' shardings.
+
+    Returns:
+      A jitted function (state, minibatch) -> (state, metrics) that takes over (donates) the state. The metrics, all
+      [] f32, are means over the reply tokens of the minibatch: `policy/{loss,kl,entropy,clip_fraction,
+      dual_clip_fraction,behaviour_mismatch}`, and `policy/{ratio_max,grad_norm,lr,skipped}`.
+    """
+
+    def loss(logprob: jax.Array, entropy: jax.Array, batch: StepBatch) -> LossSums:
+        if kl_coef and batch.reference is None:
+            raise ValueError(f"kl_coef={kl_coef} needs batch.reference (see make_score)")
+        sequence = jnp.take_along_axis(batch.segment_ids, batch.reply_index, axis=1) - 1
+        return policy_loss(
+            logprob,
+            batch.behaviour,
+            batch.advantage,
+            batch.weight,
+            clip_low=clip_low,
+            clip_high=clip_high,
+            dual_clip=dual_clip,
+            reference=batch.reference,
+            kl_coef=kl_coef,
+            # Without a bonus the entropy is only a metric: no backward pass for it.
+            entropy=entropy if entropy_coef else jax.lax.stop_gradient(entropy),
+            entropy_coef=entropy_coef,
+            proximal=batch.proximal,
+            tis_cap=tis_cap,
+            sequence=jnp.maximum(sequence, 0) if sequence_ratio else None,
+        )
+
+    return _make(forward, optimizer, loss, chunk=chunk, temperature=temperature, state_shardings=state_shardings)
+
+
+def make_sft_update(
+    forward: Forward, optimizer: Optimizer, *, chunk: int = 1024, state_shardings: TrainState | None = None
+) -> Callable[[TrainState, StepBatch], tuple[TrainState, Metrics]]:
+    """Builds the supervised step, cross-entropy of the reply tokens; arguments and result as for `make_update`."""
+    return _make(forward, optimizer, imitation_loss, chunk=chunk, temperature=1.0, state_shardings=state_shardings)
+
+
+def make_score(
+    forward: Forward, *, chunk: int = 1024, temperature: float = 1.0
+) -> Callable[[Params, StepBatch], jax.Array]:
+    """Builds a jitted function (params, minibatch) -> log-probabilities [M, B, C] f32 of the reply tokens.
+
+    `dataclasses.replace(batch, reference=score(reference_params, batch))` gives a minibatch its reference policy, and
+    `replace(batch, proximal=score(params, batch))` recomputes what the ratio is against. Arguments as for
+    `make_update`; padding is 0.
+    """
+
+    def score(params: Params, batch: StepBatch) -> jax.Array:
+        def body(m: jax.Array, out: jax.Array) -> jax.Array:
+            logprob, _ = reply_logprobs(forward, params, microbatch(batch, m), chunk=chunk, temperature=temperature)
+            return jax.lax.dynamic_update_index_in_dim(out, logprob, m, 0)
+
+        out = jax.lax.fori_loop(0, batch.microbatches, body, jnp.zeros_like(batch.behaviour))
+        return jnp.where(batch.weight > 0, out, 0.0)
+
+    return jax.jit(score)
+
+
+def microbatch(batch: StepBatch, m: jax.Array | int) -> StepBatch:
+    """Microbatch m of a minibatch: the same fields without the M axis."""
+    return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, m, keepdims=False) if x.ndim else x, batch)
+
+
+def imitation_loss(logprob: jax.Array, entropy: jax.Array, batch: StepBatch) -> LossSums:
+    """Sums the cross-entropy of the reply tokens [B, C]; of the metrics only loss and entropy mean something."""
+    weight = batch.weight
+
+    def total(x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(weight > 0, x, 0.0) * weight)
+
+    loss = -total(logprob)
+    fixed = jax.lax.stop_gradient
+    return replace(
+        LossSums.zero(), loss=loss, tokens=jnp.sum(weight), policy_loss=fixed(loss), entropy=fixed(total(entropy))
+    )
+
+
+def _make(
+    forward: Forward,
+    optimizer: Optimizer,
+    loss: Loss,
+    *,
+    chunk: int,
+    temperature: float,
+    state_shardings: TrainState | None,
+) -> Callable[[TrainState, StepBatch], tuple[TrainState, Metrics]]:
+    place = (lambda tree: tree) if state_shardings is None else _placer(state_shardings.params)
+
+    def update(state: TrainState, batch: StepBatch) -> tuple[TrainState, Metrics]:
+        total = jnp.maximum(jnp.sum(batch.weight), 1.0)
+
+        def objective(params: Params, m: jax.Array) -> tuple[jax.Array, LossSums]:
+            micro = microbatch(batch, m)
+            sums = loss(*reply_logprobs(forward, params, micro, chunk=chunk, temperature=temperature), micro)
+            return sums.loss / total, sums
+
+        def body(m: jax.Array, carry: tuple[Params, LossSums]) -> tuple[Params, LossSums]:
+            grads, sums = carry
+            (_, new), grad = jax.value_and_grad(objective, has_aux=True)(state.params, m)
+            return place(jax.tree.map(lambda a, g: a + g.astype(jnp.float32), grads, grad)), sums + new
+
+        zero = place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params))
+        grads, sums = jax.lax.fori_loop(0, batch.microbatches, body, (zero, LossSums.zero()))
+        grad_norm = optax.global_norm(grads)
+        finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
+        metrics = sums.means() | {
+            "policy/grad_norm": grad_norm,
+            "policy/lr": optimizer.schedule(state.step),
+            "policy/skipped": 1.0 - finite.astype(jnp.float32),
+        }
+        return _apply(optimizer, state, grads, finite), metrics
+
+    shardings = None if state_shardings is None else (state_shardings, None)
+    return jax.jit(update, donate_argnums=0, out_shardings=shardings)
+
+
+def shard_state(optimizer: Optimizer, params: Params, param_shardings: Params, whole: Any) -> TrainState:
+    """Where each leaf of a `TrainState` lives: optimizer moments beside their parameters.
+
+    Args:
+      optimizer: as from `make_optimizer`.
+      params: the parameters, or their shapes.
+      param_shardings: a tree of shardings like them.
+      whole: the sharding of everything else.
+    """
+    state = jax.eval_shape(lambda p: init_state(p, optimizer), params)
+    opt_state = optax.tree.map_params(
+        optimizer.transform,
+        lambda _, sharding: sharding,
+        state.opt_state,
+        param_shardings,
+        transform_non_params=lambda _: whole,
+    )
+    return TrainState(param_shardings, opt_state, whole, whole, whole)
+
+
+def _placer(shardings: Any) -> Callable[[Params], Params]:
+    return lambda tree: jax.lax.with_sharding_constraint(tree, shardings)
+
+
+def _apply(optimizer: Optimizer, state: TrainState, grads: Params, finite: jax.Array) -> TrainState:
+    """One optimizer step if everything is finite, else the old parameters and optimizer state."""
+    updates, opt_state = optimizer.transform.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+
+    def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+        return jnp.where(finite, new, old)
+
+    one = finite.astype(jnp.int32)
+    return TrainState(
+        params=jax.tree.map(keep, params, state.params),
+        opt_state=jax.tree.map(keep, opt_state, state.opt_state),
+        step=state.step + one,
+        skipped=state.skipped + 1 - one,
+        skipped_in_row=(state.skipped_in_row + 1) * (1 - one),
+    )
+
+
+def _decayed(params: Params) -> Any:
+    """True for leaves that weight decay applies to."""
+
+    def matrix(path: tuple, _: jax.Array) -> bool:
+        return not path or getattr(path[-1], "key", None) not in ("bias", "scale")
+
+    return jax.tree_util.tree_map_with_path(matrix, params)

@@ -1,0 +1,299 @@
+"""The train step against a plain implementation that knows nothing of rows, microbatches or chunks."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gigpo_jax.batching import Sample, StepBatch, make_minibatches
+from gigpo_jax.models import qwen2
+from gigpo_jax.rl.update import (
+    TrainState,
+    init_state,
+    make_optimizer,
+    make_score,
+    make_sft_update,
+    make_update,
+)
+
+CONFIG = qwen2.Qwen2Config(97, 32, 64, 2, 4, 2, 8)
+CLIP = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0}
+
+
+def forward(params, tokens, positions, segment_ids, *, remat="none", dtype=None):
+    hidden = qwen2.hidden_states(CONFIG, params, tokens, positions, segment_ids, remat=remat, dtype=dtype)
+    return hidden, qwen2.output_embedding(CONFIG, params)
+
+
+@functools.cache
+def params(seed: int = 0):
+    tree = qwen2.init(CONFIG, jax.random.key(seed))
+    return jax.tree.map(lambda x: 4.0 * x if x.ndim > 1 else x, tree)  # far from uniform, so that errors show
+
+
+def fresh(optimizer, seed: int = 0) -> TrainState:
+    return init_state(jax.tree.map(jnp.copy, params(seed)), optimizer)
+
+
+def make_samples(n: int = 13, seed: int = 0) -> list[Sample]:
+    """Samples whose behaviour log-probabilities are near the policy's own, so that some ratios are clipped."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for _ in range(n):
+        p, r = int(rng.integers(1, 14)), int(rng.integers(1, 8))
+        tokens = rng.integers(0, 97, p + r).astype(np.int32)
+        own = plain_logprobs(params(), tokens, p)
+        behaviour = np.asarray(own + rng.normal(0, 0.3, r), np.float32)
+        out.append(Sample(tokens[:p], tokens[p:], behaviour, float(rng.normal()), 1.0))
+    return out
+
+
+LONGEST = 24
+
+
+def plain_logprobs(p, tokens: np.ndarray, prompt: int) -> jax.Array:
+    """Log-probabilities of the reply, one sample alone; the model is causal, so zeros on the right are harmless."""
+    return plain_table(p, jnp.asarray(np.pad(tokens, (0, LONGEST - len(tokens)))))[
+        jnp.arange(prompt - 1, len(tokens) - 1), tokens[prompt:]
+    ]
+
+
+@jax.jit
+def plain_table(p, tokens: jax.Array) -> jax.Array:
+    """[LONGEST] -> [LONGEST, V], all log-probabilities of one row without segments."""
+    return jax.nn.log_softmax(qwen2.logits(CONFIG, p, tokens[None])[0])
+
+
+def plain_loss(p, samples: list[Sample], kl_coef: float, entropy_coef: float, reference) -> jax.Array:
+    """The objective of the minibatch, from one padded row a sample and whole [n, LONGEST, V] arrays."""
+    tokens, own = np.zeros((len(samples), LONGEST), int), np.zeros((len(samples), LONGEST), bool)
+    old, a = np.zeros(own.shape, np.float32), np.array([[s.advantage] for s in samples], np.float32)
+    for i, s in enumerate(samples):
+        n, r = len(s.prompt_tokens), len(s.reply_tokens)
+        tokens[i, : n + r] = np.concatenate([s.prompt_tokens, s.reply_tokens])
+        own[i, n : n + r], old[i, n : n + r] = True, s.logprobs
+    where = (*np.indices(own[:, 1:].shape), tokens[:, 1:])
+    every, other = (jax.vmap(plain_table, (None, 0))(x, jnp.asarray(tokens))[:, :-1] for x in (p, reference))
+    own, old, logp, gap = own[:, 1:], old[:, 1:], every[where], other[where] - every[where]
+    ratio = jnp.exp(jnp.where(own, logp - old, 0.0))
+    cost = jnp.maximum(-a * ratio, -a * jnp.clip(ratio, 0.8, 1.28))
+    cost = jnp.where(a < 0, jnp.minimum(cost, -3.0 * a), cost)
+    entropy = -(jnp.exp(every) * every).sum(-1)
+    cost = cost + kl_coef * (jnp.exp(gap) - gap - 1) - entropy_coef * entropy
+    return jnp.where(own, cost, 0.0).sum() / own.sum()
+
+
+def pack(samples: list[Sample], *, row_length: int = 40, rows: int = 2) -> StepBatch:
+    (batch,) = make_minibatches(
+        samples, steps=len(samples), row_length=row_length, rows=rows, rng=np.random.default_rng(0)
+    )
+    return jax.tree.map(jnp.asarray, batch)
+
+
+def plain_adamw(p, grads, *, lr: float, steps_done: int = 0, decay: float = 0.01, clip: float = 1.0):
+    """The first AdamW step from zero moments, written out."""
+    assert steps_done == 0
+    norm = math.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in map(np.asarray, jax.tree.leaves(grads))))
+    scale = min(1.0, clip / norm)
+
+    def leaf(path, w, g):
+        g = g * scale
+        spared = path[-1].key in ("bias", "scale")
+        return w - lr * (g / (jnp.abs(g) + 1e-8) + (0.0 if spared else decay * w))
+
+    return jax.tree_util.tree_map_with_path(leaf, p, grads), norm
+
+
+def assert_close(a, b, rtol: float = 1e-4, atol: float = 1e-6) -> None:
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=rtol, atol=atol, err_msg=str(path))
+
+
+def gradients(samples, update_options, *, remat="none", row_length=40, rows=2, chunk=1024, p=None):
+    """Gradients as the update sees them: read from a plain SGD step of length 1."""
+    import optax
+
+    from gigpo_jax.rl.update import Optimizer
+
+    sgd = Optimizer(optax.sgd(1.0), lambda step: jnp.float32(1.0))
+    start = params() if p is None else p
+    batch = pack(samples, row_length=row_length, rows=rows)
+    reference = make_score(forward)(params(1), batch)
+    update = make_update(functools.partial(forward, remat=remat), sgd, chunk=chunk, **CLIP, **update_options)
+    state, metrics = update(fresh(sgd), dataclasses.replace(batch, reference=reference))
+    return jax.tree.map(lambda a, b: a - b, start, state.params), metrics
+
+
+def test_gradient_and_loss_equal_a_plain_unpacked_implementation() -> None:
+    samples = make_samples()
+    options = {"kl_coef": 0.05, "entropy_coef": 0.02}
+    expected_loss, expected = jax.value_and_grad(plain_loss)(params(), samples, 0.05, 0.02, params(1))
+    got, metrics = gradients(samples, options)
+    assert float(metrics["policy/loss"]) == pytest.approx(float(expected_loss), rel=1e-5)
+    assert 0 < float(metrics["policy/clip_fraction"]) < 1
+    assert_close(got, expected, rtol=2e-3, atol=2e-6)
+
+
+def test_microbatches_rows_chunks_and_remat_do_not_change_the_gradient() -> None:
+    samples = make_samples()
+    options = {"kl_coef": 0.05, "entropy_coef": 0.02}
+    one, one_metrics = gradients(samples, options, rows=16, row_length=20)  # every sample its own row, one microbatch
+    for other in (
+        {"rows": 1, "row_length": 48},
+        {"rows": 3, "row_length": 32, "chunk": 7},
+        {"rows": 2, "row_length": 40, "remat": "full"},
+        {"rows": 2, "row_length": 40, "remat": "dots", "chunk": 1},
+    ):
+        got, metrics = gradients(samples, options, **other)
+        assert_close(got, one, rtol=2e-3, atol=2e-6)
+        assert_close(metrics, one_metrics, rtol=1e-4)
+
+
+def test_first_adamw_step_by_hand() -> None:
+    samples = make_samples(5)
+    optimizer = make_optimizer(lr=1e-2, weight_decay=0.01, grad_clip=0.5)
+    update = make_update(forward, optimizer, **CLIP)
+    grads = jax.grad(plain_loss)(params(), samples, 0.0, 0.0, params(1))
+    expected, norm = plain_adamw(params(), grads, lr=1e-2, clip=0.5)
+    state, metrics = update(fresh(optimizer), pack(samples))
+    assert float(metrics["policy/grad_norm"]) == pytest.approx(norm, rel=1e-4)
+    assert float(metrics["policy/lr"]) == pytest.approx(1e-2)
+    assert int(state.step) == 1
+    # Where the gradient is tiny its sign decides; those entries are left to the gradient test.
+    big = jax.tree.map(lambda g: np.abs(np.asarray(g)) > 1e-4, grads)
+    assert sum(b.sum() for b in jax.tree.leaves(big)) > 1000
+    for x, y, b in zip(*map(jax.tree.leaves, (state.params, expected, big)), strict=True):
+        np.testing.assert_allclose(np.asarray(x)[b], np.asarray(y)[b], rtol=1e-3, atol=2e-5)
+
+
+def test_ratio_is_one_on_policy_whether_recomputed_or_not() -> None:
+    optimizer = make_optimizer(lr=1e-3)
+    batch = pack(make_samples())
+    own = make_score(forward)(params(), batch)
+    update = make_update(forward, optimizer, **CLIP)
+    _, metrics = update(fresh(optimizer), dataclasses.replace(batch, behaviour=own))
+    assert float(metrics["policy/ratio_max"]) == pytest.approx(1.0, abs=1e-5)
+    assert float(metrics["policy/behaviour_mismatch"]) < 1e-5
+    _, metrics = update(fresh(optimizer), dataclasses.replace(batch, proximal=own))
+    assert float(metrics["policy/ratio_max"]) == pytest.approx(1.0, abs=1e-5)
+    assert float(metrics["policy/behaviour_mismatch"]) > 0.1  # still the engine's against the learner's
+
+
+def test_score_is_the_log_probability_of_each_reply_token() -> None:
+    samples = make_samples()
+    batch = pack(samples)
+    got = np.asarray(make_score(forward, temperature=0.7, chunk=5)(params(), batch))
+    behaviour, weight = np.asarray(batch.behaviour), np.asarray(batch.weight)
+    expected = {}
+    for s in samples:
+        full, n = np.concatenate([s.prompt_tokens, s.reply_tokens]), len(s.prompt_tokens)
+        logits = qwen2.logits(CONFIG, params(), jnp.asarray(full)[None])[0, n - 1 : -1] / 0.7
+        values = jax.nn.log_softmax(logits)[jnp.arange(len(s.reply_tokens)), s.reply_tokens]
+        expected |= dict(zip(s.logprobs.tolist(), np.asarray(values).tolist(), strict=True))  # a token's fingerprint
+    for b, w, g in zip(behaviour.ravel().tolist(), weight.ravel(), got.ravel(), strict=True):
+        assert g == (pytest.approx(expected[b], abs=2e-4) if w else 0.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(bad) -> None:
+    optimizer = make_optimizer(lr=1e-2)
+    update = make_update(forward, optimizer, **CLIP)
+    good = pack(make_samples())
+    broken = dataclasses.replace(good, advantage=good.advantage.at[0, 0, 0].set(bad))
+    state, _ = update(fresh(optimizer), good)
+    before = jax.tree.map(np.asarray, (state.params, state.opt_state))
+    for count in (1, 2):
+        state, metrics = update(state, broken)
+        assert float(metrics["policy/skipped"]) == 1
+        assert (int(state.step), int(state.skipped), int(state.skipped_in_row)) == (1, count, count)
+    for x, y in zip(*map(jax.tree.leaves, (before, (state.params, state.opt_state))), strict=True):
+        np.testing.assert_array_equal(x, y)
+    state, metrics = update(state, good)
+    assert float(metrics["policy/skipped"]) == 0
+    assert (int(state.step), int(state.skipped), int(state.skipped_in_row)) == (2, 2, 0)
+
+
+def test_minibatches_of_any_size_share_one_program() -> None:
+    optimizer = make_optimizer(lr=1e-3)
+    update = make_update(forward, optimizer, **CLIP)
+    state = fresh(optimizer)
+    samples = make_samples(30)
+    for n in (30, 11, 23):
+        batches = make_minibatches(samples[:n], steps=8, row_length=32, rows=1, rng=np.random.default_rng(0))
+        for batch in batches:
+            state, _ = update(state, batch)
+    assert update._cache_size() == 1
+
+
+def test_imitation_equals_cross_entropy_and_learns() -> None:
+    samples = make_samples(6)
+    optimizer = make_optimizer(lr=3e-3, weight_decay=0.0)
+    update = make_sft_update(forward, optimizer, chunk=8)
+    state, batch = fresh(optimizer), pack(samples)
+    losses = []
+    for _ in range(80):
+        state, metrics = update(state, batch)
+        losses.append(float(metrics["policy/loss"]))
+    replies = [
+        plain_logprobs(params(), np.concatenate([s.prompt_tokens, s.reply_tokens]), len(s.prompt_tokens))
+        for s in samples
+    ]
+    assert losses[0] == pytest.approx(-float(jnp.concatenate(replies).mean()), rel=1e-5)
+    assert losses[-1] < 0.1
+
+
+def test_schedules_by_hand() -> None:
+    def rates(name: str) -> list[float]:
+        schedule = make_optimizer(lr=1.0, schedule=name, total_steps=10, warmup_share=0.2).schedule
+        return [float(schedule(jnp.int32(i))) for i in (0, 1, 2, 6, 10, 11)]
+
+    np.testing.assert_allclose(rates("constant"), [0.5, 1, 1, 1, 1, 1], atol=1e-6)
+    np.testing.assert_allclose(rates("linear"), [0.5, 1, 1, 0.5, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(rates("cosine"), [0.5, 1, 1, 0.5, 0, 0], atol=1e-6)
+    with pytest.raises(ValueError, match="constant, linear or cosine"):
+        make_optimizer(lr=1.0, schedule="exponential")
+
+
+def test_bfloat16_compute_keeps_float32_masters() -> None:
+    optimizer = make_optimizer(lr=1e-6)
+    update = make_update(functools.partial(forward, dtype=jnp.bfloat16), optimizer, **CLIP)
+    state, metrics = update(fresh(optimizer), pack(make_samples()))
+    assert {x.dtype for x in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
+    moved = [np.abs(np.asarray(a - b)).max() for a, b in zip(*map(jax.tree.leaves, (state.params, params())))]
+    assert 0 < max(moved) < 1e-5  # a step of 1e-6 would be lost in bfloat16
+    assert math.isfinite(float(metrics["policy/loss"]))
+
+
+def test_no_array_of_tokens_by_vocabulary() -> None:
+    """With a vocabulary of 1009 no intermediate has that axis beside more tokens than a chunk."""
+    config = dataclasses.replace(CONFIG, vocab_size=1009)
+
+    def wide(p, tokens, positions, segment_ids):
+        hidden = qwen2.hidden_states(config, p, tokens, positions, segment_ids, remat="full")
+        return hidden, qwen2.output_embedding(config, p)
+
+    optimizer = make_optimizer(lr=1e-3)
+    state = init_state(qwen2.init(config, jax.random.key(0)), optimizer)
+    batch = pack(make_samples(40), row_length=64, rows=8)
+    update = make_update(wide, optimizer, chunk=32, entropy_coef=0.1, **CLIP)
+    jaxpr = jax.make_jaxpr(update)(state, batch)
+    sizes = [
+        v.aval.size for eqn in _equations(jaxpr.jaxpr) for v in eqn.outvars if 1009 in getattr(v.aval, "shape", ())
+    ]
+    assert 1009 * 32 in sizes
+    assert max(sizes) == 1009 * 32  # the embedding, and a chunk of logits, are of equal size
+
+
+def _equations(jaxpr):
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else [value]:
+                if hasattr(inner, "jaxpr"):
+                    yield from _equations(inner.jaxpr)
+                elif hasattr(inner, "eqns"):
+                    yield from _equations(inner)
