@@ -165,10 +165,10 @@ def gigpo_advantages(
     reward = steps.reward - steps.penalty if penalty_in == "reward" else steps.reward
     taken = steps.penalty if penalty_in == "row" else jnp.zeros_like(reward)
     returns, totals = segments.suffix_sums(reward, steps.step, steps.trajectory, gamma)
-    episode_return = totals[steps.first]
+    episode_return = totals[steps.trajectory]
     score = episode_return - taken
     if episode_stats == "trajectory":
-        basis, member = episode_return, steps.valid & (steps.first == jnp.arange(rows))
+        basis, member = episode_return, steps.trajectory == jnp.arange(rows)
     else:
         basis, member = score, steps.valid
     compare = partial(segments.compare, normalize=normalize, ddof=ddof, eps=eps)
@@ -186,7 +186,7 @@ def gigpo_advantages(
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["order", "valid", "reward", "penalty", "step", "group", "trajectory", "anchor", "first"],
+    data_fields=["order", "valid", "reward", "penalty", "step", "group", "trajectory", "anchor"],
     meta_fields=[],
 )
 @dataclass(frozen=True)
@@ -199,10 +199,9 @@ class _Steps:
       reward: [N] f32, 0 where masked.
       penalty: [N] f32, 0 where masked.
       step: [N] i32.
-      group: [N] i32, segments numbered from 0, N where masked; so are the next two.
+      group: [N] i32, segments; so are the next two.
       trajectory: [N] i32.
       anchor: [N] i32.
-      first: [N] i32, the row at which the trajectory starts.
     """
 
     order: Array
@@ -213,13 +212,11 @@ class _Steps:
     group: Array
     trajectory: Array
     anchor: Array
-    first: Array
 
 
 def _in_order(
     reward: Array, penalty: Array, trajectory: Array, step: Array, group: Array, anchor: Array, mask: Array
 ) -> _Steps:
-    rows = mask.shape[0]
     last = jnp.iinfo(jnp.int32).max
     keys = [jnp.where(mask, key.astype(jnp.int32), last) for key in (group, trajectory, step)]
     order = segments.lexicographic_order(*keys)
@@ -228,11 +225,7 @@ def _in_order(
     # `valid` is a key too: a group may have the number that masked rows were given.
     new_group = segments.differs_from_previous(group, valid)
     new_trajectory = segments.differs_from_previous(group, trajectory, valid)
-    group_id, trajectory_id = (
-        jnp.where(valid, jnp.cumsum(new, dtype=jnp.int32) - 1, rows) for new in (new_group, new_trajectory)
-    )
-    index = jnp.arange(rows, dtype=jnp.int32)
-    first = jax.ops.segment_min(index, trajectory_id, rows)[trajectory_id]
+    group_id = segments.runs(new_group, valid)
     return _Steps(
         order=order,
         valid=valid,
@@ -240,9 +233,8 @@ def _in_order(
         penalty=jnp.where(valid, penalty[order], 0.0).astype(jnp.float32),
         step=step,
         group=group_id,
-        trajectory=trajectory_id,
+        trajectory=segments.runs(new_trajectory, valid),
         anchor=segments.segments_of(valid, group_id, anchor[order, 0], anchor[order, 1]),
-        first=jnp.clip(first, 0, rows - 1),
     )
 
 
@@ -308,7 +300,7 @@ def credit(advantages: Advantages, group: Array, anchor: Array, mask: Array, *, 
     else:
         number = segments.segments_of(mask, group.astype(jnp.int32), anchor[:, 0], anchor[:, 1])
         index = jnp.arange(rows, dtype=jnp.int32)
-        one_a_group = mask & (jax.ops.segment_min(index, number, rows)[number] == index)
+        one_a_group = number == index
     size = jnp.where(mask, segments.segment_count(number, mask), 0) if rows else number
 
     def share(condition: Array) -> Array:

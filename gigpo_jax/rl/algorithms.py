@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -75,8 +74,7 @@ def rloo_advantages(
         return plain
     index = jnp.arange(rows, dtype=jnp.int32)
     episode_id, group_id = segments.segments_of(mask, group, trajectory), segments.segments_of(mask, group)
-    first = mask & (jax.ops.segment_min(index, episode_id, rows)[episode_id] == index)
-    size = segments.segment_count(group_id, first).astype(jnp.float32)
+    size = segments.segment_count(group_id, episode_id == index).astype(jnp.float32)
     # A lonely episode keeps what `singleton_episode` gave it.
     episode = plain.episode * jnp.where(size > 1.0, size / jnp.maximum(size - 1.0, 1.0), 1.0)
     return Advantages(total=episode, episode=episode, step=jnp.zeros_like(episode))

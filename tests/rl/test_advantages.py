@@ -1,19 +1,24 @@
 import itertools
-from dataclasses import replace  # noqa: F401
 
+import jax
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gigpo_jax.rl.advantages import Advantages, gigpo_advantages
+from gigpo_jax.errors import InputError
+from gigpo_jax.rl.advantages import Advantages, credit, gigpo_advantages
+from gigpo_jax.rl.algorithms import PRESETS
 from tests.rl import oracle
 
-PAPER = {"episode_stats": "trajectory", "penalty_in": "reward", "singleton_episode": "zero", "ddof": 1}
-VERL_AGENT = {"episode_stats": "step", "penalty_in": "row", "singleton_episode": "raw", "ddof": 1}
+Columns = dict[str, np.ndarray]
+ROWS = 200  # one padded length, so that compiled code is shared
 COMMON = {"gamma": 0.95, "step_weight": 1.0, "normalize": "mean_std"}
-COLUMNS = ("reward", "penalty", "trajectory", "step", "group", "anchor", "mask")
+TRAJECTORY = {**COMMON, **PRESETS["paper"]}
+STEP = {**COMMON, **PRESETS["verl_agent"]}
 
 
-def columns(reward, penalty, trajectory, step, group, state, mask=None) -> dict[str, np.ndarray]:
+def columns(reward, penalty, trajectory, step, group, state, mask=None) -> Columns:
     state = np.asarray(state, np.uint32)
     return {
         "reward": np.asarray(reward, np.float32),
@@ -26,56 +31,259 @@ def columns(reward, penalty, trajectory, step, group, state, mask=None) -> dict[
     }
 
 
-def random_batch(seed: int, rows: int = 160, shuffle: bool = True) -> dict[str, np.ndarray]:
-    """Groups of unequal sizes, states shared between groups, missing and masked steps, lonely trajectories."""
+def padded(batch: Columns, rows: int = ROWS) -> Columns:
+    """Adds masked rows that look like real ones."""
+    missing = rows - len(batch["mask"])
+    out = {name: np.concatenate([x, np.resize(x, (missing, *x.shape[1:]))]) for name, x in batch.items()}
+    out["mask"] = out["mask"] & (np.arange(rows) < rows - missing)
+    return out
+
+
+def permuted(batch: Columns, order: np.ndarray) -> Columns:
+    return {name: x[order] for name, x in batch.items()}
+
+
+def random_batch(seed: int, *, shuffle: bool = True) -> Columns:
+    """Groups of 1 to 7 trajectories, one of them a single step; shared states, gaps, penalties, masked rows."""
     rng = np.random.default_rng(seed)
     steps = []
-    for group in range(5):
-        for member in range((1, 4, 7, 2, 1)[group]):
+    for group, members in enumerate((1, 4, 7, 2, 1)):
+        for member in range(members):
             length = 1 if group == 4 else int(rng.integers(1, 14))
             won = rng.random() < 0.5
-            kept = [t for t in range(length) if t == 0 or rng.random() < 0.9]
-            for t in kept:
-                reward = (10.0 if won and t == length - 1 else 0.0) + (rng.random() < 0.1) * rng.normal()
-                steps.append((reward, 0.1 * (rng.random() < 0.3), group * 10 + member, t, group, rng.integers(6)))
-    steps = steps[:rows]
+            for t in range(length):
+                if t == 0 or rng.random() < 0.9:
+                    reward = 10.0 * (won and t == length - 1) + (rng.random() < 0.1) * rng.normal()
+                    steps.append((reward, 0.1 * (rng.random() < 0.3), member, t, group - 2, rng.integers(6)))
     batch = columns(*zip(*steps))
     batch["mask"] = rng.random(len(steps)) < 0.9
-    if shuffle:
-        order = rng.permutation(len(steps))
-        batch = {name: value[order] for name, value in batch.items()}
-    return batch
+    return permuted(batch, rng.permutation(len(steps))) if shuffle else batch
 
 
 def stacked(result: Advantages) -> np.ndarray:
+    """[N, 3] f64: total, episode, step."""
     return np.stack([result.total, result.episode, result.step], 1).astype(np.float64)
 
 
-@pytest.mark.parametrize(
-    ("normalize", "episode_stats", "penalty_in", "singleton_episode", "ddof"),
-    list(itertools.product(("mean_std", "mean"), ("trajectory", "step"), ("reward", "row"), ("zero", "raw"), (0, 1))),
-)
-def test_equals_the_oracle_for_all_switches(normalize, episode_stats, penalty_in, singleton_episode, ddof):
-    switches = {
-        "normalize": normalize,
-        "episode_stats": episode_stats,
-        "penalty_in": penalty_in,
-        "singleton_episode": singleton_episode,
-        "ddof": ddof,
-    }
-    for seed in range(6):
-        gamma, weight = (0.95, 1.0) if seed % 2 else (1.0, 0.5) if seed % 3 else (0.3, 2.0)
-        batch = random_batch(seed, shuffle=seed % 2 == 0)
-        # A fixed length: the compiled function is reused.
-        batch = padded(batch, 200)
-        got = stacked(gigpo_advantages(**batch, gamma=gamma, step_weight=weight, **switches))
-        want = oracle.advantages(**batch, gamma=gamma, step_weight=weight, **switches)
+SWITCHES = [
+    dict(zip(("normalize", "episode_stats", "penalty_in", "singleton_episode", "ddof"), values))
+    for values in itertools.product(
+        ("mean_std", "mean"), ("trajectory", "step"), ("reward", "row"), ("zero", "raw"), (0, 1)
+    )
+]
+
+
+def test_equals_the_oracle_for_all_switches_unjitted():
+    with jax.disable_jit():
+        for seed, switches in enumerate(SWITCHES):
+            batch = padded(random_batch(seed, shuffle=seed % 2 == 0))
+            how = {"gamma": (0.95, 1.0, 0.3, 0.0)[seed % 4], "step_weight": (1.0, 0.5)[seed % 2], **switches}
+            got, want = stacked(gigpo_advantages(**batch, **how)), oracle.advantages(**batch, **how)
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5, err_msg=str(how))
+
+
+@pytest.mark.parametrize("switches", [TRAJECTORY, STEP, {**STEP, "normalize": "mean"}])
+def test_equals_the_oracle_jitted(switches):
+    for seed in range(8):
+        batch = padded(random_batch(seed, shuffle=seed % 2 == 0))
+        got, want = stacked(gigpo_advantages(**batch, **switches)), oracle.advantages(**batch, **switches)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
 
 
-def padded(batch: dict[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-    out = {}
-    for name, value in batch.items():
-        extra = np.full((rows - len(value), *value.shape[1:]), 0, value.dtype)
-        out[name] = np.concatenate([value, extra])
-    return out
+# One task, gamma 1/2. Trajectory A: an invalid action (p = 0.1) in state s, then the goal (r = 10) from state u.
+# B: nothing gained, from s. C: the goal at once, from s.
+# The same states in another task do not matter: D is alone in its group.
+BY_HAND = columns(
+    reward=[0, 10, 0, 10, 4],
+    penalty=[0.1, 0, 0, 0, 0],
+    trajectory=[0, 0, 1, 2, 3],
+    step=[0, 1, 0, 0, 0],
+    group=[0, 0, 0, 0, 1],
+    state=[1, 2, 1, 1, 1],
+)
+HALF = {"gamma": 0.5, "step_weight": 1.0, "eps": 0.0}
+
+
+def test_paper_preset_by_hand():
+    # The penalty is in the reward: R = 9.9, 0, 10 with mean 19.9 / 3 = 6.6333.
+    episode = np.asarray([3.266667, 3.266667, -6.633333, 3.366667, 0.0])
+    # G(A,0) = -0.1 + 10 / 2 = 4.9, G(B) = 0, G(C) = 10 share s, mean 14.9 / 3 = 4.9667; u was seen once.
+    step = np.asarray([-0.066667, 0.0, -4.966667, 5.033333, 0.0])
+    got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean")
+    np.testing.assert_allclose(stacked(got)[:5, 1:], np.stack([episode, step], 1), atol=2e-6)
+    # Unbiased variances: (3.266667^2 + 6.633333^2 + 3.366667^2) / 2 = 33.003333 over *trajectories* and
+    # (0.066667^2 + 4.966667^2 + 5.033333^2) / 2 = 25.003333.
+    got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean_std")
+    want = np.stack([episode / np.sqrt(33.003333), step / np.sqrt(25.003333)], 1)
+    np.testing.assert_allclose(stacked(got)[:5, 1:], want, atol=2e-6)
+    np.testing.assert_allclose(got.total[:5], want.sum(1), atol=2e-6)
+
+
+def test_verl_agent_preset_by_hand():
+    # R = 10, 0, 10; the rows score 9.9, 10, 0, 10 with mean 29.9 / 4 = 7.475. D is alone: its raw score 4.
+    episode = np.asarray([2.425, 2.525, -7.475, 2.525])
+    # G from raw rewards: 5, 0, 10 in s, and 0.1 off the first: 4.9, 0, 10.
+    step = np.asarray([-0.066667, 0.0, -4.966667, 5.033333, 0.0])
+    got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["verl_agent"], normalize="mean")
+    np.testing.assert_allclose(stacked(got)[:5, 1:], np.stack([[*episode, 4.0], step], 1), atol=2e-6)
+    # Over *rows*: (2.425^2 + 2 * 2.525^2 + 7.475^2) / 3 = 24.835833.
+    got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["verl_agent"], normalize="mean_std")
+    want = np.stack([[*(episode / np.sqrt(24.8358333)), 4.0], step / np.sqrt(25.0033333)], 1)
+    np.testing.assert_allclose(stacked(got)[:5, 1:], want, atol=2e-6)
+
+
+def test_ddof_by_hand():
+    # Scores 1 and 3: centred -1 and 1; standard deviation sqrt(2) unbiased, 1 biased.
+    batch = padded(columns([1, 3], [0, 0], [0, 1], [0, 0], [0, 0], [1, 2]))
+    for ddof, value in ((1, 2**-0.5), (0, 1.0)):
+        got = gigpo_advantages(**batch, **{**TRAJECTORY, "ddof": ddof})
+        np.testing.assert_allclose(got.episode[:2], [-value, value], rtol=1e-5)
+
+
+def test_returns_discount_by_step_index_where_steps_are_missing():
+    # Steps 0, 2, 5 of one trajectory; a second trajectory makes each state comparable, with return 0.
+    batch = padded(columns([1, 2, 4, 0, 0, 0], [0] * 6, [0, 0, 0, 1, 1, 1], [0, 2, 5] * 2, [0] * 6, [1, 2, 3] * 2))
+    got = gigpo_advantages(**batch, **{**TRAJECTORY, "gamma": 0.5, "normalize": "mean"})
+    returns = np.asarray([1 + 2 / 4 + 4 / 32, 2 + 4 / 8, 4])
+    np.testing.assert_allclose(got.step[:6], [*(returns / 2), *(-returns / 2)], rtol=1e-6)
+
+
+def test_penalties_do_not_divide_by_zero_where_all_returns_are_equal():
+    # Trajectory statistics, penalty by row: both returns are 5, the row that pays would get -0.1 / eps.
+    batch = padded(columns([5, 5], [0.1, 0], [0, 1], [0, 0], [0, 0], [1, 2]))
+    got = gigpo_advantages(**batch, **{**TRAJECTORY, "penalty_in": "row"})
+    np.testing.assert_array_equal(got.total, 0.0)
+
+
+@pytest.mark.parametrize("switches", [TRAJECTORY, STEP])
+def test_equal_returns_give_exactly_zero(switches):
+    """Three penalties of 0.1 at different steps: the sums are equal although their order is not."""
+    rng = np.random.default_rng(0)
+    reward, trajectory, step = [], [], []
+    for member in range(8):
+        length = int(rng.integers(4, 20))
+        rewards = np.zeros(length)
+        rewards[rng.choice(length - 1, 3, replace=False)] -= 0.1
+        rewards[-1] += 10.0
+        reward += [*rewards]
+        trajectory += [member] * length
+        step += range(length)
+    rows = len(reward)
+    batch = padded(columns(reward, [0] * rows, trajectory, step, [0] * rows, range(rows)))
+    got = gigpo_advantages(**batch, **switches)
+    np.testing.assert_array_equal(got.total, 0.0)
+
+
+@pytest.mark.parametrize("switches", [TRAJECTORY, STEP])
+def test_equal_futures_give_exactly_zero_wherever_they_stand(switches):
+    """Trajectories of unlike lengths that end alike, in states numbered from the end."""
+    steps = [(0.3 * (t % 3) + 0.1, 0.0, m, s, 0, t) for m in range(7) for s, t in enumerate(range(m + 9, -1, -1))]
+    got = gigpo_advantages(**padded(columns(*zip(*steps))), **switches)
+    np.testing.assert_array_equal(got.step, 0.0)
+    assert np.any(np.asarray(got.episode) != 0.0)
+
+
+def test_a_common_offset_costs_no_precision():
+    batch = random_batch(5)
+    batch["penalty"][:] = 0.0
+    last = {}
+    for n in np.flatnonzero(batch["mask"]):
+        key = (batch["group"][n], batch["trajectory"][n])
+        last[key] = max(last.get(key, n), n, key=lambda k: batch["step"][k])
+    shifted = {**batch, "reward": batch["reward"].round(2)}
+    plain = gigpo_advantages(**padded(shifted), **TRAJECTORY)
+    shifted["reward"] = shifted["reward"].copy()
+    shifted["reward"][list(last.values())] += 4096.0
+    offset = gigpo_advantages(**padded(shifted), **TRAJECTORY)
+    np.testing.assert_allclose(offset.episode, plain.episode, atol=5e-3)
+
+
+def test_step_advantages_of_an_anchor_group_sum_to_zero_and_episode_ones_of_a_group_too():
+    batch = padded(random_batch(7))
+    got = stacked(gigpo_advantages(**batch, **{**STEP, "singleton_episode": "zero"}))
+    for group in np.unique(batch["group"]):
+        rows = batch["mask"] & (batch["group"] == group)
+        np.testing.assert_allclose(got[rows, 1].sum(), 0.0, atol=1e-4)
+        for state in np.unique(batch["anchor"][:, 0]):
+            np.testing.assert_allclose(got[rows & (batch["anchor"][:, 0] == state), 2].sum(), 0.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("switches", [TRAJECTORY, STEP])
+def test_without_shared_states_gigpo_is_grpo(switches):
+    batch = random_batch(8)
+    batch["anchor"][:, 0] = np.arange(len(batch["mask"]))
+    got = gigpo_advantages(**padded(batch), **switches)
+    np.testing.assert_array_equal(got.step, 0.0)
+    np.testing.assert_array_equal(got.total, got.episode)
+
+
+def test_one_lane_or_one_group_apart_is_another_state():
+    batch = columns([1, 2, 4, 8], [0] * 4, [0, 1, 2, 3], [0] * 4, [0, 0, 0, 1], [5] * 4)
+    batch["anchor"][:] = [[5, 9], [5, 9], [5, 8], [5, 9]]
+    got = gigpo_advantages(**padded(batch), **{**TRAJECTORY, "normalize": "mean"})
+    np.testing.assert_array_equal(got.step[:4], [-0.5, 0.5, 0.0, 0.0])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.randoms(use_true_random=False))
+def test_neither_row_order_nor_what_padding_holds_matters(seed, random):
+    batch = random_batch(seed, shuffle=False)
+    whole = stacked(gigpo_advantages(**padded(batch), **STEP))
+    other = padded(batch)
+    noise = np.random.default_rng(seed)
+    hidden = ~other["mask"]
+    for name in ("trajectory", "step", "group"):
+        other[name][hidden] = noise.integers(-(2**31), 2**31 - 1, hidden.sum())
+    other["reward"][hidden] = np.nan
+    order = np.asarray(random.sample(range(ROWS), ROWS))
+    got = stacked(gigpo_advantages(**permuted(other, order), **STEP))
+    np.testing.assert_allclose(got, whole[order], rtol=1e-4, atol=1e-5)
+    assert np.all(got[hidden[order]] == 0.0)
+
+
+def test_all_masked_and_empty_batches_are_zero():
+    batch = padded(random_batch(9))
+    batch["mask"][:] = False
+    np.testing.assert_array_equal(stacked(gigpo_advantages(**batch, **STEP)), 0.0)
+    empty = {name: x[:0] for name, x in batch.items()}
+    result = gigpo_advantages(**empty, **STEP)
+    assert result.total.shape == (0,)
+    assert float(credit(result, empty["group"], empty["anchor"], empty["mask"]).singleton_share) == 0.0
+
+
+def test_large_identifiers_are_told_apart():
+    top = 2**31 - 1
+    batch = columns([1, 3, 5, 9], [0] * 4, [top, top - 1, -top, top], [0] * 4, [top, top, -top - 1, 7], [1] * 4)
+    batch["anchor"][:] = 2**32 - 1
+    got = gigpo_advantages(**padded(batch), **{**TRAJECTORY, "normalize": "mean"})
+    np.testing.assert_array_equal(got.total[:4], [-2.0, 2.0, 0.0, 0.0])
+
+
+def test_credit_by_hand():
+    got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean")
+    batch = padded(BY_HAND)
+    seen = credit(got, batch["group"], batch["anchor"], batch["mask"], bins=3)
+    np.testing.assert_array_equal(seen.anchor_group_size[:6], [3, 1, 3, 3, 1, 0])
+    np.testing.assert_array_equal(seen.anchor_group_size_histogram, [2, 0, 1])
+    np.testing.assert_allclose(seen.anchor_group_size_mean, 5 / 3, rtol=1e-6)
+    np.testing.assert_allclose([seen.singleton_share, seen.zero_advantage_share], [2 / 5, 1 / 5], rtol=1e-6)
+    episode = np.asarray([3.266667, 3.266667, -6.633333, 3.366667, 0.0])
+    step = np.asarray([-0.066667, 0.0, -4.966667, 5.033333, 0.0])
+    np.testing.assert_allclose(seen.episode_norm, np.sqrt(np.mean(episode**2)), rtol=1e-5)
+    np.testing.assert_allclose(seen.step_norm, np.sqrt(np.mean(step**2)), rtol=1e-5)
+
+
+def test_misuse_is_named():
+    batch = padded(BY_HAND)
+    with pytest.raises(InputError, match="normalize='std': must be one of 'mean_std', 'mean'"):
+        gigpo_advantages(**batch, **{**STEP, "normalize": "std"})
+    with pytest.raises(InputError, match="ddof=2"):
+        gigpo_advantages(**batch, **{**STEP, "ddof": 2})
+    with pytest.raises(TypeError, match="anchor must be of type uint32"):
+        gigpo_advantages(**{**batch, "anchor": batch["anchor"].astype(np.int32)}, **STEP)
+    with pytest.raises(TypeError, match="mask must be of type bool"):
+        gigpo_advantages(**{**batch, "mask": batch["mask"].astype(np.int32)}, **STEP)
+    with pytest.raises(ValueError, match="anchor must have shape"):
+        gigpo_advantages(**{**batch, "anchor": batch["anchor"][:, 0]}, **STEP)
+    with pytest.raises(ValueError, match="differ in length"):
+        gigpo_advantages(**{**batch, "step": batch["step"][:-1]}, **STEP)
