@@ -135,7 +135,7 @@ def odd_problem(problem: str, rng: random.Random) -> str:
         facts["receptacleatlocation"] = {
             (r, rng.choice(places) if r == receptacle else place): None for r, place in facts["receptacleatlocation"]
         }
-    where = {receptacle: place for receptacle, place in facts["receptacleatlocation"]}
+    where = {pair[0]: pair[1] for pair in facts["receptacleatlocation"]}
     for thing in some(objects, 4):  # in two receptacles, often side by side
         homes = {where.get(receptacle) for inner, receptacle in facts["inreceptacle"] if inner == thing}
         beside = [receptacle for receptacle in receptacles if where.get(receptacle) in homes]

@@ -124,7 +124,7 @@ def test_white_space_and_case(room: Path) -> None:
 GAMES: dict[str, Game] = {}
 
 
-@settings(max_examples=300, deadline=200)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_any_text_is_answered(room: Path, data: st.DataObject) -> None:
     game = GAMES.setdefault("room", Game(room))
