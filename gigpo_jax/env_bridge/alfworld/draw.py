@@ -124,22 +124,24 @@ class _Drawer:
             needed.append(self.rng.choice(self.scene.of_type(goal.change.tool)))
         chosen = {place.id: place for place in needed}
         wanted = self.rng.randint(*self.size.receptacles)
-        if len(chosen) > wanted:
-            return None
         others = [place for place in self.scene.receptacles if place.id not in chosen]
-        for place in self.rng.sample(others, min(wanted - len(chosen), len(others))):
+        if not 0 <= wanted - len(chosen) <= len(others):
+            return None
+        for place in self.rng.sample(others, wanted - len(chosen)):
             chosen[place.id] = place
         return [chosen[name] for name in sorted(chosen)]
 
-    def _clutter(self, goal: Goal, places: list[Receptacle], needed: int) -> list[tuple[str, Receptacle]]:
-        """Objects that the task does not need."""
+    def _clutter(self, goal: Goal, places: list[Receptacle], needed: int) -> list[tuple[str, Receptacle]] | None:
+        """Objects that the task does not need; None if too few can lie here."""
         kinds = [kind for kind in self.scene.object_types if kind != goal.object and self._allowed(kind, places)]
         if self.size.objects is None:
             counts = self.rng.choices(*_COPIES, k=len(kinds))
             drawn = [kind for kind, count in zip(kinds, counts) for _ in range(count)]
         else:
             wanted = self.rng.randint(*self.size.objects) - needed
-            drawn = [self.rng.choice(kinds) for _ in range(wanted)] if kinds else []
+            if wanted > 0 and not kinds:
+                return None
+            drawn = [self.rng.choice(kinds) for _ in range(wanted)]
         return [(kind, self._place(self._allowed(kind, places))) for kind in drawn]
 
     def _copies(self, goal: Goal) -> int:
@@ -160,7 +162,10 @@ class _Drawer:
         lying = [(goal.object, home) for home in homes]
         if lamp_on is not None:
             lying.append((goal.lamp, lamp_on))
-        lying += self._clutter(goal, places, len(lying))
+        clutter = self._clutter(goal, places, len(lying))
+        if clutter is None:
+            return None
+        lying += clutter
         return Room(self.scene.number, tuple(places), self._named(lying), self._start(places), goal)
 
     def _named(self, lying: list[tuple[str, Receptacle]]) -> tuple[Thing, ...]:

@@ -1,6 +1,7 @@
 """ALFWorld as a text environment: `registry.make("alfworld", data=DIR)`."""
 
 import difflib
+import functools
 import hashlib
 import os
 from collections.abc import Sequence
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gigpo_jax.env_bridge.alfworld.anchors import Anchor
+from gigpo_jax.env_bridge.alfworld.engine import Game
+from gigpo_jax.env_bridge.alfworld.game_file import GameFile, load_game
 from gigpo_jax.env_bridge.alfworld.goals import TASK_TYPES, task_of
 from gigpo_jax.env_bridge.alfworld.listing import GAME_FILE, Skipped, data_folder, list_games
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
@@ -36,9 +39,14 @@ def _load(engine: str, path: Path) -> Any:
         from gigpo_jax.env_bridge.alfworld.official import OfficialGame  # needs textworld, which is optional
 
         return OfficialGame(path)
-    from gigpo_jax.env_bridge.alfworld.engine import Game
+    stat = path.stat()
+    return Game(_game_file(path, stat.st_mtime_ns, stat.st_size))
 
-    return Game(path)
+
+@functools.lru_cache(maxsize=64)  # the members of a group play the same game, many of them in one worker
+def _game_file(path: Path, changed_ns: int, size: int) -> GameFile:
+    del changed_ns, size  # part of the key: a file that was made anew is read anew
+    return load_game(path)
 
 
 class AlfworldEnv:
