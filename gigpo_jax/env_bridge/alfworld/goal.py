@@ -24,14 +24,14 @@ class Goal:
     Attributes:
       needs: each a tuple of alternatives; an alternative is the pair (facts that must hold, facts that must not), or,
         for formulas of unusual shape, a nested Goal.
-      predicates: the numbers of the predicates that it depends on.
+      predicates: the numbers of the predicates that it depends on; filled for a game's whole goal only.
     """
 
     __slots__ = ("needs", "predicates")
 
     def __init__(self, needs: "tuple[tuple[Term, ...], ...]") -> None:
         self.needs = needs
-        self.predicates = frozenset(_predicates(needs))
+        self.predicates: frozenset[int] = frozenset()
 
     def holds(self, state: Set[int]) -> bool:
         """Whether the goal is reached in a state (a set of fact numbers)."""
@@ -51,7 +51,7 @@ def _predicates(needs: tuple[tuple[Term, ...], ...]) -> Iterator[int]:
     for alternatives in needs:
         for term in alternatives:
             if isinstance(term, Goal):
-                yield from term.predicates
+                yield from _predicates(term.needs)
             else:
                 yield from (f.predicate_of(fact) for part in term for fact in part)
 
@@ -78,6 +78,7 @@ def compile_goal(problem: Problem, number: dict[str, int], game: "GameFile") -> 
         raise InputError(f"{game.path}: the goal cannot be reached, such a game cannot be played")
     if goal is TRUE:
         raise InputError(f"{game.path}: the goal holds whatever is done, such a game cannot be played")
+    goal.predicates = frozenset(_predicates(goal.needs))
     return goal
 
 
@@ -89,6 +90,7 @@ class _Compiler:
         self.number = number
         self.game = game
         self.terms = 0
+        self.atoms: dict[int, Goal] = {}
         self.known: dict[tuple[str, ...], set[str]] = {}
         self.holdable = {o for r in game.location for o in game.contents.get(r, ())} & game.pickupable | set(game.held)
 
@@ -112,14 +114,29 @@ class _Compiler:
         if head in ("exists", "forall"):
             variables, body = self._parts(rest)
             kinds = self._variables(variables)
-            while head == "exists" and len(body) == 3 and body[0] == "exists":
-                inner, body = self._parts(body[1:])
-                kinds.update(self._variables(inner))
-            names = {word: thing for word, thing in names.items() if word not in kinds}
-            if head == "exists":
-                return _any(self._bindings(kinds, body, names))
-            return _negated(_any(self._bindings(kinds, ["not", body], names)))
+            if head == "forall":
+                return _negated(self._exists(kinds, [["not", body]], names))
+            return self._exists(*self._prenex(kinds, body), names)
         return self._atom(head, rest, names)
+
+    def _prenex(self, kinds: dict[str, str], body: Expression) -> tuple[dict[str, str], list[Expression]]:
+        """Pulls directly nested `exists` out of a conjunction, as far as their variables have other names."""
+        parts: list[Expression] = []
+        waiting = [body]
+        while waiting:
+            part = waiting.pop()
+            if part and part[0] == "and":
+                waiting += self._parts(part[1:])
+                continue
+            if part and part[0] == "exists":
+                inner, inner_body = self._parts(part[1:])
+                more = self._variables(inner)
+                if kinds.keys().isdisjoint(more):
+                    kinds = {**kinds, **more}
+                    waiting.append(inner_body)
+                    continue
+            parts.append(part)
+        return kinds, parts
 
     def _parts(self, rest: Expression) -> list[Expression]:
         parts = [part for part in rest if isinstance(part, list)]
@@ -150,31 +167,42 @@ class _Compiler:
         kinds.update(dict.fromkeys(waiting, "object"))
         return kinds
 
-    def _bindings(self, kinds: dict[str, str], body: Expression, names: dict[str, str]) -> Iterator[Goal]:
-        """The body under every binding of the variables that can make it true."""
-        variable, candidates = self._narrowest(kinds, body, names)
+    def _exists(self, kinds: dict[str, str], parts: list[Expression], names: dict[str, str]) -> Goal:
+        """The disjunction of a conjunction over all bindings of its variables that can make it true."""
+        names = {word: thing for word, thing in names.items() if word not in kinds}
+        # The unchanging facts choose the bindings, so what they say need not be asked again for each of them.
+        static = [part for part in parts if part[0] not in f.FLUENTS and part[0] in f.PREDICATES]
+        static = [part for part in static if len({*map(str, part)}) == len(part) and not kinds.keys().isdisjoint(part)]
+        rest = [part for part in parts if part not in static]
+        return _any(self._bindings(kinds, static, ["and", *rest], names))
+
+    def _bindings(
+        self, kinds: dict[str, str], static: list[Expression], rest: Expression, names: dict[str, str]
+    ) -> Iterator[Goal]:
+        """What is left to ask for under every binding that the unchanging facts allow."""
+        variable, candidates = self._narrowest(kinds, static, names)
         others = {other: kind for other, kind in kinds.items() if other != variable}
         for thing in candidates:
             bound = {**names, variable: thing}
             if others:
-                yield from self._bindings(others, body, bound)
+                yield from self._bindings(others, static, rest, bound)
             else:
                 self.terms += 1
                 if self.terms > MAX_TERMS:
                     raise self.fail("the formula is too large")
-                yield self.expand(body, bound)
+                yield self.expand(rest, bound)
 
-    def _narrowest(self, kinds: dict[str, str], body: Expression, names: dict[str, str]) -> tuple[str, list[str]]:
-        """The variable with the fewest candidates left, by the unchanging facts that the body asks for."""
-        atoms = self._parts(body[1:]) if body and body[0] == "and" else [body]
+    def _narrowest(
+        self, kinds: dict[str, str], static: list[Expression], names: dict[str, str]
+    ) -> tuple[str, list[str]]:
+        """The variable with the fewest candidates left, by the unchanging facts that are asked for."""
         best: tuple[str, list[str]] | None = None
         for variable, kind in kinds.items():
             found: set[str] | None = None
-            for atom in atoms:
-                if variable not in atom or atom[0] not in f.PREDICATES or atom[0] in f.FLUENTS:
-                    continue
-                matches = self._matches(atom, variable, names)
-                found = matches if found is None else found & matches
+            for atom in static:
+                if variable in atom:
+                    matches = self._matches(atom, variable, names)
+                    found = matches if found is None else found & matches
             if found is None:
                 found = {thing for thing, its in self.problem.kinds.items() if kind in ("object", its)}
             elif kind != "object":
@@ -237,9 +265,10 @@ class _Compiler:
         if predicate not in f.FLUENTS:
             return TRUE if arguments in self.problem.facts.get(predicate, ()) else FALSE
         fact = f.code(f.FLUENTS[predicate], *(self.number[thing] for thing in arguments))
-        if fact in self.game.state or self._reachable(fact):
-            return Goal((((frozenset((fact,)), frozenset()),),))
-        return FALSE
+        if fact not in self.atoms:
+            reachable = fact in self.game.state or self._reachable(fact)
+            self.atoms[fact] = Goal((((frozenset((fact,)), frozenset()),),)) if reachable else FALSE
+        return self.atoms[fact]
 
     def _reachable(self, fact: int) -> bool:
         """Whether some action could add a fact, if nothing were ever taken away."""

@@ -1,6 +1,5 @@
 """Reads the text of a game's problem: objects, initial facts, goal. Strict: what it does not understand it refuses."""
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 from gigpo_jax.env_bridge.alfworld.facts import KINDS, PREDICATES
@@ -83,49 +82,51 @@ def _objects(text: str, path: str) -> dict[str, str]:
 
 def _init(text: str, kinds: dict[str, str], path: str) -> dict[str, dict[tuple[str, ...], None]]:
     """The facts; numeric ones (total-cost, distance) are skipped, negated ones only say what is not there."""
-    facts: dict[str, dict[tuple[str, ...], None]] = defaultdict(dict)
+    buckets: dict[str, dict[tuple[str, ...], None]] = {"(" + name: {} for name in PREDICATES}
     pieces = text.split(")")
     pieces.pop()  # what stands behind the section
     in_number = in_not = False
     for piece in pieces:
         words = piece.split()
-        if not words:  # closes (not ...) or the section
+        if words and words[0] == "(":
+            words[:2] = ["".join(words[:2])]
+        head = words[0] if words else ""
+        bucket = buckets.get(head)
+        if bucket is not None:
+            bucket[tuple(words[1:])] = None
+        elif not head:  # closes (not ...) or the section
             in_not = False
-        elif words[0][0] != "(":
+        elif head[0] != "(":
             if not in_number or len(words) != 1:
-                raise InputError(f"{path}: cannot read {words[0]!r} in (:init, a fact is (name thing ...)")
+                raise InputError(f"{path}: cannot read {head!r} in (:init, a fact is (name thing ...)")
             in_number = False
-        elif words[0] == "(=" or (words[0] == "(" and words[1:2] == ["="]):
+        elif head == "(=":
             in_number = True
-        elif words[0] == "(not" or words[:2] == ["(", "not"]:
+        elif head == "(not":
             in_not = True
         else:
-            if words[0] == "(":
-                words.pop(0)
-            else:
-                words[0] = words[0][1:]
-            facts[words[0]][tuple(words[1:])] = None
+            raise InputError(f"{path}: unknown fact {head} ...) in (:init; it is not of the ALFRED domain")
     if in_number or in_not:
         raise InputError(f"{path}: the (:init section of 'pddl_problem' is cut")
-    _check_facts(facts, kinds, path)
+    facts = {head[1:]: bucket for head, bucket in buckets.items() if bucket}
+    for name, tuples in facts.items():
+        _check_facts(name, tuples, kinds, path)
     return facts
 
 
-def _check_facts(facts: dict[str, dict[tuple[str, ...], None]], kinds: dict[str, str], path: str) -> None:
-    for name, tuples in facts.items():
-        signature = PREDICATES.get(name)
-        if signature is None:
-            raise InputError(f"{path}: unknown fact ({name} ...) in (:init; it is not of the ALFRED domain")
-        wanted = [None if kind == "any" else kind for kind in signature]
-        for arguments in tuples:
-            if len(arguments) != len(wanted):
-                raise InputError(f"{path}: ({name} {' '.join(arguments)}) needs {len(wanted)} argument(s)")
-            for argument, kind in zip(arguments, wanted):
-                found = kinds.get(argument)
-                if found is None:
-                    raise InputError(f"{path}: ({name} ...) names {argument!r}, which (:objects does not declare")
-                if kind is not None and found != kind:
-                    raise InputError(f"{path}: ({name} ...) needs a {kind}, but {argument!r} is a {found}")
+def _check_facts(name: str, tuples: dict[tuple[str, ...], None], kinds: dict[str, str], path: str) -> None:
+    """Refuses facts with too few or too many arguments, or of the wrong kinds."""
+    wanted = PREDICATES[name]
+    for arguments in tuples:
+        if len(arguments) != len(wanted):
+            raise InputError(f"{path}: ({name} {' '.join(arguments)}) needs {len(wanted)} argument(s)")
+    for kind, column in zip(wanted, zip(*tuples)):
+        for argument in set(column):
+            found = kinds.get(argument)
+            if found is None:
+                raise InputError(f"{path}: ({name} ...) names {argument!r}, which (:objects does not declare")
+            if found != kind and kind != "any":
+                raise InputError(f"{path}: ({name} ...) needs a {kind}, but {argument!r} is a {found}")
 
 
 def _expression(text: str, path: str) -> Expression:

@@ -21,7 +21,7 @@ _HASH_LINE = re.compile(r"^\s*#.*$", re.MULTILINE)
 _BLOCK = re.compile(r'grammar\s*::\s*"""(.*?)"""\s*;', re.DOTALL)
 _FIELD = re.compile(r'(template|feedback)\s*::\s*"([^"]*)"\s*;')
 # What the grammar's own text generator reads as markup: a phrase with it would not be shown as it is written.
-_MARKUP = re.compile(r"[;|<>\[\]#{}\\\t]")
+_MARKUP = re.compile(r"[;|<>\[\]#{}\\\x00-\x1f]")
 
 
 def digest(text: str) -> str:
