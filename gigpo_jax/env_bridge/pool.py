@@ -8,62 +8,23 @@ running event loop, and may be used by one loop after the other, from one thread
 
 import asyncio
 import logging
-import os
-import pathlib
 import selectors
-import socket
 import subprocess
 import sys
-import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from gigpo_jax.env_bridge import registry
+from gigpo_jax.env_bridge.process import Call, Lost, WorkerProcess, stop
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
-from gigpo_jax.env_bridge.worker import Setup, pack, unpack
+from gigpo_jax.env_bridge.worker import Setup
 from gigpo_jax.errors import InputError
 
 _LOG = logging.getLogger(__name__)
-_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
-_BOOT = (
-    "import sys; root, descriptor, parent = sys.argv[1:]; sys.path.insert(0, root); "
-    "from gigpo_jax.env_bridge.worker import main; main(int(descriptor), int(parent))"
-)
-_CLOSE_S = 3.0  # how long workers get to close their environments
 _STARTS = 3  # a worker that fails to start so often in a row is given up
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # parallelism is one process a worker
-
-
-@dataclass(eq=False)
-class _Call:
-    """A call that a worker has not answered yet; `started` (s, monotonic) is when it came to the front."""
-
-    number: int
-    what: str
-    limit_s: float
-    future: "asyncio.Future[Any] | None" = None
-    started: float | None = None
-    kind: str | None = None
-    value: Any = None
-
-
-@dataclass(eq=False)
-class _Worker:
-    """This side of a worker process."""
-
-    index: int
-    process: "subprocess.Popen[bytes]"
-    socket: socket.socket
-    ready: bool = False
-    writing: bool = False
-    failure: str | None = None
-    inbox: bytearray = field(default_factory=bytearray)
-    outbox: bytearray = field(default_factory=bytearray)
-    calls: deque[_Call] = field(default_factory=deque)
 
 
 class PooledEnv:
@@ -71,7 +32,7 @@ class PooledEnv:
 
     def __init__(self, pool: "EnvPool", index: int, slot: int) -> None:
         self._pool, self._index, self._slot = pool, index, slot
-        self._worker: _Worker | None = None
+        self._worker: WorkerProcess | None = None
 
     async def reset(self, task: Task) -> Observation:
         """Starts an episode.
@@ -138,20 +99,21 @@ class EnvPool:
         self.start_timeout_s, self.step_timeout_s = start_timeout_s, step_timeout_s
         self._setup = Setup(name, dict(options or {}), tuple(sys.path))
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._unsent: list[_Worker] = []
+        self._unsent: list[WorkerProcess] = []
         self._watch: asyncio.TimerHandle | None = None
         self._tasks: dict[str, list[Task]] = {}
-        self._number, self._up, self._closed = 0, False, False
+        self._up, self._closed = False, False
         self._failed_starts, self._given_up = [0] * workers, ""
         self._free = deque((index, slot) for slot in range(envs_per_worker) for index in range(workers))
         self._waiting: deque[asyncio.Future[tuple[int, int]]] = deque()
-        self._workers: list[_Worker] = []
+        self._workers: list[WorkerProcess] = []
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._finish = weakref.finalize(self, _stop, self._workers, self._processes)
+        self._finish = weakref.finalize(self, stop, self._workers, self._processes)
         try:
-            calls = [self._start(index) for index in range(workers)]
-            for call in calls:
-                self._wait(call)
+            for index in range(workers):
+                self._start(index)
+            for worker in self._workers:
+                self._wait(worker.start)
             self._up = True
         except BaseException:
             self.close()
@@ -177,7 +139,7 @@ class EnvPool:
         """
         if split not in self._tasks:
             self._raise_if_closed()
-            call = self._send(self._workers[0], "tasks", 0, split, self.start_timeout_s)
+            call = self._workers[0].call("tasks", 0, split, self.start_timeout_s)
             self._tasks[split] = self._wait(call)
         return self._tasks[split]
 
@@ -214,7 +176,8 @@ class EnvPool:
         """Ends every worker; whoever still waits gets an `EnvError`. May be called twice."""
         self._closed = True
         for worker in self._workers:
-            self._fail(worker, "the environment pool was closed")
+            self._detach(worker)
+            worker.fail("the environment pool was closed")
         self._wake_waiting(EnvError("the environment pool was closed"))
         if self._watch is not None:
             self._watch.cancel()
@@ -244,54 +207,23 @@ class EnvPool:
 
     # Calls
 
-    async def _ask(self, worker: _Worker, what: str, slot: int, argument: Any, limit_s: float) -> Any:
+    async def _ask(self, worker: WorkerProcess, what: str, slot: int, argument: Any, limit_s: float) -> Any:
+        """One call; it leaves at the end of this tick of the loop, with all others of the tick."""
         self._raise_if_closed()
         loop = self._attach()
         if worker.failure is not None:
             raise EnvError(worker.failure)
-        call = self._send(worker, what, slot, argument, limit_s, loop.create_future())
-        assert call.future is not None
-        return await call.future
+        future: asyncio.Future[Any] = loop.create_future()
+        worker.call(what, slot, argument, limit_s, future)
+        if not self._unsent:
+            loop.call_soon(self._flush_all)
+        self._unsent.append(worker)
+        if self._watch is None:
+            self._watch_later(loop)
+        return await future
 
-    def _send(
-        self,
-        worker: _Worker,
-        what: str,
-        slot: int,
-        argument: Any,
-        limit_s: float,
-        future: "asyncio.Future[Any] | None" = None,
-    ) -> _Call:
-        """Queues a call; in a loop it leaves at the end of this tick, with all others of the tick."""
-        self._number += 1
-        call = _Call(self._number, what, limit_s, future)
-        self._enqueue(worker, call, pack((call.number, what, slot, argument)))
-        if future is not None:
-            if not self._unsent:
-                future.get_loop().call_soon(self._flush_all)
-            self._unsent.append(worker)
-            if self._watch is None:
-                self._watch_later()
-        return call
-
-    def _enqueue(self, worker: _Worker, call: _Call, frame: bytes) -> None:
-        if not worker.calls:
-            call.started = time.monotonic()
-        worker.calls.append(call)
-        worker.outbox += frame
-
-    def _settle(self, call: _Call, kind: str, value: Any) -> None:
-        call.kind, call.value = kind, value
-        future = call.future
-        if future is None or future.done() or future.get_loop().is_closed():
-            return
-        if kind == "ok":
-            future.set_result(value)
-        else:
-            future.set_exception(EnvError(value))
-
-    def _wait(self, call: _Call) -> Any:
-        """Blocks until a call is answered, reading all sockets meanwhile."""
+    def _wait(self, call: Call) -> Any:
+        """Blocks until a call is answered, serving all workers meanwhile."""
         while call.kind is None:
             for worker in list(self._workers):
                 self._flush(worker)
@@ -314,10 +246,10 @@ class EnvPool:
         if self._closed:
             raise EnvError("the environment pool was closed")
 
-    # Sockets
+    # The event loop
 
     def _attach(self) -> asyncio.AbstractEventLoop:
-        """Reads from the loop that is running now."""
+        """Serves the workers from the loop that is running now."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             for worker in self._workers:
@@ -328,18 +260,18 @@ class EnvPool:
                 self._register(worker)
         return loop
 
-    def _register(self, worker: _Worker) -> None:
+    def _register(self, worker: WorkerProcess) -> None:
         if self._loop is not None and not self._loop.is_closed() and worker.failure is None:
             self._loop.add_reader(worker.socket, self._read, worker)
             self._write_later(worker)
 
-    def _detach(self, worker: _Worker) -> None:
+    def _detach(self, worker: WorkerProcess) -> None:
         if self._loop is not None and not self._loop.is_closed() and worker.socket.fileno() >= 0:
             self._loop.remove_reader(worker.socket)
             self._loop.remove_writer(worker.socket)
         worker.writing = False
 
-    def _write_later(self, worker: _Worker) -> None:
+    def _write_later(self, worker: WorkerProcess) -> None:
         """Asks the loop to go on sending when there is something left, and to stop when there is not."""
         wanted = bool(worker.outbox)
         if wanted == worker.writing or self._loop is None or self._loop.is_closed():
@@ -355,151 +287,71 @@ class EnvPool:
         for worker in dict.fromkeys(workers):
             self._flush(worker)
 
-    def _flush(self, worker: _Worker) -> None:
-        """Sends what the socket takes now; the rest when it takes more."""
-        if not worker.outbox or worker.failure is not None:
-            return
+    def _flush(self, worker: WorkerProcess) -> None:
         try:
-            sent = worker.socket.send(worker.outbox)
-            del worker.outbox[:sent]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._lose(worker, "died")
-            return
-        self._write_later(worker)
+            worker.flush()
+        except Lost as err:
+            self._replace(worker, str(err))
+        else:
+            if worker.failure is None:
+                self._write_later(worker)
 
-    def _read(self, worker: _Worker) -> None:
-        """Takes in whatever answers have come."""
-        if worker.failure is not None:
-            return
+    def _read(self, worker: WorkerProcess) -> None:
         try:
-            data = worker.socket.recv(1 << 20)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._lose(worker, "died")
-            return
-        worker.inbox += data
-        try:
-            answers = unpack(worker.inbox)
-        except Exception as err:  # a pickle of things that only the worker can import
-            self._lose(worker, f"sent an answer that cannot be read ({type(err).__name__}: {err})")
-            return
-        for number, kind, value in answers:
-            call = worker.calls.popleft()
-            assert call.number == number, "answers come in the order of the calls"
-            if worker.calls:
-                worker.calls[0].started = time.monotonic()
-            self._settle(call, kind, value)
-            if call.what == "start":
-                if kind != "ok":
-                    self._lose(worker, f"could not start: {value}")
-                    return
-                worker.ready, self._failed_starts[worker.index] = True, 0
+            worker.receive()
+        except Lost as err:
+            self._replace(worker, str(err))
+
+    def _watch_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        delay = min(0.5, self.step_timeout_s / 4, self.start_timeout_s / 4)
+        self._watch = loop.call_later(delay, self._on_watch, loop)
+
+    def _on_watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._watch = None
+        self._check_limits()
+        if any(worker.calls for worker in self._workers) and not self._closed:
+            self._watch_later(loop)
+
+    def _check_limits(self) -> None:
+        for worker in list(self._workers):
+            try:
+                worker.check_limit()
+            except Lost as err:
+                self._replace(worker, str(err))
 
     # Processes
 
-    def _start(self, index: int) -> _Call:
-        """Starts a worker in a place; its setup is its first call."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        threads = {name: os.environ.get(name, "1") for name in _THREADS}
-        command = [sys.executable, "-P", "-c", _BOOT, _ROOT, str(theirs.fileno()), str(os.getpid())]
-        with theirs:
-            process = subprocess.Popen(
-                command,
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env={**os.environ, **threads},
-                process_group=0,  # out of reach of a terminal's Ctrl-C
-            )
-        self._processes[:] = [old for old in self._processes if old.poll() is None] + [process]
-        worker = _Worker(index, process, ours)
+    def _start(self, index: int) -> None:
+        """Starts a worker in a place."""
+        worker = WorkerProcess(index, self._setup, self.start_timeout_s)
+        self._processes[:] = [old for old in self._processes if old.poll() is None] + [worker.process]
         if index < len(self._workers):
             self._workers[index] = worker
         else:
             self._workers.append(worker)
-        call = _Call(0, "start", self.start_timeout_s)
-        self._enqueue(worker, call, pack(self._setup))
-        self._flush(worker)
         self._register(worker)
-        return call
+        self._flush(worker)
 
-    def _fail(self, worker: _Worker, reason: str) -> None:
-        """Marks a worker as lost and fails its calls."""
-        if worker.failure is None:
-            worker.failure = reason
-            self._detach(worker)
-            worker.socket.close()
-            while worker.calls:
-                self._settle(worker.calls.popleft(), "error", reason)
-
-    def _lose(self, worker: _Worker, how: str) -> None:
-        """Replaces a worker that cannot be used any more."""
+    def _replace(self, worker: WorkerProcess, how: str) -> None:
+        """Puts a new worker in the place of one that cannot be used any more."""
         if worker.failure is not None:
             return
+        index = worker.index
         doing = f" ({worker.calls[0].what})" if worker.calls else ""
-        if how == "died":
-            try:
-                how = f"died with status {worker.process.wait(timeout=1.0)}"
-            except subprocess.TimeoutExpired:
-                how = "closed its socket"
+        reason = f"environment worker {index} (process {worker.process.pid}) {how}{doing}"
         worker.process.kill()
-        reason = f"environment worker {worker.index} (process {worker.process.pid}) {how}{doing}"
-        self._fail(worker, reason)
+        self._detach(worker)
+        worker.fail(reason)
         if self._closed or not self._up:
             return  # the constructor reports it
-        index = worker.index
-        self._failed_starts[index] += not worker.ready
-        if self._failed_starts[index] >= _STARTS:
-            self._given_up = reason
-            _LOG.error("%s; it is given up after %d failed starts", reason, _STARTS)
-            self._free = deque(place for place in self._free if place[0] != index)
-            if self._all_given_up():
-                self._wake_waiting(EnvError(f"no environment worker is left: {reason}"))
+        self._failed_starts[index] = 0 if worker.ready else self._failed_starts[index] + 1
+        if self._failed_starts[index] < _STARTS:
+            _LOG.warning("%s; a new one takes its place", reason)
+            self.replaced += 1
+            self._start(index)
             return
-        _LOG.warning("%s; a new one takes its place", reason)
-        self.replaced += 1
-        self._start(index)
-
-    # Limits
-
-    def _watch_later(self) -> None:
-        assert self._loop is not None
-        delay = min(0.5, self.step_timeout_s / 4, self.start_timeout_s / 4)
-        self._watch = self._loop.call_later(delay, self._on_watch)
-
-    def _on_watch(self) -> None:
-        self._watch = None
-        self._check_limits()
-        if any(worker.calls for worker in self._workers) and not self._closed:
-            self._watch_later()
-
-    def _check_limits(self) -> None:
-        """Replaces workers that are over their limit; what came while this process was busy is read first."""
-        for worker in list(self._workers):
-            while worker.failure is None and worker.calls:
-                waiting = len(worker.calls)
-                self._read(worker)
-                if len(worker.calls) == waiting:
-                    break
-            call = worker.calls[0] if worker.calls else None
-            if call is not None and call.started is not None and time.monotonic() - call.started > call.limit_s:
-                self._lose(worker, f"gave no answer within {call.limit_s:g} s")
-
-
-def _stop(workers: list[_Worker], processes: "list[subprocess.Popen[bytes]]") -> None:
-    """Closes the sockets, waits for the processes and kills those that stay."""
-    for worker in workers:
-        worker.socket.close()
-    deadline = time.monotonic() + _CLOSE_S
-    for process in processes:
-        try:
-            process.wait(timeout=max(deadline - time.monotonic(), 0.01))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(timeout=_CLOSE_S)
+        _LOG.error("%s; it is given up after %d failed starts", reason, _STARTS)
+        self._given_up = reason
+        self._free = deque(place for place in self._free if place[0] != index)
+        if self._all_given_up():
+            self._wake_waiting(EnvError(f"no environment worker is left: {reason}"))

@@ -1,0 +1,203 @@
+"""This side of one worker process: starts it, sends calls, takes answers. What to do when it fails is the pool's."""
+
+import asyncio
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gigpo_jax.env_bridge.types import EnvError
+from gigpo_jax.env_bridge.worker import Setup, pack, unpack
+
+_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
+_BOOT = (
+    "import sys; root, descriptor, parent = sys.argv[1:]; sys.path.insert(0, root); "
+    "from gigpo_jax.env_bridge.worker import main; main(int(descriptor), int(parent))"
+)
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # parallelism is one process a worker
+_CLOSE_S = 3.0  # how long workers get to close their environments
+
+
+class Lost(Exception):
+    """The worker cannot be used any more; the text says what it did."""
+
+
+@dataclass(eq=False)
+class Call:
+    """A call to a worker.
+
+    Attributes:
+      number: answers come in the order of the numbers.
+      what: "start", "tasks", "reset" or "step".
+      limit_s: how long it may take, s.
+      future: whom to tell; None if somebody polls `kind`.
+      started: when it came to the front of its worker's queue, s on the monotonic clock.
+      kind: "ok", "input" or "error" once there is an answer.
+      value: the answer, or the text of the error.
+    """
+
+    number: int
+    what: str
+    limit_s: float
+    future: "asyncio.Future[Any] | None" = None
+    started: float | None = None
+    kind: str | None = None
+    value: Any = None
+
+    def settle(self, kind: str, value: Any) -> None:
+        """Notes the answer and tells whoever waits."""
+        self.kind, self.value = kind, value
+        if self.future is None or self.future.done() or self.future.get_loop().is_closed():
+            return
+        if kind == "ok":
+            self.future.set_result(value)
+        else:
+            self.future.set_exception(EnvError(value))
+
+
+class WorkerProcess:
+    """A worker: a fresh interpreter at the other end of a socket.
+
+    Attributes:
+      index: its place in the pool.
+      ready: whether it has built its first environment.
+      failure: why it is not used any more; None while it is.
+      calls: what it has not answered yet, in order.
+      outbox: what the socket has not taken yet.
+      writing: whether the event loop was asked to say when the socket takes more.
+    """
+
+    def __init__(self, index: int, setup: Setup, start_timeout_s: float) -> None:
+        """Starts the process; `ready` comes later."""
+        self.index, self.ready, self.writing = index, False, False
+        self.failure: str | None = None
+        self.calls: deque[Call] = deque()
+        self.outbox = bytearray()
+        self._inbox = bytearray()
+        self._number = 0
+        self.socket, theirs = socket.socketpair()
+        self.socket.setblocking(False)
+        threads = {name: os.environ.get(name, "1") for name in _THREADS}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOT, _ROOT, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, **threads},
+                process_group=0,  # out of reach of a terminal's Ctrl-C
+            )
+        self.start = Call(0, "start", start_timeout_s)
+        self._enqueue(self.start, pack(setup))
+
+    def call(
+        self, what: str, slot: int, argument: Any, limit_s: float, future: "asyncio.Future[Any] | None" = None
+    ) -> Call:
+        """Queues a call; `flush` sends it."""
+        self._number += 1
+        call = Call(self._number, what, limit_s, future)
+        self._enqueue(call, pack((call.number, what, slot, argument)))
+        return call
+
+    def _enqueue(self, call: Call, frame: bytes) -> None:
+        if not self.calls:
+            call.started = time.monotonic()
+        self.calls.append(call)
+        self.outbox += frame
+
+    def flush(self) -> None:
+        """Sends as much as the socket takes without waiting.
+
+        Raises:
+          Lost: the process has gone.
+        """
+        if self.failure is not None or not self.outbox:
+            return
+        try:
+            sent = self.socket.send(self.outbox)
+        except BlockingIOError:
+            return
+        except OSError as err:
+            raise Lost(self._ending()) from err
+        del self.outbox[:sent]
+
+    def receive(self) -> None:
+        """Settles the calls whose answers have come, without waiting.
+
+        Raises:
+          Lost: the process has gone, could not start, or sent what cannot be read.
+        """
+        if self.failure is not None:
+            return
+        try:
+            data = self.socket.recv(1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            raise Lost(self._ending())
+        self._inbox += data
+        try:
+            answers = unpack(self._inbox)
+        except Exception as err:  # a pickle of things that only the worker can import
+            raise Lost(f"sent an answer that cannot be read ({type(err).__name__}: {err})") from err
+        for number, kind, value in answers:
+            call = self.calls.popleft()
+            assert call.number == number, "answers come in the order of the calls"
+            if self.calls:
+                self.calls[0].started = time.monotonic()
+            call.settle(kind, value)
+            if call is self.start:
+                if kind != "ok":
+                    raise Lost(f"could not start: {value}")
+                self.ready = True
+
+    def check_limit(self) -> None:
+        """Looks whether the call in front has taken too long; what has come meanwhile is read first.
+
+        Raises:
+          Lost: it has; or as `receive`.
+        """
+        while self.failure is None and self.calls:
+            waiting = len(self.calls)
+            self.receive()
+            if len(self.calls) == waiting:
+                break
+        if self.calls:
+            call = self.calls[0]
+            if call.started is not None and time.monotonic() - call.started > call.limit_s:
+                raise Lost(f"gave no answer within {call.limit_s:g} s")
+
+    def _ending(self) -> str:
+        try:
+            return f"died with status {self.process.wait(timeout=1.0)}"
+        except subprocess.TimeoutExpired:
+            return "closed its socket"
+
+    def fail(self, reason: str) -> None:
+        """Ends the use of the worker and fails its calls; the process itself ends when it sees the closed socket."""
+        if self.failure is None:
+            self.failure = reason
+            self.socket.close()
+            while self.calls:
+                self.calls.popleft().settle("error", reason)
+
+
+def stop(workers: Iterable[WorkerProcess], processes: "Iterable[subprocess.Popen[bytes]]") -> None:
+    """Closes the sockets, waits for the processes and kills those that stay."""
+    for worker in workers:
+        worker.socket.close()
+    deadline = time.monotonic() + _CLOSE_S
+    for process in processes:
+        try:
+            process.wait(timeout=max(deadline - time.monotonic(), 0.01))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout=_CLOSE_S)

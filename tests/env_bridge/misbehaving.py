@@ -1,0 +1,137 @@
+"""The example with one promise broken in each class; the conformance kit has to find every one."""
+
+import dataclasses
+import itertools
+import os
+import random
+import sys
+import threading
+import time
+import types
+from collections.abc import Sequence
+
+from gigpo_jax.env_bridge.example.env import TreasureEnv
+from gigpo_jax.env_bridge.types import Observation, StepResult, Task
+
+
+class ShuffledTasks(TreasureEnv):
+    def tasks(self, split: str) -> Sequence[Task]:
+        tasks = list(super().tasks(split))
+        random.shuffle(tasks)
+        return tasks
+
+
+class RepeatedIds(TreasureEnv):
+    def tasks(self, split: str) -> Sequence[Task]:
+        return [*super().tasks(split), *super().tasks(split)]
+
+
+class NoTasks(TreasureEnv):
+    def tasks(self, split: str) -> Sequence[Task]:
+        return []
+
+
+class RaisesOnBadActions(TreasureEnv):
+    def step(self, action: str) -> StepResult:
+        return super().step(action.encode("ascii").decode())
+
+
+class RememberingTreasure(TreasureEnv):
+    """What was open stays open after `reset`."""
+
+    def reset(self, task: Task) -> Observation:
+        opened = self._open
+        super().reset(task)
+        self._open = opened
+        return self._observe("You stand before the drawers.")
+
+
+class SharedDrawers(TreasureEnv):
+    """All objects see the drawer that any of them opened last."""
+
+    opened = 0
+
+    def step(self, action: str) -> StepResult:
+        self._open = SharedDrawers.opened
+        result = super().step(action)
+        SharedDrawers.opened = self._open
+        return result
+
+    def reset(self, task: Task) -> Observation:
+        SharedDrawers.opened = 0
+        return super().reset(task)
+
+
+class HashedAnchors(TreasureEnv):
+    """Python's own hash of text differs from one process to the next."""
+
+    def _observe(self, text: str) -> Observation:
+        return dataclasses.replace(super()._observe(text), anchor=str(hash(text)))
+
+
+class SetOrder(TreasureEnv):
+    def _observe(self, text: str) -> Observation:
+        observation = super()._observe(text)
+        return dataclasses.replace(observation, admissible=tuple(set(observation.admissible or ())))
+
+
+class CountsEpisodes(TreasureEnv):
+    numbers = itertools.count()
+
+    def reset(self, task: Task) -> Observation:
+        observation = super().reset(task)
+        return dataclasses.replace(observation, text=f"Episode {next(self.numbers)}")
+
+
+class NoScore(TreasureEnv):
+    def step(self, action: str) -> StepResult:
+        return dataclasses.replace(super().step(action), info={"won": False})
+
+
+class ListOfActions(TreasureEnv):
+    def _observe(self, text: str) -> Observation:
+        return dataclasses.replace(super()._observe(text), admissible=["look"])  # type: ignore[arg-type]
+
+
+class EndlessReward(TreasureEnv):
+    def step(self, action: str) -> StepResult:
+        return dataclasses.replace(super().step(action), reward=float("inf"))
+
+
+class ChangingTask(TreasureEnv):
+    def step(self, action: str) -> StepResult:
+        result = super().step(action)
+        return dataclasses.replace(result, observation=dataclasses.replace(result.observation, task=action))
+
+
+class LeavesThreads(TreasureEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+class LeavesFiles(TreasureEnv):
+    def reset(self, task: Task) -> Observation:
+        os.open(os.devnull, os.O_RDONLY)
+        return super().reset(task)
+
+
+class ImportsJax(TreasureEnv):
+    def reset(self, task: Task) -> Observation:
+        sys.modules.setdefault("jax", types.ModuleType("jax"))
+        return super().reset(task)
+
+
+class Slow(TreasureEnv):
+    def step(self, action: str) -> StepResult:
+        time.sleep(0.3)
+        return super().step(action)
+
+
+class ClosesOnce(TreasureEnv):
+    _closed = False
+
+    def close(self) -> None:
+        if self._closed:
+            raise RuntimeError("closed already")
+        self._closed = True

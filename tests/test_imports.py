@@ -1,0 +1,154 @@
+"""Imports run downwards only, and environment workers never see jax."""
+
+import ast
+import functools
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).parents[1] / "gigpo_jax"
+LIGHT = ("errors", "env_bridge", "trajectory")  # these must not need jax
+
+
+@functools.cache
+def modules() -> dict[str, pathlib.Path]:
+    """Dotted name below the package -> file."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+@functools.cache
+def imports_of(name: str, *, everywhere: bool) -> frozenset[str]:
+    """Absolute names of the modules that a module imports: at its top, or in functions too."""
+    path = modules()[name]
+    tree = ast.parse(path.read_text())
+    found: set[str] = set()
+    for node in ast.walk(tree) if everywhere else _top_level(tree.body):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = ["gigpo_jax", *name.split(".")][: None if path.name == "__init__.py" else -1]
+                base = ".".join([*package[: len(package) - node.level + 1], *([base] if base else [])])
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                found.add(inner if inner.removeprefix("gigpo_jax.") in modules() else base)
+    return frozenset(found)
+
+
+def _top_level(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements that run on import, those in `if` and `try` included; not what is for type checkers."""
+    found = []
+    for node in body:
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            continue
+        found.append(node)
+        for inner in ("body", "orelse", "finalbody"):
+            if isinstance(node, (ast.If, ast.Try, ast.With)):
+                found += _top_level(getattr(node, inner, []))
+    return found
+
+
+def our_imports(name: str, *, everywhere: bool = True) -> set[str]:
+    """The project's own modules that a module imports, below the package."""
+    found = {other.removeprefix("gigpo_jax.") for other in imports_of(name, everywhere=everywhere)}
+    return {other for other in found if other in modules()} - {name}
+
+
+def folder(name: str) -> str:
+    return name.partition(".")[0]
+
+
+# What a folder may import of ours, beside itself. Everything else may import anything that is not above it.
+ALLOWED = {
+    "errors": set(),
+    "env_bridge": {"errors"},
+    "rl": {"errors", "batching"},  # batching for the type of what an update takes
+    "models": {"errors"},
+    "sampling": {"errors", "models"},
+    "partition": {"errors"},
+    "trajectory": {"errors", "env_bridge"},
+    "rollout": {"errors", "env_bridge", "sampling", "trajectory"},
+}
+
+
+def test_the_packages_at_the_bottom_import_only_what_they_may() -> None:
+    broken = [
+        f"{name} imports {other}"
+        for name in modules()
+        if folder(name) in ALLOWED
+        for other in our_imports(name)
+        if folder(other) not in ALLOWED[folder(name)] | {folder(name), ""}
+    ]
+    assert not broken
+
+
+def test_nothing_imports_what_stands_above_it() -> None:
+    """main -> train -> the rest: the loop is imported by the program alone, the program by nobody."""
+    above = {"main": set(), "train": {"main"}}
+    broken = [
+        f"{name} imports {other}"
+        for name in modules()
+        for other in our_imports(name)
+        if other in above and name not in above[other]
+    ]
+    assert not broken
+
+
+def test_there_are_no_import_cycles() -> None:
+    graph = {name: our_imports(name, everywhere=False) for name in modules()}
+    state: dict[str, str] = {}
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert state.get(name) != "open", " -> ".join((*trail[trail.index(name) :], name))
+        if name not in state:
+            state[name] = "open"
+            for other in sorted(graph[name]):
+                visit(other, (*trail, name))
+            state[name] = "done"
+
+    for name in sorted(graph):
+        visit(name, ())
+
+
+def test_env_bridge_needs_the_standard_library_and_numpy_alone() -> None:
+    """On import; a function may import what an option of its needs, but never jax."""
+    allowed = set(sys.stdlib_module_names) | {"numpy", "gigpo_jax"}
+    for name in modules():
+        if folder(name) in LIGHT:
+            top = {found.partition(".")[0] for found in imports_of(name, everywhere=False)}
+            assert top <= allowed, f"{name} imports {sorted(top - allowed)}"
+            anywhere = {found.partition(".")[0] for found in imports_of(name, everywhere=True)}
+            assert not anywhere & {"jax", "jaxlib", "flax", "optax", "orbax"}, name
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    assert not imports_of("", everywhere=True)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import gigpo_jax.env_bridge.registry, gigpo_jax.env_bridge.pool, gigpo_jax.env_bridge.worker",
+        "import gigpo_jax.env_bridge.alfworld.env, gigpo_jax.env_bridge.alfworld.generate",
+        "import gigpo_jax.env_bridge.alfworld.expert, gigpo_jax.env_bridge.conformance, gigpo_jax.trajectory",
+        "import gigpo_jax.rollout, gigpo_jax.models.tokenizer",
+    ],
+)
+def test_a_fresh_process_has_no_jax_after(statement: str) -> None:
+    check = "import sys; print(sorted({'jax', 'jaxlib', 'flax', 'torch', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{statement}; {check}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=PACKAGE.parent,
+    )
+    assert done.stdout.strip() == "[]"
