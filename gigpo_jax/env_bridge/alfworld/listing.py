@@ -20,7 +20,7 @@ GAME_FILE = "game.tw-pddl"
 TRAJ_FILE = "traj_data.json"
 _LOG = logging.getLogger(__name__)
 _TAIL = 16384  # bytes; a walkthrough of 300 commands fits
-_SOLVABLE = re.compile(rb'(?<!\\)"solvable"\s*:\s*(true|false|null)')
+_SOLVABLE = re.compile(rb'"solvable"\s*:\s*(true|false|null)')
 _GET = (
     "generate games with: python -m gigpo_jax.env_bridge.alfworld.generate --out {data} --split {split} --games 1000;"
     " or get the genuine ones with alfworld-download and use data=$ALFWORLD_DATA/json_2.1.1"
@@ -52,51 +52,53 @@ def data_folder(data: str | os.PathLike) -> Path:
     return folder
 
 
-def _solvable(path: Path) -> bool | None:
+def _solvable(path: str) -> bool | None:
     """What a game file says about itself; None if it does not say.
 
     Raises:
       InputError: the file is broken.
     """
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL))
-            found = _SOLVABLE.findall(file.read())
-        if not found:
-            answer = json.loads(path.read_text(encoding="utf-8")).get("solvable")
+        with open(path, "rb", buffering=0) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            tail = file.read()
+        # A quote inside a JSON text has a backslash before it, so this finds keys only.
+        start = tail.rfind(b'"solvable"')
+        found = _SOLVABLE.match(tail, start) if start > 0 and tail[start - 1 : start] != b"\\" else None
+        if found is None:
+            with open(path, encoding="utf-8") as text:
+                answer = json.load(text).get("solvable")
             return answer if isinstance(answer, bool) else None
     except OSError as err:
         raise InputError(f"{path}: cannot read it ({err.strerror})") from err
     except (ValueError, AttributeError) as err:
         raise InputError(f"{path}: not a complete game file; delete its folder or make it anew") from err
-    return {b"true": True, b"false": False, b"null": None}[found[-1]]
+    return {b"true": True, b"false": False, b"null": None}[found.group(1)]
 
 
-def _task_type(folder: Path, name: str) -> str:
+def _task_type(folder: str, name: str) -> str:
     """The task type by the folder's name, or else by its traj_data.json; "" if neither tells."""
-    for kind in TASK_TYPES:
-        if name.startswith(f"{kind}-"):
-            return kind
+    if (kind := name.partition("-")[0]) in TASK_TYPES:
+        return kind
     try:
-        told = json.loads((folder / TRAJ_FILE).read_text(encoding="utf-8")).get("task_type", "")
+        with open(os.path.join(folder, TRAJ_FILE), encoding="utf-8") as file:
+            told = json.load(file).get("task_type", "")
     except (OSError, ValueError, AttributeError):
         return ""
     return told if told in TASK_TYPES else ""
 
 
-def _look_at(data: Path, folder: Path, files: list[str]) -> tuple[str, str]:
-    """The task type of a game's folder, or "" and why it is skipped."""
-    relative = folder.relative_to(data)
+def _look_at(folder: str, name: str, files: list[str]) -> tuple[str, str]:
+    """The task type of a game's folder, or "" and why it is skipped; `name` is its path in the data folder."""
     for word in ("movable", "Sliced"):
-        if word in relative.as_posix():
+        if word in name:
             return "", f"{word} in its path: the games do not support that"
-    kind = _task_type(folder, next((part for part in relative.parts[1:-1]), folder.name))
+    kind = _task_type(folder, name.split("/")[1] if "/" in name else name)
     if not kind:
         return "", "its task type is none of the six"
     if GAME_FILE not in files:
         return "", f"no {GAME_FILE} in it"
-    solvable = _solvable(folder / GAME_FILE)
+    solvable = _solvable(os.path.join(folder, GAME_FILE))
     if solvable is not True:
         return "", "marked unsolvable" if solvable is False else "not marked as solvable"
     return kind, ""
@@ -120,13 +122,13 @@ def list_games(data: Path, split: str) -> tuple[tuple[Task, ...], tuple[Skipped,
             + _GET.format(data=data, split=split or "train")
         )
     tasks, skipped = [], []
+    base = os.fspath(data)
     for where, folders, files in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
         if GAME_FILE not in files and TRAJ_FILE not in files:
             continue
-        folder = Path(where)
-        name = folder.relative_to(data).as_posix()
-        kind, reason = _look_at(data, folder, files)
+        name = where[len(base) :].replace(os.sep, "/").lstrip("/")
+        kind, reason = _look_at(where, name, files)
         if kind:
             tasks.append(Task(name, kind, split, f"{name}/{GAME_FILE}"))
         else:

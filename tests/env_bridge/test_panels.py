@@ -1,0 +1,57 @@
+"""Frozen panels of any environment: written, read, checked."""
+
+import json
+
+import pytest
+
+from gigpo_jax.env_bridge import registry
+from gigpo_jax.env_bridge.panels import check_panel, freeze_panel, read_panel, write_panel
+from gigpo_jax.errors import InputError
+
+
+def test_a_panel_comes_back_as_it_was_written(tmp_path):
+    env = registry.make("example", games=5)
+    panel = freeze_panel("five", "example", env, "test", made_from={"games": 5})
+    write_panel(tmp_path / "five.json", panel)
+    found = read_panel(tmp_path / "five.json")
+    assert (found, found.sha256) == (panel, panel.sha256)
+    assert found.ids == tuple(f"test/{number:04d}" for number in range(5))
+    assert check_panel(found, env) == tuple(env.tasks("test"))
+
+
+def test_a_panel_keeps_its_own_order_and_depends_on_it():
+    env = registry.make("example", games=5)
+    ids = ["test/0003", "test/0001"]
+    panel = freeze_panel("two", "example", env, "test", ids=ids)
+    assert [task.id for task in check_panel(panel, env)] == ids
+    assert panel.sha256 != freeze_panel("two", "example", env, "test", ids=ids[::-1]).sha256
+    with pytest.raises(InputError, match="no task 'test/0009'"):
+        freeze_panel("two", "example", env, "test", ids=["test/0009"])
+
+
+def test_tasks_that_are_missing_are_named():
+    panel = freeze_panel("five", "example", registry.make("example", games=5), "test")
+    with pytest.raises(InputError, match="panel=five: its task 'test/0004' is not in the data; is this the same data"):
+        check_panel(panel, registry.make("example", games=4))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("test/0002", "test/0007"), "changed by hand"),
+        (lambda text: text[:100], "not a panel"),
+        (lambda text: json.dumps({"name": "five"}), "not a panel"),
+        (lambda text: text.replace('"test/0002", ""', '"test/0002"'), "not a panel"),
+        (lambda text: "[]", "not a panel"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_its_path(change, message, tmp_path):
+    path = tmp_path / "five.json"
+    write_panel(path, freeze_panel("five", "example", registry.make("example", games=5), "test"))
+    path.write_text(change(path.read_text()))
+    with pytest.raises(InputError, match=message) as told:
+        read_panel(path)
+    assert str(path) in str(told.value)
+    assert "\n" not in str(told.value)
+    with pytest.raises(InputError, match="cannot read it"):
+        read_panel(tmp_path / "none.json")
