@@ -159,6 +159,7 @@ class Qwen2(nnx.Module):
             self.head = nnx.Param(_normal(rngs, (config.vocab_size, config.hidden_size), dtype))
 
 
+@functools.partial(jax.jit, static_argnames=("config", "dtype"))
 def init(config: Qwen2Config, key: jax.Array, dtype: Any = jnp.float32) -> Params:
     """Draws random parameters: matrices from a normal of deviation 0.02, biases 0, norm scales 1.
 

@@ -1,0 +1,341 @@
+"""Hugging Face safetensors <-> parameters, tensor by tensor and without torch.
+
+The stacked arrays of this project hold what a Hugging Face folder keeps layer by layer; linear layers are stored
+there as [out, in], here as [in, out]. Reading fills one shard of one stacked array at a time, writing holds one
+stacked array at a time, so neither needs the model twice in host memory.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.models import qwen2
+from gigpo_jax.models.hf_config import config_json, read_config
+from gigpo_jax.models.qwen2 import Params, Qwen2Config
+from gigpo_jax.models.tokenizer import Tokenizer, check_fits
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+_LINEAR = {
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "out": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+    "attention_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+}
+_TOP = {"embed": "model.embed_tokens.weight", "final_norm.scale": "model.norm.weight", "head": "lm_head.weight"}
+_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """One array of the parameters and the tensors of a folder it is made of.
+
+    Attributes:
+      path: its key in the tree, joined by dots.
+      shape: of the whole array.
+      names: tensors in the folder: one a layer for a stacked array, otherwise one.
+      stacked: whether the first axis counts layers.
+      transposed: whether a tensor is stored as [out, in].
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    stacked: bool
+    transposed: bool
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of each tensor in the folder."""
+        shape = self.shape[1:] if self.stacked else self.shape
+        return shape[::-1] if self.transposed else shape
+
+
+def load_hf(path: str | pathlib.Path, *, dtype: Any = jnp.float32, shardings: Any = None) -> tuple[Qwen2Config, Params]:
+    """Loads a model from a Hugging Face folder.
+
+    Args:
+      path: a folder with config.json and model.safetensors, or several safetensors files with their index.
+      dtype: the dtype to keep the parameters in, whatever the files have.
+      shardings: a tree like the parameters of `jax.sharding.Sharding`; every process reads the shards of its own
+        devices only. None puts everything on the default device.
+
+    Returns:
+      The configuration and the parameters.
+
+    Raises:
+      InputError: something is missing, broken or of another model; see `check_hf`.
+    """
+    folder = pathlib.Path(path)
+    config = read_config(folder)
+    files = _check_tensors(folder, config)
+    dtype = jnp.dtype(dtype)
+    leaves, tree = _leaves(config)
+    placed = [None] * len(leaves) if shardings is None else tree.flatten_up_to(shardings)
+    arrays = []
+    for leaf, sharding in zip(leaves, placed, strict=True):
+        sharding = sharding or jax.sharding.SingleDeviceSharding(jnp.zeros(()).device)
+        arrays.append(jax.make_array_from_callback(leaf.shape, sharding, _reader(leaf, files, dtype)))
+        arrays[-1].block_until_ready()  # its host copies must be gone before the next one is read
+    return config, jax.tree.unflatten(tree, arrays)
+
+
+def check_hf(path: str | pathlib.Path) -> Qwen2Config:
+    """Checks a folder without reading its weights: all files there, all tensors in them, of the right shapes.
+
+    Args:
+      path: the folder.
+
+    Returns:
+      The configuration.
+
+    Raises:
+      InputError: one line that names the folder or file and what to do.
+    """
+    config = read_config(path)
+    _check_tensors(pathlib.Path(path), config)
+    return config
+
+
+def save_hf(
+    path: str | pathlib.Path,
+    config: Qwen2Config,
+    params: Params,
+    *,
+    dtype: Any = None,
+    tokenizer: Tokenizer | None = None,
+    max_shard_bytes: int = 4_000_000_000,
+) -> None:
+    """Writes a folder that transformers, vLLM and `load_hf` read.
+
+    The folder appears complete or not at all; an earlier model of that name is replaced. With several processes all
+    must call this; the first one writes.
+
+    Args:
+      path: the folder to write.
+      config: the shape.
+      params: the parameters; sharded ones are gathered one array at a time.
+      dtype: dtype of the files; None keeps the parameters'.
+      tokenizer: written beside the weights, if given.
+      max_shard_bytes: a new file is begun rather than let one grow larger.
+
+    Raises:
+      InputError: the path cannot be written, holds something else, or the tokenizer does not fit.
+    """
+    folder = pathlib.Path(path)
+    dtype = np.dtype(params["embed"].dtype if dtype is None else dtype)
+    if dtype.name not in _DTYPES:
+        raise InputError(f"{folder}: cannot store dtype {dtype.name}; choose one of {', '.join(_DTYPES)}")
+    if tokenizer is not None:
+        check_fits(tokenizer, config.vocab_size, folder)
+    first = jax.process_index() == 0
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        if first:
+            _refuse_foreign_folder(folder)
+            temporary.mkdir(parents=True)
+        _write_weights(temporary if first else None, config, params, dtype, max_shard_bytes)
+        if first:
+            _write_small_files(temporary, config, dtype, tokenizer)
+            _replace(temporary, folder)
+    except OSError as err:
+        raise InputError(f"{folder}: cannot be written ({err.strerror}); choose another path or make room") from err
+    finally:
+        if first:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _leaves(config: Qwen2Config) -> tuple[list[_Leaf], Any]:
+    """Returns the arrays of the tree in its order, and the tree's structure."""
+    flat, tree = jax.tree_util.tree_flatten_with_path(qwen2.abstract_params(config))
+    leaves = []
+    for keys, abstract in flat:
+        path = [key.key for key in keys]
+        if path[0] == "layers":
+            suffix = f"{_LINEAR[path[1]]}.{'bias' if path[2] == 'bias' else 'weight'}"
+            names = tuple(f"model.layers.{layer}.{suffix}" for layer in range(config.num_layers))
+        else:
+            names = (_TOP[".".join(path)],)
+        leaves.append(_Leaf(".".join(path), abstract.shape, names, path[0] == "layers", path[-1] == "kernel"))
+    return leaves, tree
+
+
+def _reader(leaf: _Leaf, files: dict[str, pathlib.Path], dtype: np.dtype) -> Callable[[Any], np.ndarray]:
+    """Returns what `make_array_from_callback` asks for shards; replicas on this host are read once."""
+    read: dict[tuple, np.ndarray] = {}
+
+    def shard(index: tuple[slice, ...]) -> np.ndarray:
+        key = tuple(axis.indices(size) for axis, size in zip(index, leaf.shape, strict=True))
+        if key not in read:
+            read[key] = _read(leaf, files, dtype, tuple(slice(*axis) for axis in key))
+        return read[key]
+
+    return shard
+
+
+def _read(leaf: _Leaf, files: dict[str, pathlib.Path], dtype: np.dtype, index: tuple[slice, ...]) -> np.ndarray:
+    layers = range(len(leaf.names))[index[0]] if leaf.stacked else range(1)
+    inner = index[1:] if leaf.stacked else index
+    out = np.empty((len(layers), *(axis.stop - axis.start for axis in inner)), dtype)
+    for row, layer in zip(out, layers, strict=True):
+        name = leaf.names[layer]
+        with safetensors.safe_open(files[name], framework="np") as file:
+            part = file.get_slice(name)[inner[::-1] if leaf.transposed else inner]
+        row[...] = part.T if leaf.transposed else part
+    return out if leaf.stacked else out[0]
+
+
+def _check_tensors(folder: pathlib.Path, config: Qwen2Config) -> dict[str, pathlib.Path]:
+    """Returns where each tensor is; raises InputError if the set is not that of `config`."""
+    index = folder / INDEX
+    if index.is_file():
+        try:
+            listed = set(json.loads(index.read_text())["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError) as err:
+            raise InputError(f"{index}: broken index ({err!r}); download it again") from err
+        absent = sorted(name for name in listed if not (folder / name).is_file())
+        if absent:
+            raise InputError(
+                f"{folder}: {len(absent)} of {len(listed)} weight files are missing ({absent[0]}); download them again"
+            )
+        paths = [folder / name for name in sorted(listed)]
+    elif (folder / SINGLE).is_file():
+        paths = [folder / SINGLE]
+    else:
+        raise InputError(f"{folder}: neither {SINGLE} nor {INDEX} is there; download or convert to safetensors")
+    found = {name: (file, shape) for file in paths for name, shape in _shapes(file)}
+    expected = {name: leaf.stored_shape for leaf in _leaves(config)[0] for name in leaf.names}
+    for name, shape in expected.items():
+        if name not in found:
+            raise InputError(f"{folder}: tensor {name} is missing; the set of weights is incomplete, download it again")
+        if found[name][1] != shape:
+            raise InputError(
+                f"{found[name][0]}: {name} has shape {list(found[name][1])}, config.json asks for {list(shape)}; "
+                "use the config.json that belongs to these weights"
+            )
+    ignored = {"lm_head.weight"}  # some folders keep the tied head a second time
+    extra = sorted(name for name in found if name not in expected | dict.fromkeys(ignored) and "rotary_emb" not in name)
+    if extra:
+        raise InputError(
+            f"{folder}: {len(extra)} tensors do not belong to config.json's model ({extra[0]}); use its own"
+        )
+    return {name: found[name][0] for name in expected}
+
+
+def _shapes(file: pathlib.Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    try:
+        with safetensors.safe_open(file, framework="np") as opened:
+            for name in opened.keys():  # noqa: SIM118  (not a dict)
+                yield name, tuple(opened.get_slice(name).get_shape())
+    except (safetensors.SafetensorError, OSError) as err:
+        raise InputError(f"{file}: broken or cut short ({err}); download it again") from err
+
+
+def _write_weights(
+    folder: pathlib.Path | None, config: Qwen2Config, params: Params, dtype: np.dtype, max_shard_bytes: int
+) -> None:
+    """Writes the safetensors files; with `folder` None only takes part in gathering."""
+    leaves, tree = _leaves(config)
+    plan: list[list[tuple[str, tuple[int, ...]]]] = [[]]
+    room = max_shard_bytes
+    for leaf in leaves:
+        size = int(np.prod(leaf.stored_shape)) * dtype.itemsize
+        for name in leaf.names:
+            if size > room and plan[-1]:
+                plan.append([])
+                room = max_shard_bytes
+            plan[-1].append((name, leaf.stored_shape))
+            room -= size
+    names = (
+        [SINGLE] if len(plan) == 1 else [f"model-{i + 1:05}-of-{len(plan):05}.safetensors" for i in range(len(plan))]
+    )
+    tensors = _tensors(leaves, tree.flatten_up_to(params), dtype)
+    for file, tensors_of_file in zip(names, plan, strict=True):
+        if folder is None:
+            for _ in tensors_of_file:
+                next(tensors)
+        else:
+            _write_safetensors(folder / file, tensors_of_file, tensors, dtype)
+    if folder is not None and len(plan) > 1:
+        total = sum(int(np.prod(shape)) * dtype.itemsize for part in plan for _, shape in part)
+        weight_map = {name: file for file, part in zip(names, plan, strict=True) for name, _ in part}
+        content = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        (folder / INDEX).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def _tensors(leaves: list[_Leaf], arrays: list[jax.Array], dtype: np.dtype) -> Iterator[np.ndarray]:
+    for leaf, array in zip(leaves, arrays, strict=True):
+        whole = _to_host(array)
+        for layer in whole if leaf.stacked else whole[None]:
+            yield np.ascontiguousarray(layer.T if leaf.transposed else layer, dtype)
+
+
+def _to_host(array: jax.Array) -> np.ndarray:
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        from jax.experimental import multihost_utils
+
+        return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+    return np.asarray(array)
+
+
+def _write_safetensors(
+    file: pathlib.Path, names: list[tuple[str, tuple[int, ...]]], tensors: Iterator[np.ndarray], dtype: np.dtype
+) -> None:
+    """Writes one file (https://huggingface.co/docs/safetensors: 8 bytes of header length, JSON header, data)."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    start = 0
+    for name, shape in names:
+        end = start + int(np.prod(shape)) * dtype.itemsize
+        header[name] = {"dtype": _DTYPES[dtype.name], "shape": list(shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with file.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for _ in names:
+            out.write(next(tensors).reshape(-1).view(np.uint8).data)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _write_small_files(folder: pathlib.Path, config: Qwen2Config, dtype: np.dtype, tokenizer: Tokenizer | None) -> None:
+    eos = config.eos_token_id
+    stops = list(eos) if isinstance(eos, tuple) else [] if eos is None else [eos]
+    if tokenizer is not None:
+        tokenizer.save(folder)
+        stops = list(dict.fromkeys([*tokenizer.stop_token_ids, *stops]))
+    generation = {"bos_token_id": config.bos_token_id, "do_sample": True, "eos_token_id": stops or None}
+    for name, content in (("config.json", config_json(config, dtype.name)), ("generation_config.json", generation)):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _refuse_foreign_folder(folder: pathlib.Path) -> None:
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
+        raise InputError(f"{folder}: exists and is not a model; choose another path or remove it")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; choose another path")
+
+
+def _replace(temporary: pathlib.Path, folder: pathlib.Path) -> None:
+    """Puts a complete folder in place of an earlier one, which stays until the new one stands."""
+    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    if folder.is_dir():
+        folder.rename(old)
+    temporary.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)

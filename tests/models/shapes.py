@@ -1,0 +1,31 @@
+"""Small models of every kind, with biases and scales that are not their initial zeros and ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gigpo_jax.models import qwen2
+from gigpo_jax.models.qwen2 import Params, Qwen2Config
+
+# name -> (query heads, key/value heads, tied, theta, more); all heads are 8 wide and D = 8 H.
+SMALL: dict[str, Qwen2Config] = {
+    name: Qwen2Config(61, 8 * heads, 40, 3, heads, groups, 8, rope_theta=theta, tie_word_embeddings=tied, **more)
+    for name, (heads, groups, tied, theta, more) in {
+        "mha_tied": (4, 4, True, 1e6, {}),
+        "gqa2_untied": (4, 2, False, 1e4, {"rms_norm_eps": 1e-5}),
+        "gqa4_tied": (8, 2, True, 1e4, {"eos_token_id": (3, 5), "bos_token_id": 1}),
+        "gqa7_untied": (14, 2, False, 1e6, {"eos_token_id": 3}),
+        "mqa_tied": (4, 1, True, 1e6, {}),
+    }.items()
+}
+
+
+def random_params(config: Qwen2Config, seed: int = 0, dtype: jnp.dtype = jnp.float32) -> Params:
+    """Draws parameters that leave no term of the model without effect, with numpy: nothing to compile."""
+    rng = np.random.default_rng(seed)
+
+    def draw(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        mean = float(path[-1].key == "scale")
+        return jnp.asarray(rng.normal(mean, 0.2, leaf.shape).astype(np.float32).astype(dtype))
+
+    return jax.tree_util.tree_map_with_path(draw, qwen2.abstract_params(config))

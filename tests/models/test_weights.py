@@ -1,0 +1,198 @@
+"""Folders round-trip bit by bit, load in shards, and broken ones are refused in one line."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.models.qwen2 import Params
+from gigpo_jax.models.tokenizer import load_tokenizer, word_tokenizer
+from gigpo_jax.models.weights import INDEX, SINGLE, check_hf, load_hf, save_hf
+from tests.models.shapes import SMALL, random_params
+
+TIED, UNTIED = SMALL["gqa4_tied"], SMALL["gqa2_untied"]
+
+
+def assert_same(one: Params, two: Params) -> None:
+    assert jax.tree.structure(one) == jax.tree.structure(two)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("max_shard_bytes", [10**9, 20_000])
+@pytest.mark.parametrize("name", ["gqa4_tied", "gqa2_untied"])
+def test_saved_is_loaded_bit_by_bit(name: str, max_shard_bytes: int, dtype: jnp.dtype, tmp_path: pathlib.Path) -> None:
+    config, params = SMALL[name], random_params(SMALL[name], dtype=dtype)
+    folder = tmp_path / "deep" / "model"
+    save_hf(folder, config, params, max_shard_bytes=max_shard_bytes)
+    files = sorted(folder.glob("*.safetensors"))
+    assert (len(files) > 1) == (max_shard_bytes == 20_000) == (folder / INDEX).is_file()
+    if len(files) > 1:
+        assert max(file.stat().st_size for file in files) < 20_000 + 4_000  # and the header
+    loaded_config, loaded = load_hf(folder, dtype=dtype)
+    assert loaded_config == config
+    assert_same(loaded, params)
+    assert list((tmp_path / "deep").iterdir()) == [folder]
+
+
+def test_dtypes_are_converted_on_the_way(tmp_path: pathlib.Path) -> None:
+    params = random_params(TIED)
+    save_hf(tmp_path / "m", TIED, params, dtype=jnp.bfloat16)
+    assert json.loads((tmp_path / "m/config.json").read_text())["torch_dtype"] == "bfloat16"
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    assert_same(load_hf(tmp_path / "m", dtype=jnp.bfloat16)[1], rounded)
+    assert_same(load_hf(tmp_path / "m", dtype=jnp.float32)[1], jax.tree.map(lambda x: x.astype(jnp.float32), rounded))
+
+
+def test_files_are_proper_safetensors(tmp_path: pathlib.Path) -> None:
+    params = random_params(UNTIED)
+    save_hf(tmp_path / "m", UNTIED, params)
+    with safetensors.safe_open(tmp_path / "m" / SINGLE, framework="np") as file:
+        assert file.metadata() == {"format": "pt"}
+        up = file.get_tensor("model.layers.2.mlp.up_proj.weight")
+    np.testing.assert_array_equal(up, params["layers"]["up"]["kernel"][2].T)
+
+
+def test_saving_replaces_a_model_and_nothing_else(tmp_path: pathlib.Path) -> None:
+    one, two = random_params(TIED, 0), random_params(TIED, 1)
+    folder = tmp_path / "m"
+    save_hf(folder, TIED, one, max_shard_bytes=20_000)
+    save_hf(folder, TIED, two)
+    assert not (folder / INDEX).exists()
+    assert_same(load_hf(folder)[1], two)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "todo.txt").write_text("keep")
+    (tmp_path / "file").write_text("keep")
+    (tmp_path / "sealed").mkdir(mode=0o500)
+    for name, message in [("notes", "not a model"), ("file", "is a file"), ("file/m", "cannot be written")]:
+        with pytest.raises(InputError, match=message):
+            save_hf(tmp_path / name, TIED, two)
+    assert (tmp_path / "notes" / "todo.txt").read_text() == "keep"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "m", "notes", "sealed"]
+
+
+def test_tokenizer_and_stop_tokens_travel_with_the_weights(tmp_path: pathlib.Path) -> None:
+    words = word_tokenizer([])
+    with pytest.raises(InputError, match="embedding"):
+        save_hf(tmp_path / "m", TIED, random_params(TIED), tokenizer=words)
+    config = type(TIED)(**{**TIED.__dict__, "vocab_size": words.vocab_size})
+    save_hf(tmp_path / "m", config, random_params(config), tokenizer=words)
+    assert load_tokenizer(tmp_path / "m").stop_token_ids == (3, 5)
+    assert json.loads((tmp_path / "m/generation_config.json").read_text())["eos_token_id"] == [3, 5]
+
+
+SHARDED = """
+import sys, jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 8)
+from jax.sharding import NamedSharding, PartitionSpec
+from gigpo_jax.models import qwen2, weights
+config, params = weights.load_hf(sys.argv[1])
+mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
+rules = {"embed": "fsdp", "heads": "tensor", "kv_heads": "tensor", "mlp": "tensor"}
+named = lambda axes: NamedSharding(mesh, PartitionSpec(*(rules.get(axis) for axis in axes)))
+shardings = jax.tree.map(named, qwen2.logical_axes(config), is_leaf=lambda axes: isinstance(axes, tuple))
+_, sharded = weights.load_hf(sys.argv[1], shardings=shardings)
+for one, two, sharding in zip(*map(jax.tree.leaves, (params, sharded, shardings)), strict=True):
+    assert two.sharding == sharding and len(two.devices()) == 8
+    np.testing.assert_array_equal(one, two)
+kernel = sharded["layers"]["gate"]["kernel"]
+assert kernel.addressable_shards[0].data.size * 4 == kernel.size
+tokens = np.arange(24).reshape(2, 12)
+run = jax.jit(lambda params: qwen2.logits(config, params, tokens))
+np.testing.assert_allclose(run(params), run(sharded), atol=1e-5)
+weights.save_hf(sys.argv[2], config, sharded)
+print("equal")
+"""
+
+
+def test_loading_into_a_mesh_of_8_devices_equals_loading_whole(tmp_path: pathlib.Path) -> None:
+    save_hf(tmp_path / "m", UNTIED, random_params(UNTIED), max_shard_bytes=20_000)
+    command = [sys.executable, "-c", SHARDED, str(tmp_path / "m"), str(tmp_path / "again")]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert out.stdout.strip() == "equal", out.stderr
+    assert_same(load_hf(tmp_path / "again")[1], load_hf(tmp_path / "m")[1])
+
+
+def test_reading_a_shard_touches_only_its_part(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host memory: nothing larger than the largest stacked array is ever built."""
+    save_hf(tmp_path / "m", UNTIED, random_params(UNTIED))
+    sizes: list[int] = []
+    empty = np.empty
+
+    def counting(*args: object, **kw: object) -> np.ndarray:
+        sizes.append((array := empty(*args, **kw)).size)
+        return array
+
+    monkeypatch.setattr(np, "empty", counting)
+    _, params = load_hf(tmp_path / "m")
+    leaves = [leaf.size for leaf in jax.tree.leaves(params)]
+    assert max(sizes) == max(leaves)
+    assert sum(sizes) == sum(leaves)
+
+
+def edit(file: str, **changes: object) -> Callable[[pathlib.Path], None]:
+    def change(folder: pathlib.Path) -> None:
+        content = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(content | changes))
+
+    return change
+
+
+def cut(folder: pathlib.Path) -> None:
+    file = folder / "model-00002-of-00003.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+BROKEN: dict[str, tuple[Callable[[pathlib.Path], None], str]] = {
+    "folder": (shutil.rmtree, "no such model folder"),
+    "config": (lambda folder: (folder / "config.json").unlink(), "config.json: missing"),
+    "config cut": (lambda folder: (folder / "config.json").write_text("{"), "not valid JSON"),
+    "other model": (edit("config.json", model_type="llama"), "model_type='llama'"),
+    "yarn": (edit("config.json", rope_scaling={"type": "yarn", "factor": 4.0}), "rotary scaling 'yarn'"),
+    "yarn 5": (edit("config.json", rope_parameters={"rope_type": "yarn"}), "rotary scaling 'yarn'"),
+    "window": (edit("config.json", use_sliding_window=True), "use_sliding_window"),
+    "gelu": (edit("config.json", hidden_act="gelu"), "hidden_act='gelu'"),
+    "heads": (edit("config.json", num_key_value_heads=3), "num_kv_heads=3 must divide"),
+    "no width": (edit("config.json", hidden_size=None), "hidden_size=None"),
+    "no weights": (lambda folder: (folder / INDEX).unlink(), "neither model.safetensors nor"),
+    "half": (lambda folder: (folder / "model-00002-of-00003.safetensors").unlink(), "1 of 3 weight files are missing"),
+    "cut": (cut, "broken or cut short"),
+    "index": (lambda folder: (folder / INDEX).write_text("[]"), "broken index"),
+    "layers": (edit("config.json", num_hidden_layers=4), "tensor model.layers.3.* is missing"),
+    "fewer": (edit("config.json", num_hidden_layers=2), "tensors do not belong to config.json's model .model.layers.2"),
+    "shape": (edit("config.json", vocab_size=64), "has shape .61, 32., config.json asks for .64, 32."),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_folders_are_refused_in_one_line(case: str, tmp_path: pathlib.Path) -> None:
+    spoil, message = BROKEN[case]
+    folder = tmp_path / "m"
+    save_hf(folder, UNTIED, random_params(UNTIED), max_shard_bytes=44_000)
+    assert len(list(folder.glob("*.safetensors"))) == 3
+    assert check_hf(folder) == UNTIED
+    spoil(folder)
+    for use in (check_hf, load_hf):
+        with pytest.raises(InputError, match=message) as caught:
+            use(folder)
+        assert str(folder) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_second_copy_of_the_tied_head_is_ignored(tmp_path: pathlib.Path) -> None:
+    params = random_params(TIED)
+    untied = type(TIED)(**{**TIED.__dict__, "tie_word_embeddings": False})
+    save_hf(tmp_path / "m", untied, params | {"head": params["embed"]})
+    edit("config.json", tie_word_embeddings=True)(tmp_path / "m")
+    assert_same(load_hf(tmp_path / "m")[1], params)
