@@ -12,23 +12,22 @@ different size, as matrix products are tiled differently.
 
 import asyncio
 import collections
-import functools
 import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
 from gigpo_jax.sampling import slots as device
-from gigpo_jax.sampling.base import Completion, FinishReason, SamplingParams
+from gigpo_jax.sampling.base import Completion, SamplingParams
+from gigpo_jax.sampling.programs import Programs, difference, mesh_of
+from gigpo_jax.sampling.request import Request, Weights, resolve
 from gigpo_jax.sampling.stopping import Decoder, StopStrings
 
 GATHER_S = 0.001  # an idle engine waits this long for company, and again while more arrive
@@ -39,33 +38,10 @@ JOIN_LIMIT_S = 60.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, eq=False)
-class _Weights:
-    params: Any
-    version: int
-
-
-@dataclass(eq=False)
-class _Request:
-    """One reply in the making; touched by the engine's thread alone, but for `cancelled`."""
-
-    prompt: np.ndarray
-    params: SamplingParams
-    stop_ids: list[int]
-    watch: tuple[str, ...]
-    weights: _Weights
-    loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[Completion]"
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[np.ndarray] = field(default_factory=list)
-    cancelled: bool = False
-
-
 class JaxEngine:
     """Samples replies from a model in this process; see `sampling.base.Engine`.
 
     Attributes:
-      compile_count: programs compiled so far; constant after `warmup`.
       generated_tokens: tokens drawn and handed out so far.
       prefill_tokens: prompt tokens read so far, padding left out.
       prefill_padding: padding read beside them.
@@ -111,20 +87,22 @@ class JaxEngine:
         if slots < 1 or decode_steps < 1 or not self._rows or self._rows[0] < 1:
             raise InputError(f"slots={slots}, decode_steps={decode_steps}, prefill_rows={prefill_rows}: must be >= 1")
         self.config, self.slots, self.max_length = config, slots, max_length
-        self.compile_count = self.generated_tokens = self.prefill_tokens = self.prefill_padding = 0
-        self._decode_steps = decode_steps
-        self._dtype = jnp.dtype(dtype or params["embed"].dtype)
-        self._mesh = mesh or _mesh_of(params)
+        self.generated_tokens = self.prefill_tokens = self.prefill_padding = 0
+        self._programs = Programs(
+            config,
+            slots=slots,
+            max_length=max_length,
+            decode_steps=decode_steps,
+            dtype=dtype or params["embed"].dtype,
+            mesh=mesh or mesh_of(params),
+        )
         self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
-        self._programs: dict[tuple[int, int] | str, Any] = {}
-        self._newest = _Weights(params, version)
-        self._weights: _Weights | None = None
+        self._newest = Weights(params, version)
+        self._weights: Weights | None = None
         self._ready: Any = None
-        self._cache: Any = None
-        self._state: Any = None
-        self._slots: list[_Request | None] = [None] * slots
+        self._slots: list[Request | None] = [None] * slots
         self._keep = np.ones((slots,), np.int32)
-        self._waiting: collections.deque[_Request] = collections.deque()
+        self._waiting: collections.deque[Request] = collections.deque()
         self._wake = threading.Condition()
         self._device_lock = threading.Lock()
         self._closed = False
@@ -137,6 +115,11 @@ class JaxEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def compile_count(self) -> int:
+        """Programs compiled so far; constant after `warmup`."""
+        return self._programs.compile_count
+
     def warmup(self) -> None:
         """Compiles every program there is; without it each compiles when it is first needed."""
         with self._device_lock:
@@ -145,7 +128,7 @@ class JaxEngine:
                 for rows in self._rows:
                     nobody = np.zeros((rows, device.SETTINGS + device.STOP_IDS + length), np.int32)
                     nobody[:, 0] = self.slots
-                    self._admit(nobody)
+                    self._programs.admit(self._ready, nobody)
             self._advance(1)
 
     async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
@@ -187,11 +170,11 @@ class JaxEngine:
         Raises:
           ValueError: a tree of another structure, shape or dtype.
         """
-        here, there = _described(self._newest.params), _described(params)
-        if here != there:
-            raise ValueError(f"version {version}: parameters unlike those of the engine: {_difference(here, there)}")
+        unlike = difference(self._newest.params, params)
+        if unlike:
+            raise ValueError(f"version {version}: parameters unlike those of the engine: {unlike}")
         with self._wake:
-            self._newest = _Weights(params, version)
+            self._newest = Weights(params, version)
 
     def close(self) -> None:
         """Stops the thread and frees the cache; requests that still wait fail with a message. May be called twice."""
@@ -205,7 +188,7 @@ class JaxEngine:
 
     def _request(
         self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, loop: asyncio.AbstractEventLoop
-    ) -> _Request:
+    ) -> Request:
         prompt = np.asarray(tokens, np.int32)
         limit = min(self.max_length - params.max_tokens, self._buckets[-1])
         if prompt.ndim != 1 or not 1 <= prompt.size <= limit:
@@ -224,7 +207,7 @@ class JaxEngine:
         stop_ids = list(dict.fromkeys(stop_ids))
         if len(stop_ids) > device.STOP_IDS:
             raise InputError(f"stop_token_ids: {len(stop_ids)} ids; an engine takes at most {device.STOP_IDS}")
-        return _Request(prompt, params, stop_ids, params.stop_strings, self._newest, loop, loop.create_future())
+        return Request(prompt, params, stop_ids, self._newest, loop, loop.create_future())
 
     def _run(self) -> None:
         while True:
@@ -240,10 +223,10 @@ class JaxEngine:
             except Exception as err:  # whatever the device raises must reach those who wait
                 log.exception("the engine failed")
                 self._fail(f"the engine failed: {err}", err, everyone=False)
-                self._cache = self._state = None
+                self._programs.reset()
         self._fail("the engine was closed", None, everyone=True)
-        self._cache = self._state = self._ready = self._weights = None
-        self._programs.clear()
+        self._programs.reset()
+        self._ready = self._weights = None
 
     def _active(self) -> bool:
         return any(request is not None for request in self._slots)
@@ -266,30 +249,30 @@ class JaxEngine:
             return
         same = sum(request.weights is self._weights for request in tuple(self._waiting))
         target = max(1, min(same, self.slots // 8)) if same else self.slots + 1
-        out = self._advance(target)
-        self._collect(out)
+        self._collect(self._advance(target))
 
     def _read_prompts(self) -> None:
         """Reads as many waiting prompts as there are free slots, prompts of similar length together."""
-        groups: dict[int, list[_Request]] = {}
-        free = [slot for slot, request in enumerate(self._slots) if request is None]
-        for _ in range(len(free)):
+        groups: dict[int, list[int]] = {}
+        for slot in range(self.slots):
+            if self._slots[slot] is not None:
+                continue
             request = self._next()
             if request is None:
                 break
+            self._slots[slot], self._keep[slot] = request, 1
             bucket = next(length for length in self._buckets if length >= request.prompt.size)
-            groups.setdefault(bucket, []).append(request)
-        pending = []
-        for bucket, requests in sorted(groups.items()):
-            while requests:
-                size = next((rows for rows in self._rows if rows >= len(requests)), self._rows[-1])
-                batch, requests = requests[:size], requests[size:]
-                taken, free = free[: len(batch)], free[len(batch) :]
-                pending.append((taken, self._admit(self._packed(batch, taken, size, bucket))))
-        for taken, out in pending:
-            self._collect(np.asarray(out)[:, None], taken)
+            groups.setdefault(bucket, []).append(slot)
+        read = []
+        for bucket, taken in sorted(groups.items()):
+            while taken:
+                size = next((rows for rows in self._rows if rows >= len(taken)), self._rows[-1])
+                batch, taken = taken[:size], taken[size:]
+                read.append((batch, self._programs.admit(self._ready, self._packed(batch, size, bucket))))
+        for batch, out in read:
+            self._collect(np.asarray(out)[:, None], batch)
 
-    def _next(self) -> _Request | None:
+    def _next(self) -> Request | None:
         """The first waiting request that can start now; new weights wait until nobody uses the old ones."""
         while self._waiting:
             request = self._waiting[0]
@@ -302,14 +285,17 @@ class JaxEngine:
             self._waiting.popleft()
         return None
 
-    def _packed(self, batch: list[_Request], taken: list[int], size: int, bucket: int) -> np.ndarray:
+    def _packed(self, taken: list[int], size: int, bucket: int) -> np.ndarray:
         rows = np.zeros((size, device.SETTINGS + device.STOP_IDS + bucket), np.int32)
-        rows[:, 0] = self.slots
-        for row, request, slot in zip(rows, batch, taken):
+        rows[:, 0] = self.slots  # nobody's
+        tokens = 0
+        for row, slot in zip(rows, taken):
+            request = self._slots[slot]
+            assert request is not None
             device.pack_request(row, request.prompt, slot, request.params, request.stop_ids)
-            self._slots[slot], self._keep[slot] = request, 1
-            self.prefill_tokens += request.prompt.size
-        self.prefill_padding += size * bucket - sum(request.prompt.size for request in batch)
+            tokens += request.prompt.size
+        self.prefill_tokens += tokens
+        self.prefill_padding += size * bucket - tokens
         return rows
 
     def _collect(self, out: Any, taken: Sequence[int] | None = None) -> None:
@@ -317,33 +303,17 @@ class JaxEngine:
         tokens, bits = np.asarray(out)
         logprobs = bits.view(np.float32)
         counts = np.sum(tokens != device.NOTHING, axis=0).tolist()
-        done: dict[asyncio.AbstractEventLoop, list[tuple[_Request, Completion]]] = {}
+        done = []
         for column, slot in enumerate(range(self.slots) if taken is None else taken):
             request, count = self._slots[slot], counts[column]
             if request is None or not count:
                 continue
-            start = len(request.tokens)
-            request.tokens += tokens[:count, column].tolist()
-            request.logprobs.append(logprobs[:count, column])
-            reason, length = self._verdict(request, start)
-            if reason is not None:
+            completion = request.take(tokens[:count, column], logprobs[:count, column], self._stops)
+            if completion is not None:
                 self._release(slot)
-                done.setdefault(request.loop, []).append((request, _completion(request, reason, length)))
-                self.generated_tokens += length
-        for loop, replies in done.items():
-            _call(loop, functools.partial(_resolve, replies))
-
-    def _verdict(self, request: _Request, start: int) -> tuple[FinishReason | None, int]:
-        """Whether a request is finished, and with how many tokens."""
-        if request.watch and self._stops is not None:
-            end = self._stops.completed_at(request.tokens, start, request.watch)
-            if end is not None:
-                return "stop", end + 1
-        if request.tokens[-1] in request.stop_ids:
-            return "stop", len(request.tokens)
-        if len(request.tokens) >= request.params.max_tokens:
-            return "length", len(request.tokens)
-        return None, 0
+                self.generated_tokens += completion.tokens.size
+                done.append((request, completion))
+        resolve(done)
 
     def _release(self, slot: int) -> None:
         self._slots[slot] = None
@@ -359,97 +329,16 @@ class JaxEngine:
             elif not failed and self._waiting:
                 failed.append(self._waiting.popleft())
         for request in failed:
-            _call(request.loop, functools.partial(_reject, request, message, cause))
-
-    def _use(self, weights: _Weights) -> None:
-        if weights is self._weights:
-            return
-        self._weights = self._ready = None  # what is not used any more can be freed before more is made
-        params = weights.params
-        if any(leaf.dtype != self._dtype for leaf in jax.tree.leaves(params)):
-            params = self._program("cast", self._cast, params)(params)
-        self._weights, self._ready = weights, params
-
-    def _cast(self, params: Any) -> Any:
-        return jax.tree.map(lambda leaf: leaf.astype(self._dtype), params)
-
-    def _admit(self, rows: np.ndarray) -> jax.Array:
-        cache, state = self._device_state()
-        step = functools.partial(device.admit, functools.partial(qwen2.prefill, self.config))
-        program = self._program(rows.shape, step, self._ready, cache, state, rows)
-        self._cache, self._state, out = program(self._ready, cache, state, rows)
-        return out
+            request.reject(message, cause)
 
     def _advance(self, target: int) -> jax.Array:
-        cache, state = self._device_state()
-        control = np.concatenate([np.array([target], np.int32), self._keep])
-        step = functools.partial(device.advance, functools.partial(qwen2.decode, self.config), self._decode_steps)
-        program = self._program("advance", step, self._ready, cache, state, control)
-        self._cache, self._state, out = program(self._ready, cache, state, control)
-        return out
+        return self._programs.advance(self._ready, np.concatenate([np.array([target], np.int32), self._keep]))
 
-    def _device_state(self) -> tuple[Any, Any]:
-        if self._cache is None:
-            cache, state = self._shardings()
-            make = functools.partial(qwen2.init_cache, self.config, self.slots, self.max_length, self._dtype)
-            self._cache = self._program("cache", jax.jit(make, out_shardings=cache))()
-            self._state = self._program(
-                "slots", jax.jit(functools.partial(device.init_slots, self.slots), out_shardings=state)
-            )()
-        return self._cache, self._state
-
-    def _shardings(self) -> tuple[Any, Any]:
-        """Of the cache [L, S, G, C, K] and of everything else; None without a mesh."""
-        if self._mesh is None:
-            return None, None
-        split = dict(self._mesh.shape).get("tensor", 1)
-        heads = "tensor" if split > 1 and self.config.num_kv_heads % split == 0 else None
-        return (
-            NamedSharding(self._mesh, PartitionSpec(None, None, heads)),
-            NamedSharding(self._mesh, PartitionSpec()),
-        )
-
-    def _program(self, name: Any, function: Any, *args: Any) -> Any:
-        """Returns the compiled program of that name; compiles it, once."""
-        if name not in self._programs:
-            if args[1:]:  # a step: cache and slots are updated in place
-                cache, rest = self._shardings()
-                out = None if self._mesh is None else (cache, rest, rest)
-                function = jax.jit(function, donate_argnums=(1, 2), out_shardings=out)
-            elif args:
-                function = jax.jit(function)
-            self._programs[name] = function.lower(*args).compile()
-            self.compile_count += 1
-        return self._programs[name]
-
-
-def _completion(request: _Request, reason: FinishReason, length: int) -> Completion:
-    return Completion(
-        tokens=np.array(request.tokens[:length], np.int32),
-        logprobs=np.concatenate(request.logprobs)[:length],
-        finish_reason=reason,
-        version=request.weights.version,
-    )
-
-
-def _call(loop: asyncio.AbstractEventLoop, function: Any) -> None:
-    try:
-        loop.call_soon_threadsafe(function)
-    except RuntimeError:  # that loop is closed: nobody waits there any more
-        log.debug("a reply came after its event loop was closed")
-
-
-def _resolve(replies: list[tuple[_Request, Completion]]) -> None:
-    for request, completion in replies:
-        if not request.future.done():
-            request.future.set_result(completion)
-
-
-def _reject(request: _Request, message: str, cause: Exception | None) -> None:
-    if not request.future.done():
-        error = RuntimeError(message)
-        error.__cause__ = cause
-        request.future.set_exception(error)
+    def _use(self, weights: Weights) -> None:
+        if weights is not self._weights:
+            self._weights = self._ready = None  # what is not used any more can be freed before more is made
+            self._ready = self._programs.prepare(weights.params)
+            self._weights = weights
 
 
 def _buckets(lengths: Sequence[int], max_length: int) -> tuple[int, ...]:
@@ -459,21 +348,3 @@ def _buckets(lengths: Sequence[int], max_length: int) -> tuple[int, ...]:
     if max_length < 2 or buckets[0] < 1 or buckets[-1] > max_length:
         raise InputError(f"prefill_buckets={tuple(lengths)}: must lie between 1 and max_length={max_length}")
     return buckets
-
-
-def _mesh_of(params: Any) -> Mesh | None:
-    for leaf in jax.tree.leaves(params):
-        sharding = getattr(leaf, "sharding", None)
-        if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
-            return sharding.mesh  # type: ignore[return-value]
-    return None
-
-
-def _described(params: Any) -> dict[str, str]:
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
-
-
-def _difference(here: dict[str, str], there: dict[str, str]) -> str:
-    path = next(path for path in sorted(here | there) if here.get(path) != there.get(path))
-    return f"{path} is {there.get(path, 'missing')}, was {here.get(path, 'missing')}"

@@ -1,0 +1,126 @@
+"""The compiled programs of an engine and the arrays they work on: one shape each, compiled once, never again."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gigpo_jax.models import qwen2
+from gigpo_jax.sampling import slots as device
+
+
+class Programs:
+    """Runs `slots.admit` and `slots.advance` on a cache and slots that it keeps on the device.
+
+    Executables are compiled ahead of time and called as such, so that a new shape is a `compile_count` of one more and
+    never a silent recompilation.
+
+    Attributes:
+      compile_count: programs compiled so far.
+    """
+
+    def __init__(
+        self,
+        config: qwen2.Qwen2Config,
+        *,
+        slots: int,
+        max_length: int,
+        decode_steps: int,
+        dtype: Any,
+        mesh: Mesh | None,
+    ):
+        """Makes nothing yet; arguments as for `JaxEngine`."""
+        self.compile_count = 0
+        self._config = config
+        self._slots = slots
+        self._max_length = max_length
+        self._decode_steps = decode_steps
+        self._dtype = jnp.dtype(dtype)
+        self._mesh = mesh
+        self._compiled: dict[Any, Any] = {}
+        self._cache: Any = None
+        self._state: Any = None
+
+    def prepare(self, params: qwen2.Params) -> qwen2.Params:
+        """Returns parameters in the dtype that is computed in; the same arrays if they already are."""
+        if all(leaf.dtype == self._dtype for leaf in jax.tree.leaves(params)):
+            return params
+        if "cast" not in self._compiled:
+            cast = jax.jit(lambda params: jax.tree.map(lambda leaf: leaf.astype(self._dtype), params))
+            self._compile("cast", cast, params)
+        return self._compiled["cast"](params)
+
+    def admit(self, params: qwen2.Params, rows: np.ndarray) -> jax.Array:
+        """Reads prompts and draws their first tokens; rows and result as in `slots.admit`."""
+        prefill = functools.partial(qwen2.prefill, self._config)
+        return self._step(rows.shape, functools.partial(device.admit, prefill), params, rows)
+
+    def advance(self, params: qwen2.Params, control: np.ndarray) -> jax.Array:
+        """Draws tokens for all active slots; control and result as in `slots.advance`."""
+        decode = functools.partial(qwen2.decode, self._config)
+        return self._step("advance", functools.partial(device.advance, decode, self._decode_steps), params, control)
+
+    def reset(self) -> None:
+        """Forgets cache and slots (after a failure, or for good); the next call makes new ones."""
+        self._cache = self._state = None
+
+    def _step(self, name: Any, function: Callable[..., Any], params: qwen2.Params, message: np.ndarray) -> jax.Array:
+        if self._cache is None:
+            self._cache, self._state = self._empty()
+        if name not in self._compiled:
+            cache, rest = self._shardings()
+            out_shardings = None if self._mesh is None else (cache, rest, rest)
+            step = jax.jit(function, donate_argnums=(1, 2), out_shardings=out_shardings)
+            self._compile(name, step, params, self._cache, self._state, message)
+        self._cache, self._state, out = self._compiled[name](params, self._cache, self._state, message)
+        return out
+
+    def _empty(self) -> tuple[Any, Any]:
+        def make() -> tuple[Any, Any]:
+            cache = qwen2.init_cache(self._config, self._slots, self._max_length, self._dtype)
+            return cache, device.init_slots(self._slots)
+
+        if "empty" not in self._compiled:
+            out_shardings = None if self._mesh is None else self._shardings()
+            self._compile("empty", jax.jit(make, out_shardings=out_shardings))
+        return self._compiled["empty"]()
+
+    def _compile(self, name: Any, function: Any, *args: Any) -> None:
+        self._compiled[name] = function.lower(*args).compile()
+        self.compile_count += 1
+
+    def _shardings(self) -> tuple[Any, Any]:
+        """Of the cache [L, S, G, C, K], whose heads are split over `tensor`, and of everything else; None alone."""
+        if self._mesh is None:
+            return None, None
+        split = dict(self._mesh.shape).get("tensor", 1)
+        heads = "tensor" if split > 1 and self._config.num_kv_heads % split == 0 else None
+        spread = PartitionSpec(None, None, heads)
+        return NamedSharding(self._mesh, spread), NamedSharding(self._mesh, PartitionSpec())
+
+
+def mesh_of(params: qwen2.Params) -> Mesh | None:
+    """Returns the mesh that parameters are spread over, None if they are on one device."""
+    for leaf in jax.tree.leaves(params):
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
+            return sharding.mesh  # type: ignore[return-value]
+    return None
+
+
+def difference(here: qwen2.Params, there: qwen2.Params) -> str:
+    """Returns what tells the second tree of arrays from the first, "" if structure, shapes and dtypes are equal."""
+    ours, theirs = _described(here), _described(there)
+    for path in sorted(ours | theirs):
+        if ours.get(path) != theirs.get(path):
+            return f"{path} is {theirs.get(path, 'missing')}, was {ours.get(path, 'missing')}"
+    return ""
+
+
+def _described(params: qwen2.Params) -> dict[str, str]:
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}

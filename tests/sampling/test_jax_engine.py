@@ -1,0 +1,403 @@
+"""The in-process engine, on a random model of two layers: what it samples, how it shares slots, what it refuses."""
+
+import asyncio
+import random
+import subprocess
+import sys
+import textwrap
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.models import qwen2
+from gigpo_jax.sampling.base import SamplingParams, request_key
+from gigpo_jax.sampling.jax_engine import JaxEngine
+
+CONFIG = qwen2.Qwen2Config(
+    vocab_size=60,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    rope_theta=10_000.0,
+    tie_word_embeddings=True,
+)
+LIMIT_S = 120.0
+
+
+class Letters:
+    """Token i is one character; 59 is the whole of "</b>"."""
+
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ</> .,!"
+
+    def encode(self, text: str) -> list[int]:
+        return [59] if text == "</b>" else [self.letters.index(letter) for letter in text]
+
+    def decode(self, ids) -> str:
+        return "".join("</b>" if token == 59 else self.letters[token] for token in ids)
+
+
+def weights(seed: int, scale: float = 8.0) -> qwen2.Params:
+    """Random parameters, larger than at the start of training so that replies are far from uniform."""
+    params = qwen2.init(CONFIG, jax.random.key(seed))
+    return jax.tree.map(lambda leaf: leaf * scale if leaf.ndim > 1 else leaf, params)
+
+
+@pytest.fixture(scope="module")
+def params() -> qwen2.Params:
+    return weights(0)
+
+
+@pytest.fixture(scope="module")
+def engine(params):
+    with JaxEngine(
+        CONFIG, params, tokenizer=Letters(), slots=6, max_length=64, prefill_buckets=(8, 24, 48), prefill_rows=(2, 6),
+        decode_steps=4,
+    ) as engine:  # fmt: skip
+        engine.warmup()
+        yield engine
+
+
+def run(*coroutines):
+    async def together():
+        return await asyncio.wait_for(asyncio.gather(*coroutines), LIMIT_S)
+
+    return asyncio.run(together())
+
+
+def requests(count: int, seed: int = 0) -> list[tuple[list[int], SamplingParams]]:
+    """Prompts and settings of all kinds."""
+    rng = random.Random(seed)
+    made = []
+    for index in range(count):
+        prompt = [rng.randrange(60) for _ in range(rng.randint(1, 40))]
+        settings = SamplingParams(
+            temperature=rng.choice([0.0, 0.7, 1.0, 1.0]),
+            top_p=rng.choice([1.0, 1.0, 0.9]),
+            top_k=rng.choice([-1, -1, 10]),
+            max_tokens=rng.randint(1, 20),
+            stop_token_ids=rng.choice([(), (5, 6)]),
+            key=request_key(seed, 0, 0, 0, index),
+        )
+        made.append((prompt, settings))
+    return made
+
+
+def full_logprobs(params: qwen2.Params, prompt: list[int], reply: np.ndarray, settings: SamplingParams) -> np.ndarray:
+    """Log-probabilities [T] of a reply by one forward pass over all of it (no top-p, no top-k)."""
+    sequence = jnp.asarray([*prompt, *reply.tolist()])[None]
+    padded = jnp.pad(sequence, ((0, 0), (0, 64 - sequence.shape[1])))
+    logits = np.asarray(FULL(params, padded))[0, len(prompt) - 1 :][: len(reply)].astype(np.float64)
+    logits /= settings.temperature or 1.0
+    shifted = logits - logits.max(-1, keepdims=True)
+    logprobs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return logprobs[np.arange(len(reply)), reply]
+
+
+FULL = jax.jit(lambda params, tokens: qwen2.logits(CONFIG, params, tokens))
+
+
+def test_logprobs_are_those_of_the_full_forward_pass(engine, params):
+    made = [(p, s) for p, s in requests(40) if s.top_p == 1 and s.top_k == -1]
+    replies = run(*(engine.generate(p, s) for p, s in made))
+    assert sum(reply.tokens.size for reply in replies) > 100
+    for (prompt, settings), reply in zip(made, replies):
+        assert reply.tokens.dtype == np.int32
+        assert reply.logprobs.dtype == np.float32
+        np.testing.assert_allclose(
+            reply.logprobs, full_logprobs(params, prompt, reply.tokens, settings), atol=1e-4, rtol=0
+        )
+
+
+def test_greedy_replies_are_the_argmax_of_the_full_forward_pass(engine, params):
+    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+    (reply,) = run(engine.generate(prompt, SamplingParams(temperature=0.0, max_tokens=12)))
+    sequence = list(prompt)
+    for token in reply.tokens:
+        padded = jnp.asarray(sequence + [0] * (64 - len(sequence)))[None]
+        assert token == np.argmax(np.asarray(FULL(params, padded))[0, len(sequence) - 1])
+        sequence.append(int(token))
+    assert reply.finish_reason == "length"
+    assert reply.tokens.size == 12
+
+
+def test_the_same_request_gives_the_same_reply_in_any_company(engine):
+    made = requests(23, seed=1)  # many more than slots
+    together = run(*(engine.generate(p, s) for p, s in made))
+    alone = [run(engine.generate(p, s))[0] for p, s in made]
+    order = list(range(len(made)))
+    random.Random(2).shuffle(order)
+    shuffled = dict(zip(order, run(*(engine.generate(*made[index]) for index in order))))
+    for index in range(len(made)):
+        for other in (alone[index], shuffled[index]):
+            assert other.tokens.tolist() == together[index].tokens.tolist()
+            assert other.finish_reason == together[index].finish_reason
+            np.testing.assert_allclose(other.logprobs, together[index].logprobs, atol=1e-5, rtol=0)
+
+
+def test_another_key_gives_another_reply(engine):
+    settings = [SamplingParams(max_tokens=20, key=request_key(0, 0, 0, member, 0)) for member in range(4)]
+    replies = run(*(engine.generate([1, 2, 3], each) for each in settings))
+    assert len({tuple(reply.tokens.tolist()) for reply in replies}) == 4
+
+
+def test_nothing_compiles_after_warmup(engine):
+    compiled, count = [], engine.compile_count
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: compiled.append(name) if "compile" in name else None
+    )
+    try:
+        run(*(engine.generate(p, s) for p, s in requests(17, seed=3)))
+        run(engine.generate([1], SamplingParams(max_tokens=1)))
+        engine.update_weights(weights(3), 3)
+        run(engine.generate([1] * 48, SamplingParams(max_tokens=16, stop_strings=("</b>",))))
+    finally:
+        jax.monitoring.clear_event_listeners()
+        engine.update_weights(weights(0), 0)
+    assert compiled == []
+    assert engine.compile_count == count == 3 * 2 + 2  # buckets x row counts, the decode loop, the empty cache
+
+
+def test_max_tokens_is_exact(engine):
+    lengths = [1, 2, 3, 4, 5, 8, 9, 15, 16]
+    replies = run(*(engine.generate([7] * 48, SamplingParams(max_tokens=n, key=(n, 0))) for n in lengths))
+    assert [reply.tokens.size for reply in replies] == lengths
+    assert [reply.logprobs.size for reply in replies] == lengths
+    assert {reply.finish_reason for reply in replies} == {"length"}
+
+
+def plain(engine, prompt, *, key, max_tokens=30) -> list[int]:
+    (reply,) = run(engine.generate(prompt, SamplingParams(max_tokens=max_tokens, key=key)))
+    return reply.tokens.tolist()
+
+
+def test_a_stop_token_ends_the_reply_and_belongs_to_it(engine):
+    tokens = plain(engine, [1, 2], key=(5, 5))
+    for index in (0, 1, 6):
+        stop = tokens[index]
+        first = tokens.index(stop)
+        settings = SamplingParams(max_tokens=30, key=(5, 5), stop_token_ids=(58, stop))
+        (reply,) = run(engine.generate([1, 2], settings))
+        assert reply.tokens.tolist() == tokens[: first + 1]
+        assert reply.finish_reason == "stop"
+
+
+def test_a_stop_string_over_several_tokens_ends_the_reply_where_it_is_complete(engine):
+    tokens = plain(engine, [1, 2], key=(6, 6))
+    text = Letters().decode(tokens)
+    for start in (0, 3, 10):
+        stop = text[start : start + 3]
+        end = text.index(stop) + 3
+        settings = SamplingParams(max_tokens=30, key=(6, 6), stop_strings=("absent", stop))
+        (reply,) = run(engine.generate([1, 2], settings))
+        assert "</b>" not in text[:end]  # then characters and tokens have the same indices
+        assert reply.tokens.tolist() == tokens[:end]
+        assert reply.logprobs.size == end
+        assert reply.finish_reason == "stop"
+
+
+def test_a_stop_string_that_is_one_token_stops_on_the_device(engine):
+    request = engine._request([1], SamplingParams(max_tokens=4, stop_strings=("</b>", "xy")), _Loop())
+    assert request.stop_ids == [59]
+
+
+class _Loop:
+    def create_future(self):
+        return None
+
+
+def test_more_requests_than_slots_all_finish_and_free_slots_are_used_at_once(engine):
+    # Slots are taken by long replies; short ones go through the sixth slot meanwhile.
+    async def main():
+        done = []
+
+        async def one(name, max_tokens):
+            reply = await engine.generate([1], SamplingParams(max_tokens=max_tokens, key=(1, 1)))
+            done.append(name)
+            return reply.tokens.size
+
+        long = [asyncio.ensure_future(one("long", 60)) for _ in range(5)]
+        short = [asyncio.ensure_future(one("short", 3)) for _ in range(8)]
+        sizes = await asyncio.wait_for(asyncio.gather(*long, *short), LIMIT_S)
+        return done, sizes
+
+    done, sizes = asyncio.run(main())
+    assert sizes == [60] * 5 + [3] * 8
+    assert done[:8] == ["short"] * 8
+
+
+def test_a_cancelled_request_frees_its_slot(params):
+    with JaxEngine(CONFIG, params, slots=1, max_length=4000, prefill_buckets=(8,), decode_steps=1) as engine:
+        engine.warmup()
+
+        async def main():
+            endless = asyncio.ensure_future(engine.generate([1], SamplingParams(max_tokens=3900)))
+            waiting = asyncio.ensure_future(engine.generate([2], SamplingParams(max_tokens=3900)))
+            await asyncio.sleep(0.2)
+            assert not endless.done()
+            endless.cancel()
+            waiting.cancel()
+            start = time.monotonic()
+            reply = await asyncio.wait_for(engine.generate([3], SamplingParams(max_tokens=2)), LIMIT_S)
+            assert endless.cancelled()
+            return reply, time.monotonic() - start
+
+        reply, _ = asyncio.run(main())
+        assert reply.tokens.size == 2
+        assert engine.generated_tokens == 2  # had the others been finished first it would be thousands
+
+
+def test_weights_never_mix(params):
+    other = weights(1)
+    prompt, settings = [1, 2, 3], SamplingParams(max_tokens=40, key=(9, 9))
+    with JaxEngine(CONFIG, params, slots=4, max_length=64, prefill_buckets=(8,), decode_steps=1, version=7) as engine:
+        engine.warmup()
+
+        async def main():
+            before = [asyncio.ensure_future(engine.generate(prompt, settings)) for _ in range(6)]
+            await asyncio.sleep(0)  # all six have asked
+            engine.update_weights(other, 8)
+            after = [asyncio.ensure_future(engine.generate(prompt, settings)) for _ in range(6)]
+            return await asyncio.wait_for(asyncio.gather(*before, *after), LIMIT_S)
+
+        replies = asyncio.run(main())
+    assert [reply.version for reply in replies] == [7] * 6 + [8] * 6
+    for reply, used in zip(replies, [params] * 6 + [other] * 6):
+        np.testing.assert_allclose(
+            reply.logprobs, full_logprobs(used, prompt, reply.tokens, settings), atol=1e-4, rtol=0
+        )
+
+
+def test_weights_are_not_copied_and_must_have_the_same_shape(params):
+    with JaxEngine(CONFIG, params, slots=2, max_length=16) as engine:
+        assert engine._programs.prepare(params) is params
+        with pytest.raises(ValueError, match=r"version 2: .*\['embed'\] is float32\[3\], was float32\[60, 32\]"):
+            engine.update_weights(params | {"embed": jnp.zeros(3)}, 2)
+
+
+def test_parameters_in_float32_computed_in_bfloat16(params):
+    with JaxEngine(CONFIG, params, slots=2, max_length=64, prefill_buckets=(16,), dtype=jnp.bfloat16) as engine:
+        settings = SamplingParams(max_tokens=20, temperature=1.0)
+        (reply,) = run(engine.generate([1, 2, 3], settings))
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    assert np.abs(reply.logprobs - full_logprobs(half, [1, 2, 3], reply.tokens, settings)).mean() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "message"),
+    [
+        ([1] * 45, {"max_tokens": 20}, "prompt of 45 tokens: .*max_tokens=20 .*max_length=64 .*1 to 44"),
+        ([1] * 49, {"max_tokens": 2}, "1 to 48"),
+        ([], {"max_tokens": 2}, "prompt of 0 tokens"),
+        ([1], {"max_tokens": 100}, "1 to 0"),
+        ([1, 60], {"max_tokens": 2}, "token id 60.*0 to 59"),
+        ([1], {"max_tokens": 2, "stop_token_ids": tuple(range(20))}, "stop_token_ids"),
+    ],
+)
+def test_a_request_that_does_not_fit_fails_alone(engine, prompt, settings, message):
+    async def main():
+        return await asyncio.gather(
+            engine.generate(prompt, SamplingParams(**settings)),
+            engine.generate([1], SamplingParams(max_tokens=3)),
+            return_exceptions=True,
+        )
+
+    refused, fine = asyncio.run(main())
+    assert fine.tokens.size == 3
+    with pytest.raises(InputError, match=message):
+        raise refused
+
+
+def test_closing_fails_those_who_wait(params):
+    engine = JaxEngine(CONFIG, params, slots=1, max_length=4000, prefill_buckets=(8,), decode_steps=1)
+    engine.warmup()
+
+    async def main():
+        waiting = [asyncio.ensure_future(engine.generate([1], SamplingParams(max_tokens=3900))) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        engine.close()
+        engine.close()
+        replies = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), LIMIT_S)
+        late = await asyncio.gather(engine.generate([1], SamplingParams(max_tokens=1)), return_exceptions=True)
+        return replies + late
+
+    errors = asyncio.run(main())
+    assert [type(error) for error in errors] == [RuntimeError] * 4
+    assert {str(error) for error in errors} == {"the engine was closed", "the engine is closed"}
+
+
+def test_weights_that_were_donated_fail_the_request_and_new_ones_serve_again(params):
+    with JaxEngine(CONFIG, weights(0), slots=2, max_length=32, prefill_buckets=(8,)) as engine:
+        engine.warmup()
+        for leaf in jax.tree.leaves(engine._newest.params):
+            leaf.delete()
+        (error,) = run(_outcome(engine.generate([1], SamplingParams(max_tokens=4))))
+        assert isinstance(error, RuntimeError)
+        assert "deleted" in str(error)
+        engine.update_weights(params, 1)
+        (reply,) = run(engine.generate([1], SamplingParams(max_tokens=4)))
+        assert (reply.version, reply.tokens.size) == (1, 4)
+
+
+async def _outcome(coroutine):
+    return (await asyncio.gather(coroutine, return_exceptions=True))[0]
+
+
+def test_environments_go_on_while_the_device_works(engine):
+    async def main():
+        ticks, working = 0, asyncio.gather(*(engine.generate(p, s) for p, s in requests(30, seed=5)))
+        while not working.done():
+            await asyncio.sleep(0.001)
+            ticks += 1
+        return ticks
+
+    assert asyncio.run(main()) > 5
+
+
+SHARDED = textwrap.dedent(
+    """
+    import jax, numpy as np, sys
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+    from tests.sampling.test_jax_engine import CONFIG, requests, run, weights
+    from gigpo_jax.models import qwen2
+    from gigpo_jax.sampling.jax_engine import JaxEngine
+    assert jax.device_count() == 4
+    mesh = Mesh(np.array(jax.devices()).reshape(1, 2, 2), ("data", "fsdp", "tensor"))
+    rules = {"heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "vocab": "tensor", "embed": "fsdp"}
+    axes = qwen2.logical_axes(CONFIG)
+    spread = lambda names, leaf: jax.device_put(leaf, NamedSharding(mesh, P(*(rules.get(name) for name in names))))
+    params = weights(0)
+    sharded = jax.tree.map(spread, axes, params, is_leaf=lambda x: isinstance(x, tuple))
+    made = requests(9, seed=6)
+    replies = []
+    for each in (params, sharded):
+        with JaxEngine(CONFIG, each, slots=4, max_length=64, prefill_buckets=(48,), prefill_rows=(4,)) as engine:
+            engine.warmup()
+            count = engine.compile_count
+            replies.append(run(*(engine.generate(p, s) for p, s in made)))
+            assert engine.compile_count == count
+            heads = engine._programs._cache.key.sharding.shard_shape((2, 4, 2, 64, 8))[2]
+            assert heads == (1 if each is sharded else 2), heads
+    for one, other in zip(*replies):
+        assert one.tokens.tolist() == other.tokens.tolist()
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4, rtol=0)
+    print("equal")
+    """
+)
+
+
+def test_sharded_equals_unsharded(pytestconfig):
+    import os
+
+    env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED], env=env, cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "equal"
