@@ -46,7 +46,10 @@ def parse_problem(text: str, path: str) -> Problem:
         raise InputError(f"{path}: 'pddl_problem' must hold (:objects (:init (:goal in this order")
     kinds = _objects(text[begins[0] + len("(:objects") : begins[1]], path)
     facts = _init(text[begins[1] + len("(:init") : begins[2]], kinds, path)
-    goal = _expression(text[begins[2] :], path)
+    try:
+        goal = parse_expression(text[begins[2] :])
+    except (ValueError, IndexError):
+        raise InputError(f"{path}: the (:goal section of 'pddl_problem' is cut") from None
     if len(goal) != 2 or not isinstance(goal[1], list):
         raise InputError(f"{path}: the (:goal section of 'pddl_problem' must hold one formula")
     return Problem(kinds, facts, goal[1])
@@ -129,8 +132,12 @@ def _check_facts(name: str, tuples: dict[tuple[str, ...], None], kinds: dict[str
                 raise InputError(f"{path}: ({name} ...) needs a {kind}, but {argument!r} is a {found}")
 
 
-def _expression(text: str, path: str) -> Expression:
-    """The first parenthesised expression of a text."""
+def parse_expression(text: str) -> Expression:
+    """The first parenthesised expression of a text as a nested list.
+
+    Raises:
+      ValueError: it is cut.
+    """
     stack: list[Expression] = [[]]
     for word in text.replace("(", " ( ").replace(")", " ) ").replace("?", " ?").split():
         if word == "(":
@@ -145,5 +152,5 @@ def _expression(text: str, path: str) -> Expression:
             stack[-1].append(word)
     first = stack[0][0] if len(stack) == 1 and stack[0] else None
     if not isinstance(first, list):
-        raise InputError(f"{path}: the (:goal section of 'pddl_problem' is cut")
+        raise ValueError("a parenthesis is missing")
     return first

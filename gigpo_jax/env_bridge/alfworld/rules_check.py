@@ -1,27 +1,50 @@
 """Whether a game carries the one domain and the one grammar that our engine is written for.
 
-Every ALFWorld game holds its own copy of both texts; only the task phrase in the grammar differs. The texts themselves
-are not part of this package, their hashes are: first of the text as it is shipped (the usual case, one hash), then of
-its meaning (comments, white space and, in the domain, case taken out), so that a reformatted copy is known as well.
+Every ALFWorld game holds its own copy of both texts; the task phrase stands in the grammar. The texts themselves are
+not part of this package, hashes are. A text is known if it is the shipped one, and otherwise if it means the same: the
+downloaded games carry older copies that were patched in place, with other comments and spacing, rules that nothing
+uses, and the help text at another spot. So what counts is, for the domain, its types and what its actions ask and do,
+and for the grammar, the commands and the production rules that can be reached from them.
 """
 
 import hashlib
 import json
 import re
+from typing import Any
 
+from gigpo_jax.env_bridge.alfworld.problem import Expression, parse_expression
 from gigpo_jax.errors import InputError
 
-# Digests of alfworld 0.4.2 (data/alfred.pddl, data/alfred.twl2): of the text, and of its meaning.
-DOMAIN = ("633084ef40803497ab9d923d0e3ccb04", "fc511d9ac769782c0492858a87601913")
-GRAMMAR = ("73c83b79b733369d23e65b082c8e536f", "2d25b48b36e53f41babf4479dd7e0dd1")
+# Digests of the meanings, and of the texts as alfworld 0.4.2 ships them (data/alfred.pddl, data/alfred.twl2).
+DOMAIN = "bd1999738e15fc6c6d7629b71d4bdf33"
+GRAMMAR = "de84ec717f2680b5b4a6bc1b5d603164"
+_known = {"633084ef40803497ab9d923d0e3ccb04", "73c83b79b733369d23e65b082c8e536f"}
+_MOST_KNOWN = 1000
 
 _TASK = re.compile(r'"Your task is to: ([^"\n]*)\."')
-_COMMENT = re.compile(r";[^\n]*")
-_HASH_LINE = re.compile(r"^\s*#.*$", re.MULTILINE)
-_BLOCK = re.compile(r'grammar\s*::\s*"""(.*?)"""\s*;', re.DOTALL)
-_FIELD = re.compile(r'(template|feedback)\s*::\s*"([^"]*)"\s*;')
 # What the grammar's own text generator reads as markup: a phrase with it would not be shown as it is written.
 _MARKUP = re.compile(r"[;|<>\[\]#{}\\\x00-\x1f]")
+_HASH_LINE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_TOKEN = re.compile(r'\s*(?:"""(?P<block>.*?)"""|"(?P<text>[^"]*)"|(?P<word>::|[;{}]|[\w/-]+))', re.DOTALL)
+_SYMBOL = re.compile(r"#([\w()/!<>\-\s,.]+)#")
+ACTIONS = {
+    "gotolocation",
+    "openobject",
+    "closeobject",
+    "pickupobject",
+    "putobject",
+    "cleanobject",
+    "heatobject",
+    "coolobject",
+    "toggleobject",
+    "sliceobject",
+    "examinereceptacle",
+    "examineobject",
+    "look",
+    "inventory",
+    "help",
+}
+_LISTS = "#list_empty##list_separator##list_last_separator#"  # used by every list, without being named
 
 
 def digest(text: str) -> str:
@@ -30,22 +53,94 @@ def digest(text: str) -> str:
 
 
 def domain_meaning(domain: str) -> str:
-    """The domain as one line of tokens: no comments, lower case, single spaces."""
-    text = _COMMENT.sub("", domain).lower()
-    return " ".join(text.replace("(", " ( ").replace(")", " ) ").split())
+    """The domain's types and actions as JSON, without costs, in an order of their own.
+
+    Raises:
+      ValueError: this is no domain.
+    """
+    text = "\n".join(line.split(";", 1)[0] for line in domain.lower().split("\n"))
+    parts = [part for part in parse_expression(text) if isinstance(part, list)]
+    types = sorted(str(word) for part in parts if part[:1] == [":types"] for word in part[1:])
+    actions = sorted(json.dumps(_without_costs(part)) for part in parts if part[:1] == [":action"])
+    return json.dumps([types, actions])
+
+
+def _without_costs(formula: Expression) -> Expression:
+    return [
+        _without_costs(part) if isinstance(part, list) else part
+        for part in formula
+        if not (isinstance(part, list) and part[:1] == ["increase"])
+    ]
 
 
 def grammar_meaning(grammar: str) -> str:
-    """The grammar, its task phrase already taken out, as JSON: production rules and the actions' fields.
+    """The commands and the production rules that they and the first text can reach, as JSON, keys sorted.
+
+    Args:
+      grammar: the text, its task phrase already taken out.
 
     Raises:
-      ValueError: a block of rules is not JSON.
+      ValueError: this is no grammar.
     """
-    rules: dict[str, object] = {}
-    for block in _BLOCK.findall(grammar):
-        rules.update(json.loads(_HASH_LINE.sub("", block)))
-    rest = " ".join(_BLOCK.sub("", grammar).split())
-    return json.dumps([rules, sorted(_FIELD.findall(rest)), " ".join(_FIELD.sub("", rest).split())], sort_keys=True)
+    rules, fields = _parse_grammar(grammar)
+    fields = {name: field for name, field in fields.items() if name in ACTIONS}
+    for field in fields.values():
+        field["feedback"] = _inlined(field.get("feedback", ""), rules)
+    reached: dict[str, Any] = {}
+    waiting = _SYMBOL.findall("#intro#" + _LISTS + "".join(field["feedback"] for field in fields.values()))
+    while waiting:
+        name = waiting.pop()
+        if name not in reached and name in rules:
+            reached[name] = rules[name]
+            waiting += [symbol for rule in rules[name] for symbol in _SYMBOL.findall(str(rule["rhs"]))]
+    return json.dumps([fields, reached], sort_keys=True)
+
+
+def _inlined(feedback: str, rules: dict[str, Any]) -> str:
+    """A feedback that is one plain text, be it written in place or as a rule; blank lines before it are not shown."""
+    found = _SYMBOL.fullmatch(feedback)
+    only = rules.get(found.group(1), []) if found else []
+    if len(only) == 1 and "condition" not in only[0] and not set(str(only[0]["rhs"])) & set("#{["):
+        feedback = str(only[0]["rhs"])
+    return feedback.replace("\\n", "\n").lstrip("\n") if "#" not in feedback else feedback
+
+
+def _parse_grammar(grammar: str) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+    """The production rules by name, and for each action (lower case) its template and feedback."""
+    words: list[str] = []
+    blocks: dict[int, str] = {}
+    text = _HASH_LINE.sub("", grammar).strip()
+    position = 0
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        if found is None:
+            raise ValueError(f"cannot read {text[position : position + 20]!r}")
+        position = found.end()
+        if found.lastgroup != "word":
+            blocks[len(words)] = found.group(found.lastgroup or 0)
+        words.append(found.group("word") or "")
+    rules: dict[str, Any] = {}
+    fields: dict[str, dict[str, str]] = {}
+    action = ""
+    index = 0
+    while index < len(words):
+        if words[index] == "action" and words[index + 2 : index + 3] == ["{"]:
+            action = words[index + 1].lower()
+            fields[action] = {}
+            index += 3
+        elif words[index] == "}":
+            action = ""
+            index += 1
+        elif words[index + 1 : index + 4] == ["::", "", ";"]:
+            value = blocks[index + 2]
+            if words[index] == "grammar":
+                rules.update(json.loads(value))
+            elif action:
+                fields[action][words[index]] = value
+            index += 4
+        else:
+            raise ValueError(f"cannot read {words[index]!r}")
+    return rules, fields
 
 
 def check_domain(domain: str, path: str) -> None:
@@ -54,12 +149,19 @@ def check_domain(domain: str, path: str) -> None:
     Raises:
       InputError: it is another one.
     """
-    if digest(domain) == DOMAIN[0] or digest(domain_meaning(domain)) == DOMAIN[1]:
+    text = digest(domain)
+    if text in _known:
         return
-    raise InputError(
-        f"{path}: 'pddl_domain' is not the ALFRED domain of alfworld 0.4.2 that our engine knows; "
-        'play this game with engine="official"'
-    )
+    try:
+        meaning = digest(domain_meaning(domain))
+    except (ValueError, RecursionError):
+        meaning = ""
+    if meaning != DOMAIN:
+        raise InputError(
+            f"{path}: 'pddl_domain' is not the ALFRED domain of alfworld 0.4.2 that our engine knows; "
+            'play this game with engine="official"'
+        )
+    _remember(text)
 
 
 def split_task(grammar: str, path: str) -> str:
@@ -84,14 +186,22 @@ def split_task(grammar: str, path: str) -> str:
             f'{path}: the task phrase {phrase!r} holds markup of the grammar; play this game with engine="official"'
         )
     rest = grammar[: found.start(1)] + grammar[found.end(1) :]
-    if digest(rest) != GRAMMAR[0]:
+    text = digest(rest)
+    if text not in _known:
         try:
             meaning = digest(grammar_meaning(rest))
-        except ValueError:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # rules of other shapes
             meaning = ""
-        if meaning != GRAMMAR[1]:
+        if meaning != GRAMMAR:
             raise InputError(
                 f"{path}: 'grammar' is not the ALFRED grammar of alfworld 0.4.2 that our engine knows; "
                 'play this game with engine="official"'
             )
+        _remember(text)
     return phrase
+
+
+def _remember(text: str) -> None:
+    """Keeps the digest of an accepted text, so that the other games with it are accepted at once."""
+    if len(_known) < _MOST_KNOWN:
+        _known.add(text)

@@ -12,6 +12,7 @@ from gigpo_jax.errors import InputError
 from tests.env_bridge.alfworld.differential import differences, odd_problem, random_command, write_game
 from tests.env_bridge.alfworld.rooms import APPLE_WALK, ROOM, WALK
 from tests.env_bridge.alfworld.test_engine import recorded
+from tests.env_bridge.alfworld.test_game_file import patched_like_the_downloaded_games
 
 pytest.importorskip("textworld", reason='needs the official engine: pip install "gigpo_jax[alfworld]"')
 from gigpo_jax.env_bridge.alfworld.official import OfficialGame
@@ -35,6 +36,12 @@ def assert_same(path: Path, walks: list[Walk], steps: int) -> None:
 def test_every_rule_in_the_hand_made_room(tmp_path: Path) -> None:
     commands = tuple(command.rstrip("#") for command in (*WALK, *APPLE_WALK[:4], *APPLE_WALK))
     assert_same(write_game(tmp_path, ROOM), [script(commands)], len(commands))
+
+
+def test_the_patched_texts_of_downloaded_games(tmp_path: Path) -> None:
+    path = write_game(tmp_path, ROOM)
+    path.write_text(patched_like_the_downloaded_games(path.read_text()))
+    assert_same(path, [script(("help", "go to fridge 1", "look"))], 3)
 
 
 @pytest.mark.parametrize("index", range(3))

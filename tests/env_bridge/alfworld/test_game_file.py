@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.env_bridge.alfworld import Game
+from gigpo_jax.env_bridge.alfworld.engine import HELP
 from gigpo_jax.env_bridge.alfworld.game_file import load_game
 from gigpo_jax.env_bridge.alfworld.rules_check import check_domain, split_task
 from gigpo_jax.errors import InputError
@@ -118,6 +119,27 @@ def test_the_shipped_texts_and_reformatted_copies_are_known() -> None:
     spaced = grammar.replace('"rhs": ', '"rhs":').replace("\n\n", "\n").replace("template ::", "template  ::")
     assert spaced != grammar
     assert split_task(spaced.replace("UNKNOWN GOAL", "heat some egg"), "x") == "heat some egg"
+
+
+def patched_like_the_downloaded_games(text: str) -> str:
+    """A game whose grammar has its help in place, at the end, and lacks what no command uses; other domain comments."""
+    data = json.loads(text)
+    before, _ = data["grammar"].split("action help {")
+    start, end = (before.index(f"action {name} {{") for name in ("PutObjectInReceptacleObject", "inventory"))
+    help_text = "\n" + HELP  # quoted as it is, with real line ends in it
+    action = f'action help {{\n    template :: "help";\n    feedback :: "{help_text}";\n}}\n'
+    data["grammar"] = before[:start] + before[end:] + action
+    data["pddl_domain"] = "\n".join(line.partition(";")[0] for line in data["pddl_domain"].split("\n"))
+    return json.dumps(data)
+
+
+def test_the_older_patched_texts_of_downloaded_games_are_known(tmp_path: Path) -> None:
+    path = write_game(tmp_path, ROOM)
+    shipped = Game(path).reset()
+    path.write_text(patched_like_the_downloaded_games(path.read_text()))
+    assert Game(path).reset() == shipped
+    path.write_text(path.read_text().replace("look around your", "look at your"))
+    assert 'engine="official"' in refusal(path)
 
 
 def test_what_the_file_says_besides(tmp_path: Path) -> None:
