@@ -217,12 +217,10 @@ class _Steps:
 def _in_order(
     reward: Array, penalty: Array, trajectory: Array, step: Array, group: Array, anchor: Array, mask: Array
 ) -> _Steps:
-    last = jnp.iinfo(jnp.int32).max
-    keys = [jnp.where(mask, key.astype(jnp.int32), last) for key in (group, trajectory, step)]
-    order = segments.lexicographic_order(*keys)
+    order = segments.lexicographic_order(mask, group, trajectory, step)
     valid = mask[order]
-    group, trajectory, step = (key[order] for key in keys)
-    # `valid` is a key too: a group may have the number that masked rows were given.
+    group, trajectory, step = (key[order].astype(jnp.int32) for key in (group, trajectory, step))
+    # `valid` is a key too: masked rows may hold the numbers of the last trajectory.
     new_group = segments.differs_from_previous(group, valid)
     new_trajectory = segments.differs_from_previous(group, trajectory, valid)
     group_id = segments.runs(new_group, valid)

@@ -27,28 +27,34 @@ def differs_from_previous(*keys: Array) -> Array:
     return jnp.concatenate([jnp.ones(1, bool), change])
 
 
-def lexicographic_order(*keys: Array) -> Array:
-    """Finds the row order that sorts by several keys, the first one first.
+def lexicographic_order(member: Array, *keys: Array) -> Array:
+    """Finds the row order that sorts by several keys, the first one first, with members before other rows.
 
-    Rows that are in order already, as a rollout delivers them, are not sorted again: a sort is by far the dearest
+    Members that are in order already, as a rollout delivers them, are not sorted again: a sort is by far the dearest
     thing here, a look at the neighbours costs next to nothing.
 
     Args:
-      *keys: [N] integer arrays.
+      member: [N] bool.
+      *keys: [N] integer arrays; those of other rows do not matter.
 
     Returns:
       [N] i32, the row at each place of the order; rows with equal keys keep theirs.
     """
-    rows = jnp.arange(keys[0].shape[0], dtype=jnp.int32)
-    descends = jnp.zeros(rows.shape[0] - 1, bool)
-    equal = jnp.ones(rows.shape[0] - 1, bool)
+    rows = member.shape[0]
+    index = jnp.arange(rows, dtype=jnp.int32)
+    members = jnp.cumsum(member, dtype=jnp.int32)
+    place = jnp.where(member, members - 1, members[-1] + index - members)
+    order = jnp.zeros(rows, jnp.int32).at[place].set(index, unique_indices=True)
+    outside = index >= members[-1]
+    keys = tuple(key[order] for key in keys)
+    descends, equal = jnp.zeros(rows - 1, bool), ~outside[1:]
     for key in keys:
         descends |= equal & (key[1:] < key[:-1])
         equal &= key[1:] == key[:-1]
     return lax.cond(
         jnp.any(descends),
-        lambda: lax.sort((*keys, rows), num_keys=len(keys))[-1],
-        lambda: rows,
+        lambda: lax.sort((outside, *keys, order), num_keys=1 + len(keys))[-1],
+        lambda: order,
     )
 
 

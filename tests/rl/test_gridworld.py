@@ -4,7 +4,6 @@ A goal-conditioned tabular softmax policy on a 6 x 6 grid: five actions (four mo
 10 at the goal, 16 tasks x 8 episodes an iteration. Only the advantages differ between the runs.
 """
 
-import jax
 import numpy as np
 import pytest
 
