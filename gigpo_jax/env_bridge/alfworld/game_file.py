@@ -176,7 +176,7 @@ def _names(ids: tuple[str, ...], problem: Problem) -> tuple[str, ...]:
     Only things that some initial fact mentions are counted, and an id with "basin" in it is its own kind of thing:
     both as the official name maker does it.
     """
-    mentioned = {argument for tuples in problem.facts.values() for arguments in tuples for argument in arguments}
+    mentioned = problem.mentioned
     left: Counter[str] = Counter()
     kinds: list[str] = []
     for thing in ids:

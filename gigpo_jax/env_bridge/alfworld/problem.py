@@ -15,11 +15,13 @@ class Problem:
     Attributes:
       kinds: thing -> its kind ("receptacle", "object", ...), for every declared thing.
       facts: predicate -> the argument tuples for which it holds at the start, duplicates removed, in the file's order.
+      mentioned: every thing that some fact names.
       goal: the goal formula.
     """
 
     kinds: dict[str, str]
     facts: dict[str, dict[tuple[str, ...], None]]
+    mentioned: frozenset[str]
     goal: Expression
 
 
@@ -45,14 +47,17 @@ def parse_problem(text: str, path: str) -> Problem:
     if begins != sorted(begins):
         raise InputError(f"{path}: 'pddl_problem' must hold (:objects (:init (:goal in this order")
     kinds = _objects(text[begins[0] + len("(:objects") : begins[1]], path)
-    facts = _init(text[begins[1] + len("(:init") : begins[2]], kinds, path)
+    facts = _init(text[begins[1] + len("(:init") : begins[2]], path)
+    mentioned = frozenset(thing for tuples in facts.values() for arguments in tuples for thing in arguments)
+    for name in facts:
+        facts[name] = _checked(name, facts[name], kinds, path)
     try:
         goal = parse_expression(text[begins[2] :])
     except (ValueError, IndexError):
         raise InputError(f"{path}: the (:goal section of 'pddl_problem' is cut") from None
     if len(goal) != 2 or not isinstance(goal[1], list):
         raise InputError(f"{path}: the (:goal section of 'pddl_problem' must hold one formula")
-    return Problem(kinds, facts, goal[1])
+    return Problem(kinds, facts, mentioned, goal[1])
 
 
 def _objects(text: str, path: str) -> dict[str, str]:
@@ -83,7 +88,7 @@ def _objects(text: str, path: str) -> dict[str, str]:
     return kinds
 
 
-def _init(text: str, kinds: dict[str, str], path: str) -> dict[str, dict[tuple[str, ...], None]]:
+def _init(text: str, path: str) -> dict[str, dict[tuple[str, ...], None]]:
     """The facts; numeric ones (total-cost, distance) are skipped, negated ones only say what is not there."""
     buckets: dict[str, dict[tuple[str, ...], None]] = {"(" + name: {} for name in PREDICATES}
     pieces = text.split(")")
@@ -111,25 +116,35 @@ def _init(text: str, kinds: dict[str, str], path: str) -> dict[str, dict[tuple[s
             raise InputError(f"{path}: unknown fact {head} ...) in (:init; it is not of the ALFRED domain")
     if in_number or in_not:
         raise InputError(f"{path}: the (:init section of 'pddl_problem' is cut")
-    facts = {head[1:]: bucket for head, bucket in buckets.items() if bucket}
-    for name, tuples in facts.items():
-        _check_facts(name, tuples, kinds, path)
-    return facts
+    return {head[1:]: bucket for head, bucket in buckets.items() if bucket}
 
 
-def _check_facts(name: str, tuples: dict[tuple[str, ...], None], kinds: dict[str, str], path: str) -> None:
-    """Refuses facts with too few or too many arguments, or of the wrong kinds."""
+def _checked(
+    name: str, tuples: dict[tuple[str, ...], None], kinds: dict[str, str], path: str
+) -> dict[tuple[str, ...], None]:
+    """The facts of one predicate that can matter.
+
+    A fact about a thing of another kind than the rules speak of (an openable object that is no receptacle) is left
+    out, as no rule ever asks for it; where the rules say `object`, which PDDL takes for everything, it is refused.
+    """
     wanted = PREDICATES[name]
     for arguments in tuples:
         if len(arguments) != len(wanted):
             raise InputError(f"{path}: ({name} {' '.join(arguments)}) needs {len(wanted)} argument(s)")
+    strange: set[str] = set()
     for kind, column in zip(wanted, zip(*tuples)):
         for argument in set(column):
             found = kinds.get(argument)
             if found is None:
                 raise InputError(f"{path}: ({name} ...) names {argument!r}, which (:objects does not declare")
-            if found != kind and kind != "any":
-                raise InputError(f"{path}: ({name} ...) needs a {kind}, but {argument!r} is a {found}")
+            if found == kind or kind == "any":
+                continue
+            if kind == "object":
+                raise InputError(f"{path}: ({name} ...) needs an object, but {argument!r} is a {found}")
+            strange.add(argument)
+    if strange:
+        return {arguments: None for arguments in tuples if strange.isdisjoint(arguments)}
+    return tuples
 
 
 def parse_expression(text: str) -> Expression:

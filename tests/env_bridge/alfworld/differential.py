@@ -145,6 +145,9 @@ def odd_problem(problem: str, rng: random.Random) -> str:
         add("isreceptacleobject", rng.choice(objects))
     for receptacle in some(receptacles, 4):
         add("opened", receptacle)
+    for thing in some(objects, 2):  # the rules speak of receptacles only
+        add("openable", thing)
+        add("opened", thing)
     for predicate in ("ishot", "iscool", "isclean", "issliced", "istoggled", "ison", "toggleable", "sliceable"):
         for thing in some(objects, 3):
             add(predicate, thing)
