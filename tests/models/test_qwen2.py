@@ -1,0 +1,215 @@
+"""What must hold for any weights: causal, packed equals unpacked, cached equals uncached, remat equals plain."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gigpo_jax.models import qwen2
+from gigpo_jax.models.qwen2 import PUBLISHED, Params, Qwen2Config
+from tests.models.shapes import SMALL, random_params
+
+CONFIG = SMALL["gqa7_untied"]
+PARAMS = random_params(CONFIG)
+LENGTHS = (7, 12, 5)
+PROMPTS = [np.random.default_rng(i).integers(0, CONFIG.vocab_size, length) for i, length in enumerate(LENGTHS)]
+
+
+@functools.partial(jax.jit, static_argnames=("dtype",))
+def run(tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, dtype: str | None = None) -> jax.Array:
+    return qwen2.logits(CONFIG, PARAMS, tokens, positions, segment_ids, dtype=dtype)
+
+
+def rows(prompts: list[list[np.ndarray]], length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Packs each inner list into one row: tokens, positions, segment ids; the rest is padding."""
+    tokens, positions, segments = (np.zeros((len(prompts), length), np.int32) for _ in range(3))
+    for row, parts in enumerate(prompts):
+        start = 0
+        for number, part in enumerate(parts, 1):
+            end = start + len(part)
+            tokens[row, start:end], positions[row, start:end] = part, np.arange(len(part))
+            segments[row, start:end], start = number, end
+    return tokens, positions, segments
+
+
+# Qwen2.5 as published: https://huggingface.co/Qwen/Qwen2.5-7B-Instruct and the smaller ones.
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("0.5b", 494_032_768), ("1.5b", 1_543_714_304), ("3b", 3_085_938_688), ("7b", 7_615_616_512)],
+)
+def test_published_shapes(name: str, count: int) -> None:
+    config = PUBLISHED[name]
+    assert qwen2.param_count(config) == count
+    params = qwen2.abstract_params(config, jnp.bfloat16)
+    tokens = jax.ShapeDtypeStruct((2, 16), jnp.int32)
+    out = jax.eval_shape(functools.partial(qwen2.logits, config), params, tokens)
+    assert (out.shape, out.dtype) == ((2, 16, config.vocab_size), jnp.float32)
+    cache = jax.eval_shape(lambda: qwen2.init_cache(config, 8, 64, jnp.bfloat16))
+    slots = jax.ShapeDtypeStruct((8,), jnp.int32)
+    out, after = jax.eval_shape(functools.partial(qwen2.decode, config), params, cache, slots, slots)
+    assert (out.shape, after) == ((8, config.vocab_size), cache)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_axes_are_named_like_the_parameters(name: str) -> None:
+    config = SMALL[name]
+    sizes = {
+        "layers": config.num_layers,
+        "vocab": config.vocab_size,
+        "embed": config.hidden_size,
+        "heads": config.num_heads * config.head_dim,
+        "kv_heads": config.num_kv_heads * config.head_dim,
+        "mlp": config.intermediate_size,
+    }
+    named = jax.tree.map(
+        lambda axes: tuple(sizes[axis] for axis in axes),
+        qwen2.logical_axes(config),
+        is_leaf=lambda axes: isinstance(axes, tuple),
+    )
+    assert named == jax.tree.map(lambda leaf: leaf.shape, qwen2.abstract_params(config))
+
+
+def test_init_is_seeded_and_of_the_stated_spread() -> None:
+    config = Qwen2Config(300, 64, 96, 2, 4, 2, 16)
+    one, two = (qwen2.init(config, jax.random.key(seed), jnp.bfloat16) for seed in (0, 1))
+    kernel = one["layers"]["gate"]["kernel"].astype(jnp.float32)
+    assert kernel.std() == pytest.approx(0.02, rel=0.05)
+    assert abs(jnp.corrcoef(kernel[0].ravel(), kernel[1].ravel())[0, 1]) < 0.05  # layers differ
+    assert not np.array_equal(one["embed"], two["embed"])
+    np.testing.assert_array_equal(one["embed"], qwen2.init(config, jax.random.key(0), jnp.bfloat16)["embed"])
+    assert {leaf.dtype for leaf in jax.tree.leaves(one)} == {jnp.dtype(jnp.bfloat16)}
+    assert qwen2.output_embedding(config, one) is one["embed"]
+    assert qwen2.output_embedding(CONFIG, PARAMS) is PARAMS["head"]
+
+
+def test_causal() -> None:
+    tokens, positions, segments = rows([[PROMPTS[1]], [PROMPTS[1]]], 12)
+    tokens[1, 8:] = (tokens[1, 8:] + 1) % CONFIG.vocab_size
+    out = run(tokens, positions, segments)
+    np.testing.assert_array_equal(out[0, :8], out[1, :8])
+    assert np.abs(out[0, 8:] - out[1, 8:]).max(axis=-1).min() > 1e-3
+
+
+def test_packed_equals_unpacked_and_padding_is_inert() -> None:
+    packed = rows([[PROMPTS[0], PROMPTS[1], PROMPTS[2]]], 30)
+    alone = rows([[prompt] for prompt in PROMPTS], 30)
+    out, expected = run(*packed), run(*alone)
+    start = 0
+    for row, length in enumerate(LENGTHS):
+        np.testing.assert_allclose(out[0, start : start + length], expected[row, :length], atol=5e-5)
+        start += length
+    packed[0][0, 24:] = 9
+    np.testing.assert_array_equal(run(*packed)[0, :24], out[0, :24])
+    assert np.isfinite(out).all()
+
+
+def test_default_positions_and_segments_are_one_segment_a_row() -> None:
+    tokens = np.stack([PROMPTS[1], PROMPTS[1][::-1]])
+    explicit = run(*rows([[row] for row in tokens], 12))
+    np.testing.assert_allclose(jax.jit(functools.partial(qwen2.logits, CONFIG))(PARAMS, tokens), explicit, atol=5e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_prefill_and_decode_equal_the_full_forward(dtype: str) -> None:
+    atol = 1e-5 if dtype == "float32" else 0.15
+    expected = run(*rows([[prompt] for prompt in PROMPTS], 12), dtype=dtype)
+    cache = qwen2.init_cache(CONFIG, 4, 16, dtype)
+    cache = jax.tree.map(lambda leaf: leaf + 7, cache)  # what a slot held before must not matter
+    prefill = jax.jit(functools.partial(qwen2.prefill, CONFIG, PARAMS, dtype=dtype), donate_argnums=0)
+    decode = jax.jit(functools.partial(qwen2.decode, CONFIG, PARAMS, dtype=dtype), donate_argnums=0)
+    read, slots = np.array([4, 6, 1]), np.array([3, 0, 2])
+    padded = np.full((4, 8), 11, np.int32)
+    for row, prompt in enumerate(PROMPTS):
+        padded[row, : read[row]] = prompt[: read[row]]
+    out, cache = prefill(cache, padded, np.array([*read, 0]), np.array([*slots, 4]))  # slot 4 of 4: dropped
+    for row in range(3):
+        np.testing.assert_allclose(out[row], expected[row, read[row] - 1], atol=atol)
+    np.testing.assert_array_equal(cache.key[:, 1], 7)
+    for step in range(max(LENGTHS) - min(read)):
+        tokens, positions = np.zeros(4, np.int32), np.full(4, 16, np.int32)  # past the end: writes nothing
+        live = [row for row in range(3) if read[row] + step < LENGTHS[row]]
+        for row in live:
+            tokens[slots[row]], positions[slots[row]] = PROMPTS[row][read[row] + step], read[row] + step
+        out, cache = decode(cache, tokens, positions)
+        for row in live:
+            np.testing.assert_allclose(out[slots[row]], expected[row, read[row] + step], atol=atol)
+    np.testing.assert_array_equal(cache.key[:, 1], 7)
+    assert np.isfinite(out).all()
+
+
+def test_prompts_longer_than_the_cache_are_refused() -> None:
+    with pytest.raises(ValueError, match="12 tokens do not fit a cache of 8"):
+        qwen2.prefill(CONFIG, PARAMS, qwen2.init_cache(CONFIG, 1, 8), np.zeros((1, 12), int), np.ones(1), np.zeros(1))
+
+
+def test_decoding_copies_no_cache() -> None:
+    """A loop of decode steps needs scratch memory far below the size of the cache it carries."""
+    cache = jax.eval_shape(lambda: qwen2.init_cache(CONFIG, 8, 4096))
+    slots = jax.ShapeDtypeStruct((8,), jnp.int32)
+
+    def steps(params: Params, cache: qwen2.KVCache, tokens: jax.Array, positions: jax.Array) -> tuple:
+        def step(index: jax.Array, carry: tuple) -> tuple:
+            tokens, cache = carry
+            out, cache = qwen2.decode(CONFIG, params, cache, tokens, positions + index)
+            return out.argmax(-1).astype(jnp.int32), cache
+
+        return jax.lax.fori_loop(0, 4, step, (tokens, cache))
+
+    params = jax.eval_shape(lambda: PARAMS)
+    compiled = jax.jit(steps, donate_argnums=1).lower(params, cache, slots, slots).compile()
+    memory = compiled.memory_analysis()
+    size = 2 * cache.key.size * 4
+    assert memory.alias_size_in_bytes >= size
+    # One layer's keys and values, read out of the stack, and the scores.
+    assert memory.temp_size_in_bytes < 1.5 * size / CONFIG.num_layers
+
+
+@pytest.mark.parametrize("remat", ["full", "dots"])
+def test_remat_equals_plain(remat: str) -> None:
+    batch = rows([PROMPTS], 24)
+
+    def loss(params: Params, remat: str) -> jax.Array:
+        return jnp.square(qwen2.hidden_states(CONFIG, params, *batch, remat=remat)).mean()
+
+    gradient = jax.jit(jax.grad(loss), static_argnames="remat")
+    for plain, again in zip(
+        jax.tree.leaves(gradient(PARAMS, remat="none")), jax.tree.leaves(gradient(PARAMS, remat=remat)), strict=True
+    ):
+        np.testing.assert_allclose(again, plain, rtol=1e-4, atol=1e-6)
+    with pytest.raises(ValueError, match="remat='half': choose none, full, dots"):
+        qwen2.hidden_states(CONFIG, PARAMS, *batch, remat="half")
+
+
+def test_bfloat16_compute_keeps_float32_parameters() -> None:
+    batch = rows([PROMPTS], 24)
+    exact, coarse = run(*batch), run(*batch, dtype="bfloat16")
+    assert 0 < np.abs(exact - coarse).mean() < 0.05 * np.abs(exact).mean()
+
+    def loss(params: Params) -> jax.Array:
+        hidden = qwen2.hidden_states(CONFIG, params, *batch, dtype=jnp.bfloat16)
+        assert hidden.dtype == jnp.bfloat16
+        return jnp.square(hidden.astype(jnp.float32)).mean()
+
+    gradient = jax.jit(jax.grad(loss))(PARAMS)
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype(jnp.float32)}
+
+
+def test_constraint_sees_the_residual_stream_before_and_after_the_layers() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def constrain(x: jax.Array) -> jax.Array:
+        seen.append(x.shape)
+        return x
+
+    batch = rows([PROMPTS], 24)
+    jax.eval_shape(lambda: qwen2.hidden_states(CONFIG, PARAMS, *batch, constrain=constrain))
+    assert set(seen) == {(1, 24, CONFIG.hidden_size)}
+    assert len(seen) >= 2
+
+
+@pytest.mark.parametrize(("field", "value"), [("num_kv_heads", 3), ("head_dim", 7)])
+def test_impossible_shapes_are_refused(field: str, value: int) -> None:
+    with pytest.raises(ValueError, match=f"{field}={value}"):
+        Qwen2Config(**{**CONFIG.__dict__, field: value})
