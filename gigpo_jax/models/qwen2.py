@@ -88,8 +88,10 @@ class Linear(nnx.Module):
             self.bias = nnx.Param(jnp.zeros((outputs,), dtype))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = x @ self.kernel[...].astype(x.dtype)
-        return y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
+        # One matrix product over all tokens: with more axes XLA's CPU backend takes a slow path for the kernel's gradient.
+        y = x.reshape(-1, x.shape[-1]) @ self.kernel[...].astype(x.dtype)
+        y = y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
+        return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
 class RMSNorm(nnx.Module):
@@ -217,6 +219,7 @@ def hidden_states(
     *,
     dtype: Any = None,
     remat: str = "none",
+    unroll: int = 1,
     constrain: Constrain | None = None,
 ) -> jax.Array:
     """Runs the model up to the final norm.
@@ -229,12 +232,14 @@ def hidden_states(
       segment_ids: [B, T] i32, 0 for padding, segments from 1; None is one segment a row.
       dtype: compute dtype; None is the parameters'.
       remat: "none", "full" (keep each layer's input) or "dots" (keep the matrix products).
+      unroll: layers compiled into one pass of the scan; more compile longer and run faster in models of few layers.
       constrain: applied to the residual stream [B, T, D] before the first and after each layer, for sharding.
 
     Returns:
       [B, T, D] in the compute dtype.
     """
-    return _forward(config, params, tokens, positions, segment_ids, dtype=dtype, remat=remat, constrain=constrain)[0]
+    run = functools.partial(_forward, dtype=dtype, remat=remat, unroll=unroll, constrain=constrain)
+    return run(config, params, tokens, positions, segment_ids)[0]
 
 
 def logits(
@@ -335,6 +340,7 @@ def _forward(
     *,
     dtype: Any,
     remat: str = "none",
+    unroll: int = 1,
     constrain: Constrain | None = None,
     keep: bool = False,
 ) -> tuple[jax.Array, Any]:
@@ -358,7 +364,7 @@ def _forward(
     if remat != "none":
         body = jax.checkpoint(body, policy=REMAT_POLICIES[remat], prevent_cse=False)
     x = constrain(params["embed"][tokens].astype(dtype))
-    x, kept = jax.lax.scan(body, x, params["layers"])
+    x, kept = jax.lax.scan(body, x, params["layers"], unroll=min(unroll, config.num_layers))
     return _final_norm(config, params, x), kept
 
 
