@@ -109,6 +109,8 @@ def test_task_types_take_turns_and_unseen_rooms_are_never_trained_on(small, full
         for split in data.iterdir():
             kinds = Counter(path.parent.parent.name.split("-")[0] for path in game_files(split))
             assert kinds == dict.fromkeys(TASK_TYPES, COUNT // 6)
+    problems = [read(path)["pddl_problem"] for path in game_files(full)]
+    assert len(set(problems)) == len(problems) == 3 * COUNT
     train, seen = ({path.read_bytes() for path in game_files(full / split)} for split in ("train", "valid_seen"))
     assert not train & seen
 
