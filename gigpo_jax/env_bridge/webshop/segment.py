@@ -1,0 +1,166 @@
+"""Words of a text, segmented as Lucene's StandardTokenizer (8.11) does it.
+
+The rules are those of Unicode Standard Annex 29 for Unicode 9.0, with the tokenizer's own choices: Thai, Lao, Khmer and
+Myanmar runs stay whole, a Han or Hiragana character is a word of its own, emoji sequences are words (Unicode Technical
+Standard 51, version 11), and no word is longer than 255 UTF-16 units.
+
+How it works: every character is translated to the letter of its class (`word_classes.json` holds the classes of all
+  code points), and small regular expressions run over that string of letters; the spans they find are cut from the
+  text.
+"""
+
+import bisect
+import functools
+import json
+import re
+from pathlib import Path
+
+MAX_WORD = 255  # UTF-16 units: the tokenizer's buffer; a longer word is cut there and its rest starts a new one
+_STARTS = [
+    "aletter",
+    "hebrewletter",
+    "numeric",
+    "katakana",
+    "extendnumlet",
+    "emoji",
+    "base",
+    "modifier",
+    "keybase",
+    "regionalindicator",
+    "complex",
+    "han",
+    "hiragana",
+    "zwj",
+]
+_LONG_RUN = re.compile(r"[^ \n]{128}")
+
+
+class _Classes(dict[int, str]):
+    """Code point -> class letter, filled as characters are met (`str.translate` asks for them)."""
+
+    def __init__(self) -> None:
+        data = json.loads((Path(__file__).parent / "word_classes.json").read_text(encoding="utf-8"))
+        self.letters: dict[str, list[str]] = data["classes"]
+        self._starts: list[int] = []
+        self._letter: list[str] = []
+        position = 0
+        for run in data["runs"].split():
+            delta, letter = run.split("/")
+            position += int(delta, 16)
+            self._starts.append(position)
+            self._letter.append(letter)
+        super().__init__((code, self._find(code)) for code in range(128))
+
+    def _find(self, code: int) -> str:
+        return self._letter[bisect.bisect_right(self._starts, code) - 1]
+
+    def __missing__(self, code: int) -> str:
+        letter = self._find(code)
+        if len(self) < 8192:  # most texts use few characters; a bound keeps a worker small whatever they are
+            self[code] = letter
+        return letter
+
+    def having(self, *properties: str, without: tuple[str, ...] = ()) -> str:
+        """The letters, for use in a character class, whose characters have one of the properties."""
+        return "".join(
+            letter
+            for letter, have in self.letters.items()
+            if any(p in have for p in properties) and not any(p in have for p in without)
+        )
+
+
+@functools.cache
+def _machinery() -> tuple[_Classes, re.Pattern[str], re.Pattern[str], re.Pattern[str], str]:
+    """The class table, the pattern of a token, the two parts of it that can overlap, and the letters where they do."""
+    classes = _Classes()
+    extend = f"[{classes.having('extend', 'format', 'zwj')}]*+"
+    letter = f"[{classes.having('aletter', 'hebrewletter')}]{extend}"
+    hebrew = f"[{classes.having('hebrewletter')}]{extend}"
+    numeric = f"[{classes.having('numeric')}]{extend}"
+    katakana = f"[{classes.having('katakana')}]{extend}"
+    mid_letter = f"[{classes.having('midletter', 'midnumlet', 'singlequote')}]{extend}"
+    mid_number = f"[{classes.having('midnum', 'midnumlet', 'singlequote')}]{extend}"
+    joiner = f"(?:[{classes.having('extendnumlet')}]{extend})"
+    single = f"[{classes.having('singlequote')}]{extend}"
+    double = f"[{classes.having('doublequote')}]{extend}"
+    core = (
+        f"(?:{katakana}(?:{joiner}*+{katakana})*"
+        f"|(?:{hebrew}(?:{single}|{double}{hebrew})"
+        f"|{numeric}(?:(?:{joiner}*+|{mid_number}){numeric})*"
+        f"|{letter}(?:(?:{joiner}*+|{mid_letter}){letter})*)+)"
+    )
+    word = f"{joiner}*+{core}(?:{joiner}++{core})*{joiner}*+"
+
+    zwj = f"[{classes.having('zwj')}]"
+    mark = f"[{classes.having('extend', 'format', without=('textsel', 'emojisel'))}]"
+    any_mark = f"[{classes.having('extend', 'format', 'zwj', without=('textsel', 'emojisel'))}]*+"
+    picture = f"[{classes.having('emoji')}]"
+    modifier = f"[{classes.having('modifier')}]"
+    # A joiner belongs to the marks only where no further picture follows it.
+    trailing = f"(?:{mark}|{zwj}(?!{zwj}*+[{classes.having('emoji', 'modifier')}]))*+"
+    element = (
+        f"(?:(?:{zwj}*+[{classes.having('base')}]{any_mark})?{modifier}{trailing}"
+        f"|{zwj}*+{picture}{trailing}[{classes.having('emojisel')}]?)"
+    )
+    keycap = (
+        f"[{classes.having('keybase')}]{any_mark}[{classes.having('emojisel')}]?[{classes.having('keycap')}]{any_mark}"
+    )
+    flag = f"(?:[{classes.having('regionalindicator')}]{extend}){{2}}"
+    emoji = f"(?:{element}(?:{zwj}{element})*|{keycap}|{flag})"
+    complex_run = f"(?:[{classes.having('complex')}]{extend})+"
+    lone = f"[{classes.having('han', 'hiragana')}]{extend}"
+    token = re.compile(f"{word}|{emoji}|{complex_run}|{lone}")
+    both = "".join(sorted(set(classes.having("aletter")) & set(classes.having("emoji", "base", "modifier"))))
+    return classes, token, re.compile(word), re.compile(emoji), both
+
+
+def words(text: str) -> list[str]:
+    """Splits a text into words.
+
+    Args:
+      text: any text, of any length.
+
+    Returns:
+      The words in their order, as they stand in the text (no case change).
+    """
+    classes, token, _, _, both = _machinery()
+    kinds = text.translate(classes)
+    if _LONG_RUN.search(text) or any(letter in kinds for letter in both):
+        return _words_with_care(text, kinds)
+    return [text[match.start() : match.end()] for match in token.finditer(kinds)]
+
+
+def _words_with_care(text: str, kinds: str) -> list[str]:
+    """`words`, where a word may reach the length limit or a character may start both a word and an emoji."""
+    classes, token, word, emoji, both = _machinery()
+    joiners = re.compile(f"[{classes.having('extendnumlet', 'extend', 'format', 'zwj')}]*+")
+    starts = re.compile(f"[{classes.having(*_STARTS)}]")
+    found: list[str] = []
+    position = 0
+    while (candidate := starts.search(kinds, position)) is not None:
+        start = candidate.start()
+        limit = _limit(text, start)
+        patterns = (token, word, emoji) if kinds[start] in both else (token,)
+        ends = [match.end() for pattern in patterns if (match := pattern.match(kinds, start, limit))]
+        if ends:
+            position = max(ends)
+            found.append(text[start:position])
+        else:
+            run = joiners.match(kinds, start)
+            end = run.end() if run else start
+            position = max(start + 1, end - MAX_WORD)  # nothing can start where the whole buffer is underscores
+    return found
+
+
+def _limit(text: str, start: int) -> int:
+    """Where the tokenizer's buffer ends for a token that starts at `start`."""
+    end, units = start, 0
+    window = text[start : start + MAX_WORD]
+    if window.isascii():
+        return start + len(window)
+    for character in window:
+        units += 2 if ord(character) > 0xFFFF else 1
+        if units > MAX_WORD:
+            break
+        end += 1
+    return end
