@@ -223,6 +223,8 @@ def ensure_games(
     Raises:
       InputError: as for `generate_games`.
     """
+    if not splits:
+        raise InputError('splits={}: say how many games of which split, such as {"train": 512, "valid_unseen": 128}')
     exact = room_size(size, receptacles, objects)
     plan = [_manifest(split, splits[split], seed, exact, task_types or TASK_TYPES) for split in sorted(splits)]
     digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]

@@ -212,6 +212,11 @@ def test_wrong_arguments_are_named(changed, message, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_games_of_no_split_are_refused(tmp_path):
+    with pytest.raises(InputError, match="say how many games of which split"):
+        ensure_games(tmp_path, {})
+
+
 def test_a_missing_package_says_how_to_get_it(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(package.importlib.util, "find_spec", lambda name: None)
     package.read_package.cache_clear()
