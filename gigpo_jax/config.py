@@ -16,6 +16,7 @@ def default_config() -> ConfigDict:
     c.env = env = ConfigDict()
     env.name = "alfworld"  # a name in gigpo_jax.env_bridge.registry
     env.options = ConfigDict()  # passed to the environment's builder as they are
+    env.generate = ConfigDict()  # games to make once, in the user's cache folder, in place of options.data; {} = none
     env.split = "train"  # the split that training tasks are drawn from
     env.max_steps = 50  # actions in an episode
     env.history = 2  # past (observation, action) pairs in a prompt
@@ -31,10 +32,18 @@ def default_config() -> ConfigDict:
     c.model = model = ConfigDict()
     model.path = ""  # a Hugging Face folder (config.json, *.safetensors, tokenizer); "" = random weights of model.shape
     model.shape = ConfigDict(  # used without a path: a Qwen2.5 architecture with a word-level tokenizer
-        {"hidden_size": 128, "intermediate_size": 384, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2}
+        {
+            "hidden_size": 128,
+            "intermediate_size": 384,
+            "num_layers": 4,
+            "num_heads": 4,
+            "num_kv_heads": 2,
+            "rope_theta": 1e6,
+        }
     )
     model.param_dtype = "float32"  # of the master parameters and the optimizer state
     model.compute_dtype = "bfloat16"  # of activations
+    model.unroll = 1  # layers in one pass of the scan over layers; more compile longer and may run faster
     model.remat = "full"  # what the backward pass computes again: none, dots or full
 
     c.mesh = mesh = ConfigDict()
@@ -98,6 +107,7 @@ def default_config() -> ConfigDict:
     sft.episodes = 4000  # demonstrations
     sft.epochs = 1
     sft.minibatch = 256  # steps of an optimizer update
+    sft.learn_prompts = False  # predict the prompts too: teaches a model from scratch to read them
     sft.demonstrator = ConfigDict()  # how the expert is made worse on purpose; {} = as it is
 
     c.eval = evaluate = ConfigDict()
@@ -116,7 +126,7 @@ def default_config() -> ConfigDict:
 
 # fmt: off
 POSITIVE = (
-    "env.max_steps", "env.workers", "env.start_timeout_s", "env.step_timeout_s", "engine.slots",
+    "env.max_steps", "model.unroll", "env.workers", "env.start_timeout_s", "env.step_timeout_s", "engine.slots",
     "engine.decode_steps", "sampling.temperature", "sampling.max_prompt_tokens", "sampling.max_reply_tokens",
     "rl.dual_clip", "optim.lr", "optim.grad_clip", "batch.row_length", "batch.rows", "batch.logprob_chunk",
     "train.iterations", "train.groups", "train.group_size", "train.minibatch", "train.epochs", "sft.episodes",

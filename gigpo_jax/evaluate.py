@@ -1,11 +1,25 @@
 """A policy on a frozen panel of tasks: success and score with 95% intervals, over all and per task type."""
 
+import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
+from ml_collections import ConfigDict
 
+from gigpo_jax import env_bridge, partition, report
+from gigpo_jax.checkpoint import newest_params
+from gigpo_jax.env_bridge import registry
+from gigpo_jax.env_bridge.panels import Panel, check_panel, read_panel
+from gigpo_jax.errors import InputError
+from gigpo_jax.metrics import write_json
+from gigpo_jax.player import Player
+from gigpo_jax.policy import load_policy
+from gigpo_jax.tasks import host_share
 from gigpo_jax.trajectory import Trajectory
 
 Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
@@ -38,7 +52,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def summarise(trajectories: Sequence[Trajectory]) -> dict[str, dict[str, float | list[float]]]:
+def summarise(trajectories: Sequence[Trajectory]) -> dict[str, dict[str, Any]]:
     """Sums up finished episodes.
 
     Args:
@@ -80,3 +94,104 @@ def table(results: dict[str, dict[str, dict]]) -> str:
                 f"{100 * low:.1f} to {100 * high:.1f} | {row['score']:.3f} | {row['length']:.1f} |"
             )
     return "\n".join(lines)
+
+
+def find_panel(name: str, environment: str) -> Panel:
+    """Reads a panel: a JSON file, or the name of one that comes with the environment.
+
+    Raises:
+      InputError: there is none, or its hash does not match.
+    """
+    folder = Path(env_bridge.__path__[0]) / environment / "panels"
+    for path in (Path(name), folder / f"{name}.json"):
+        if path.is_file():
+            return read_panel(path)
+    names = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
+    raise InputError(f"config.eval.panel={name!r}: no such file, and no panel of {environment} (those are: {names})")
+
+
+class Evaluator:
+    """Plays a frozen panel with the weights that a player has."""
+
+    def __init__(self, config: ConfigDict, player: Player) -> None:
+        """Reads the panel and checks that the tasks at hand are those it was made of.
+
+        Raises:
+          InputError: no panel, or its tasks are missing or differ.
+        """
+        self._config, self._player = config, player
+        if not config.eval.panel:
+            raise InputError("config.eval.panel='': name a panel to evaluate on")
+        panel = find_panel(config.eval.panel, config.env.name)
+        env = registry.make(config.env.name, **player.options)
+        try:
+            tasks = check_panel(panel, env)
+        finally:
+            env.close()
+        self.panel = panel
+        self.tasks = tasks[: config.eval.tasks or len(tasks)]
+
+    async def results(self, *, greedy: bool) -> dict[str, dict]:
+        """One episode of every task: `summarise` by decoding, "temperature T" and, if asked for, "greedy"."""
+        temperatures = {"sampled": self._config.eval.temperature} | ({"greedy": 0.0} if greedy else {})
+        out = {}
+        for number, (name, temperature) in enumerate(temperatures.items()):
+            first, mine = host_share(self.tasks) if len(self.tasks) % jax.process_count() == 0 else (0, self.tasks)
+            trajectories = await self._player.play(
+                mine,
+                group_size=1,
+                # Negative: no training iteration has these keys, and every evaluation draws the same.
+                iteration=-1 - number,
+                first_group=first,
+                temperature=temperature,
+                title=f"panel {self.panel.name}, {name}",
+            )
+            out[name] = summarise(trajectories)
+        return out
+
+    async def metrics(self, *, greedy: bool) -> dict[str, float]:
+        """Results as metrics: `val/<decoding>/<what>` and `val/<decoding>/success_rate/<task type>`."""
+        out: dict[str, float] = {}
+        for decoding, summary in (await self.results(greedy=greedy)).items():
+            everything = summary["all"]
+            low, high = everything["success_interval"]
+            out |= {
+                f"val/{decoding}/{name}": everything[name] for name in ("success_rate", "score", "length", "aborted")
+            }
+            out |= {f"val/{decoding}/success_low": low, f"val/{decoding}/success_high": high}
+            for kind, row in summary.items():
+                if kind != "all":
+                    out[f"val/{decoding}/success_rate/{kind}"] = row["success_rate"]
+        return out
+
+
+def run(config: ConfigDict, workdir: Path, out: str) -> int:
+    """Evaluates the newest checkpoint of a workdir, or `model.path` if it has none, and writes JSON and a table.
+
+    Args:
+      config: as from `config.default_config`, validated.
+      workdir: of the training run.
+      out: the JSON file; default WORKDIR/eval_<panel>.json.
+    """
+    mesh = partition.make_mesh(**config.mesh)
+    policy = load_policy(config, mesh)
+    params, version = newest_params(workdir / "checkpoints", policy.params)
+    report.say(f"weights: {f'checkpoint {version} of {workdir}' if version else config.model.path}")
+    player = Player(config, policy, params, version=version)
+    try:
+        evaluator = Evaluator(config, player)
+        results = asyncio.run(evaluator.results(greedy=True))
+    finally:
+        player.close()
+    named = {
+        f"temperature {config.eval.temperature:g}" if decoding == "sampled" else decoding: summary
+        for decoding, summary in results.items()
+    }
+    report.say(f"panel {evaluator.panel.name}, {len(evaluator.tasks)} tasks, sha256 {evaluator.panel.sha256[:16]}")
+    report.say(table(named))
+    path = Path(out) if out else workdir / f"eval_{evaluator.panel.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {"panel": evaluator.panel.name, "sha256": evaluator.panel.sha256, "iteration": version, "results": named}
+    write_json(path, record)
+    report.say(f"written: {path}")
+    return 0

@@ -1,0 +1,77 @@
+"""Expert episodes as supervised samples: what the policy would be shown at each step, and what it should reply."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gigpo_jax.env_bridge.base import Expert, TextEnv
+from gigpo_jax.env_bridge.history import History
+from gigpo_jax.env_bridge.prompts import PromptTemplate, build_prompt
+from gigpo_jax.env_bridge.types import Task
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One demonstrated episode.
+
+    Attributes:
+      turns: a pair (prompt text, reply text) for each step.
+      won: whether the demonstrator reached the goal.
+    """
+
+    turns: tuple[tuple[str, str], ...]
+    won: bool
+
+
+def episode_seed(seed: int, episode: int) -> int:
+    """A seed of its own for each demonstrated episode, the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(f"demonstration {seed} {episode}".encode(), digest_size=6).digest(), "little")
+
+
+def demonstrate(
+    env: TextEnv,
+    expert: Expert,
+    task: Task,
+    *,
+    template: PromptTemplate,
+    history: int,
+    max_steps: int,
+    encode: Callable[[str], Sequence[int]],
+    limit: int,
+    show_admissible: bool,
+) -> Demonstration:
+    """Lets an expert play one episode.
+
+    Args:
+      env: plays it.
+      expert: made for this episode.
+      task: what to do.
+      template, history, encode, limit, show_admissible: as the policy's prompts are made (`build_prompt`).
+      max_steps: the episode ends after so many actions.
+    """
+    observation, past = env.reset(task), History(history)
+    turns, won = [], False
+    for _ in range(max_steps):
+        prompt = build_prompt(template, observation, past, encode=encode, limit=limit, show_admissible=show_admissible)
+        action = expert.act(observation)
+        turns.append((prompt.text, reply_text(action)))
+        result = env.step(action)
+        past.add(observation.text, action)
+        observation, won = result.observation, bool(result.info["won"])
+        if result.done:
+            break
+    return Demonstration(tuple(turns), won)
+
+
+def reply_text(action: str) -> str:
+    """A reply in the format of the environments, without a thought."""
+    return f"<think></think><action>{action}</action>"
+
+
+def shuffled_tasks(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
+    """Tasks for ever: all of them in a seeded order, then all of them in another."""
+    import numpy as np
+
+    for epoch in range(1 << 30):
+        for index in np.random.default_rng((seed, epoch)).permutation(len(tasks)):
+            yield tasks[index]

@@ -1,0 +1,159 @@
+"""Trajectories -> a better policy: advantages, minibatches and updates of one iteration."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax import partition
+from gigpo_jax.batching import advantage_inputs, make_minibatches, packing_stats, step_samples
+from gigpo_jax.metrics import Timers
+from gigpo_jax.policy import Policy, forward_function, shardings
+from gigpo_jax.rl import advantages as rl_advantages
+from gigpo_jax.rl import algorithms, update
+from gigpo_jax.trajectory import Trajectory
+
+Progress = Callable[[int, int], None]  # (minibatches done, of all)
+
+
+class NotFinite(RuntimeError):
+    """Three updates in a row had a loss or gradient that is not finite."""
+
+
+class Learner:
+    """Holds the train state and what changes it.
+
+    Attributes:
+      state: parameters, optimizer and counters; replaced by every update.
+    """
+
+    def __init__(self, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> None:
+        """Compiles nothing yet; takes over the policy's parameters (updates donate them).
+
+        Args:
+          config: as from `config.default_config`.
+          policy: the start; also the reference policy if `rl.kl_coef` is not 0.
+          mesh: as from `partition.make_mesh`.
+        """
+        self._config, self._mesh = config, mesh
+        self._advantages, loss = objective(config)
+        self._rows = partition.local_rows(mesh, config.batch.rows)
+        forward = forward_function(config, policy.config)
+        self.optimizer = make_optimizer(config, most_updates(config))
+        where = shardings(policy.config, mesh)
+        self.state_shardings = update.shard_state(self.optimizer, policy.params, where, partition.replicated(mesh))
+        common = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
+        self._update = update.make_update(
+            forward, self.optimizer, **loss, **common, state_shardings=self.state_shardings
+        )
+        self._score = update.make_score(forward, **common)
+        needs_reference = loss["kl_coef"] > 0
+        self._reference = jax.tree.map(lambda x: x.copy(), policy.params) if needs_reference else None
+        init = jax.jit(lambda params: update.init_state(params, self.optimizer), out_shardings=self.state_shardings)
+        self.state = init(policy.params)
+
+    @property
+    def compile_count(self) -> int:
+        """How many programs were compiled for updates and scores."""
+        programs: tuple[Any, ...] = (self._update, self._score)
+        return sum(program._cache_size() for program in programs)
+
+    def learn(
+        self, trajectories: Sequence[Trajectory], iteration: int, timers: Timers, progress: Progress
+    ) -> tuple[dict[str, float], rl_advantages.Credit, np.ndarray]:
+        """One iteration's updates.
+
+        Args:
+          trajectories: of this host; aborted ones are left out.
+          iteration: seeds the order of the steps.
+          timers: gets `advantage` and `update`.
+          progress: called after every minibatch.
+
+        Returns:
+          Metrics under their DESIGN names, the credit statistics, and the advantage of every step [N] f32.
+
+        Raises:
+          NotFinite: three updates in a row were skipped.
+        """
+        config = self._config
+        with timers.time("advantage"):
+            inputs = advantage_inputs(trajectories)
+            result = self._advantages(*inputs)
+            credit = rl_advantages.credit(result, inputs.group, inputs.anchor, inputs.mask)
+            values = np.asarray(result.total)
+            metrics = {
+                f"credit/{name}": float(getattr(credit, name))
+                for name in (
+                    "anchor_group_size_mean",
+                    "singleton_share",
+                    "zero_advantage_share",
+                    "episode_norm",
+                    "step_norm",
+                )
+            }
+        with timers.time("update"):
+            batches = []
+            for epoch in range(config.train.epochs):
+                batches += make_minibatches(
+                    step_samples(trajectories, values),
+                    steps=config.train.minibatch,
+                    row_length=config.batch.row_length,
+                    rows=self._rows,
+                    rng=np.random.default_rng((config.seed, iteration, epoch)),
+                    agree=partition.all_hosts,
+                )
+            metrics |= packing_stats(batches)
+            metrics |= self._apply(batches, progress)
+        return metrics, credit, values
+
+    def _apply(self, batches: Sequence[Any], progress: Progress) -> dict[str, float]:
+        batches = [partition.global_batch(self._mesh, batch) for batch in batches]
+        if self._config.rl.behaviour == "recompute":  # with the parameters before any of this iteration's updates
+            batches = [dataclasses.replace(b, proximal=self._score(self.state.params, b)) for b in batches]
+        records = []
+        for number, batch in enumerate(batches):
+            if self._reference is not None:
+                batch = dataclasses.replace(batch, reference=self._score(self._reference, batch))
+            self.state, record = self._update(self.state, batch)
+            records.append(record)
+            if int(self.state.skipped_in_row) >= 3:
+                raise NotFinite("the loss or its gradient was not finite three times in a row; lower config.optim.lr")
+            progress(number + 1, len(batches))
+        host = jax.device_get(records)
+        largest = ("policy/ratio_max", "policy/skipped")
+        columns = {name: [float(record[name]) for record in host] for name in host[0]}
+        return {name: float(max(v) if name in largest else np.mean(v)) for name, v in columns.items()}
+
+
+def objective(config: ConfigDict) -> tuple[Callable[..., rl_advantages.Advantages], dict[str, Any]]:
+    """The jitted advantage function of `config.rl`, and the keyword settings of its loss (`update.make_update`).
+
+    Raises:
+      InputError: no such algorithm.
+    """
+    rl = config.rl
+    chosen = algorithms.algorithm(rl.algorithm)
+    settings = algorithms.PRESETS[rl.preset] | {
+        "gamma": rl.gamma,
+        "step_weight": rl.step_weight,
+        "normalize": rl.normalize,
+    }
+    loss = {name: rl[name] for name in ("clip_low", "clip_high", "dual_clip", "kl_coef", "entropy_coef")}
+    advantages = jax.jit(partial(chosen.advantages, **(settings | dict(chosen.settings))))
+    return advantages, loss | dict(chosen.loss) | {"sequence_ratio": chosen.sequence_ratio}
+
+
+def most_updates(config: ConfigDict) -> int:
+    """The most optimizer steps that a training run can take: all episodes at full length; schedules count to it."""
+    train = config.train
+    steps = train.groups * train.group_size * config.env.max_steps
+    return train.iterations * train.epochs * -(-steps // train.minibatch)
+
+
+def make_optimizer(config: ConfigDict, total_steps: int) -> update.Optimizer:
+    """The optimizer of `config.optim`."""
+    return update.make_optimizer(total_steps=total_steps, **config.optim)

@@ -1,0 +1,129 @@
+"""What a person sees of a run: lines on the console, a sample of the rollouts, and throughput."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from gigpo_jax.trajectory import Trajectory
+
+# Dense bfloat16 peak of one device in FLOP/s, by the beginning of its kind (vendors' data sheets).
+PEAK_FLOPS = {
+    "NVIDIA H200": 989e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA A100": 312e12,
+    "TPU v6": 918e12,
+    "TPU v5p": 459e12,
+    "TPU v5": 197e12,
+    "TPU v4": 275e12,
+}
+
+
+def say(text: str) -> None:
+    """Prints a line of the first host, above any progress bar."""
+    if jax.process_index() == 0:
+        tqdm.write(text)
+
+
+def start(config: ConfigDict, workdir: Path, tasks: int) -> None:
+    """What is about to run."""
+    train = config.train
+    device = jax.devices()[0].device_kind
+    say(
+        f"{config.rl.algorithm} on {config.env.name}: {train.iterations} iterations of {train.groups} tasks x "
+        f"{train.group_size} episodes, from {tasks} tasks, on {jax.device_count()} x {device}"
+    )
+    say(f"logs, checkpoints and rollouts: {workdir}")
+
+
+def iteration(done: int, of: int, metrics: Mapping[str, float]) -> None:
+    """One line for an iteration."""
+    parts = [f"iteration {done}/{of}"]
+    columns = (
+        ("success", "episode/success_rate", "{:.0%}"),
+        ("length", "episode/length", "{:.1f}"),
+        ("valid", "action/valid_rate", "{:.0%}"),
+        ("entropy", "policy/entropy", "{:.3f}"),
+        ("kl", "policy/kl", "{:.4f}"),
+        ("grad", "policy/grad_norm", "{:.2f}"),
+        ("rollout", "time/rollout", "{:.1f} s"),
+        ("update", "time/update", "{:.1f} s"),
+    )
+    parts += [f"{label} {form.format(metrics[name])}" for label, name, form in columns if name in metrics]
+    panels = {name: value for name, value in metrics.items() if name.endswith("/success_rate") and name[:4] == "val/"}
+    parts += [f"panel ({name.split('/')[1]}) {value:.1%}" for name, value in panels.items()]
+    say("  ".join(parts))
+
+
+def finish(config: ConfigDict, workdir: Path) -> None:
+    """Where everything is, and what to type next."""
+    say(
+        "\n".join(
+            [
+                "done.",
+                f"  metrics      {workdir}/metrics.jsonl",
+                f"  TensorBoard  tensorboard --logdir {workdir}/tensorboard",
+                f"  rollouts     {workdir}/rollouts/ (JSON lines: prompts, replies, anchors, advantages)",
+                f"  checkpoints  {workdir}/checkpoints/",
+                "next:",
+                f"  python -m gigpo_jax.main --mode=export --config=FILE --workdir={workdir}   (a Hugging Face folder)",
+                f"  python -m gigpo_jax.main --mode=eval --config=FILE --workdir={workdir}     (success by task type)",
+            ]
+        )
+    )
+
+
+def by_episode(trajectories: Sequence[Trajectory], advantages: np.ndarray) -> dict[tuple[int, int], list[float]]:
+    """(group, member) -> the advantages of its steps, from the learner's order of steps."""
+    out, at = {}, 0
+    for trajectory in trajectories:
+        if not trajectory.aborted:
+            out[trajectory.group, trajectory.member] = advantages[at : at + len(trajectory.turns)].tolist()
+            at += len(trajectory.turns)
+    return out
+
+
+def sample(trajectories: Sequence[Trajectory]) -> str:
+    """One episode as text: the first that was won, else the first."""
+    done = [trajectory for trajectory in trajectories if not trajectory.aborted]
+    if not done:
+        return "no episode was finished"
+    shown = next((trajectory for trajectory in done if trajectory.won), done[0])
+    lines = [f"task {shown.task.id}, {'won' if shown.won else 'lost'}"]
+    for turn in shown.turns:
+        lines += ["", turn.prompt, "> " + turn.reply]
+    return "\n".join(lines)
+
+
+def anchor_group_sizes(credit: Any) -> np.ndarray:
+    """The size of every anchor group, from its histogram."""
+    counts = np.asarray(credit.anchor_group_size_histogram)
+    return np.repeat(np.arange(1, len(counts) + 1), counts)
+
+
+def throughput(metrics: Mapping[str, float], parameters: int) -> dict[str, float]:
+    """Rates of an iteration from its counts and times.
+
+    Args:
+      metrics: with `rollout/*`, `batch/tokens`, `time/rollout`, `time/update`.
+      parameters: of the model; 6 x parameters x tokens is what training costs in FLOP (Kaplan et al. 2020).
+
+    Returns:
+      `throughput/*`; the MFU where the device's peak is known.
+    """
+    rates: dict[str, float] = {}
+    if metrics.get("time/rollout") and "rollout/steps" in metrics:
+        rates["throughput/generated_tokens_per_s"] = metrics["rollout/generated_tokens"] / metrics["time/rollout"]
+        rates["throughput/env_steps_per_s"] = metrics["rollout/steps"] / metrics["time/rollout"]
+    if metrics.get("time/update") and "batch/tokens" in metrics:
+        trained = metrics["batch/tokens"] / metrics["time/update"]
+        rates["throughput/trained_tokens_per_s"] = trained
+        kind = jax.devices()[0].device_kind
+        peak = next((flops for name, flops in PEAK_FLOPS.items() if kind.startswith(name)), None)
+        if peak is not None:
+            rates["throughput/mfu"] = 6 * parameters * trained / (peak * jax.device_count())
+    return rates

@@ -1,0 +1,47 @@
+"""Which tasks an iteration is about: a fixed, seeded order of the split, as a function of the iteration alone."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import jax
+import numpy as np
+
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.errors import InputError
+
+_T = TypeVar("_T")
+
+
+def draw_tasks(tasks: Sequence[Task], iteration: int, groups: int, seed: int) -> list[Task]:
+    """The tasks of an iteration.
+
+    The split is gone through in a shuffled order, again and again, each time in another one; no task comes twice
+    before all have come once. A pure function: nothing needs to be stored for a run to go on.
+
+    Args:
+      tasks: of the split, at least one.
+      iteration: from 0.
+      groups: tasks to draw.
+      seed: the run's seed.
+    """
+    drawn: list[Task] = []
+    orders: dict[int, np.ndarray] = {}
+    for place in range(iteration * groups, (iteration + 1) * groups):
+        epoch, index = divmod(place, len(tasks))
+        if epoch not in orders:
+            orders[epoch] = np.random.default_rng((seed, epoch)).permutation(len(tasks))
+        drawn.append(tasks[orders[epoch][index]])
+    return drawn
+
+
+def host_share(items: Sequence[_T]) -> tuple[int, Sequence[_T]]:
+    """The items that this host works on, and the place of the first among all.
+
+    Raises:
+      InputError: they cannot be dealt out evenly.
+    """
+    hosts, host = jax.process_count(), jax.process_index()
+    if len(items) % hosts:
+        raise InputError(f"config.train.groups={len(items)}: must be a multiple of the {hosts} hosts")
+    share = len(items) // hosts
+    return host * share, items[host * share : (host + 1) * share]

@@ -1,0 +1,193 @@
+"""The training loop: roll out, learn, hand the weights over, log; evaluate and save now and then."""
+
+import asyncio
+import signal
+from pathlib import Path
+from types import TracebackType
+
+import jax
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from gigpo_jax import partition, report
+from gigpo_jax.checkpoint import Checkpointer
+from gigpo_jax.evaluate import Evaluator
+from gigpo_jax.learner import Learner, NotFinite
+from gigpo_jax.metrics import MetricsWriter, Timers
+from gigpo_jax.models.qwen2 import param_count
+from gigpo_jax.player import Player
+from gigpo_jax.policy import load_policy
+from gigpo_jax.rollout_stats import rollout_metrics
+from gigpo_jax.tasks import draw_tasks, host_share
+from gigpo_jax.trajectory import Trajectory, write_trajectories
+from gigpo_jax.workdir import open_workdir
+
+
+def run(config: ConfigDict, workdir: Path, out: str) -> int:
+    """Trains until `train.iterations` are done, from the last checkpoint of the workdir if there is one.
+
+    Args:
+      config: as from `config.default_config`, validated.
+      workdir: see DESIGN: config.json, metrics.jsonl, tensorboard/, checkpoints/, rollouts/.
+      out: not used.
+
+    Returns:
+      The exit status: 0 done, 1 stopped because losses were not finite, 143 or 130 after SIGTERM or Ctrl-C; in each
+      case a checkpoint is there.
+    """
+    del out
+    open_workdir(workdir, config)
+    return asyncio.run(_run(config, workdir))
+
+
+async def _run(config: ConfigDict, workdir: Path) -> int:
+    with Interrupts() as interrupts, Trainer(config, workdir) as trainer:
+        try:
+            await trainer.train()
+        except asyncio.CancelledError:
+            if not interrupts.status:
+                raise
+            report.say(f"stopped after iteration {trainer.done}; the same command goes on from there")
+        except NotFinite as error:
+            trainer.save()
+            report.say(f"stopped in iteration {trainer.done + 1}: {error}")
+            return 1
+        trainer.save()
+        return interrupts.status
+
+
+class Interrupts:
+    """Turns SIGTERM and SIGINT into a cancellation of the running task.
+
+    Attributes:
+      status: the exit status that the signal asks for; 0 if none came.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+
+    def __enter__(self) -> "Interrupts":
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def stop(number: int) -> None:
+            self.status = 128 + number
+            task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop, number)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+
+class Trainer:
+    """Everything a training run holds.
+
+    Attributes:
+      done: iterations finished; what a checkpoint records.
+    """
+
+    def __init__(self, config: ConfigDict, workdir: Path) -> None:
+        """Loads the policy, starts the environments and the engine, restores the last checkpoint."""
+        self.config, self.workdir = config, workdir
+        self.mesh = partition.make_mesh(**config.mesh)
+        policy = load_policy(config, self.mesh)
+        self.parameters = param_count(policy.config)
+        self.learner = Learner(config, policy, self.mesh)
+        self.checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
+        restored = self.checkpoints.restore(self.learner.state, self.learner.state_shardings)
+        position, self.done = 0, 0
+        if restored is not None:
+            self.learner.state, record = restored
+            self.done, position = record["iteration"], record["metrics_position"]
+            report.say(f"continuing after iteration {self.done}")
+        self.timers, self.writer = Timers(), MetricsWriter(workdir, position=position, purge_step=self.done + 1)
+        self.player = Player(config, policy, self.learner.state.params, version=self.done)
+        self.tasks = self.player.pool.tasks(config.env.split)
+        self.evaluator = Evaluator(config, self.player) if config.eval.panel else None
+
+    def __enter__(self) -> "Trainer":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.player.close()
+        self.checkpoints.close()
+        self.writer.close()
+
+    async def train(self) -> None:
+        """All iterations that are left."""
+        if self.done == 0:
+            report.start(self.config, self.workdir, len(self.tasks))
+            self.record(await self.evaluate(last=True))
+        while self.done < self.config.train.iterations:
+            with self.timers.time("iteration"):
+                trajectories = await self.roll_out()
+                metrics = self.learn(trajectories)
+            self.done += 1
+            metrics |= await self.evaluate(last=self.done == self.config.train.iterations)
+            self.record(metrics)
+            if self.done % self.config.checkpoint.every == 0:
+                self.save()
+        report.finish(self.config, self.workdir)
+
+    async def roll_out(self) -> list[Trajectory]:
+        """This iteration's episodes, `train.group_size` of each drawn task."""
+        train = self.config.train
+        tasks = draw_tasks(self.tasks, self.done, train.groups, self.config.seed)
+        first, mine = host_share(tasks)
+        with self.timers.time("rollout"):
+            return await self.player.play(
+                mine,
+                group_size=train.group_size,
+                iteration=self.done,
+                first_group=first,
+                temperature=self.config.sampling.temperature,
+                title=f"rollout {self.done + 1}",
+            )
+
+    def learn(self, trajectories: list[Trajectory]) -> dict[str, float]:
+        """One iteration's updates; the engine has the new weights afterwards."""
+        metrics = rollout_metrics(trajectories, {task.type for task in self.tasks})
+        with tqdm(desc=f"update {self.done + 1}", leave=False, delay=1) as bar:
+
+            def progress(done: int, total: int) -> None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+            learnt, credit, advantages = self.learner.learn(trajectories, self.done, self.timers, progress)
+        with self.timers.time("weight_sync"):
+            self.player.update_weights(self.learner.state.params, self.done + 1)
+        every = self.config.train.save_rollouts
+        if every and self.done % every == 0:
+            name = f"iteration_{self.done + 1:06d}.host{jax.process_index()}.jsonl"
+            write_trajectories(
+                self.workdir / "rollouts" / name, trajectories, report.by_episode(trajectories, advantages)
+            )
+            self.writer.text(self.done + 1, "rollout/sample", report.sample(trajectories))
+        self.writer.histogram(self.done + 1, "credit/anchor_group_size", report.anchor_group_sizes(credit))
+        return metrics | learnt
+
+    async def evaluate(self, *, last: bool) -> dict[str, float]:
+        """Results on the panel when they are due."""
+        every = self.config.eval.every
+        if self.evaluator is None or not (last or (every and self.done % every == 0)):
+            return {}
+        with self.timers.time("eval"):
+            return await self.evaluator.metrics(greedy=self.config.eval.greedy and last)
+
+    def record(self, metrics: dict[str, float]) -> None:
+        """Writes and prints the metrics of an iteration."""
+        times = self.timers.take()
+        metrics |= times
+        metrics["compile/count"] = self.learner.compile_count + self.player.engine.compile_count
+        metrics |= report.throughput(metrics, self.parameters)
+        self.writer.scalars(self.done, metrics)
+        report.iteration(self.done, self.config.train.iterations, metrics)
+
+    def save(self) -> None:
+        """Writes a checkpoint, unless there is one of this iteration."""
+        record = {"iteration": self.done, "metrics_position": self.writer.position}
+        self.checkpoints.save(self.done, self.learner.state, record)

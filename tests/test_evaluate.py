@@ -1,0 +1,45 @@
+"""Intervals and summaries against numbers worked out elsewhere."""
+
+import pytest
+from gigpo_jax.trajectory import Trajectory
+
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.evaluate import mean_interval, summarise, table, wilson_interval
+
+
+def test_wilson_interval_matches_published_values():
+    # Newcombe 1998, table I, method 3 (score, no continuity correction): 81/263, 15/148, 0/20, 1/29.
+    for successes, trials, low, high in [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ]:
+        assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=5e-5)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+def test_mean_interval():
+    # Standard deviation 1 over 4 values: half width 1.96 / 2.
+    values = [0.0, 0.0, 3**0.5, 3**0.5]
+    low, high = mean_interval(values)
+    assert high - low == pytest.approx(1.96, abs=1e-3)
+    assert (low + high) / 2 == pytest.approx(3**0.5 / 2)
+
+
+def episode(kind: str, won: bool, aborted: bool = False) -> Trajectory:
+    task = Task(id=f"{kind}-1", type=kind, split="valid")
+    return Trajectory(task=task, group=0, member=0, turns=[], won=won, score=float(won), aborted=aborted, reason="")
+
+
+def test_aborted_episodes_are_counted_and_left_out():
+    result = summarise(
+        [episode("heat", True), episode("heat", False), episode("cool", True), episode("cool", False, True)]
+    )
+    assert result["all"]["episodes"] == 3
+    assert result["all"]["aborted"] == 1
+    assert result["all"]["success_rate"] == pytest.approx(2 / 3)
+    assert result["cool"]["success_rate"] == 1.0
+    assert list(result) == ["all", "cool", "heat"]
+    assert "| greedy | heat | 1" not in table({"greedy": result})
+    assert "| greedy | heat | 2 | 50.0 | " in table({"greedy": result})
