@@ -16,6 +16,7 @@ import pytest
 from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.alfworld.generate import generate_games
 from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import word_tokenizer
 from gigpo_jax.rollout import EpisodeSettings, rollout
@@ -119,8 +120,13 @@ def test_a_rollout_does_not_depend_on_workers_places_or_order() -> None:
 
 def test_a_turn_holds_what_was_shown_said_and_done() -> None:
     engine, ended = StandIn(), []
+
+    def show_all(inputs: PromptInput) -> str:
+        return SETTINGS.template(inputs) + "".join(" | " + event.observation for event in inputs.history)
+
+    settings = dataclasses.replace(SETTINGS, template=show_all, prompt_tokens=120)
     with EnvPool("example", workers=2, envs_per_worker=4) as pool:
-        trajectories = play(pool, engine, on_episode=ended.append)
+        trajectories = play(pool, engine, settings=settings, on_episode=ended.append)
     assert sorted((t.group, t.member) for t in ended) == [(t.group, t.member) for t in trajectories]
     asked = {params.key: (tokens, params) for tokens, params in engine.requests}
     assert len(asked) == len(engine.requests) == sum(len(t.turns) for t in trajectories)
@@ -141,9 +147,10 @@ def test_a_turn_holds_what_was_shown_said_and_done() -> None:
             assert turn.admissible == (turn.action in (observation.admissible or ()))
             assert turn.penalty == (0.0 if turn.valid else 0.25)
             assert turn.prompt.startswith("find the ")
-            past = [earlier.action for earlier in trajectory.turns[max(step - 2, 0) : step]]
+            past = trajectory.turns[max(step - 2, 0) : step]
             assert turn.prompt.count("did") == bool(past)
-            assert " ".join(past) in turn.prompt
+            assert " ".join(earlier.action for earlier in past) in turn.prompt
+            assert turn.prompt.split(" | ")[1:] == [earlier.observation for earlier in past]
             result = environment.step(turn.action)
             assert turn.reward == result.reward
             observation = result.observation

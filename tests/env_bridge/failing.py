@@ -10,16 +10,23 @@ from typing import Any
 
 from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.example.env import TreasureEnv
-from gigpo_jax.env_bridge.types import StepResult
+from gigpo_jax.env_bridge.types import Observation, StepResult, Task
 from gigpo_jax.errors import InputError
 
 
 class FailingEnv(TreasureEnv):
-    """The example, with actions that raise, sleep, or end the process."""
+    """The example, with actions that raise, sleep, or end the process; once it raised it is of no use."""
+
+    _broken = False
+
+    def reset(self, task: Task) -> Observation:
+        observation = super().reset(task)
+        return dataclasses.replace(observation, text="broken") if self._broken else observation
 
     def step(self, action: str) -> StepResult:
         verb, _, argument = action.partition(" ")
         if verb == "raise":
+            self._broken = True
             raise KeyError(argument)
         if verb == "sleep":
             time.sleep(float(argument))
