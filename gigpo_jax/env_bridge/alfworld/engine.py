@@ -99,6 +99,11 @@ class Game:
         """The task phrase, such as "put a mug in desk"."""
         return self.file.task
 
+    @property
+    def admissible(self) -> tuple[str, ...]:
+        """The commands that would do something now, sorted."""
+        return self._admissible
+
     def reset(self) -> Step:
         """Starts the game anew.
 

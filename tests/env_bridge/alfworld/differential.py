@@ -68,7 +68,7 @@ def random_command(game: Game, rng: random.Random, bad: float) -> str:
     names = [name for name in game.file.names if name]
     if rng.random() < bad:
         return rng.choice(NOISE).format(thing=rng.choice(names), other=rng.choice(names))
-    commands = game._admissible
+    commands = game.admissible
     verbs = sorted({command.split()[0] for command in commands})
     verb = rng.choices(verbs, [{"help": 0.1, "inventory": 0.3, "look": 0.5}.get(verb, 1.0) for verb in verbs])[0]
     return rng.choice([command for command in commands if command.split()[0] == verb])

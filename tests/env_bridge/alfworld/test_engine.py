@@ -92,6 +92,14 @@ def test_the_order_of_words_about_an_object(room: Path) -> None:
     ]
 
 
+def test_cold_and_hot_exclude_each_other(room: Path) -> None:
+    game = Game(room)
+    apple = ("go to countertop 1", "take apple 2 from countertop 1", "go to fridge 1", "cool apple 2 with fridge 1")
+    assert say(game, *apple, "examine apple 2") == "This is a cold apple 2."
+    hot = (*apple, "go to microwave 1", "heat apple 2 with microwave 1")
+    assert say(game, *hot, "examine apple 2") == "This is a hot apple 2."
+
+
 def test_done_follows_the_goal(room: Path) -> None:
     game = Game(room)
     game.reset()
@@ -124,7 +132,7 @@ def test_white_space_and_case(room: Path) -> None:
 GAMES: dict[str, Game] = {}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_any_text_is_answered(room: Path, data: st.DataObject) -> None:
     game = GAMES.setdefault("room", Game(room))
@@ -144,11 +152,11 @@ def test_any_text_is_answered(room: Path, data: st.DataObject) -> None:
 def test_very_long_and_broken_text_is_answered_at_once(room: Path) -> None:
     game = Game(room)
     game.reset()
-    start = time.perf_counter()
+    start = time.process_time()
     for command in ("look" * 1_000_000, " " * 4_000_000, "go to " + "\ud800" * 1_000_000, "\x00" * 1_000_000):
         assert game.step(command).feedback == NOTHING_HAPPENS
     assert game.step(" " * 1_000_000 + "look" + "\n" * 1_000_000).feedback != NOTHING_HAPPENS
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 def test_speed_and_size(tmp_path: Path) -> None:
