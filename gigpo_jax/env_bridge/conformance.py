@@ -335,13 +335,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--option", action="append", default=[], metavar="KEY=VALUE", help="for the builder; repeatable"
     )
     parser.add_argument("--tasks", type=int, default=4, help="how many tasks are played")
+    parser.add_argument("--limit", type=float, default=10.0, help="seconds that a reset or step may take")
     args = parser.parse_args(argv)
     options = dict(map(_option, args.option))
     try:
         entry = registry.spec(args.name)
         expert = partial(registry.make_expert, args.name) if entry.expert else None
         make = partial(registry.make, args.name, **options)
-        held = check_environment(make, split=args.split, make_expert=expert, tasks=args.tasks, steps=entry.max_steps)
+        limits = {"tasks": args.tasks, "steps": entry.max_steps, "limit_s": args.limit}
+        held = check_environment(make, split=args.split, make_expert=expert, **limits)
     except InputError as err:
         print(err, file=sys.stderr)
         return 2

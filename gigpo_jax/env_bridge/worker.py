@@ -151,7 +151,8 @@ def _leave_with_parent(pool: socket.socket, parent: int) -> None:
 
 def main(descriptor: int, parent: int) -> None:
     """Runs the worker on an inherited socket."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C and the end of a batch job are the parent's to handle;
+        signal.signal(number, lambda *_: None)  # a handler, as being ignored would be inherited by what is started here
     pool = socket.socket(fileno=descriptor)
     threading.Thread(target=_leave_with_parent, args=(pool, parent), daemon=True).start()
     try:

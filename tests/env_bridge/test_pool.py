@@ -91,10 +91,10 @@ def test_a_lost_worker_costs_its_own_episodes_and_is_replaced(number: signal.Sig
         os.kill(victim, number)
         started = time.monotonic()
         results = await outcomes([environment.step("open drawer 1") for environment in lent])
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 8
         lost, kept = results[0::2], results[1::2]
         assert all(isinstance(result, EnvError) for result in lost)
-        expected = "died with status -9" if number == signal.SIGKILL else "gave no answer within 1 s (step)"
+        expected = "died with status -9" if number == signal.SIGKILL else "gave no answer within 2 s (step)"
         assert all(expected in str(result) and str(victim) in str(result) for result in lost)
         assert not any(isinstance(result, BaseException) for result in kept)
         assert gone([victim], 5)
@@ -107,15 +107,15 @@ def test_a_lost_worker_costs_its_own_episodes_and_is_replaced(number: signal.Sig
         assert not any(isinstance(result, BaseException) for result in results)
         assert pool.replaced == 1
 
-    with EnvPool("example", workers=2, envs_per_worker=3, step_timeout_s=1.0, start_timeout_s=20) as pool:
+    with EnvPool("example", workers=2, envs_per_worker=3, step_timeout_s=2.0) as pool:
         asyncio.run(scenario(pool))
 
 
 def test_an_environment_that_hangs_or_ends_its_process_costs_one_worker() -> None:
     async def scenario(pool: EnvPool) -> None:
-        for action, expected in (("sleep 60", "no answer within 0.6 s"), ("exit 7", "died with status 7")):
+        for action, expected in (("sleep 60", "no answer within 2 s"), ("exit 7", "died with status 7")):
             lent = await lend_all(pool)
-            calls = [lent[0].step("look"), lent[0].step(action), lent[1].step("sleep 0.3"), lent[2].step("look")]
+            calls = [lent[0].step("look"), lent[0].step(action), lent[1].step("sleep 0.5"), lent[2].step("look")]
             results = await outcomes(list(calls))
             assert isinstance(results[1], EnvError)
             assert expected in str(results[1])
@@ -126,7 +126,7 @@ def test_an_environment_that_hangs_or_ends_its_process_costs_one_worker() -> Non
                 environment.release()
         assert pool.replaced == 2
 
-    with EnvPool(FAILING + "FAILING", workers=2, envs_per_worker=2, step_timeout_s=0.6) as pool:
+    with EnvPool(FAILING + "FAILING", workers=2, envs_per_worker=2, step_timeout_s=2.0) as pool:
         asyncio.run(scenario(pool))
 
 
@@ -150,15 +150,15 @@ def test_an_environment_that_raises_costs_its_episode_alone() -> None:
 def test_a_call_is_timed_from_when_its_worker_turns_to_it() -> None:
     async def scenario(pool: EnvPool) -> None:
         lent = await lend_all(pool)
-        results = await outcomes([environment.step("sleep 0.2") for environment in lent])  # 1.6 s one after the other
+        results = await outcomes([environment.step("sleep 0.4") for environment in lent])  # 3.2 s one after the other
         assert not any(isinstance(result, BaseException) for result in results)
         pending = asyncio.ensure_future(lent[0].step("open drawer 1"))
         await asyncio.sleep(0)
-        time.sleep(1.5)  # this process is busy for longer than the limit; the answer has come meanwhile
+        time.sleep(2.5)  # this process is busy for longer than the limit; the answer has come meanwhile
         assert (await pending).reward == 0
         assert pool.replaced == 0
 
-    with EnvPool(FAILING + "FAILING", workers=1, envs_per_worker=8, step_timeout_s=0.8) as pool:
+    with EnvPool(FAILING + "FAILING", workers=1, envs_per_worker=8, step_timeout_s=2.0) as pool:
         asyncio.run(scenario(pool))
 
 
@@ -207,12 +207,13 @@ def test_what_cannot_be_built_is_told_in_one_line(name: str, options: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("CRASHES", "died with status 3 (start)"), ("HANGS", "gave no answer within 1 s (start)")]
+    ("name", "limit_s", "expected"),
+    [("CRASHES", 60.0, "died with status 3 (start)"), ("HANGS", 1.0, "gave no answer within 1 s (start)")],
 )
-def test_workers_that_do_not_come_up(name: str, expected: str) -> None:
+def test_workers_that_do_not_come_up(name: str, limit_s: float, expected: str) -> None:
     before = set(children())
     with pytest.raises(EnvError) as caught:
-        EnvPool(FAILING + name, workers=2, envs_per_worker=1, start_timeout_s=1.0)
+        EnvPool(FAILING + name, workers=2, envs_per_worker=1, start_timeout_s=limit_s)
     assert expected in str(caught.value)
     assert set(children()) <= before
 
@@ -275,11 +276,12 @@ def test_closing_ends_every_process_and_every_wait() -> None:
     asyncio.run(scenario())
 
 
-def test_workers_ignore_ctrl_c_and_hold_no_jax() -> None:
+def test_workers_leave_signals_to_the_parent_and_hold_no_jax() -> None:
     async def scenario(pool: EnvPool) -> None:
         lent = await lend_all(pool)
         for pid in pool.pids:
             os.kill(pid, signal.SIGINT)
+            os.kill(pid, signal.SIGTERM)  # batch systems send it to every process; the parent decides what follows
             assert "jaxlib" not in pathlib.Path(f"/proc/{pid}/maps").read_text()
             assert os.getpgid(pid) != os.getpgid(0), "a terminal's Ctrl-C does not reach it"
         results = await outcomes([environment.step("open drawer 1") for environment in lent])
