@@ -30,7 +30,8 @@ def tiny_config() -> ConfigDict:
     config.model.unroll = 4
     config.engine.dtype = "float32"
     config.engine.prefill_buckets = (64, 80)
-    config.batch.row_length = 128
-    config.batch.rows = 8
+    config.engine.prefill_rows = (32,)
+    config.batch.row_length = 256
+    config.batch.rows = 4
     config.batch.logprob_chunk = 4096
     return config

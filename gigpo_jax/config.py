@@ -56,6 +56,7 @@ def default_config() -> ConfigDict:
     engine.slots = 128  # sequences that are decoded together
     engine.dtype = "bfloat16"  # of the engine's activations and its KV cache
     engine.prefill_buckets = ()  # prompt lengths to compile for; () = powers of two up to sampling.max_prompt_tokens
+    engine.prefill_rows = (16,)  # prompts read at once; with several sizes a run is repeatable only to rounding
     engine.decode_steps = 16  # tokens between two looks at the host
 
     c.sampling = sampling = ConfigDict()

@@ -126,7 +126,9 @@ class Learner:
         host = jax.device_get(records)
         largest = ("policy/ratio_max", "policy/skipped")
         columns = {name: [float(record[name]) for record in host] for name in host[0]}
-        return {name: float(max(v) if name in largest else np.mean(v)) for name, v in columns.items()}
+        metrics = {name: float(max(v) if name in largest else np.mean(v)) for name, v in columns.items()}
+        # Later minibatches differ from the behaviour policy because they were learnt; the first tells the engine's error.
+        return metrics | {"policy/behaviour_mismatch": columns["policy/behaviour_mismatch"][0]}
 
 
 def objective(config: ConfigDict) -> tuple[Callable[..., rl_advantages.Advantages], dict[str, Any]]:

@@ -46,6 +46,7 @@ class Player:
             slots=engine.slots,
             max_length=sampling.max_prompt_tokens + sampling.max_reply_tokens,
             prefill_buckets=tuple(engine.prefill_buckets),
+            prefill_rows=tuple(engine.prefill_rows),
             decode_steps=engine.decode_steps,
             dtype=jnp.dtype(engine.dtype),
             version=version,

@@ -1,0 +1,158 @@
+"""Whole runs in processes of their own: warm start, training, evaluation, export; interrupted, killed, resumed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gigpo_jax.env_bridge import registry
+from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
+
+CONFIG = "tests/configs/example.py"
+LIMIT_S = 240
+
+
+def command(workdir: Path, mode: str = "train", *flags: str) -> list[str]:
+    base = [sys.executable, "-m", "gigpo_jax.main", f"--config={CONFIG}", f"--workdir={workdir}", f"--mode={mode}"]
+    return [*base, *flags]
+
+
+def run(workdir: Path, mode: str = "train", *flags: str) -> subprocess.CompletedProcess[str]:
+    done = command(workdir, mode, *flags)
+    return subprocess.run(done, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+def records(workdir: Path) -> list[dict[str, float]]:
+    """The metrics but for wall-clock times, what derives from them, and compiles (a resumed run has its own)."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    clock = ("time/", "throughput/", "compile/")
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith(clock)} for line in lines]
+
+
+def wait_for_iteration(process: subprocess.Popen, workdir: Path, step: int) -> None:
+    metrics = workdir / "metrics.jsonl"
+    until = time.monotonic() + LIMIT_S
+    while not (metrics.exists() and f'"step": {step},' in metrics.read_text()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A warm-started model and a panel, as flags for every run of this module."""
+    folder = tmp_path_factory.mktemp("warm")
+    done = run(folder / "sft", "sft", f"--out={folder / 'model'}")
+    assert done.returncode == 0, done.stderr
+    env = registry.make("example", drawers=2, games=16)
+    write_panel(folder / "panel.json", freeze_panel("drawers", "example", env, "test"))
+    return [f"--config.model.path={folder / 'model'}", f"--config.eval.panel={folder / 'panel.json'}"]
+
+
+@pytest.fixture(scope="module")
+def whole(flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    done = run(workdir, "train", *flags)
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+def test_a_run_leaves_what_it_promises(whole: Path):
+    steps = records(whole)
+    assert [record["step"] for record in steps] == [0, 1, 2, 3, 4, 5, 6]
+    assert all("val/sampled/success_rate" in steps[i] for i in (0, 3, 6))
+    assert "val/sampled/success_rate" not in steps[1]
+    assert steps[1]["policy/behaviour_mismatch"] < 1e-4  # the learner and the engine agree on what was sampled
+    assert steps[1]["policy/kl"] < steps[6]["policy/kl"]  # the policy leaves its reference
+    assert steps[1]["rollout/episodes"] == 16
+    names = {path.name for path in whole.iterdir()}
+    assert {"config.json", "metrics.jsonl", "tensorboard", "checkpoints", "rollouts"} <= names
+    assert sorted(path.name for path in (whole / "rollouts").iterdir()) == [
+        f"iteration_{i:06d}.host0.jsonl" for i in (1, 3, 5)
+    ]
+    episode = json.loads((whole / "rollouts/iteration_000001.host0.jsonl").read_text().splitlines()[0])
+    assert {"advantage", "anchor", "prompt", "reply", "reward", "penalty"} <= set(episode["turns"][0])
+
+
+def test_killed_at_a_random_moment_and_resumed_it_gives_the_same_metrics(whole: Path, flags: list[str], tmp_path: Path):
+    workdir = tmp_path / "run"
+    process = subprocess.Popen(
+        command(workdir, "train", *flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for_iteration(process, workdir, 5)  # by then the checkpoint of iteration 2 is complete
+    time.sleep(random.random() * 0.5)
+    process.kill()
+    process.wait(LIMIT_S)
+    done = run(workdir, "train", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "continuing after iteration" in done.stdout
+    assert records(workdir) == records(whole)
+
+
+def test_sigterm_saves_and_exits_143(whole: Path, flags: list[str], tmp_path: Path):
+    workdir = tmp_path / "run"
+    process = subprocess.Popen(
+        command(workdir, "train", *flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for_iteration(process, workdir, 1)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 143, err
+    assert "the same command goes on" in out
+    saved = [int(path.name) for path in (workdir / "checkpoints").iterdir()]
+    assert max(saved) == len(records(workdir)) - 1
+    assert run(workdir, "train", *flags).returncode == 0
+    assert records(workdir) == records(whole)
+
+
+def test_a_workdir_of_another_config_is_refused(whole: Path, flags: list[str]):
+    before = (whole / "metrics.jsonl").read_bytes()
+    done = run(whole, "train", *flags, "--config.optim.lr=0.5", "--config.rl.gamma=0.5")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "optim.lr=0.5 (there: 0.003); rl.gamma=0.5 (there: 0.95)" in done.stderr
+    assert (whole / "metrics.jsonl").read_bytes() == before
+
+
+def test_losses_that_are_not_finite_stop_the_run_with_a_good_checkpoint(flags: list[str], tmp_path: Path):
+    workdir = tmp_path / "run"
+    # A step of 1e38 makes the parameters overflow in the next forward pass.
+    done = run(workdir, "train", *flags, "--config.optim.lr=1e38", "--config.train.minibatch=4")
+    assert done.returncode == 1, done.stderr
+    assert "not finite three times in a row" in done.stdout
+    assert any((workdir / "checkpoints").iterdir())
+
+
+def test_evaluation_and_export_use_the_newest_checkpoint(whole: Path, flags: list[str], tmp_path: Path):
+    done = run(whole, "eval", *flags, f"--out={tmp_path / 'eval.json'}")
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "eval.json").read_text())
+    assert result["iteration"] == 6
+    sampled = result["results"]["temperature 0.4"]["all"]
+    assert sampled["success_rate"] == pytest.approx(records(whole)[-1]["val/sampled/success_rate"])
+    assert "| greedy | all | 16 |" in done.stdout
+    done = run(whole, "export", *flags, f"--out={tmp_path / 'hf'}")
+    assert done.returncode == 0, done.stderr
+    again = run(tmp_path / "fresh", "eval", f"--config.model.path={tmp_path / 'hf'}", flags[1])
+    assert again.returncode == 0, again.stderr
+    assert json.loads((tmp_path / "fresh/eval_drawers.json").read_text())["results"] == result["results"]
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import AutoTokenizer
+
+    assert AutoTokenizer.from_pretrained(str(tmp_path / "hf")).vocab_size > 10
+
+
+def test_a_panel_that_was_touched_is_refused(flags: list[str], tmp_path: Path):
+    panel = json.loads(Path(flags[1].split("=")[1]).read_text())
+    panel["tasks"] = panel["tasks"][:-1]
+    (tmp_path / "panel.json").write_text(json.dumps(panel))
+    done = run(tmp_path / "run", "train", flags[0], f"--config.eval.panel={tmp_path / 'panel.json'}")
+    assert done.returncode == 2, done.stderr
+    assert "panel.json" in done.stderr
