@@ -12,6 +12,7 @@ from gigpo_jax.env_bridge.actions import Reply, parse_tagged
 from gigpo_jax.env_bridge.alfworld import prompt as alfworld_prompt
 from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptTemplate
+from gigpo_jax.env_bridge.webshop import prompt as webshop_prompt
 from gigpo_jax.errors import InputError
 
 
@@ -58,6 +59,16 @@ ENVIRONMENTS: dict[str, Environment] = {
         parse=partial(parse_tagged, fallback_chars=30),
         expert="gigpo_jax.env_bridge.example.env:TreasureExpert",
         max_steps=12,
+        history=2,
+        invalid_penalty=0.1,
+    ),
+    "webshop": Environment(
+        build="gigpo_jax.env_bridge.webshop.env:make",
+        styles={"full": webshop_prompt.FULL, "compact": webshop_prompt.COMPACT},
+        parse=partial(parse_tagged, fallback_chars=20),
+        expert="gigpo_jax.env_bridge.webshop.expert:make_expert",
+        generate="gigpo_jax.env_bridge.webshop.generate:ensure_catalogue",
+        max_steps=15,
         history=2,
         invalid_penalty=0.1,
     ),

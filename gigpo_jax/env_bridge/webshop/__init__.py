@@ -7,7 +7,19 @@ page = session.reset(0)
 page = session.step("search[red shoes]")     # page.text, page.available, page.reward, page.done
 """
 
-from gigpo_jax.env_bridge.webshop.catalogue import Catalogue, open_catalogue
-from gigpo_jax.env_bridge.webshop.session import Page, Session
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gigpo_jax.env_bridge.webshop.catalogue import Catalogue, open_catalogue
+    from gigpo_jax.env_bridge.webshop.session import Page, Session
 
 __all__ = ["Catalogue", "Page", "Session", "open_catalogue"]
+_HOMES = {"Catalogue": "catalogue", "open_catalogue": "catalogue", "Page": "session", "Session": "session"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for, so that the commands of this package start without it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -27,7 +27,7 @@ CANONICAL_SEED = 0
 Progress = Callable[[str, float], None]  # what is being done, share done in [0, 1]
 
 
-def _silent(_what: str, _share: float) -> None:
+def silent(_what: str, _share: float) -> None:
     pass
 
 
@@ -55,7 +55,7 @@ class _Templates:
         self.attributes.append(template.attributes)
 
 
-def build(sources: Sources, out: Path, *, num_products: int | None = None, progress: Progress = _silent) -> None:
+def build(sources: Sources, out: Path, *, num_products: int | None = None, progress: Progress = silent) -> None:
     """Writes a prepared folder.
 
     Args:
@@ -174,7 +174,7 @@ def _write_goals(
 
 
 def ensure(
-    sources: Sources, out: Path, *, num_products: int | None = None, rebuild: bool = False, progress: Progress = _silent
+    sources: Sources, out: Path, *, num_products: int | None = None, rebuild: bool = False, progress: Progress = silent
 ) -> bool:
     """Builds a prepared folder unless one that fits is there; several processes may ask at once.
 

@@ -170,11 +170,12 @@ class Session:
         if self._rich:
             text = pages.rich_text(self.nodes(), url=self._url, visited=self._visited)
         else:
-            text = self._plain()
+            text = self.plain_text()
         available = {"has_search_bar": self._place == "index", "clickables": list(self._shown.clickables)}
         return Page(text, available, reward, done)
 
-    def _plain(self) -> str:
+    def plain_text(self) -> str:
+        """The open page as the `text` observation, whichever one the session shows."""
         if self._place == "done":
             return self._shown.tail
         head = "WebShop [SEP] Instruction:" if self._place == "index" else "Instruction:"

@@ -1,0 +1,67 @@
+"""The words that generated catalogues are made of (`assortment.json`): what a shop sells and how it is described."""
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """One kind of thing.
+
+    Attributes:
+      category: the shop's department.
+      query: the search that leads here.
+      path: the product category, from general to special.
+      things: what the products are called.
+      attributes: what they may be annotated with.
+      options: the options they may have; "size of shoes" is an option called size with values of its own.
+      price: typical lowest and highest price in dollars.
+    """
+
+    category: str
+    query: str
+    path: str
+    things: tuple[str, ...]
+    attributes: tuple[str, ...]
+    options: tuple[str, ...]
+    price: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Assortment:
+    """All the words.
+
+    Attributes:
+      shelves: the kinds of things.
+      values: option -> its values.
+      traps: option -> values whose colour word stands inside another word; a synthetic goal that asks for one cannot be
+        met (see `reward.py`), as in the genuine catalogue.
+      brands, looks, endings: parts of titles; odd_endings: some with characters that break careless programs.
+      praise, occasions: parts of descriptions.
+      human_requests: how people ask, with places for attributes, thing and options.
+    """
+
+    shelves: tuple[Shelf, ...]
+    values: dict[str, tuple[str, ...]]
+    traps: dict[str, tuple[str, ...]]
+    brands: tuple[str, ...]
+    looks: tuple[str, ...]
+    endings: tuple[str, ...]
+    odd_endings: tuple[str, ...]
+    praise: tuple[str, ...]
+    occasions: tuple[str, ...]
+    human_requests: tuple[str, ...]
+
+
+@functools.cache
+def assortment() -> Assortment:
+    """The words, read once."""
+    data = json.loads((Path(__file__).parent / "assortment.json").read_text(encoding="utf-8"))
+    shelves = tuple(
+        Shelf(**{key: tuple(value) if isinstance(value, list) else value for key, value in shelf.items()})
+        for shelf in data.pop("shelves")
+    )
+    options = {name: {key: tuple(values) for key, values in data.pop(name).items()} for name in ("values", "traps")}
+    return Assortment(shelves, **options, **{key: tuple(words) for key, words in data.items()})
