@@ -1,0 +1,143 @@
+"""Similarity grouping of 256 groups of 20 states of 2,000 characters, against the plain greedy definition.
+
+    python benchmarks/similarity.py [--workers 2]
+
+Writes benchmarks/results/similarity.json. Three kinds of groups: "search" (a question and three of twelve passages:
+copies, other orders, other passages), "different" (no two states alike) and "edited" (copies of two texts with up to 6%
+of their words replaced, so that many pairs lie near the threshold). The definition is timed on a few groups of each and
+must give the same clusters there.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import numpy as np
+
+from gigpo_jax.env_bridge.similarity import cluster_groups
+
+GROUPS, STATES, LENGTH, THRESHOLD, GOAL_S = 256, 20, 2000, 0.9, 5.0
+CHECKED = 2  # groups of each kind that the definition is timed on
+
+
+def make_words(rng: np.random.Generator, count: int) -> list[str]:
+    """Words of an invented language with the letter frequencies of English."""
+    letters = list("etaoinshrdlucmfwypvbgkjqxz")
+    frequency = 1.0 / (np.arange(len(letters)) + 2.5)
+    frequency /= frequency.sum()
+    return ["".join(rng.choice(letters, int(rng.integers(2, 10)), p=frequency)) for _ in range(count)]
+
+
+def passage(rng: np.random.Generator, words: list[str], length: int) -> str:
+    """Text of `length` characters: sentences of words, the frequent ones first in the list."""
+    # Zipf and Mandelbrot: the most frequent word is every twentieth, as in English.
+    frequency = 1.0 / (np.arange(len(words)) + 2.7)
+    ranks = rng.choice(len(words), length // 2, p=frequency / frequency.sum())
+    sentences, start = [], 0
+    while start < len(ranks):
+        stop = start + int(rng.integers(6, 18))
+        sentences.append(" ".join(words[rank] for rank in ranks[start:stop]).capitalize() + ".")
+        start = stop
+    return " ".join(sentences)[:length]
+
+
+def edit(rng: np.random.Generator, text: str, words: list[str], share: float) -> str:
+    """Replaces a share of a text's words."""
+    replaced = [words[int(rng.integers(len(words)))] if rng.random() < share else word for word in text.split(" ")]
+    return " ".join(replaced)[:LENGTH].ljust(LENGTH, ".")
+
+
+def search_group(rng: np.random.Generator, words: list[str]) -> list[str]:
+    """A question and three of twelve passages, the popular ones first."""
+    question = passage(rng, words, 120)
+    passages = [passage(rng, words, 620) for _ in range(12)]
+    popularity = 1.0 / np.arange(1, 13)
+    popularity /= popularity.sum()
+    groups = (rng.choice(12, 3, replace=False, p=popularity) for _ in range(STATES))
+    return ["\n".join([question, *(passages[p] for p in chosen)])[:LENGTH].ljust(LENGTH, ".") for chosen in groups]
+
+
+def different_group(rng: np.random.Generator, words: list[str]) -> list[str]:
+    """Twenty texts that only share words."""
+    return [passage(rng, words, LENGTH) for _ in range(STATES)]
+
+
+def edited_group(rng: np.random.Generator, words: list[str]) -> list[str]:
+    """Copies of two texts with up to 6% of the words replaced."""
+    texts = [passage(rng, words, LENGTH) for _ in range(2)]
+    return [edit(rng, texts[int(rng.integers(2))], words, rng.uniform(0.0, 0.06)) for _ in range(STATES)]
+
+
+KINDS: dict[str, Callable[[np.random.Generator, list[str]], list[str]]] = {
+    "search": search_group,
+    "different": different_group,
+    "edited": edited_group,
+}
+
+
+def greedy(states: list[str]) -> list[int]:
+    """The definition, nothing saved."""
+    heads: list[int] = []
+    found = []
+    for index, state in enumerate(states):
+        same = (h for h in heads if SequenceMatcher(None, state, states[h]).ratio() >= THRESHOLD)
+        head = next(same, index)
+        if head == index:
+            heads.append(index)
+        found.append(head)
+    return found
+
+
+def measure(kind: str, workers: int) -> dict[str, float]:
+    """Times one kind of groups.
+
+    Raises:
+      SystemExit: the clusters are not those of the definition.
+    """
+    rng = np.random.default_rng(0)
+    words = make_words(rng, 3000)
+    groups = [KINDS[kind](rng, words) for _ in range(GROUPS)]
+    before, begin = os.times(), time.perf_counter()
+    found = cluster_groups(groups, threshold=THRESHOLD, workers=workers)
+    seconds, after = time.perf_counter() - begin, os.times()
+    begin, cpu = time.perf_counter(), time.process_time()
+    plain = [greedy(states) for states in groups[:CHECKED]]
+    plain_seconds, plain_cpu = time.perf_counter() - begin, time.process_time() - cpu
+    if plain != found[:CHECKED]:
+        raise SystemExit(f"{kind}: the clusters differ from the greedy definition")
+    return {
+        "seconds": round(seconds, 2),
+        "cpu_seconds": round(sum(after[:4]) - sum(before[:4]), 2),
+        "definition_ms_per_group": round(1e3 * plain_seconds / CHECKED, 1),
+        "definition_cpu_seconds_for_all": round(plain_cpu / CHECKED * GROUPS, 1),
+        "clusters_per_group": round(float(np.mean([len(set(heads)) for heads in found])), 2),
+    }
+
+
+def main() -> None:
+    """Measures every kind, prints a table and writes the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "similarity.json")
+    args = parser.parse_args()
+    print(f"{GROUPS} groups x {STATES} states x {LENGTH} characters, {args.workers} workers, {os.cpu_count()} cores")
+    print(f"{'':12}{'seconds':>10}{'CPU s':>10}{'definition, CPU s':>20}{'clusters a group':>18}")
+    results = {}
+    for kind in KINDS:
+        row = results[kind] = measure(kind, args.workers)
+        print(
+            f"{kind:12}{row['seconds']:10.2f}{row['cpu_seconds']:10.2f}"
+            f"{row['definition_cpu_seconds_for_all']:20.1f}{row['clusters_per_group']:18.2f}"
+        )
+    machine = {"cores": os.cpu_count(), "python": platform.python_version()}
+    record = {"goal_s": GOAL_S, "workers": args.workers, "results": results, "machine": machine}
+    args.output.write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
