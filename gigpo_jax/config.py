@@ -13,6 +13,8 @@ def default_config() -> ConfigDict:
     c = ConfigDict()
     c.seed = 0  # everything random derives from it: task order, sampling keys, initial weights
 
+    c.distributed = False  # several hosts run this program together (jax.distributed)
+
     c.env = env = ConfigDict()
     env.name = "alfworld"  # a name in gigpo_jax.env_bridge.registry
     env.options = ConfigDict()  # passed to the environment's builder as they are
@@ -25,8 +27,8 @@ def default_config() -> ConfigDict:
     env.invalid_penalty = 0.1  # taken from the reward of a step whose reply is malformed
     env.require_admissible = False  # whether an action that is not admissible counts as malformed too
     env.workers = 2  # environment processes
-    env.start_timeout_s = 120.0  # for a worker to come up
-    env.step_timeout_s = 60.0  # for one reset or step; past it the worker is replaced and its episodes aborted
+    env.start_timeout_s = 120.0  # for a worker to come up, and for a reset
+    env.step_timeout_s = 60.0  # for one step; past it the worker is replaced and its episodes aborted
     env.max_aborted_share = 0.5  # of an iteration's episodes; with more aborted the run stops
 
     c.model = model = ConfigDict()

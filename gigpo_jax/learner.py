@@ -127,7 +127,7 @@ class Learner:
         largest = ("policy/ratio_max", "policy/skipped")
         columns = {name: [float(record[name]) for record in host] for name in host[0]}
         metrics = {name: float(max(v) if name in largest else np.mean(v)) for name, v in columns.items()}
-        # Later minibatches differ from the behaviour policy because they were learnt; the first tells the engine's error.
+        # Later minibatches differ from the behaviour policy by what was learnt; the first by the engine's error alone.
         return metrics | {"policy/behaviour_mismatch": columns["policy/behaviour_mismatch"][0]}
 
 

@@ -40,7 +40,10 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 def fail(error: Exception) -> NoReturn:
     """Prints an error as one line and exits with status 2."""
-    print("gigpo_jax: " + " ".join(str(error).split()), file=sys.stderr)
+    text = str(error)
+    if "Traceback" in text:  # of a config file: its last line says what is wrong
+        text = text.strip().splitlines()[-1]
+    print("gigpo_jax: " + " ".join(text.split()), file=sys.stderr)
     sys.exit(2)
 
 
@@ -53,6 +56,8 @@ def main(argv: list[str]) -> None:
     try:
         validate(CONFIG.value)
         mode = importlib.import_module(f"gigpo_jax.{MODES[MODE.value]}")  # jax starts here, the config being good
+        if CONFIG.value.distributed:
+            importlib.import_module("gigpo_jax.partition").connect_hosts()
         sys.exit(mode.run(CONFIG.value, workdir, OUT.value))
     except InputError as error:
         fail(error)

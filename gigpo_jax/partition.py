@@ -4,6 +4,7 @@ Mesh axes: `data` (batch rows, parameters repeated), `fsdp` (batch rows, paramet
 vocabulary split). The model names the axes of its parameters; the rules here say which mesh axis each goes to.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -62,6 +63,26 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, *, devices: Sequen
     if any(len({d.process_index for d in group}) > 1 for group in grid.reshape(-1, shape[2])):
         raise InputError(f"config.mesh.tensor={shape[2]}: its devices must be on one host; make it smaller")
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def connect_hosts() -> None:
+    """Joins the hosts that run this program together; must come before any other use of jax.
+
+    TPU pods, Slurm and other clusters that jax knows need nothing more; elsewhere the environment variables
+    JAX_COORDINATOR_ADDRESS (host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID say who they are.
+
+    Raises:
+      InputError: the hosts do not find each other.
+    """
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    address, *numbers = (os.environ.get(name) for name in names)
+    count, number = (None if value is None else int(value) for value in numbers)
+    try:
+        jax.distributed.initialize(address, count, number, initialization_timeout=300)
+    except (RuntimeError, ValueError) as err:
+        found = ", ".join(f"{name}={os.environ.get(name, '')!r}" for name in names)
+        reason = (str(err).splitlines() or [""])[0]
+        raise InputError(f"config.distributed=True: {reason} ({found}); set all three, on every host") from err
 
 
 def local_rows(mesh: Mesh, rows: int) -> int:

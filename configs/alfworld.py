@@ -1,0 +1,27 @@
+"""GiGPO on ALFWorld with the published settings (arXiv 2505.10978): Qwen2.5-1.5B or 7B, 150 iterations.
+
+python -m gigpo_jax.main --config=configs/alfworld.py:1.5b --workdir=runs/alfworld \
+    --config.model.path=/models/Qwen2.5-1.5B-Instruct --config.env.options.data=$ALFWORLD_DATA/json_2.1.1
+
+Hardware: 1.5b from one GPU with 80 GB; 7b from eight (fsdp=8), or a TPU slice with as much memory.
+Expected: the paper reports 86.7% (1.5B) and 90.8% (7B) success on the genuine games, mean of three seeds. This
+implementation has not been run at that size yet; docs/guide.md says what to watch.
+"""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config import default_config
+
+
+def get_config(variant: str = "1.5b") -> ConfigDict:
+    """The config of a model size, 1.5b or 7b."""
+    if variant not in ("1.5b", "7b"):
+        raise ValueError(f"configs/alfworld.py:{variant}: no such variant; choose 1.5b or 7b")
+    config = default_config().unlock()
+    config.env.options = ConfigDict({"data": "", "engine": "native"})
+    config.env.workers = 8
+    config.model.remat = "full"
+    config.mesh.fsdp = {"1.5b": 1, "7b": 8}[variant]
+    config.batch.rows = {"1.5b": 8, "7b": 16}[variant]
+    config.eval.every = 10
+    return config.lock()
