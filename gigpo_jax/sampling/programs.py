@@ -2,15 +2,22 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from gigpo_jax.models import qwen2
+from gigpo_jax.models import qwen2, unstacked
 from gigpo_jax.sampling import slots as device
+
+
+class Prepared(NamedTuple):
+    """Parameters as the programs take them: as they came but for the dtype, and on a CPU the layers apart."""
+
+    params: qwen2.Params
+    layers: tuple[qwen2.Params, ...] | None
 
 
 class Programs:
@@ -41,53 +48,69 @@ class Programs:
         self._decode_steps = decode_steps
         self._dtype = jnp.dtype(dtype)
         self._mesh = mesh
+        self._unstacked = mesh is None and jax.default_backend() == "cpu"
         self._compiled: dict[Any, Any] = {}
         self._cache: Any = None
         self._state: Any = None
 
-    def prepare(self, params: qwen2.Params) -> qwen2.Params:
-        """Returns parameters in the dtype that is computed in; the same arrays if they already are."""
-        if all(leaf.dtype == self._dtype for leaf in jax.tree.leaves(params)):
-            return params
-        if "cast" not in self._compiled:
-            cast = jax.jit(lambda params: jax.tree.map(lambda leaf: leaf.astype(self._dtype), params))
-            self._compile("cast", cast, params)
-        return self._compiled["cast"](params)
+    def prepare(self, params: qwen2.Params) -> Prepared:
+        """Puts parameters into the dtype that is computed in, and on a CPU their layers beside them once more."""
+        if any(leaf.dtype != self._dtype for leaf in jax.tree.leaves(params)):
+            params = self._once("cast", lambda tree: jax.tree.map(lambda leaf: leaf.astype(self._dtype), tree), params)
+        if not self._unstacked:
+            return Prepared(params, None)
+        return Prepared(params, self._once("unstack", functools.partial(unstacked.unstack, self._config), params))
 
-    def admit(self, params: qwen2.Params, rows: np.ndarray) -> jax.Array:
+    def admit(self, prepared: Prepared, rows: np.ndarray) -> jax.Array:
         """Reads prompts and draws their first tokens; rows and result as in `slots.admit`."""
-        prefill = functools.partial(qwen2.prefill, self._config)
-        return self._step(rows.shape, functools.partial(device.admit, prefill), params, rows)
+        module = unstacked if self._unstacked else qwen2
 
-    def advance(self, params: qwen2.Params, control: np.ndarray) -> jax.Array:
+        def prefill(prepared: Prepared, *args: Any) -> Any:
+            return module.prefill(self._config, prepared.params, *args)
+
+        return self._step(rows.shape, functools.partial(device.admit, prefill), prepared, rows)
+
+    def advance(self, prepared: Prepared, control: np.ndarray) -> jax.Array:
         """Draws tokens for all active slots; control and result as in `slots.advance`."""
-        decode = functools.partial(qwen2.decode, self._config)
-        return self._step("advance", functools.partial(device.advance, decode, self._decode_steps), params, control)
+
+        def decode(prepared: Prepared, *args: Any) -> Any:
+            if prepared.layers is None:
+                return qwen2.decode(self._config, prepared.params, *args)
+            return unstacked.decode(self._config, prepared.params, prepared.layers, *args)
+
+        step = functools.partial(device.advance, decode, self._decode_steps)
+        return self._step("advance", step, prepared, control)
 
     def reset(self) -> None:
         """Forgets cache and slots (after a failure, or for good); the next call makes new ones."""
         self._cache = self._state = None
 
-    def _step(self, name: Any, function: Callable[..., Any], params: qwen2.Params, message: np.ndarray) -> jax.Array:
+    def _step(self, name: Any, function: Callable[..., Any], prepared: Prepared, message: np.ndarray) -> jax.Array:
         if self._cache is None:
             self._cache, self._state = self._empty()
         if name not in self._compiled:
             cache, rest = self._shardings()
             out_shardings = None if self._mesh is None else (cache, rest, rest)
             step = jax.jit(function, donate_argnums=(1, 2), out_shardings=out_shardings)
-            self._compile(name, step, params, self._cache, self._state, message)
-        self._cache, self._state, out = self._compiled[name](params, self._cache, self._state, message)
+            self._compile(name, step, prepared, self._cache, self._state, message)
+        self._cache, self._state, out = self._compiled[name](prepared, self._cache, self._state, message)
         return out
 
     def _empty(self) -> tuple[Any, Any]:
         def make() -> tuple[Any, Any]:
-            cache = qwen2.init_cache(self._config, self._slots, self._max_length, self._dtype)
+            module = unstacked if self._unstacked else qwen2
+            cache = module.init_cache(self._config, self._slots, self._max_length, self._dtype)
             return cache, device.init_slots(self._slots)
 
         if "empty" not in self._compiled:
             out_shardings = None if self._mesh is None else self._shardings()
             self._compile("empty", jax.jit(make, out_shardings=out_shardings))
         return self._compiled["empty"]()
+
+    def _once(self, name: str, function: Callable[..., Any], params: qwen2.Params) -> Any:
+        if name not in self._compiled:
+            self._compile(name, jax.jit(function), params)
+        return self._compiled[name](params)
 
     def _compile(self, name: Any, function: Any, *args: Any) -> None:
         self._compiled[name] = function.lower(*args).compile()
