@@ -4,6 +4,7 @@ import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,12 @@ class Assortment:
 @functools.cache
 def assortment() -> Assortment:
     """The words, read once."""
-    data = json.loads((Path(__file__).parent / "assortment.json").read_text(encoding="utf-8"))
-    shelves = tuple(
-        Shelf(**{key: tuple(value) if isinstance(value, list) else value for key, value in shelf.items()})
-        for shelf in data.pop("shelves")
-    )
-    options = {name: {key: tuple(values) for key, values in data.pop(name).items()} for name in ("values", "traps")}
-    return Assortment(shelves, **options, **{key: tuple(words) for key, words in data.items()})
+    data: dict[str, Any] = json.loads((Path(__file__).parent / "assortment.json").read_text(encoding="utf-8"))
+    shelves = tuple(Shelf(**{key: _frozen(value) for key, value in shelf.items()}) for shelf in data.pop("shelves"))
+    return Assortment(shelves=shelves, **{key: _frozen(value) for key, value in data.items()})
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _frozen(inner) for key, inner in value.items()}
+    return tuple(value) if isinstance(value, list) else value

@@ -35,9 +35,28 @@ _FILLER = frozenset(
         "i",
         "in",
         "is",
+        "it",
+        "like",
+        "looking",
+        "lower",
+        "me",
+        "need",
+        "of",
+        "or",
+        "please",
+        "price",
+        "should",
+        "show",
+        "than",
+        "that",
+        "the",
+        "to",
+        "want",
+        "will",
+        "with",
+        "would",
+        "you",
     )
-    + ("it", "like", "looking", "lower", "me", "need", "of", "or", "please", "price", "should", "show", "than", "that")
-    + ("the", "to", "want", "will", "with", "would", "you")
 )
 _SUB_PAGES = ("description", "features")
 _TOO_SHORT = 40  # characters: what was read so far says nothing, so the next page is worth two steps

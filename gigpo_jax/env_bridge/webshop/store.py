@@ -178,7 +178,7 @@ def locked(out: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
 def load_arrays(folder: Path) -> dict[str, np.ndarray]:
     """The arrays of a prepared folder, memory-mapped."""
     paths = [path for path in folder.glob("*.npy") if not path.name.endswith(".blob.npy")]
-    return {path.stem: np.load(path, mmap_mode="r") for path in paths}
+    return {path.stem: np.load(path, mmap_mode="r").view(np.ndarray) for path in paths}
 
 
 def cache_folder() -> Path:
