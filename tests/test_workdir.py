@@ -1,0 +1,42 @@
+"""A workdir belongs to one config."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gigpo_jax.config import default_config
+from gigpo_jax.errors import InputError
+from gigpo_jax.workdir import flat, open_workdir
+
+
+def test_the_same_config_opens_it_again(tmp_path: Path):
+    open_workdir(tmp_path / "a" / "b", default_config())
+    open_workdir(tmp_path / "a" / "b", default_config())
+    assert {path.name for path in (tmp_path / "a/b").iterdir()} == {"config.json", "checkpoints", "rollouts"}
+
+
+def test_how_it_runs_may_differ_but_not_what_it_computes(tmp_path: Path):
+    open_workdir(tmp_path, default_config())
+    config = default_config()
+    config.env.workers, config.checkpoint.every = 7, 3
+    open_workdir(tmp_path, config)
+    config.sampling.stop = ("</answer>",)
+    with pytest.raises(InputError, match=r"sampling.stop=\['</answer>'\] \(there: \['</action>'\]\)"):
+        open_workdir(tmp_path, config)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 and not os.path.exists("/proc"), reason="needs a folder that nobody can write")
+def test_a_folder_that_cannot_be_written():
+    with pytest.raises(InputError, match="--workdir=/proc/run: cannot be written"):
+        open_workdir(Path("/proc/run"), default_config())
+
+
+def test_a_file_in_the_way(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="choose another folder"):
+        open_workdir(tmp_path / "file", default_config())
+
+
+def test_flat():
+    assert flat({"a": {"b": (1, 2), "c": {}}, "d": None}) == {"a.b": [1, 2], "d": None}
