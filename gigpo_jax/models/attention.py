@@ -16,6 +16,7 @@ def attention(
     value: jax.Array,
     segment_ids: jax.Array,
     *,
+    max_segment: int | None = None,
     implementation: str | None = None,
 ) -> jax.Array:
     """Causal self-attention of packed rows.
@@ -25,6 +26,8 @@ def attention(
       key: [B, T, G, K], G divides H; query head h reads key head h // (H // G).
       value: [B, T, G, K].
       segment_ids: [B, T] i32; a position sees earlier positions of its own segment.
+      max_segment: no segment is longer than this many tokens. In rows of at least two such lengths the plain kernel
+        then looks back that far only, so its cost grows with T x max_segment, not T x T. None: T.
       implementation: "xla" or "cudnn"; None takes what fits the default backend and the dtype.
 
     Returns:
@@ -35,6 +38,8 @@ def attention(
     if implementation == "cudnn":
         mask = causal_segment_mask(segment_ids)[:, None]
         return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
+    if max_segment is not None and 2 * max_segment <= query.shape[1]:
+        return _banded(query, key, value, segment_ids, max_segment)
     return _dense(query, key, value, causal_segment_mask(segment_ids))
 
 
@@ -84,3 +89,22 @@ def _dense(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) 
     probs = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
     out = jnp.einsum("bgtrs,bsgk->btgrk", probs, value)
     return out.reshape(batch, length, heads, head_dim)
+
+
+def _banded(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, max_segment: int) -> jax.Array:
+    """Cuts rows into blocks of `max_segment`; a segment then lies in the block of its query and the one before."""
+    batch, length = segment_ids.shape
+    blocks = -(-length // max_segment)
+
+    def cut(x: jax.Array, before: bool) -> jax.Array:
+        x = jnp.pad(x, [(0, 0), (0, blocks * max_segment - length), *[(0, 0)] * (x.ndim - 2)])
+        x = x.reshape(batch, blocks, max_segment, *x.shape[2:])
+        if before:
+            x = jnp.concatenate([jnp.pad(x[:, :-1], [(0, 0), (1, 0), *[(0, 0)] * (x.ndim - 2)]), x], axis=2)
+        return x.reshape(batch * blocks, *x.shape[2:])
+
+    # The block before the first one has segment id 0, which no real segment has.
+    same = cut(segment_ids, False)[:, :, None] == cut(segment_ids, True)[:, None, :]
+    earlier = jnp.arange(2 * max_segment) <= max_segment + jnp.arange(max_segment)[:, None]
+    out = _dense(cut(query, False), cut(key, True), cut(value, True), same & earlier)
+    return out.reshape(batch, blocks * max_segment, *query.shape[2:])[:, :length]

@@ -88,7 +88,7 @@ class Linear(nnx.Module):
             self.bias = nnx.Param(jnp.zeros((outputs,), dtype))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        # One matrix product over all tokens: with more axes XLA's CPU backend takes a slow path for the kernel's gradient.
+        # One product over all tokens: with more axes XLA's CPU backend takes a slow path for the kernel's gradient.
         y = x.reshape(-1, x.shape[-1]) @ self.kernel[...].astype(x.dtype)
         y = y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
         return y.reshape(*x.shape[:-1], y.shape[-1])
@@ -220,6 +220,7 @@ def hidden_states(
     dtype: Any = None,
     remat: str = "none",
     unroll: int = 1,
+    max_segment: int | None = None,
     constrain: Constrain | None = None,
 ) -> jax.Array:
     """Runs the model up to the final norm.
@@ -233,13 +234,14 @@ def hidden_states(
       dtype: compute dtype; None is the parameters'.
       remat: "none", "full" (keep each layer's input) or "dots" (keep the matrix products).
       unroll: layers compiled into one pass of the scan; more compile longer and run faster in models of few layers.
+      max_segment: no segment is longer than this many tokens; saves work in rows of many short segments. None: T.
       constrain: applied to the residual stream [B, T, D] before the first and after each layer, for sharding.
 
     Returns:
       [B, T, D] in the compute dtype.
     """
-    run = functools.partial(_forward, dtype=dtype, remat=remat, unroll=unroll, constrain=constrain)
-    return run(config, params, tokens, positions, segment_ids)[0]
+    run = functools.partial(_forward, dtype=dtype, remat=remat, unroll=unroll, max_segment=max_segment)
+    return run(config, params, tokens, positions, segment_ids, constrain=constrain)[0]
 
 
 def logits(
@@ -341,6 +343,7 @@ def _forward(
     dtype: Any,
     remat: str = "none",
     unroll: int = 1,
+    max_segment: int | None = None,
     constrain: Constrain | None = None,
     keep: bool = False,
 ) -> tuple[jax.Array, Any]:
@@ -355,7 +358,7 @@ def _forward(
     rotary = _rotary(config, positions)
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
-        return attention(query, key, value, segment_ids), (key, value) if keep else None
+        return attention(query, key, value, segment_ids, max_segment=max_segment), (key, value) if keep else None
 
     def body(x: jax.Array, layer: Params) -> tuple[jax.Array, Any]:
         x, kept = nnx.merge(graph, layer)(x, rotary, attend)
@@ -369,7 +372,8 @@ def _forward(
 
 
 def _final_norm(config: Qwen2Config, params: Params, x: jax.Array) -> jax.Array:
-    return nnx.merge(_norm_graph(config), params["final_norm"])(x)
+    norm = nnx.eval_shape(lambda: RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=x.dtype))
+    return nnx.merge(nnx.graphdef(norm), params["final_norm"])(x)
 
 
 def _unembed(config: Qwen2Config, params: Params, hidden: jax.Array) -> jax.Array:
@@ -399,8 +403,3 @@ def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:
 def _layer_graph(config: Qwen2Config) -> Any:
     """What `nnx.merge` needs, with one layer's parameters, to give a `Layer`."""
     return nnx.graphdef(nnx.eval_shape(lambda: Layer(config, dtype=jnp.float32, rngs=nnx.Rngs(0))))
-
-
-@functools.cache
-def _norm_graph(config: Qwen2Config) -> Any:
-    return nnx.graphdef(nnx.eval_shape(lambda: RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=jnp.float32)))

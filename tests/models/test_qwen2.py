@@ -105,6 +105,22 @@ def test_packed_equals_unpacked_and_padding_is_inert() -> None:
     assert np.isfinite(out).all()
 
 
+@pytest.mark.parametrize("max_segment", [12, 15, 17])
+def test_looking_back_as_far_as_the_longest_segment_is_enough(max_segment: int) -> None:
+    batch = rows([[PROMPTS[0], PROMPTS[1], PROMPTS[2], PROMPTS[1]], [PROMPTS[1], PROMPTS[1], PROMPTS[0]]], 40)
+
+    def loss(params: Params, max_segment: int | None) -> tuple[jax.Array, jax.Array]:
+        hidden = qwen2.hidden_states(CONFIG, params, *batch, max_segment=max_segment)
+        return (jnp.square(hidden) * (batch[2] > 0)[..., None]).sum(), hidden
+
+    both = jax.jit(jax.grad(loss, has_aux=True), static_argnames="max_segment")
+    (gradient, hidden), (expected_gradient, expected) = both(PARAMS, max_segment), both(PARAMS, None)
+    real = batch[2] > 0
+    np.testing.assert_allclose(hidden[real], expected[real], atol=5e-5)
+    for one, two in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected_gradient), strict=True):
+        np.testing.assert_allclose(one, two, atol=2e-4 * np.abs(two).max())
+
+
 def test_default_positions_and_segments_are_one_segment_a_row() -> None:
     tokens = np.stack([PROMPTS[1], PROMPTS[1][::-1]])
     explicit = run(*rows([[row] for row in tokens], 12))
