@@ -9,6 +9,7 @@ Shapes: M microbatches, B rows, T tokens in a row, C reply tokens in a row, N en
 """
 
 import bisect
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
+from gigpo_jax.env_bridge.similarity import similar_anchors
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.errors import InputError
 
 if TYPE_CHECKING:
     from gigpo_jax.trajectory import Trajectory
 
+_WORTH_WORKERS = 512  # steps; fewer are grouped faster than worker processes start
 Agree = Callable[[np.ndarray], np.ndarray]  # [k] of this host -> [hosts, k]; `partition.all_hosts`
 
 
@@ -97,11 +100,13 @@ def bucket(n: int, minimum: int = 256) -> int:
     return size
 
 
-def advantage_inputs(trajectories: Sequence["Trajectory"]) -> AdvantageInputs:
+def advantage_inputs(trajectories: Sequence["Trajectory"], *, similarity: float | None = None) -> AdvantageInputs:
     """Collects what the advantages are computed from; aborted trajectories are left out.
 
     Args:
       trajectories: in rollout order.
+      similarity: anchor states of a task group count as one when they resemble each other at least this much
+        (`env_bridge.similarity`, in row order); None: when they are equal.
 
     Returns:
       Arrays whose first rows are the steps in the order of `step_samples`; the rest is masked.
@@ -122,7 +127,12 @@ def advantage_inputs(trajectories: Sequence["Trajectory"]) -> AdvantageInputs:
         out.trajectory[:n], out.step[:n], out.group[:n] = zip(*(s[:3] for s in steps))
         out.reward[:n] = [s[3].reward for s in steps]
         out.penalty[:n] = [s[3].penalty for s in steps]
-        out.anchor[:n] = [anchor_hash(s[3].anchor) for s in steps]
+        anchors = [s[3].anchor for s in steps]
+        if similarity is None:
+            out.anchor[:n] = [anchor_hash(anchor) for anchor in anchors]
+        else:
+            workers = min(os.cpu_count() or 1, 16) if n >= _WORTH_WORKERS else 0
+            out.anchor[:n] = similar_anchors(anchors, out.group[:n], threshold=similarity, workers=workers)
     return out
 
 

@@ -81,7 +81,8 @@ class Learner:
         """
         config = self._config
         with timers.time("advantage"):
-            inputs = advantage_inputs(trajectories)
+            similar = config.rl.anchor_match == "similar"
+            inputs = advantage_inputs(trajectories, similarity=config.rl.similarity if similar else None)
             result = self._advantages(*inputs)
             credit = rl_advantages.credit(result, inputs.group, inputs.anchor, inputs.mask)
             values = np.asarray(result.total)

@@ -1,0 +1,87 @@
+"""`rl.anchor_match`: which steps of a task group count as the same state."""
+
+from dataclasses import replace
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from gigpo_jax import batching
+from gigpo_jax.batching import advantage_inputs
+from gigpo_jax.env_bridge.types import Task, anchor_hash
+from gigpo_jax.trajectory import Trajectory, Turn
+
+WORDS = [f"word{n}" for n in range(12)]
+
+
+def turn(anchor: str) -> Turn:
+    one = np.ones(1, np.int32)
+    return Turn(
+        prompt_tokens=one,
+        reply_tokens=one,
+        logprobs=one.astype(np.float32),
+        prompt="",
+        reply="",
+        action="",
+        valid=True,
+        admissible=None,
+        observation="",
+        anchor=anchor,
+        reward=0.0,
+        penalty=0.0,
+        finish_reason="stop",
+        version=0,
+    )
+
+
+def trajectories(seed: int, groups: int = 4, members: int = 3, steps: int = 4) -> list[Trajectory]:
+    """Anchors that are near copies of each other, so that many pairs lie on both sides of the threshold."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for group in range(groups):
+        for member in range(members):
+            texts = []
+            for _ in range(steps):
+                words = list(WORDS)
+                for _ in range(int(rng.integers(0, 3))):
+                    words[int(rng.integers(len(words)))] = "other"
+                texts.append(" ".join(words))
+            task = Task(f"t{group}", "", "train")
+            made.append(Trajectory(task, group, member, [turn(text) for text in texts]))
+    return made
+
+
+def greedy(rows: list[tuple[int, str]], threshold: float) -> list[tuple[int, int]]:
+    """The definition, word for word: (group, anchor) in row order -> the hash of the cluster's first member."""
+    firsts: dict[int, list[str]] = {}
+    lanes = []
+    for group, state in rows:
+        known = firsts.setdefault(group, [])
+        first = next((f for f in known if SequenceMatcher(None, state, f).ratio() >= threshold), None)
+        if first is None:
+            known.append(state)
+            first = state
+        lanes.append(anchor_hash(first))
+    return lanes
+
+
+def test_similar_anchors_are_the_greedy_clusters_of_each_task_group() -> None:
+    for seed in range(3):
+        played = trajectories(seed)
+        played[4] = replace(played[4], aborted=True)  # takes part in nothing
+        rows = [(t.group, turn.anchor) for t in played if not t.aborted for turn in t.turns]
+        inputs = advantage_inputs(played, similarity=0.9)
+        assert [tuple(lane) for lane in inputs.anchor[: len(rows)].tolist()] == greedy(rows, 0.9)
+        assert not inputs.anchor[len(rows) :].any()
+        exact = advantage_inputs(played)
+        kinds = [len(np.unique(x.anchor[: len(rows)], axis=0)) for x in (inputs, exact)]
+        assert kinds[0] < kinds[1] == len({anchor for _, anchor in rows})
+        for name in ("reward", "penalty", "trajectory", "step", "group", "mask"):
+            np.testing.assert_array_equal(getattr(inputs, name), getattr(exact, name))
+
+
+def test_worker_processes_give_the_same(monkeypatch) -> None:
+    played = trajectories(5)
+    here = advantage_inputs(played, similarity=0.9)
+    monkeypatch.setattr(batching, "_WORTH_WORKERS", 1)
+    monkeypatch.setattr(batching.os, "cpu_count", lambda: 2)
+    np.testing.assert_array_equal(advantage_inputs(played, similarity=0.9).anchor, here.anchor)
