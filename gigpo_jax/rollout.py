@@ -17,7 +17,7 @@ from gigpo_jax.env_bridge.actions import Reply, is_admissible
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptTemplate, build_prompt
-from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
+from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task, anchor_hash
 from gigpo_jax.sampling.base import Completion, Engine, SamplingParams, request_key
 from gigpo_jax.trajectory import Trajectory, Turn
 
@@ -159,6 +159,7 @@ async def _turn(
         penalty=0.0 if valid else settings.invalid_penalty,
         finish_reason=completion.finish_reason,
         version=completion.version,
+        choices=None if observation.admissible is None else anchor_hash("\n".join(observation.admissible)),
     )
     return turn, result
 

@@ -1,5 +1,6 @@
 """Numbers of an iteration's trajectories, over all hosts."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -16,8 +17,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory], task_types: Iterable[str
       task_types: of the whole split, so that all hosts report the same names.
 
     Returns:
-      The metrics `episode/*`, `action/*`, `response/*` of DESIGN, and `rollout/*`; means over episodes or steps that
-      were not aborted. A task type that was not played is left out.
+      The metrics `episode/*`, `action/*`, `response/*`, `credit/ambiguous_anchor_share` of the guide, and `rollout/*`;
+      means over episodes or steps that were not aborted. A task type that was not played is left out.
     """
     done = [trajectory for trajectory in trajectories if not trajectory.aborted]
     turns = [turn for trajectory in done for turn in trajectory.turns]
@@ -29,6 +30,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], task_types: Iterable[str
         "episode/length": [len(t.turns) for t in done],
         "action/valid_rate": [turn.valid for turn in turns],
         "action/admissible_rate": listed,
+        "credit/ambiguous_anchor_share": ambiguous_anchors(done),
         "response/length_mean": [len(turn.reply_tokens) for turn in turns],
         "response/truncated_share": [turn.finish_reason == "length" for turn in turns],
         "prompt/length_mean": [len(turn.prompt_tokens) for turn in turns],
@@ -46,3 +48,27 @@ def rollout_metrics(trajectories: Sequence[Trajectory], task_types: Iterable[str
     gathered = all_hosts(np.asarray(sums, np.float32)).sum(0)
     means = {name: total / count for name, (total, count) in zip(values, gathered, strict=False) if count}
     return means | {name: float(total) for name, (total, _) in zip(totals, gathered[len(values) :], strict=True)}
+
+
+def ambiguous_anchors(trajectories: Sequence[Trajectory]) -> list[bool]:
+    """Whether the anchor state of each step stands for more than one state of the environment.
+
+    An anchor is ambiguous if the environment listed different actions at two steps of a task group that share it, such
+    as "Nothing happens." in two places. Such steps are compared with each other although acting from them differs.
+
+    Args:
+      trajectories: whole groups, none of them aborted.
+
+    Returns:
+      One value for every step at which the environment listed its actions.
+    """
+    steps = [
+        ((trajectory.group, turn.anchor), turn.choices)
+        for trajectory in trajectories
+        for turn in trajectory.turns
+        if turn.choices is not None
+    ]
+    seen = defaultdict(set)
+    for anchor, choices in steps:
+        seen[anchor].add(choices)
+    return [len(seen[anchor]) > 1 for anchor, _ in steps]

@@ -31,6 +31,7 @@ class Turn:
       penalty: >= 0, for an invalid action.
       finish_reason: why the reply ended: "stop", "length" or "abort".
       version: which weights sampled it.
+      choices: 64-bit hash of the actions that the environment had listed; None if it lists none.
     """
 
     prompt_tokens: np.ndarray
@@ -47,6 +48,7 @@ class Turn:
     penalty: float
     finish_reason: str
     version: int
+    choices: tuple[int, int] | None = None
 
 
 @dataclass(eq=False)

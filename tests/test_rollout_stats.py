@@ -1,10 +1,12 @@
 """Numbers of a rollout, against ones worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.rollout_stats import rollout_metrics
+from gigpo_jax.env_bridge.types import Task, anchor_hash
+from gigpo_jax.rollout_stats import ambiguous_anchors, rollout_metrics
 from gigpo_jax.trajectory import Trajectory, Turn
 
 
@@ -59,3 +61,17 @@ def test_means_over_episodes_and_steps_without_the_aborted():
 
 def test_a_rollout_of_nothing():
     assert rollout_metrics([episode("heat", [], False, aborted=True)], {"heat"})["rollout/episodes"] == 0
+
+
+def test_an_anchor_is_ambiguous_if_other_actions_were_listed_elsewhere_in_its_group():
+    def at(anchor: str, *actions: str) -> Turn:
+        return replace(turn(1), anchor=anchor, choices=anchor_hash("\n".join(actions)))
+
+    start = at("a room", "go to desk 1")
+    first = Trajectory(Task("t", "", "train"), 0, 0, [start, at("Nothing happens.", "open safe 1"), at("desk", "x")])
+    second = Trajectory(Task("t", "", "train"), 0, 1, [start, at("Nothing happens.", "look"), turn(1)])
+    elsewhere = Trajectory(Task("u", "", "train"), 1, 0, [at("desk", "y"), at("Nothing happens.", "look")])
+    assert ambiguous_anchors([first, second, elsewhere]) == [False, True, False, False, True, False, False]
+    metrics = rollout_metrics([first, second, elsewhere], ())
+    assert metrics["credit/ambiguous_anchor_share"] == pytest.approx(2 / 7)
+    assert "credit/ambiguous_anchor_share" not in rollout_metrics([episode("heat", [turn(1)], False)], ())
