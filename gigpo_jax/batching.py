@@ -12,7 +12,7 @@ import bisect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,9 +20,7 @@ import numpy as np
 from gigpo_jax.env_bridge.similarity import similar_anchors
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.errors import InputError
-
-if TYPE_CHECKING:
-    from gigpo_jax.trajectory import Trajectory
+from gigpo_jax.trajectory import Trajectory
 
 _WORTH_WORKERS = 512  # steps; fewer are grouped faster than worker processes start
 Agree = Callable[[np.ndarray], np.ndarray]  # [k] of this host -> [hosts, k]; `partition.all_hosts`
@@ -100,7 +98,7 @@ def bucket(n: int, minimum: int = 256) -> int:
     return size
 
 
-def advantage_inputs(trajectories: Sequence["Trajectory"], *, similarity: float | None = None) -> AdvantageInputs:
+def advantage_inputs(trajectories: Sequence[Trajectory], *, similarity: float | None = None) -> AdvantageInputs:
     """Collects what the advantages are computed from; aborted trajectories are left out.
 
     Args:
@@ -136,7 +134,7 @@ def advantage_inputs(trajectories: Sequence["Trajectory"], *, similarity: float 
     return out
 
 
-def step_samples(trajectories: Sequence["Trajectory"], advantages: np.ndarray) -> list[Sample]:
+def step_samples(trajectories: Sequence[Trajectory], advantages: np.ndarray) -> list[Sample]:
     """One sample for each step of the trajectories that were not aborted.
 
     Args:

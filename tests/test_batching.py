@@ -13,14 +13,18 @@ from hypothesis import strategies as st
 from gigpo_jax.batching import (
     Sample,
     StepBatch,
+    advantage_inputs,
     bucket,
     make_minibatches,
     pack_rows,
     packing_stats,
     reply_capacity,
     split_steps,
+    step_samples,
 )
+from gigpo_jax.env_bridge.types import Task, anchor_hash
 from gigpo_jax.errors import InputError
+from gigpo_jax.trajectory import Trajectory, Turn
 
 
 def make_samples(lengths: list[tuple[int, int]], seed: int = 0) -> list[Sample]:
@@ -186,6 +190,46 @@ def test_hosts_agree_on_shapes_and_trip_counts() -> None:
     assert [x.microbatches for x in a] == [x.microbatches for x in b]
     assert {x.targets.shape for x in a} == {x.targets.shape for x in b}
     assert packing_stats(a)["batch/steps"] + packing_stats(b)["batch/steps"] == 53
+
+
+def test_steps_of_aborted_trajectories_are_left_out() -> None:
+    def turn(i: int) -> Turn:
+        return Turn(
+            prompt_tokens=np.array([i, 1], np.int32),
+            reply_tokens=np.array([2], np.int32),
+            logprobs=np.array([-float(i)], np.float32),
+            prompt="",
+            reply="",
+            action="",
+            valid=True,
+            admissible=None,
+            observation="",
+            anchor=f"state {i % 2}",
+            reward=float(i),
+            penalty=0.5 * i,
+            finish_reason="stop",
+            version=0,
+        )
+
+    task = Task("t", "", "train")
+    trajectories = [
+        Trajectory(task, 0, 0, [turn(1), turn(2)]),
+        Trajectory(task, 0, 1, [turn(3)], aborted=True),
+        Trajectory(task, 4, 0, [turn(4)]),
+    ]
+    inputs = advantage_inputs(trajectories)
+    assert inputs.mask.sum() == 3
+    assert inputs.mask[:3].all()
+    assert len(inputs.mask) == 256
+    assert inputs.reward[:3].tolist() == [1, 2, 4]
+    assert inputs.penalty[:3].tolist() == [0.5, 1, 2]
+    assert inputs.trajectory[:3].tolist() == [0, 0, 2]
+    assert inputs.step[:3].tolist() == [0, 1, 0]
+    assert inputs.group[:3].tolist() == [0, 0, 4]
+    assert [tuple(a) for a in inputs.anchor[:3].tolist()] == [anchor_hash(f"state {i}") for i in (1, 0, 0)]
+    samples = step_samples(trajectories, np.arange(256, dtype=np.float32) + 7)
+    assert [(s.prompt_tokens[0], s.logprobs[0], s.advantage) for s in samples] == [(1, -1, 7), (2, -2, 8), (4, -4, 9)]
+    assert advantage_inputs([]).mask.sum() == 0
 
 
 def test_small_numbers_by_hand() -> None:
