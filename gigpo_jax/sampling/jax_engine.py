@@ -5,9 +5,10 @@ round reads waiting prompts into free slots (padded to one of a few shapes), the
 one call. All programs are compiled by `warmup`; nothing compiles after it, because the engine only ever calls the
 compiled executables.
 
-What a request gets does not depend on what else is in the batch: its keys come from the request alone, and every row
-of a batch is computed for itself. The rounding of a row can still differ in its last bits between prefill batches of
-different size, as matrix products are tiled differently.
+What a request gets does not depend on what else is in the batch: its keys come from the request alone, every row of a
+batch is computed for itself, and with one number of rows in `prefill_rows` all shapes it can meet are the same ones.
+With several numbers the last bits depend on how many prompts were read together, as matrix products are tiled
+differently, and once in very many tokens another one is drawn.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ class JaxEngine:
         slots: int = 128,
         max_length: int = 1024,
         prefill_buckets: Sequence[int] = (),
-        prefill_rows: Sequence[int] = (4, 32),
+        prefill_rows: Sequence[int] = (8,),
         decode_steps: int = 16,
         dtype: Any = None,
         mesh: Mesh | None = None,
@@ -72,7 +73,8 @@ class JaxEngine:
           slots: S, sequences that are decoded together.
           max_length: prompt and reply together have at most this many tokens; the length of the cache.
           prefill_buckets: prompt lengths to compile for, each at most `max_length`; empty for powers of two up to it.
-          prefill_rows: prompts read at once, each a shape to compile for.
+          prefill_rows: how many prompts are read at once, each a shape to compile for; with one number replies do not
+            depend on their company to the last bit.
           decode_steps: tokens drawn for a slot between two looks at the host, at most.
           dtype: what to compute in and keep the cache in; None is the parameters'.
           mesh: over which the cache is spread, by key/value heads along its axis `tensor`; None takes the mesh of the
