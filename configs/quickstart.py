@@ -15,8 +15,8 @@ def get_config() -> ConfigDict:
     config.engine.slots = 128
     config.engine.decode_steps = 12
     config.rl.kl_coef = 0.0
-    config.optim.lr = 1e-4
-    config.train.iterations = 25
+    config.optim.lr = 2e-4
+    config.train.iterations = 30
     config.train.groups = 16
     config.train.group_size = 8
     config.train.minibatch = 256

@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout import EpisodeSettings
 from gigpo_jax.sampling.base import SamplingParams
 
@@ -31,6 +32,19 @@ def env_options(config: ConfigDict) -> dict[str, Any]:
     with tqdm(desc="games", unit="", delay=1, leave=False) as bar:
         data = registry.generate(config.env.name, cache_folder() / config.env.name, progress=bar.update, **wanted)
     return options | {"data": str(data)}
+
+
+def list_tasks(config: ConfigDict, options: dict[str, Any]) -> list[Task]:
+    """The tasks of `env.split`.
+
+    Raises:
+      InputError: the environment or its data is not there, or it has no such split.
+    """
+    env = registry.make(config.env.name, **options)
+    try:
+        return list(env.tasks(config.env.split))
+    finally:
+        env.close()
 
 
 def make_pool(config: ConfigDict, options: dict[str, Any], episodes: int) -> EnvPool:

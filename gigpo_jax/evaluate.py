@@ -15,6 +15,8 @@ from gigpo_jax import env_bridge, partition, report
 from gigpo_jax.checkpoint import newest_params
 from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.panels import Panel, check_panel, read_panel
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.environment import env_options
 from gigpo_jax.errors import InputError
 from gigpo_jax.metrics import write_json
 from gigpo_jax.player import Player
@@ -110,33 +112,40 @@ def find_panel(name: str, environment: str) -> Panel:
     raise InputError(f"config.eval.panel={name!r}: no such file, and no panel of {environment} (those are: {names})")
 
 
+def panel_tasks(config: ConfigDict, options: dict[str, Any]) -> tuple[Panel, tuple[Task, ...]]:
+    """The panel `eval.panel` and the tasks of it that are played.
+
+    Args:
+      config: as from `config.default_config`.
+      options: what the environment is built with.
+
+    Raises:
+      InputError: no panel, or its tasks are missing or differ.
+    """
+    if not config.eval.panel:
+        raise InputError("config.eval.panel='': name a panel to evaluate on")
+    panel = find_panel(config.eval.panel, config.env.name)
+    env = registry.make(config.env.name, **options)
+    try:
+        tasks = check_panel(panel, env)
+    finally:
+        env.close()
+    return panel, tasks[: config.eval.tasks or len(tasks)]
+
+
 class Evaluator:
-    """Plays a frozen panel with the weights that a player has."""
+    """Plays tasks of a panel with the weights that a player has."""
 
-    def __init__(self, config: ConfigDict, player: Player) -> None:
-        """Reads the panel and checks that the tasks at hand are those it was made of.
-
-        Raises:
-          InputError: no panel, or its tasks are missing or differ.
-        """
-        self._config, self._player = config, player
-        if not config.eval.panel:
-            raise InputError("config.eval.panel='': name a panel to evaluate on")
-        panel = find_panel(config.eval.panel, config.env.name)
-        env = registry.make(config.env.name, **player.options)
-        try:
-            tasks = check_panel(panel, env)
-        finally:
-            env.close()
-        self.panel = panel
-        self.tasks = tasks[: config.eval.tasks or len(tasks)]
+    def __init__(self, config: ConfigDict, player: Player, tasks: Sequence[Task]) -> None:
+        """Takes what `panel_tasks` gave."""
+        self._config, self._player, self._tasks = config, player, tasks
 
     async def results(self, *, greedy: bool) -> dict[str, dict]:
         """One episode of every task: `summarise` by decoding, "temperature T" and, if asked for, "greedy"."""
         temperatures = {"sampled": self._config.eval.temperature} | ({"greedy": 0.0} if greedy else {})
         out = {}
         for number, (name, temperature) in enumerate(temperatures.items()):
-            first, mine = host_share(self.tasks) if len(self.tasks) % jax.process_count() == 0 else (0, self.tasks)
+            first, mine = host_share(self._tasks) if len(self._tasks) % jax.process_count() == 0 else (0, self._tasks)
             trajectories = await self._player.play(
                 mine,
                 group_size=1,
@@ -144,7 +153,7 @@ class Evaluator:
                 iteration=-1 - number,
                 first_group=first,
                 temperature=temperature,
-                title=f"panel {self.panel.name}, {name}",
+                title=f"panel, {name}",
             )
             out[name] = summarise(trajectories)
         return out
@@ -173,25 +182,25 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       workdir: of the training run.
       out: the JSON file; default WORKDIR/eval_<panel>.json.
     """
-    mesh = partition.make_mesh(**config.mesh)
-    policy = load_policy(config, mesh)
+    options = env_options(config)
+    panel, tasks = panel_tasks(config, options)
+    policy = load_policy(config, partition.make_mesh(**config.mesh))
     params, version = newest_params(workdir / "checkpoints", policy.params)
     report.say(f"weights: {f'checkpoint {version} of {workdir}' if version else config.model.path}")
-    player = Player(config, policy, params, version=version)
+    player = Player(config, policy, params, options=options, version=version)
     try:
-        evaluator = Evaluator(config, player)
-        results = asyncio.run(evaluator.results(greedy=True))
+        results = asyncio.run(Evaluator(config, player, tasks).results(greedy=True))
     finally:
         player.close()
     named = {
         f"temperature {config.eval.temperature:g}" if decoding == "sampled" else decoding: summary
         for decoding, summary in results.items()
     }
-    report.say(f"panel {evaluator.panel.name}, {len(evaluator.tasks)} tasks, sha256 {evaluator.panel.sha256[:16]}")
+    report.say(f"panel {panel.name}, {len(tasks)} tasks, sha256 {panel.sha256[:16]}")
     report.say(table(named))
-    path = Path(out) if out else workdir / f"eval_{evaluator.panel.name}.json"
+    path = Path(out) if out else workdir / f"eval_{panel.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    record = {"panel": evaluator.panel.name, "sha256": evaluator.panel.sha256, "iteration": version, "results": named}
+    record = {"panel": panel.name, "sha256": panel.sha256, "iteration": version, "results": named}
     write_json(path, record)
     report.say(f"written: {path}")
     return 0

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from gigpo_jax import partition
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.environment import env_options, episode_settings, make_pool
+from gigpo_jax.environment import episode_settings, make_pool
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout import rollout
 from gigpo_jax.sampling.jax_engine import JaxEngine
@@ -23,21 +23,22 @@ class Player:
     Attributes:
       engine: the sampler.
       pool: the environments.
-      options: what the environment was built with.
     """
 
-    def __init__(self, config: ConfigDict, policy: Policy, params: Any, version: int) -> None:
+    def __init__(
+        self, config: ConfigDict, policy: Policy, params: Any, *, options: dict[str, Any], version: int
+    ) -> None:
         """Starts the worker processes and compiles the engine.
 
         Args:
           config: `env`, `engine`, `sampling` say how.
           policy: shape and tokenizer.
           params: the parameters to sample from.
+          options: what the environment is built with (`environment.env_options`).
           version: of these parameters.
         """
         self._config, self._tokenizer = config, policy.tokenizer
-        self.options = env_options(config)
-        self.pool = make_pool(config, self.options, config.engine.slots)
+        self.pool = make_pool(config, options, config.engine.slots)
         engine, sampling = config.engine, config.sampling
         self.engine = JaxEngine(
             policy.config,

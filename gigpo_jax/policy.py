@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax import partition
 from gigpo_jax.errors import InputError
+from gigpo_jax.memory import check_memory
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits, load_tokenizer, word_tokenizer
@@ -49,6 +50,7 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
         raise InputError(f"config.model.path={path!r}: no such folder; give a Hugging Face model folder")
     tokenizer, shape = load_tokenizer(path), read_config(Path(path))
     check_fits(tokenizer, shape.vocab_size, path)
+    check_memory(config, shape, mesh.size)
     dtype = jnp.dtype(config.model.param_dtype)
     return Policy(*load_hf(path, dtype=dtype, shardings=shardings(shape, mesh)), tokenizer)
 
@@ -75,7 +77,13 @@ def shardings(shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh) -> Any:
 
 def forward_function(config: ConfigDict, shape: qwen2.Qwen2Config) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """(params, tokens [B, T], positions, segment_ids) -> (hidden states [B, T, D], output embedding [V, D])."""
-    how = {"dtype": jnp.dtype(config.model.compute_dtype), "remat": config.model.remat, "unroll": config.model.unroll}
+    model, sampling = config.model, config.sampling
+    how = {
+        "dtype": jnp.dtype(model.compute_dtype),
+        "remat": model.remat,
+        "unroll": model.unroll,
+        "max_segment": sampling.max_prompt_tokens + sampling.max_reply_tokens,
+    }
 
     def forward(params: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array) -> tuple:
         hidden = qwen2.hidden_states(shape, params, tokens, positions, segment_ids, **how)

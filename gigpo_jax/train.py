@@ -11,8 +11,9 @@ from tqdm import tqdm
 
 from gigpo_jax import partition, report
 from gigpo_jax.checkpoint import Checkpointer
-from gigpo_jax.evaluate import Evaluator
-from gigpo_jax.learner import Learner, NotFinite
+from gigpo_jax.environment import env_options, list_tasks
+from gigpo_jax.evaluate import Evaluator, panel_tasks
+from gigpo_jax.learner import Learner, NotFinite, objective
 from gigpo_jax.metrics import MetricsWriter, Timers
 from gigpo_jax.models.qwen2 import param_count
 from gigpo_jax.player import Player
@@ -91,9 +92,13 @@ class Trainer:
     """
 
     def __init__(self, config: ConfigDict, workdir: Path) -> None:
-        """Loads the policy, starts the environments and the engine, restores the last checkpoint."""
+        """Checks everything that is cheap to check; then loads, restores the last checkpoint, and starts processes."""
         self.config, self.workdir = config, workdir
         self.mesh = partition.make_mesh(**config.mesh)
+        objective(config)
+        options = env_options(config)
+        self.tasks = list_tasks(config, options)
+        panel = panel_tasks(config, options)[1] if config.eval.panel else ()
         policy = load_policy(config, self.mesh)
         self.parameters = param_count(policy.config)
         self.learner = Learner(config, policy, self.mesh)
@@ -105,9 +110,8 @@ class Trainer:
             self.done, position = record["iteration"], record["metrics_position"]
             report.say(f"continuing after iteration {self.done}")
         self.timers, self.writer = Timers(), MetricsWriter(workdir, position=position, purge_step=self.done + 1)
-        self.player = Player(config, policy, self.learner.state.params, version=self.done)
-        self.tasks = self.player.pool.tasks(config.env.split)
-        self.evaluator = Evaluator(config, self.player) if config.eval.panel else None
+        self.player = Player(config, policy, self.learner.state.params, options=options, version=self.done)
+        self.evaluator = Evaluator(config, self.player, panel) if panel else None
 
     def __enter__(self) -> "Trainer":
         return self

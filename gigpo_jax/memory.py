@@ -1,0 +1,75 @@
+"""How much device memory a training run will take, and whether it is there, before anything is allocated."""
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.models.qwen2 import Qwen2Config, param_count
+
+GIB = 2.0**30
+
+
+def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[str, float]:
+    """Bytes on each device by purpose; what XLA needs beside it (temporaries, fragmentation) is not in it.
+
+    Args:
+      config: as from `config.default_config`.
+      shape: of the model.
+      devices: in the mesh, over all hosts.
+
+    Returns:
+      parameters, gradients, optimizer, reference policy, KV cache, activations; parameters are split over `fsdp` and
+      `tensor`, rows over `data` and `fsdp`.
+    """
+    fixed = {name: size for name, size in config.mesh.items() if size != -1}
+    known = 1
+    for size in fixed.values():
+        known *= size
+    mesh = {name: size if size != -1 else devices // known for name, size in config.mesh.items()}
+    parts = mesh["fsdp"] * mesh["tensor"]
+    parameters, stored = param_count(shape), jnp.dtype(config.model.param_dtype).itemsize
+    compute = jnp.dtype(config.model.compute_dtype).itemsize
+    rows = -(-config.batch.rows // (mesh["data"] * mesh["fsdp"]))
+    tokens = rows * config.batch.row_length
+    # Without rematerialisation about 12 arrays of the width and 4 of the inner width stay for each layer.
+    kept = {"full": shape.hidden_size, "dots": 6 * shape.hidden_size + 2 * shape.intermediate_size}.get(
+        config.model.remat, 12 * shape.hidden_size + 4 * shape.intermediate_size
+    )
+    slot = config.sampling.max_prompt_tokens + config.sampling.max_reply_tokens
+    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * config.engine.slots * slot
+    return {
+        "parameters": parameters * stored / parts,
+        "gradients": parameters * 4 / parts,
+        "optimizer": parameters * 8 / parts,
+        "reference policy": parameters * stored / parts * (config.rl.kl_coef > 0),
+        "KV cache": cache * jnp.dtype(config.engine.dtype).itemsize / mesh["tensor"],
+        "activations": tokens * shape.num_layers * kept * compute
+        + min(config.batch.logprob_chunk, tokens) * shape.vocab_size * 4 * 2,
+    }
+
+
+def check_memory(config: ConfigDict, shape: Qwen2Config, devices: int, limit: int | None = None) -> None:
+    """Refuses a run that cannot fit.
+
+    Args:
+      config: as from `config.default_config`.
+      shape: of the model.
+      devices: in the mesh.
+      limit: bytes of one device; None asks the device, and nothing is checked if it does not tell.
+
+    Raises:
+      InputError: the plan needs more than there is; the message shows the plan.
+    """
+    if limit is None:
+        stats = jax.local_devices()[0].memory_stats() or {}
+        limit = stats.get("bytes_limit")
+    if limit is None:
+        return
+    plan = memory_plan(config, shape, devices)
+    if sum(plan.values()) > limit:
+        shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in plan.items() if size)
+        raise InputError(
+            f"config.mesh.fsdp={config.mesh.fsdp}: a device has {limit / GIB:.1f} GiB, the plan needs "
+            f"{sum(plan.values()) / GIB:.1f} ({shown}); use more devices (mesh.fsdp), fewer engine.slots or batch.rows"
+        )
