@@ -10,6 +10,7 @@ import hashlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from gigpo_jax.env_bridge.webshop.segment import words
 
 TOP = 50
 MAX_CLAUSES = 1024  # Lucene refuses a query of more different terms
+_COMMON = 4096  # documents; terms in more of them are added only where they can still matter
 _K1 = np.float32(0.9)
 _B = np.float32(0.4)
 _EXACT_NORMS = 24
@@ -99,14 +101,16 @@ class IndexBuilder:
         average = np.float32(int(lengths.sum()) / with_field) if with_field else np.float32(1)
         idf = np.log(1 + (with_field - document_counts + 0.5) / (document_counts + 0.5)).astype(np.float32)
         inverse = norm_inverse(average)
-        weights = np.repeat(idf, document_counts)
+        scores = contribution(np.repeat(idf, document_counts), counts, inverse[norms[docs]])
+        starts = np.concatenate([[0], np.cumsum(document_counts)]).astype(np.int64)
         return {
             "term_keys": keys[key_order],
-            "term_starts": np.concatenate([[0], np.cumsum(document_counts)]).astype(np.int64),
+            "term_starts": starts,
+            "term_most": np.maximum.reduceat(scores, starts[:-1]) if len(scores) else np.zeros(0, np.float32),
             "term_idf": idf,
             "posting_docs": docs,
             "posting_counts": counts,
-            "posting_scores": contribution(weights, counts, inverse[norms[docs]]),
+            "posting_scores": scores,
             "doc_norms": norms,
             "doc_rank": np.argsort(np.argsort(np.array(self._names, dtype=np.str_))).astype(np.int32),
             "norm_inverse": inverse,
@@ -120,7 +124,7 @@ def norm_inverse(average: np.float32) -> np.ndarray:
     return (one / (_K1 * ((one - _B) + _B * lengths / average))).astype(np.float32)
 
 
-def contribution(weight: np.ndarray, count: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+def contribution(weight: np.ndarray | np.float32, count: np.ndarray, inverse: np.ndarray) -> np.ndarray:
     """What a term adds to the score of a document, [n] f32, from its weight, its count there and the inverse norm."""
     return (weight - weight / (np.float32(1) + count.astype(np.float32) * inverse)).astype(np.float32)
 
@@ -128,9 +132,9 @@ def contribution(weight: np.ndarray, count: np.ndarray, inverse: np.ndarray) -> 
 class Index:
     """Searches the arrays that `IndexBuilder` made.
 
-    `term_keys` [V] u64 (sorted), `term_starts` [V+1] i64 into the postings, `term_idf` [V] f32; `posting_docs` [n] i32,
-    `posting_counts` [n] i32, `posting_scores` [n] f32; `doc_norms` [N] u8, `doc_rank` [N] i32 (the place of the
-    document's name among all names); `norm_inverse` [256] f32.
+    `term_keys` [V] u64 (sorted), `term_starts` [V+1] i64 into the postings, `term_idf` and `term_most` [V] f32;
+    `posting_docs` [n] i32, `posting_counts` [n] i32, `posting_scores` [n] f32; `doc_norms` [N] u8, `doc_rank` [N] i32
+    (the place of the document's name among all names); `norm_inverse` [256] f32.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -142,8 +146,10 @@ class Index:
         self._scores = arrays["posting_scores"]
         self._norms = arrays["doc_norms"]
         self._rank = arrays["doc_rank"]
+        self._most = arrays["term_most"]
         self._inverse = np.array(arrays["norm_inverse"])
         self._analyse: Callable[[str], list[str]] = terms
+        self.read_bytes = 0  # of postings, by all searches so far
 
     def search(self, query: str) -> np.ndarray | None:
         """The best documents for a query, best first.
@@ -154,30 +160,80 @@ class Index:
         wanted = Counter(self._analyse(query))
         if len(wanted) > MAX_CLAUSES:
             return None
-        docs: list[np.ndarray] = []
-        scores: list[np.ndarray] = []
-        for term, times in wanted.items():
-            key = np.uint64(term_key(term))
-            position = int(self._keys.searchsorted(key))
-            if position == len(self._keys) or self._keys[position] != key:
-                continue
-            part = slice(int(self._starts[position]), int(self._starts[position + 1]))
-            term_docs = self._docs[part]
-            docs.append(term_docs)
-            if times == 1:
-                scores.append(self._scores[part])
-            else:
-                weight = np.float32(times) * self._idf[position]
-                scores.append(contribution(weight, self._counts[part], self._inverse[self._norms[term_docs]]))
-        if not docs:
+        found = [posting for term, times in wanted.items() if (posting := self._posting(term, times)) is not None]
+        self.read_bytes += sum(8 * len(posting.docs) for posting in found)
+        if not found:
             return np.zeros(0, dtype=np.int64)
-        return self._best(np.concatenate(docs), np.concatenate(scores))
+        common = [posting for posting in found if len(posting.docs) > _COMMON]
+        rare = [posting for posting in found if len(posting.docs) <= _COMMON]
+        total = self._sum(rare or common)
+        if common and rare:
+            candidates = self._candidates(total, common)
+            if candidates is not None:
+                scores = total[candidates]
+                for posting in common:
+                    self._add(posting, candidates, scores)
+                return self._best(candidates, scores.astype(np.float32))
+            total = self._sum(found)
+        single = total.astype(np.float32)
+        matched = np.flatnonzero(single)
+        return self._best(matched, single[matched])
 
-    def _best(self, docs: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        total = np.bincount(docs, weights=scores).astype(np.float32)
-        matched = np.flatnonzero(total)
+    def _posting(self, term: str, times: int) -> "_Posting | None":
+        key = np.uint64(term_key(term))
+        position = int(self._keys.searchsorted(key))
+        if position == len(self._keys) or self._keys[position] != key:
+            return None
+        part = slice(int(self._starts[position]), int(self._starts[position + 1]))
+        weight = None if times == 1 else np.float32(times) * self._idf[position]
+        return _Posting(self._docs[part], part, weight, times * float(self._most[position]))
+
+    def _scores_of(self, posting: "_Posting", where: np.ndarray | slice) -> np.ndarray:
+        """What a term adds to documents that are named by their places in its list, [n] f32."""
+        if posting.weight is None:
+            return self._scores[posting.part][where]
+        inverse = self._inverse[self._norms[posting.docs[where]]]
+        return contribution(posting.weight, self._counts[posting.part][where], inverse)
+
+    def _sum(self, postings: "list[_Posting]") -> np.ndarray:
+        """The scores of all documents, [N] f64 (float32 contributions add up exactly in it, in whatever order)."""
+        docs = np.concatenate([posting.docs for posting in postings])
+        scores = np.concatenate([self._scores_of(posting, slice(None)) for posting in postings])
+        return np.bincount(docs, weights=scores, minlength=len(self._norms))
+
+    def _candidates(self, partial: np.ndarray, common: "list[_Posting]") -> np.ndarray | None:
+        """The documents that can be among the best once the common terms are added, [n] i64; None if any can be."""
+        slack = 1.001 * sum(posting.most for posting in common) + 1e-3
+        least = np.partition(partial, len(partial) - TOP)[len(partial) - TOP] - slack
+        return np.flatnonzero(partial >= least) if least > 0 else None
+
+    def _add(self, posting: "_Posting", candidates: np.ndarray, scores: np.ndarray) -> None:
+        """Adds a term to the scores of the candidates (sorted)."""
+        places = np.searchsorted(posting.docs, candidates.astype(posting.docs.dtype))
+        places[places == len(posting.docs)] = 0
+        hit = posting.docs[places] == candidates
+        scores[hit] += self._scores_of(posting, places[hit])
+
+    def _best(self, matched: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """The best of the matched documents, [<= 50] i64, from their scores, [n] f32."""
         if len(matched) > TOP:
-            found = total[matched]
-            least = np.partition(found, len(found) - TOP)[len(found) - TOP]
-            matched = matched[found >= least]
-        return matched[np.lexsort((self._rank[matched], -total[matched]))][:TOP]
+            least = np.partition(scores, len(scores) - TOP)[len(scores) - TOP]
+            matched, scores = matched[scores >= least], scores[scores >= least]
+        return matched[np.lexsort((self._rank[matched], -scores))][:TOP]
+
+
+@dataclass(frozen=True, slots=True)
+class _Posting:
+    """Where a query's term stands.
+
+    Attributes:
+      docs: the documents, ascending, [n] i32.
+      part: its places in the index.
+      weight: times in the query x idf, None where that is once.
+      most: no document gets more from it.
+    """
+
+    docs: np.ndarray
+    part: slice
+    weight: np.float32 | None
+    most: float

@@ -19,6 +19,8 @@ from gigpo_jax.env_bridge.webshop.sources import PREPARE, Product, find_sources
 from gigpo_jax.errors import InputError
 
 _LOG = logging.getLogger(__name__)
+_MAPPED = 8 << 20  # bytes of the files that a worker keeps mapped at a time, about
+_PAGES = 16 << 12  # bytes that reading one text maps (the kernel maps its neighbours too)
 _BY_FIELD = {"<c>": "category", "<q>": "query"}
 T = TypeVar("T")
 
@@ -45,7 +47,7 @@ class _GoalList:
     """The goals of one kind under one set of draws."""
 
     def __init__(self, folder: Path, arrays: dict[str, np.ndarray], kind: str, draws: random.Random | None) -> None:
-        self._texts = store.Blob(folder / f"goals_{kind}.blob")
+        self.texts = store.Blob(folder / f"goals_{kind}.blob")
         self._row = arrays[f"goals_{kind}_row"]
         self._number = arrays[f"goals_{kind}_number"]
         self._start = arrays[f"goals_{kind}_start"]
@@ -70,7 +72,7 @@ class _GoalList:
         template = int(np.searchsorted(self._start, position, "right")) - 1
         row, number = int(self._row[template]), int(self._number[template])
         cap = float(self._cap[template])
-        instruction, attributes, values = json.loads(self._texts[template])
+        instruction, attributes, values = json.loads(self.texts[template])
         product = product_of(row)
         options: tuple[str, ...] | dict[str, str]
         if values is None:
@@ -125,7 +127,8 @@ class Catalogue:
             raise InputError(f"goals={goals!r}: there are 'human' and 'synthetic' goals; choose one")
         self.folder, self.content = folder, str(manifest["content"])
         self._count = int(manifest["products"])
-        arrays = store.load_arrays(folder)
+        arrays = self._arrays = store.load_arrays(folder)
+        self._read_texts = 0
         self._products = store.Blob(folder / "products.blob")
         self._index = Index(arrays)
         self._asins, self._asin_rows = arrays["asin_sorted"], arrays["asin_rows"]
@@ -170,6 +173,7 @@ class Catalogue:
         """
         if not 0 <= index < self.goal_count:
             raise InputError(f"goal {index}: the list has goals 0 to {self.goal_count - 1}; choose one of them")
+        self._read_texts += 1
         return self._goals.make(int(self._order[index]), self.product)
 
     def draw_goal(self, rng: random.Random) -> int:
@@ -186,7 +190,23 @@ class Catalogue:
 
     def product(self, row: int) -> Product:
         """The product of a row (its place in load order)."""
-        return self._recent_products.get_or(row, lambda: Product.from_record(json.loads(self._products[row])))
+        return self._recent_products.get_or(row, lambda: self._read_product(row))
+
+    def _read_product(self, row: int) -> Product:
+        product = Product.from_record(json.loads(self._products[row]))
+        self._read_texts += 1
+        self._stay_small()
+        return product
+
+    def _stay_small(self) -> None:
+        """Unmaps what was read when it gets much, so that a worker's memory does not grow towards the size
+        of the files.
+        """
+        if self._index.read_bytes + self._read_texts * _PAGES > _MAPPED:
+            self._index.read_bytes = self._read_texts = 0
+            self._products.let_go()
+            self._goals.texts.let_go()
+            store.let_go(self._arrays)
 
     def price(self, row: int) -> float:
         """What the product of a row costs under this catalogue's draws, in dollars."""
@@ -226,7 +246,9 @@ class Catalogue:
                 names = json.loads((self.folder / f"filed_{name}.json").read_text(encoding="utf-8"))
                 self._filed_names[name] = {text: i for i, text in enumerate(names)}
             return np.flatnonzero(self._filed[name] == self._filed_names[name].get(wanted, -1))
-        return self._index.search(" ".join(keywords))
+        found = self._index.search(" ".join(keywords))
+        self._stay_small()
+        return found
 
 
 def open_catalogue(

@@ -220,11 +220,10 @@ def ensure_catalogue(
     root = store.cache_folder() if cache_root is None else Path(cache_root)
     root.mkdir(parents=True, exist_ok=True)
     out = root / f"generated-{VERSION}-{products}-{seed}"
-    ready = out / "prepared" / "manifest.json"
-    if ready.is_file():
+    if store.read_manifest(out / "prepared") is not None:
         return out
     with store.locked(out):
-        if not ready.is_file():
+        if store.read_manifest(out / "prepared") is None:
             if not list(out.glob("items_human_ins.json")):
                 for part in [*out.glob("items_*"), *out.glob(".items_*")]:
                     part.unlink()

@@ -4,7 +4,7 @@ import re
 
 from gigpo_jax.env_bridge.prompts import Compact, Instruct
 
-_SEPARATOR = re.compile(r"'? \[SEP\] '?")
+_SEPARATOR = re.compile(r"'? \[sep\] '?")
 _LINE_MARKS = re.compile(r"\[/?(?:clicked )?button_?\]")
 _BUTTONS = frozenset(
     [

@@ -156,7 +156,7 @@ def _limit(text: str, start: int) -> int:
     """Where the tokenizer's buffer ends for a token that starts at `start`."""
     end, units = start, 0
     window = text[start : start + MAX_WORD]
-    if window.isascii():
+    if window.isascii() or max(window) <= "\uffff":
         return start + len(window)
     for character in window:
         units += 2 if ord(character) > 0xFFFF else 1

@@ -208,7 +208,7 @@ class Session:
             found = [self.catalogue.product(int(row)) for row in _page_of(rows, number)]
             return _strip(pages.results_page("", found, number, len(rows)), 2)
 
-        view = self._views.get_or((joined, number), make)
+        view = self._views.get_or((" ".join(keywords), number), make)
         self._open("results", view, f"search_results/{self._name}/{joined}/{number}")
 
     def _click(self, what: str) -> None:
@@ -223,7 +223,7 @@ class Session:
             self._search(self._keywords, self._number - 1)
         elif what == pages.PREVIOUS.lower() and page_name == "item_page":
             self._search(self._keywords, self._number)
-        elif what in _SUB_PAGES and not (what == pages.PREVIOUS.lower() and page_name == "item_sub_page"):
+        elif what in _SUB_PAGES:
             self._open_sub_page(_SUB_PAGES[what])
         else:
             self._open_item(what)

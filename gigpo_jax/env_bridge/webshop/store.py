@@ -25,8 +25,20 @@ import numpy as np
 from gigpo_jax.env_bridge.webshop.sources import PREPARE, Sources
 from gigpo_jax.errors import InputError
 
-FORMAT = 1
+FORMAT = 2
 LOCK_TIMEOUT_S = 3600.0
+
+
+def _unmap_pages(mapped: mmap.mmap) -> None:
+    if hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def let_go(arrays: Mapping[str, np.ndarray]) -> None:
+    """`Blob.let_go` for arrays of `load_arrays`."""
+    for array in arrays.values():
+        if isinstance(array.base, np.memmap) and isinstance(array.base.base, mmap.mmap):
+            _unmap_pages(array.base.base)
 
 
 class Blob:
@@ -40,6 +52,11 @@ class Blob:
 
     def __len__(self) -> int:
         return len(self._starts) - 1
+
+    def let_go(self) -> None:
+        """Takes the pages that were read out of this process; they stay in the page cache for the next reader."""
+        if isinstance(self._data, mmap.mmap):
+            _unmap_pages(self._data)
 
     def __getitem__(self, index: int) -> bytes:
         if not 0 <= index < len(self):
