@@ -110,6 +110,7 @@ def default_config() -> ConfigDict:
     sft.episodes = 4000  # demonstrations
     sft.epochs = 1
     sft.minibatch = 256  # steps of an optimizer update
+    sft.checkpoint_every = 200  # updates
     sft.learn_prompts = False  # predict the prompts too: teaches a model from scratch to read them
     sft.demonstrator = ConfigDict()  # how the expert is made worse on purpose; {} = as it is
 
@@ -133,7 +134,7 @@ POSITIVE = (
     "engine.decode_steps", "sampling.temperature", "sampling.max_prompt_tokens", "sampling.max_reply_tokens",
     "rl.dual_clip", "optim.lr", "optim.grad_clip", "batch.row_length", "batch.rows", "batch.logprob_chunk",
     "train.iterations", "train.groups", "train.group_size", "train.minibatch", "train.epochs", "sft.episodes",
-    "sft.epochs", "sft.minibatch", "checkpoint.every", "checkpoint.keep",
+    "sft.epochs", "sft.minibatch", "sft.checkpoint_every", "checkpoint.every", "checkpoint.keep",
 )
 NOT_NEGATIVE = (
     "env.history", "env.invalid_penalty", "rl.step_weight", "rl.clip_low", "rl.clip_high", "rl.kl_coef",

@@ -1,21 +1,22 @@
 """Supervised warm start: imitation of an environment's expert, with the learner's own packing and optimizer."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from gigpo_jax import partition
-from gigpo_jax.batching import Sample, make_minibatches, packing_stats
+from gigpo_jax import partition, report
+from gigpo_jax.batching import Sample, StepBatch, make_minibatches, packing_stats
+from gigpo_jax.checkpoint import Checkpointer
 from gigpo_jax.demonstrations import Demonstration, demonstrate, episode_seed, shuffled_tasks
 from gigpo_jax.env_bridge import registry
 from gigpo_jax.environment import env_options
-from gigpo_jax.learner import make_optimizer
+from gigpo_jax.interrupts import Interrupts
+from gigpo_jax.learner import NotFinite, make_optimizer
 from gigpo_jax.metrics import MetricsWriter, Timers
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.models.weights import save_hf
@@ -33,12 +34,16 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     policy = load_policy(config, mesh) if config.model.path else None
     shown = demonstrations(config, policy.tokenizer if policy else None)
     won = np.mean([demonstration.won for demonstration in shown])
-    print(f"{len(shown)} demonstrations, {100 * won:.1f}% of them successful")
+    report.say(f"{len(shown)} demonstrations, {100 * won:.1f}% of them successful")
     policy = policy or fresh_policy(config, mesh, words(shown))
     target = Path(out) if out else workdir / "model"
-    params = imitate(config, policy, mesh, encode(shown, policy.tokenizer, config), workdir)
-    save_hf(target, policy.config, params, tokenizer=policy.tokenizer)
-    print(f"the model is in {target}")
+    imitation = Imitation(config, policy, mesh, encode(shown, policy.tokenizer, config), workdir)
+    status = imitation.run()
+    if status:
+        report.say(f"stopped after update {imitation.done}; the same command goes on from there")
+        return status
+    save_hf(target, policy.config, imitation.state.params, tokenizer=policy.tokenizer)
+    report.say(f"the model is in {target}")
     return 0
 
 
@@ -64,6 +69,7 @@ def demonstrations(config: ConfigDict, tokenizer: Tokenizer | None) -> list[Demo
                 encode=tokenizer.encode_chat if tokenizer else str.split,  # type: ignore[arg-type]
                 limit=sampling.max_prompt_tokens,
                 show_admissible=env_config.show_admissible,
+                write=registry.spec(env_config.name).write,
             )
             for n, task in enumerate(tqdm(tasks, "demonstrations", config.sft.episodes, leave=False))
         ]
@@ -96,66 +102,102 @@ def with_prompts(sample: Sample) -> Sample:
     return Sample(sample.prompt_tokens[:1], target, np.zeros(len(target), np.float32))
 
 
-def imitate(
-    config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, episodes: list[list[Sample]], workdir: Path
-) -> Any:
-    """Minimises the cross-entropy of the demonstrated replies.
+class Imitation:
+    """Minimises the cross-entropy of the demonstrated replies, from the newest checkpoint if there is one.
 
-    Args:
-      config: `sft`, `optim`, `batch` say how.
-      policy: the start; its parameters are taken over.
-      mesh: devices.
-      episodes: samples; the last few episodes are held out and only measured.
-      workdir: gets metrics.
-
-    Returns:
-      The trained parameters.
+    Attributes:
+      state: parameters, optimizer and counters.
+      done: updates made; what a checkpoint records.
+      total: updates to make.
     """
-    held = min(HOLD_OUT, len(episodes) // 10)
-    samples = [sample for episode in episodes[: len(episodes) - held] for sample in episode]
-    if config.sft.learn_prompts:
-        samples = [with_prompts(sample) for sample in samples]
-    test = [sample for episode in episodes[len(episodes) - held :] for sample in episode]
-    total = config.sft.epochs * -(-len(samples) // config.sft.minibatch)
-    optimizer = make_optimizer(config, total)
-    where = shardings(policy.config, mesh)
-    state_shardings = update.shard_state(optimizer, policy.params, where, partition.replicated(mesh))
-    forward = forward_function(config, policy.config)
-    step = update.make_sft_update(forward, optimizer, chunk=config.batch.logprob_chunk, state_shardings=state_shardings)
-    score = update.make_score(forward, chunk=config.batch.logprob_chunk)
-    state = jax.jit(lambda params: update.init_state(params, optimizer), out_shardings=state_shardings)(policy.params)
-    packing = {"row_length": config.batch.row_length, "rows": partition.local_rows(mesh, config.batch.rows)}
-    writer, timers, done = MetricsWriter(workdir), Timers(), 0
-    bar = tqdm(total=total, desc="imitation")
-    for epoch in range(config.sft.epochs):
-        rng = np.random.default_rng((config.seed, epoch))
+
+    def __init__(
+        self, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, episodes: list[list[Sample]], workdir: Path
+    ) -> None:
+        """Takes over the policy's parameters; the last few episodes are held out and only measured."""
+        self._config, self._mesh = config, mesh
+        held = min(HOLD_OUT, len(episodes) // 10)
+        samples = [sample for episode in episodes[: len(episodes) - held] for sample in episode]
+        self.total = config.sft.epochs * -(-len(samples) // config.sft.minibatch)
+        samples = samples[jax.process_index() :: jax.process_count()]
+        self._samples = [with_prompts(sample) for sample in samples] if config.sft.learn_prompts else samples
+        self._test = [sample for episode in episodes[len(episodes) - held :] for sample in episode]
+        optimizer = make_optimizer(config, self.total)
+        where = update.shard_state(optimizer, policy.params, shardings(policy.config, mesh), partition.replicated(mesh))
+        forward, chunk = forward_function(config, policy.config), config.batch.logprob_chunk
+        self._step = update.make_sft_update(forward, optimizer, chunk=chunk, state_shardings=where)
+        self._score = update.make_score(forward, chunk=chunk)
+        self.state = jax.jit(lambda params: update.init_state(params, optimizer), out_shardings=where)(policy.params)
+        self._checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
+        restored = self._checkpoints.restore(self.state, where)
+        self.done, position = 0, 0
+        if restored is not None:
+            self.state, record = restored
+            self.done, position = record["update"], record["metrics_position"]
+            report.say(f"continuing after update {self.done}")
+        self._writer, self._timers = MetricsWriter(workdir, position=position, purge_step=self.done + 1), Timers()
+
+    def run(self) -> int:
+        """All updates that are left; returns the exit status (143 or 130 after a signal, with a checkpoint)."""
+        with Interrupts() as interrupts, tqdm(total=self.total, initial=self.done, desc="imitation") as bar:
+            for epoch in range(self._config.sft.epochs):
+                for number, batch in enumerate(self._minibatches(epoch), self.total // self._config.sft.epochs * epoch):
+                    if number < self.done:
+                        continue
+                    self._update(batch, bar)
+                    if interrupts.status:
+                        break
+                if interrupts.status:
+                    break
+            self._save()
+        self._checkpoints.close()
+        self._writer.close()
+        return interrupts.status
+
+    def _minibatches(self, epoch: int) -> list[StepBatch]:
+        config = self._config
+        return make_minibatches(
+            self._samples,
+            steps=config.sft.minibatch,
+            rng=np.random.default_rng((config.seed, epoch)),
+            agree=partition.all_hosts,
+            row_length=config.batch.row_length,
+            rows=partition.local_rows(self._mesh, config.batch.rows),
+        )
+
+    def _update(self, batch: StepBatch, bar: tqdm) -> None:
+        with self._timers.time("update"):
+            self.state, metrics = self._step(self.state, partition.global_batch(self._mesh, batch))
+            record = {name.replace("policy/", "sft/"): float(value) for name, value in metrics.items()}
+        if int(self.state.skipped_in_row) >= 3:
+            raise NotFinite("the loss or its gradient was not finite three times in a row; lower config.optim.lr")
+        self.done += 1
+        bar.set_postfix(loss=f"{record['sft/loss']:.3f}")
+        bar.update()
+        per_epoch = self.total // self._config.sft.epochs
+        if self.done % per_epoch == 0:
+            record["sft/held_out_loss"] = self._held_out()
+            report.say(f"epoch {self.done // per_epoch}: held-out {record['sft/held_out_loss']:.4f} nats a token")
+        if self.done % 10 == 0 or self.done % per_epoch == 0:
+            self._writer.scalars(self.done, record | packing_stats([batch]) | self._timers.take())
+        if self.done % self._config.sft.checkpoint_every == 0:
+            self._save()
+
+    def _save(self) -> None:
+        self._checkpoints.save(self.done, self.state, {"update": self.done, "metrics_position": self._writer.position})
+
+    def _held_out(self) -> float:
+        """Cross-entropy of the held-out replies, in nats a token."""
+        config, total, count = self._config, 0.0, 0.0
         for batch in make_minibatches(
-            samples, steps=config.sft.minibatch, rng=rng, agree=partition.all_hosts, **packing
+            self._test,
+            steps=256,
+            rng=np.random.default_rng(0),
+            agree=partition.all_hosts,
+            row_length=config.batch.row_length,
+            rows=partition.local_rows(self._mesh, config.batch.rows),
         ):
-            with timers.time("update"):
-                state, metrics = step(state, partition.global_batch(mesh, batch))
-                loss = float(metrics["policy/loss"])
-            done += 1
-            bar.set_postfix(loss=f"{loss:.3f}")
-            bar.update()
-            if done % 10 == 0 or done == total:
-                record = {name: float(value) for name, value in metrics.items()} | packing_stats([batch])
-                writer.scalars(done, {name.replace("policy/", "sft/"): v for name, v in record.items()} | timers.take())
-        held_out = _cross_entropy(score, state.params, test, mesh, packing)
-        writer.scalars(done, {"sft/held_out_loss": held_out})
-        tqdm.write(f"epoch {epoch + 1}: held-out cross-entropy {held_out:.4f} nats a token")
-    bar.close()
-    writer.close()
-    return state.params
-
-
-def _cross_entropy(
-    score: Callable, params: Any, test: Sequence[Sample], mesh: jax.sharding.Mesh, packing: dict[str, int]
-) -> float:
-    """Nats a reply token."""
-    total = count = 0.0
-    for batch in make_minibatches(test, steps=256, rng=np.random.default_rng(0), agree=partition.all_hosts, **packing):
-        batch = partition.global_batch(mesh, batch)
-        total -= float(score(params, batch).sum())
-        count += float(batch.weight.sum())
-    return total / max(count, 1.0)
+            batch = partition.global_batch(self._mesh, batch)
+            total -= float(self._score(self.state.params, batch).sum())
+            count += float(batch.weight.sum())
+        return total / max(count, 1.0)

@@ -1,7 +1,6 @@
 """The training loop: roll out, learn, hand the weights over, log; evaluate and save now and then."""
 
 import asyncio
-import signal
 from pathlib import Path
 from types import TracebackType
 
@@ -13,6 +12,7 @@ from gigpo_jax import partition, report
 from gigpo_jax.checkpoint import Checkpointer
 from gigpo_jax.environment import env_options, list_tasks
 from gigpo_jax.evaluate import Evaluator, panel_tasks
+from gigpo_jax.interrupts import Interrupts
 from gigpo_jax.learner import Learner, NotFinite, objective
 from gigpo_jax.metrics import MetricsWriter, Timers
 from gigpo_jax.models.qwen2 import param_count
@@ -42,7 +42,10 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
 
 
 async def _run(config: ConfigDict, workdir: Path) -> int:
-    with Interrupts() as interrupts, Trainer(config, workdir) as trainer:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    # Not before: while everything is set up there is nothing to save, and a signal ends the program as usual.
+    with Trainer(config, workdir) as trainer, Interrupts(lambda: loop.call_soon_threadsafe(task.cancel)) as interrupts:
         try:
             await trainer.train()
         except asyncio.CancelledError:
@@ -55,33 +58,6 @@ async def _run(config: ConfigDict, workdir: Path) -> int:
             return 1
         trainer.save()
         return interrupts.status
-
-
-class Interrupts:
-    """Turns SIGTERM and SIGINT into a cancellation of the running task.
-
-    Attributes:
-      status: the exit status that the signal asks for; 0 if none came.
-    """
-
-    def __init__(self) -> None:
-        self.status = 0
-
-    def __enter__(self) -> "Interrupts":
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def stop(number: int) -> None:
-            self.status = 128 + number
-            task.cancel()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop, number)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().remove_signal_handler(number)
 
 
 class Trainer:
@@ -125,6 +101,7 @@ class Trainer:
         """All iterations that are left."""
         if self.done == 0:
             report.start(self.config, self.workdir, len(self.tasks))
+            self.writer.text(0, "config", str(self.config))
             self.record(await self.evaluate(last=True))
         while self.done < self.config.train.iterations:
             with self.timers.time("iteration"):

@@ -112,6 +112,23 @@ def test_sigterm_saves_and_exits_143(whole: Path, flags: list[str], tmp_path: Pa
     assert records(workdir) == records(whole)
 
 
+def test_a_warm_start_that_was_interrupted_ends_with_the_same_model(flags: list[str], tmp_path: Path):
+    workdir, out = tmp_path / "sft", tmp_path / "model"
+    process = subprocess.Popen(
+        command(workdir, "sft", f"--out={out}"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for_iteration(process, workdir, 10)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(LIMIT_S) == 143
+    assert not out.exists()
+    done = run(workdir, "sft", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    assert "continuing after update" in done.stdout
+    model = Path(flags[0].split("=")[1])
+    assert (out / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    assert records(workdir) == records(model.parent / "sft")
+
+
 def test_a_workdir_of_another_config_is_refused(whole: Path, flags: list[str]):
     before = (whole / "metrics.jsonl").read_bytes()
     done = run(whole, "train", *flags, "--config.optim.lr=0.5", "--config.rl.gamma=0.5")
