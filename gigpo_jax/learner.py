@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -107,7 +106,7 @@ class Learner:
                     rng=np.random.default_rng((config.seed, iteration, epoch)),
                     agree=partition.all_hosts,
                 )
-            metrics |= packing_stats(batches)
+            metrics = over_hosts(metrics | packing_stats(batches))
             metrics |= self._apply(batches, progress)
         return metrics, credit, values
 
@@ -132,6 +131,13 @@ class Learner:
         return metrics | {"policy/behaviour_mismatch": columns["policy/behaviour_mismatch"][0]}
 
 
+def over_hosts(metrics: dict[str, float]) -> dict[str, float]:
+    """Means over hosts; sums for counts of steps and tokens."""
+    values = partition.all_hosts(np.array([metrics[name] for name in sorted(metrics)], np.float32))
+    means = dict(zip(sorted(metrics), values.mean(0).tolist(), strict=True))
+    return means | {name: means[name] * len(values) for name in ("batch/steps", "batch/tokens")}
+
+
 def objective(config: ConfigDict) -> tuple[Callable[..., rl_advantages.Advantages], dict[str, Any]]:
     """The jitted advantage function of `config.rl`, and the keyword settings of its loss (`update.make_update`).
 
@@ -140,14 +146,11 @@ def objective(config: ConfigDict) -> tuple[Callable[..., rl_advantages.Advantage
     """
     rl = config.rl
     chosen = algorithms.algorithm(rl.algorithm)
-    settings = algorithms.PRESETS[rl.preset] | {
-        "gamma": rl.gamma,
-        "step_weight": rl.step_weight,
-        "normalize": rl.normalize,
-    }
+    advantages = algorithms.make_advantages(
+        rl.algorithm, rl.preset, gamma=rl.gamma, step_weight=rl.step_weight, normalize=rl.normalize
+    )
     loss = {name: rl[name] for name in ("clip_low", "clip_high", "dual_clip", "kl_coef", "entropy_coef")}
-    advantages = jax.jit(partial(chosen.advantages, **(settings | dict(chosen.settings))))
-    return advantages, loss | dict(chosen.loss) | {"sequence_ratio": chosen.sequence_ratio}
+    return jax.jit(advantages), loss | dict(chosen.loss) | {"sequence_ratio": chosen.sequence_ratio}
 
 
 def most_updates(config: ConfigDict) -> int:

@@ -39,12 +39,13 @@ class MetricsWriter:
         """Opens the writers.
 
         Args:
-          workdir: holds metrics.jsonl and tensorboard/.
+          workdir: holds metrics.jsonl and tensorboard/; made if needed.
           position: bytes of metrics.jsonl to keep; the rest belongs to iterations that will be done again.
           purge_step: TensorBoard hides what an earlier run wrote from this step on; None for a new run.
         """
         from tensorboardX import SummaryWriter
 
+        workdir.mkdir(parents=True, exist_ok=True)
         path = workdir / "metrics.jsonl"
         path.touch()
         os.truncate(path, min(position, path.stat().st_size))

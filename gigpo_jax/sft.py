@@ -22,7 +22,7 @@ from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.models.weights import save_hf
 from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, shardings
 from gigpo_jax.rl import update
-from gigpo_jax.workdir import open_workdir
+from gigpo_jax.workdir import host_folder, open_workdir
 
 HOLD_OUT = 64  # demonstrations that are never trained on
 
@@ -135,7 +135,10 @@ class Imitation:
             self.state, record = restored
             self.done, position = record["update"], record["metrics_position"]
             report.say(f"continuing after update {self.done}")
-        self._writer, self._timers = MetricsWriter(workdir, position=position, purge_step=self.done + 1), Timers()
+        self._writer, self._timers = (
+            MetricsWriter(host_folder(workdir), position=position, purge_step=self.done + 1),
+            Timers(),
+        )
 
     def run(self) -> int:
         """All updates that are left; returns the exit status (143 or 130 after a signal, with a checkpoint)."""

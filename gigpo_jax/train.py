@@ -21,7 +21,7 @@ from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout_stats import rollout_metrics
 from gigpo_jax.tasks import draw_tasks, host_share
 from gigpo_jax.trajectory import Trajectory, write_trajectories
-from gigpo_jax.workdir import open_workdir
+from gigpo_jax.workdir import host_folder, open_workdir
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
@@ -85,7 +85,8 @@ class Trainer:
             self.learner.state, record = restored
             self.done, position = record["iteration"], record["metrics_position"]
             report.say(f"continuing after iteration {self.done}")
-        self.timers, self.writer = Timers(), MetricsWriter(workdir, position=position, purge_step=self.done + 1)
+        self.timers = Timers()
+        self.writer = MetricsWriter(host_folder(workdir), position=position, purge_step=self.done + 1)
         self.player = Player(config, policy, self.learner.state.params, options=options, version=self.done)
         self.evaluator = Evaluator(config, self.player, panel) if panel else None
 

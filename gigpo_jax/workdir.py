@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from gigpo_jax.errors import InputError
@@ -49,6 +50,11 @@ def open_workdir(workdir: Path, config: ConfigDict) -> None:
         write_json(path, config.to_dict())
     for name in ("checkpoints", "rollouts"):
         (workdir / name).mkdir(exist_ok=True)
+
+
+def host_folder(workdir: Path) -> Path:
+    """Where this host writes its metrics: the workdir itself for the first host, a folder in it for the others."""
+    return workdir if jax.process_index() == 0 else workdir / f"host{jax.process_index()}"
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -127,6 +128,29 @@ def test_a_warm_start_that_was_interrupted_ends_with_the_same_model(flags: list[
     model = Path(flags[0].split("=")[1])
     assert (out / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
     assert records(workdir) == records(model.parent / "sft")
+
+
+def test_two_hosts_play_the_same_episodes_as_one(whole: Path, flags: list[str], tmp_path: Path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    two = [*flags, "--config.distributed=True", "--config.mesh.fsdp=2", "--config.train.iterations=1"]
+    hosts = []
+    for number in range(2):
+        env = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(number)}
+        env |= {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
+        started = command(tmp_path / "run", "train", *two)
+        hosts.append(subprocess.Popen(started, env=os.environ | env, stderr=subprocess.PIPE, text=True))
+    errors = [host.communicate(timeout=LIMIT_S)[1] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], errors
+    one, both = records(whole)[1], records(tmp_path / "run")[1]
+    same = [name for name in one if name.startswith(("episode/", "action/", "rollout/", "response/", "batch/steps"))]
+    assert len(same) > 10
+    assert {name: both[name] for name in same} == pytest.approx({name: one[name] for name in same})
+    assert both["policy/grad_norm"] > 0
+    assert sorted(path.name for path in (tmp_path / "run" / "rollouts").iterdir()) == [
+        f"iteration_000001.host{host}.jsonl" for host in (0, 1)
+    ]
 
 
 def test_a_workdir_of_another_config_is_refused(whole: Path, flags: list[str]):
