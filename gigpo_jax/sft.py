@@ -135,10 +135,8 @@ class Imitation:
             self.state, record = restored
             self.done, position = record["update"], record["metrics_position"]
             report.say(f"continuing after update {self.done}")
-        self._writer, self._timers = (
-            MetricsWriter(host_folder(workdir), position=position, purge_step=self.done + 1),
-            Timers(),
-        )
+        self._writer = MetricsWriter(host_folder(workdir), position=position, purge_step=self.done + 1)
+        self._timers = Timers()
 
     def run(self) -> int:
         """All updates that are left; returns the exit status (143 or 130 after a signal, with a checkpoint)."""
