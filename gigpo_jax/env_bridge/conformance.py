@@ -319,7 +319,9 @@ def _resources() -> dict[str, int]:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    key, _, value = text.partition("=")
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
     try:
         return key, json.loads(value)
     except json.JSONDecodeError:
@@ -332,13 +334,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("name", help="an environment of the registry, or module:NAME")
     parser.add_argument("--split", default="train")
     parser.add_argument(
-        "--option", action="append", default=[], metavar="KEY=VALUE", help="for the builder; repeatable"
+        "--option", action="append", type=_option, default=[], metavar="KEY=VALUE", help="for the builder; repeatable"
     )
     parser.add_argument("--tasks", type=int, default=4, help="how many tasks are played")
     parser.add_argument("--limit", type=float, default=10.0, help="seconds that a reset or step may take")
     args = parser.parse_args(argv)
-    options = dict(map(_option, args.option))
+    options = dict(args.option)
     try:
+        if args.tasks < 1 or args.limit <= 0:
+            raise InputError(f"--tasks {args.tasks} --limit {args.limit:g}: give at least one task and some time")
         entry = registry.spec(args.name)
         expert = partial(registry.make_expert, args.name) if entry.expert else None
         make = partial(registry.make, args.name, **options)

@@ -86,7 +86,11 @@ def freeze_panel(
 
 
 def write_panel(path: str | os.PathLike, panel: Panel) -> None:
-    """Writes a panel, a task on each line."""
+    """Writes a panel, a task on each line.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
     head = {
         "name": panel.name,
         "environment": panel.environment,
@@ -96,7 +100,11 @@ def write_panel(path: str | os.PathLike, panel: Panel) -> None:
     }
     lines = [f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items()]
     rows = ",\n".join(f"  {json.dumps(list(task))}" for task in panel.tasks)
-    Path(path).write_text("{\n" + "".join(lines) + ' "tasks": [\n' + rows + "\n ]\n}\n", encoding="utf-8", newline="\n")
+    text = "{\n" + "".join(lines) + ' "tasks": [\n' + rows + "\n ]\n}\n"
+    try:
+        Path(path).write_text(text, encoding="utf-8", newline="\n")
+    except OSError as err:
+        raise InputError(f"panel={path}: cannot write it ({err.strerror})") from err
 
 
 def read_panel(path: str | os.PathLike) -> Panel:

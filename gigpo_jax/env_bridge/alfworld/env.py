@@ -185,8 +185,10 @@ def make(
     """
     if engine not in ENGINES:
         raise InputError(f"engine={engine!r}: no such engine; choose one of {', '.join(ENGINES)}")
-    if not isinstance(max_steps, int) or max_steps < 1:
+    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
         raise InputError(f"max_steps={max_steps!r}: give a number of at least 1")
+    if isinstance(task_types, str) or not task_types:
+        raise InputError(f"task_types={task_types!r}: give a list of one or more of {', '.join(TASK_TYPES)}")
     if unknown := [kind for kind in task_types if kind not in TASK_TYPES]:
         raise InputError(f"task_types={unknown[0]!r}: no such task type; choose among {', '.join(TASK_TYPES)}")
     return AlfworldEnv(data_folder(data), engine, max_steps, anchor, frozenset(task_types))

@@ -228,7 +228,10 @@ def load_game(path: str | os.PathLike[str]) -> GameFile:
             raise InputError(f"{name}: key {key!r} is missing or no text; make or download the game again")
     check_domain(data["pddl_domain"], name)
     task = split_task(data["grammar"], name)
-    game = GameFile(name, parse_problem(data["pddl_problem"], name), task)
+    try:
+        game = GameFile(name, parse_problem(data["pddl_problem"], name), task)
+    except RecursionError:
+        raise InputError(f"{name}: the (:goal section of 'pddl_problem' is nested too deep") from None
     walkthrough = data.get("walkthrough")
     if isinstance(walkthrough, list) and all(isinstance(command, str) for command in walkthrough):
         game.walkthrough = tuple(walkthrough)

@@ -21,6 +21,7 @@ from typing import Any
 
 from gigpo_jax.env_bridge.alfworld.draw import SIZES, RoomSize, draw_room, room_size
 from gigpo_jax.env_bridge.alfworld.goals import TASK_TYPES, phrase
+from gigpo_jax.env_bridge.alfworld.listing import GAME_FILE, TRAJ_FILE, filled_in
 from gigpo_jax.env_bridge.alfworld.package import Package, read_package
 from gigpo_jax.env_bridge.alfworld.room import Room, problem_pddl
 from gigpo_jax.env_bridge.alfworld.scenes import SPLITS, split_scenes
@@ -28,8 +29,6 @@ from gigpo_jax.errors import InputError
 
 VERSION = 1  # raise it whenever the same arguments would give other games
 MANIFEST = "manifest.json"
-GAME_FILE = "game.tw-pddl"
-TRAJ_FILE = "traj_data.json"
 Progress = Callable[[int], object]
 
 
@@ -173,7 +172,9 @@ def generate_games(
     """
     exact = room_size(size, receptacles, objects)
     manifest = _manifest(split, games, seed, exact, TASK_TYPES if task_types is None else task_types)
-    folder = Path(out) / split
+    if not os.fspath(out):
+        raise InputError("out='': name the data folder to write to")
+    folder = filled_in("out", out) / split
     if _already_there(folder, manifest):
         return folder
     try:
@@ -238,7 +239,12 @@ def ensure_games(
 
 
 def _range(text: str) -> int | tuple[int, int]:
-    ends = [int(end) for end in text.split(",")]
+    try:
+        ends = [int(end) for end in text.split(",")]
+    except ValueError:
+        ends = []
+    if len(ends) not in (1, 2):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor MIN,MAX")
     return ends[0] if len(ends) == 1 else (ends[0], ends[1])
 
 
@@ -272,12 +278,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     from tqdm import tqdm  # only the command shows a bar
 
-    try:
-        with tqdm(total=args.games, unit="game", file=sys.stderr) as bar:
+    with tqdm(total=args.games, unit="game", file=sys.stderr, delay=0.5, leave=False) as bar:
+        try:
             folder = generate_games(args.out, args.split, args.games, progress=bar.update, **game_options(args))
-    except InputError as err:
-        sys.stderr.write(f"{err}\n")
-        return 2
+        except InputError as err:
+            bar.close()
+            sys.stderr.write(f"{err}\n")
+            return 2
     sys.stdout.write(f"{folder}\n")
     return 0
 

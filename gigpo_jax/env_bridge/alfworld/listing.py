@@ -19,6 +19,8 @@ from gigpo_jax.errors import InputError
 GAME_FILE = "game.tw-pddl"
 TRAJ_FILE = "traj_data.json"
 _LOG = logging.getLogger(__name__)
+_VARIABLE = re.compile(r"\$\{?(\w+)")
+_NAMED = 8  # folders that a message lists
 _TAIL = 16384  # bytes; a walkthrough of 300 commands fits
 _SOLVABLE = re.compile(rb'"solvable"\s*:\s*(true|false|null)')
 _GET = (
@@ -44,12 +46,30 @@ def data_folder(data: str | os.PathLike) -> Path:
     """The data folder, with ~ and environment variables filled in.
 
     Raises:
-      InputError: there is no such folder.
+      InputError: it is not named, names a variable that is not set, or is not there.
     """
-    folder = Path(os.path.expandvars(os.path.expanduser(os.fspath(data))))
+    if not isinstance(data, str | os.PathLike) or not os.fspath(data):
+        raise InputError(f"data={data!r}: name the folder with the games; " + _GET.format(data="DIR", split="train"))
+    folder = filled_in("data", data)
     if not folder.is_dir():
         raise InputError(f"data={folder}: no such folder; " + _GET.format(data=folder, split="train"))
     return folder
+
+
+def filled_in(key: str, path: str | os.PathLike) -> Path:
+    """A path with ~ and environment variables filled in.
+
+    Args:
+      key: what the user calls it, for the message.
+      path: not empty.
+
+    Raises:
+      InputError: a variable is not set.
+    """
+    name = os.path.expandvars(os.path.expanduser(os.fspath(path)))
+    if unset := _VARIABLE.search(name):
+        raise InputError(f"{key}={os.fspath(path)}: the environment variable {unset.group(1)} is not set")
+    return Path(name)
 
 
 def _solvable(path: str) -> bool | None:
@@ -61,11 +81,11 @@ def _solvable(path: str) -> bool | None:
     try:
         with open(path, "rb", buffering=0) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-            tail = file.read()
+            tail = file.read().rstrip()
         # A quote inside a JSON text has a backslash before it, so this finds keys only.
         start = tail.rfind(b'"solvable"')
         found = _SOLVABLE.match(tail, start) if start > 0 and tail[start - 1 : start] != b"\\" else None
-        if found is None:
+        if found is None or not tail.endswith(b"}"):
             with open(path, encoding="utf-8") as text:
                 answer = json.load(text).get("solvable")
             return answer if isinstance(answer, bool) else None
@@ -115,11 +135,12 @@ def list_games(data: Path, split: str) -> tuple[tuple[Task, ...], tuple[Skipped,
       InputError: no such split, no game in it, or a file that cannot be read.
     """
     root = data / split
-    if not split or not root.is_dir():
+    if split in ("", ".", "..") or "/" in split or os.sep in split or not root.is_dir():
         there = sorted(entry.name for entry in data.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        named = ", ".join(there[:_NAMED]) + (f" and {len(there) - _NAMED} more" if len(there) > _NAMED else "")
         raise InputError(
-            f"split={split!r}: no such folder in {data} (it has: {', '.join(there) or 'none'}); "
-            + _GET.format(data=data, split=split or "train")
+            f"split={split!r}: no such folder in {data} (it has: {named or 'none'}); "
+            + _GET.format(data=data, split="train")
         )
     tasks, skipped = [], []
     base = os.fspath(data)

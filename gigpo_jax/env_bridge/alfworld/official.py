@@ -3,6 +3,9 @@
 It is the reference that ours is compared with, and it plays what ours refuses: games with another domain or grammar.
 It needs about a second to load a game and as much for every reset, and some 50 milliseconds a step. Its waits are
 inside a C library and cannot be cut short here; `EnvPool` bounds them from outside, by replacing the worker.
+
+Every game needs a copy of that library to itself. A closed game hands its copy on to the next one and never unloads it:
+the copies share C++ objects behind the scenes, and a process that unloaded one crashes when it ends.
 """
 
 import contextlib
@@ -17,6 +20,7 @@ from gigpo_jax.env_bridge.alfworld.engine import Step
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.errors import InputError
 
+_free: list[Any] = []  # copies of the planner library whose games were closed
 _TASK = re.compile(r"Your task is to: (.*)\.\s*\Z", re.DOTALL)
 
 
@@ -45,18 +49,21 @@ class OfficialGame:
 
     def _load(self, expert: bool) -> Any:
         try:
+            import fast_downward
             import textworld
             from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredExpert, AlfredInfos
             from textworld.envs.pddl import PddlEnv
 
             with _quiet():
-                base = PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True))
+                self._library = _free.pop() if _free else fast_downward.load_lib()
         except ImportError as error:
             raise InputError(
                 f'engine="official" needs the alfworld package and what it depends on ({error}); '
                 'pip install "gigpo_jax[alfworld]", or use engine="native"'
             ) from error
-        self._library = base.downward_lib
+        base = PddlEnv.__new__(PddlEnv)  # its own __init__ would load one more copy of the library
+        textworld.Environment.__init__(base, textworld.EnvInfos(won=True, admissible_commands=True))
+        base.downward_lib = self._library
         env = AlfredInfos(AlfredDemangler(base, shuffle=False))
         if expert:
             env = AlfredExpert(env, expert_type="handcoded")
@@ -105,12 +112,11 @@ class OfficialGame:
         return tuple(self._state["extra.expert_plan"] or ()) if self._state is not None else ()
 
     def close(self) -> None:
-        """Frees the copy of the planner library that this game holds; may be called twice."""
+        """Hands on the copy of the planner library that this game holds; may be called twice."""
         if self._library is not None:
-            from fast_downward import close_lib
-
             library, self._library = self._library, None
-            close_lib(library)
+            library.cleanup()
+            _free.append(library)
 
     def _admissible(self) -> tuple[str, ...]:
         return tuple(self._state["admissible_commands"])

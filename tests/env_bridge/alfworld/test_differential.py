@@ -10,6 +10,7 @@ from gigpo_jax.env_bridge.alfworld import Game
 from gigpo_jax.env_bridge.alfworld.generate import generate_games
 from gigpo_jax.errors import InputError
 from tests.env_bridge.alfworld.differential import differences, odd_problem, random_command, write_game
+from tests.env_bridge.alfworld.provocations import provocations
 from tests.env_bridge.alfworld.rooms import APPLE_WALK, ROOM, WALK
 from tests.env_bridge.alfworld.test_engine import recorded
 from tests.env_bridge.alfworld.test_game_file import patched_like_the_downloaded_games
@@ -57,6 +58,25 @@ def test_an_odd_game(tmp_path: Path) -> None:
     rng = random.Random(11)
     path = write_game(tmp_path, odd_problem(ROOM, rng))
     assert_same(path, [at_random(rng)], 60)
+
+
+def test_the_edges_of_the_rules(tmp_path: Path) -> None:
+    """Doors, lamps, knives, appliances, vessels and spelling; then a reset in the middle of it."""
+    rng = random.Random(7)
+    assert_same(write_game(tmp_path, ROOM), [provocations(rng), provocations(rng)], 40)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("index", range(12))
+def test_the_edges_of_the_rules_in_generated_games(index: int, seed: int, tmp_path: Path) -> None:
+    """All six task types; once from the start, and once after the goal was reached."""
+    folder = generate_games(tmp_path, "train", 12, seed=seed, size="full" if index < 6 else "small")
+    path = sorted(folder.rglob("game.tw-pddl"))[2 * (index % 6)]
+    rng = random.Random(f"edges {seed} {index}")
+    then = provocations(rng)
+    done = iter(Game(path).file.walkthrough)
+    assert_same(path, [provocations(rng), lambda game: next(done, None) or then(game)], 40)
 
 
 @pytest.mark.long

@@ -110,6 +110,13 @@ def fake_game(folder: Path, **game) -> Path:
     return folder
 
 
+def nested_goal(game: Path, depth: int) -> dict:
+    """A game's content with a goal of many brackets."""
+    content = json.loads(game.read_text())
+    problem = content["pddl_problem"].partition("(:goal")[0]
+    return {**content, "pddl_problem": f"{problem}(:goal {'(and ' * depth}{')' * depth}))"}
+
+
 def test_what_is_skipped_is_reported_with_the_reason(small, tmp_path, caplog):
     good = make(small).tasks("train")[0]
     shutil.copytree(small / good.id, tmp_path / good.id)
@@ -179,6 +186,10 @@ def test_bad_input_is_one_line_with_the_path_and_the_fix(small, tmp_path):
     shutil.copytree(small / task.id, edited / task.id)
     (edited / task.data).write_text('{"solvable": true}')
     edit = make(edited)
+    unended = tmp_path / "unended"
+    shutil.copytree(small / task.id, unended / task.id)
+    (unended / task.data).write_bytes((small / task.data).read_bytes()[:-1])
+    deep = fake_game(tmp_path / "deep", **nested_goal(small / task.data, 5000)) / "game.tw-pddl"
     cases = [
         (lambda: make(tmp_path / "none"), (str(tmp_path / "none"), "alfworld.generate --out", "alfworld-download")),
         (lambda: env.tasks("valid"), ("split='valid'", "train, valid_seen, valid_unseen")),
@@ -188,6 +199,16 @@ def test_bad_input_is_one_line_with_the_path_and_the_fix(small, tmp_path):
         (lambda: env.task("train/pick_up/trial_1"), ("'train/pick_up/trial_1'", str(small))),
         (lambda: env.reset(Task("train/pick_up", "", "train")), ("'train/pick_up'", "tasks('train')")),
         (lambda: make(small, engine="fast"), ("engine='fast'", "native, official")),
+        (lambda: make(""), ("data=''", "alfworld.generate --out")),
+        (lambda: make(None), ("data=None", "alfworld.generate --out")),
+        (lambda: make("$NO_SUCH_VARIABLE/json_2.1.1"), ("NO_SUCH_VARIABLE is not set",)),
+        (lambda: make(small / "train").tasks("train"), ("split='train'", " and ", " more)")),
+        (lambda: env.tasks("../train"), ("split='../train'", str(small))),
+        (lambda: make(unended).tasks("train"), (str(unended / task.data), "not a complete game file")),
+        (lambda: Game(deep), (str(deep), "too deep")),
+        (lambda: make(small, task_types="pick_and_place_simple"), ("give a list",)),
+        (lambda: make(small, task_types=[]), ("give a list",)),
+        (lambda: make(small, max_steps=True), ("max_steps=True",)),
         (lambda: make(small, max_steps=0), ("max_steps=0",)),
         (lambda: make(small, anchor="inventory"), ("anchor='inventory'", "spaces")),
         (lambda: make(small, task_types=["clean"]), ("task_types='clean'", "pick_clean_then_place_in_recep")),

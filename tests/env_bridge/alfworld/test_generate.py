@@ -203,6 +203,8 @@ def test_fifty_games_a_second(tmp_path):
         ({"objects": (5, 3)}, r"objects=\(5, 3\)"),
         ({"task_types": ["juggle"]}, "task_types='juggle'"),
         ({"task_types": []}, "at least one"),
+        ({"out": ""}, "out='': name the data folder"),
+        ({"out": "$NO_SUCH_VARIABLE/games"}, "NO_SUCH_VARIABLE is not set"),
     ],
 )
 def test_wrong_arguments_are_named(changed, message, tmp_path):
@@ -245,7 +247,25 @@ def test_the_command_writes_games_and_refuses_others_with_status_two(tmp_path, c
     assert capsys.readouterr().out.strip() == str(tmp_path / "valid_unseen")
     assert len(game_files(tmp_path)) == 2
     assert main([*line, "--seed", "9"]) == 2
-    assert capsys.readouterr().err.strip().endswith("choose another folder or delete this one")
+    told = capsys.readouterr().err
+    assert told.strip().endswith("choose another folder or delete this one")
+    assert told.count("\n") == 1, "the bar of what is not done is not shown"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["--receptacles 4,5,6", "--objects x", "--size medium", "--games many", "--nothing 1"]
+)
+def test_wrong_flags_end_with_status_two_and_are_quoted(wrong, tmp_path, capsys):
+    with pytest.raises(SystemExit) as told:
+        main(["--out", str(tmp_path / "out"), "--split", "train", "--games", "1", *wrong.split()])
+    assert told.value.code == 2
+    assert wrong.split()[1] in capsys.readouterr().err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_home_and_variables_in_the_folder_to_write_to(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert generate_games("~/games", "train", 1, size="small") == tmp_path / "games" / "train"
 
 
 def test_the_official_engine_plays_one_generated_game_of_each_type_to_its_end(small):

@@ -1,5 +1,6 @@
 """The official engine behind our interface."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -61,3 +62,23 @@ class TestWithThePackages:
         with pytest.raises(InputError, match=says) as error:
             OfficialGame(path)
         assert str(path) in str(error.value)
+
+    def test_a_process_that_closed_several_games_ends_well(self, tmp_path: Path) -> None:
+        """Unloading copies of the planner library makes a process crash at its end, so they are kept and used again."""
+        path = write_game(tmp_path, ROOM)
+        script = (
+            "import sys; from gigpo_jax.env_bridge.alfworld.official import OfficialGame as Game\n"
+            "first, other = Game(sys.argv[1]), Game(sys.argv[1])\n"
+            "texts = [game.reset().feedback for game in (first, other)]\n"
+            "first.step('go to fridge 1')\n"
+            "assert other.step('look').feedback != first.step('look').feedback\n"
+            "first.close(), other.close()\n"
+            "for _ in range(3):\n"
+            "    game = Game(sys.argv[1])\n"
+            "    texts.append(game.reset().feedback)\n"
+            "    game.close()\n"
+            "assert len(set(texts)) == 1\n"
+            "loaded = {line.split()[5] for line in open('/proc/self/maps') if 'libdownward' in line}\n"
+            "assert len(loaded) == 2, loaded\n"
+        )
+        subprocess.run([sys.executable, "-c", script, path], check=True, timeout=240)

@@ -63,8 +63,11 @@ def test_the_command_freezes_and_checks(small, tmp_path, capsys):
     assert main(["check", "--name", str(tmp_path / "tiny.json"), "--data", str(data)]) == 0
     assert main(["check", "--name", str(tmp_path / "tiny.json"), "--data", str(small)]) == 2
     assert "panel=tiny: its task" in capsys.readouterr().err
+    nowhere = f"freeze --name x --split train --data {small} --out {tmp_path / 'no' / 'x.json'}"
+    assert main(nowhere.split()) == 2
+    assert "cannot write it" in capsys.readouterr().err
     assert main(["check", "--name", "nothing", "--data", str(small)]) == 2
-    assert "no such file, and no panel of the package; those are small_unseen, train" in capsys.readouterr().err
+    assert "no such file, and no panel of the package; those are small_unseen" in capsys.readouterr().err
     assert main(["freeze", "--name", "x", "--split", "train", "--out", str(tmp_path / "x.json")]) == 2
     assert "--games N" in capsys.readouterr().err
 
