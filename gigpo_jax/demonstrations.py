@@ -39,6 +39,7 @@ def demonstrate(
     encode: Callable[[str], Sequence[int]],
     limit: int,
     show_admissible: bool,
+    write: Callable[[str], str] | None = None,
 ) -> Demonstration:
     """Lets an expert play one episode.
 
@@ -48,13 +49,14 @@ def demonstrate(
       task: what to do.
       template, history, encode, limit, show_admissible: as the policy's prompts are made (`build_prompt`).
       max_steps: the episode ends after so many actions.
+      write: action -> reply, where the environment has a format of its own (`registry.Environment.write`).
     """
     observation, past = env.reset(task), History(history)
     turns, won = [], False
     for _ in range(max_steps):
         prompt = build_prompt(template, observation, past, encode=encode, limit=limit, show_admissible=show_admissible)
         action = expert.act(observation)
-        turns.append((prompt.text, reply_text(action)))
+        turns.append((prompt.text, (write or reply_text)(action)))
         result = env.step(action)
         past.add(observation.text, action)
         observation, won = result.observation, bool(result.info["won"])

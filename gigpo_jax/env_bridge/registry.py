@@ -12,6 +12,8 @@ from gigpo_jax.env_bridge.actions import Reply, parse_tagged
 from gigpo_jax.env_bridge.alfworld import prompt as alfworld_prompt
 from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptTemplate
+from gigpo_jax.env_bridge.search import actions as search_actions
+from gigpo_jax.env_bridge.search import prompt as search_prompt
 from gigpo_jax.env_bridge.webshop import prompt as webshop_prompt
 from gigpo_jax.errors import InputError
 
@@ -30,6 +32,7 @@ class Environment:
       invalid_penalty: the published penalty for a reply that does not keep to the format, in units of reward.
       generate: "module:function", called with a cache folder (and options, and progress), makes data where there is
         none and returns the builder's `data` option; None if there is nothing to make.
+      write: the reply in which `parse` finds an action, for demonstrations; None: between `<action>` tags.
     """
 
     build: str
@@ -40,6 +43,7 @@ class Environment:
     history: int
     invalid_penalty: float
     generate: str | None = None
+    write: Callable[[str], str] | None = None
 
 
 ENVIRONMENTS: dict[str, Environment] = {
@@ -61,6 +65,17 @@ ENVIRONMENTS: dict[str, Environment] = {
         max_steps=12,
         history=2,
         invalid_penalty=0.1,
+    ),
+    "search": Environment(
+        build="gigpo_jax.env_bridge.search.env:make",
+        styles={"full": search_prompt.FULL, "compact": search_prompt.COMPACT},
+        parse=search_actions.parse,
+        expert="gigpo_jax.env_bridge.search.expert:make_expert",
+        generate="gigpo_jax.env_bridge.search.generate:ensure_world",
+        write=search_actions.write_action,
+        max_steps=4,
+        history=4,
+        invalid_penalty=0.01,
     ),
     "webshop": Environment(
         build="gigpo_jax.env_bridge.webshop.env:make",

@@ -1,0 +1,1 @@
+"""Search-augmented question answering; `env` is the environment, `server` the retriever (docs/search.md)."""

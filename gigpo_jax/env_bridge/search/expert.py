@@ -1,0 +1,109 @@
+"""A reader who knows the wordings of the invented world: searches, reads what was found, searches on, answers.
+
+It plays from what an agent can observe. It can be made worse on purpose: `vague_share` of its searches name half of
+what they are about, and after `hasty_share` of the searches that did not settle the question it answers with a name
+that it happened to read.
+"""
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gigpo_jax.env_bridge.types import Observation
+
+_NAME = re.compile(r"[A-Z][a-z]+(?: (?:of )?[A-Z][a-z]+)+")
+
+
+@dataclass(frozen=True)
+class _Relation:
+    """How a fact is written and looked up.
+
+    Attributes:
+      fact: pattern with a hole for the subject; its group is the answer.
+      query: what is looked up, with a hole for the subject.
+    """
+
+    fact: str
+    query: str
+
+
+RELATIONS: Mapping[str, _Relation] = {
+    "born": _Relation(r"{} was born in (.+?) in \d", "{} was born in"),
+    "trade": _Relation(r"{} was born in .+? in \d+ and worked as a (\w+)", "{} worked as"),
+    "river": _Relation(r"{} is a town on the (.+?)\.", "{} is a town on the"),
+    "author": _Relation(r"{} is a book of \d+ pages by (.+?)\.", "{} is a book by"),
+    "founder": _Relation(r"{} was founded by (.+?) in \d", "{} was founded by"),
+    "place": _Relation(r"{} was founded by .+? in \d+\. It trades in (.+?)\.", "{} trades in"),
+}
+# The first pattern that fits a question: its subject, and the relations that lead from it to the answer.
+_PLANS = (
+    (r"In which town was the author of (.+) born\?", ("author", "born")),
+    (r"In which town was the founder of (.+) born\?", ("founder", "born")),
+    (r"In which town was (.+) born\?", ("born",)),
+    (r"What did (.+) work as\?", ("trade",)),
+    (r"On which river lies the town where (.+) was born\?", ("born", "river")),
+    (r"On which river lies the town where (.+) trades\?", ("place", "river")),
+    (r"On which river lies (.+)\?", ("river",)),
+    (r"Who wrote (.+)\?", ("author",)),
+    (r"Who founded (.+)\?", ("founder",)),
+)
+
+
+def plan(question: str) -> tuple[str, list[str]]:
+    """The subject of a question and the relations to follow; a question of another kind is its own subject."""
+    for pattern, relations in _PLANS:
+        found = re.fullmatch(pattern, question)
+        if found is not None:
+            return found.group(1), list(relations)
+    return question, []
+
+
+class Reader:
+    """Plays one episode; see `base.Expert`."""
+
+    def __init__(self, seed: int, *, vague_share: float, hasty_share: float, max_steps: int) -> None:
+        self._random = random.Random(seed)
+        self._vague, self._hasty, self._left = vague_share, hasty_share, max_steps
+        self._subject, self._relations, self._started = "", list[str](), False
+
+    def act(self, observation: Observation) -> str:
+        """The next action."""
+        if not self._started:
+            self._subject, self._relations = plan(observation.task)
+            self._started = True
+        self._left -= 1
+        searched = "<information>" in observation.text
+        self._read(observation.text)
+        if not self._relations or not self._left:
+            known = self._subject if searched else "unknown"
+            return f"<answer>{known}</answer>"
+        if searched and self._random.random() < self._hasty:
+            names = _NAME.findall(observation.text)
+            return f"<answer>{self._random.choice(names) if names else self._subject}</answer>"
+        subject = self._subject
+        if self._random.random() < self._vague:
+            subject = self._random.choice(subject.split())
+        return f"<search>{RELATIONS[self._relations[0]].query.format(subject)}</search>"
+
+    def _read(self, text: str) -> None:
+        """Follows the relations as far as the text tells."""
+        while self._relations:
+            fact = RELATIONS[self._relations[0]].fact.replace("{}", re.escape(self._subject))
+            found = re.search(fact, text)
+            if found is None:
+                return
+            self._subject = found.group(1)
+            self._relations.pop(0)
+
+
+def make_expert(seed: int = 0, *, vague_share: float = 0.0, hasty_share: float = 0.0, max_steps: int = 4) -> Reader:
+    """An expert for one episode.
+
+    Args:
+      seed: decides what is left to chance.
+      vague_share: of its searches name half of what they are about.
+      hasty_share: of the moments to search on it answers with any name it read.
+      max_steps: turns of an episode; the last one is an answer.
+    """
+    return Reader(seed, vague_share=vague_share, hasty_share=hasty_share, max_steps=max_steps)
