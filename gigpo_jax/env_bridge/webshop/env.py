@@ -59,7 +59,7 @@ class WebshopEnv:
         self._session = Session(catalogue, observation=observation, show_attributes=show_attributes)
         self._max_steps = max_steps
         self._last: StepResult | None = None
-        self._task = ""
+        self._task, self._plain_task = "", True
         self._steps = 0
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -94,6 +94,7 @@ class WebshopEnv:
         """
         page = self._session.reset(self._index(task))
         self._task = self._session.plain_text().split(pages.SEPARATOR)[2]
+        self._plain_task = self._task == self._session.goal.instruction.strip() not in ("", "WebShop", "Instruction:")
         self._steps = 0
         observation = self._observe(page)
         self._last = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
@@ -124,17 +125,16 @@ class WebshopEnv:
         return self._last
 
     def _observe(self, page: Page) -> Observation:
-        plain = self._session.plain_text()
-        segments = plain.split(pages.SEPARATOR)
-        try:
-            after = segments[segments.index(self._task) + 1 :]
-            anchor = pages.SEPARATOR.join(f"'{segment}'" for segment in after)
-        except ValueError:  # the page after a purchase does not repeat the task
-            anchor = plain
-        admissible = [f"click[{what}]" for what in page.available["clickables"]]
-        if page.available["has_search_bar"]:
-            admissible.insert(0, SEARCH)
-        return Observation(self._rich_text(page) if self._rich else anchor, anchor, tuple(admissible), self._task)
+        session = self._session
+        if session.place == "done":  # this page does not repeat the task
+            anchor = session.tail
+        elif self._plain_task:
+            anchor = _quoted(session.tail)
+        else:  # the wrapper looks for the task among the segments, whatever else is there
+            after = session.plain_text().split(pages.SEPARATOR)
+            anchor = _quoted(pages.SEPARATOR.join(after[after.index(self._task) + 1 :]))
+        admissible = (SEARCH, *session.clicks) if page.available["has_search_bar"] else session.clicks
+        return Observation(self._rich_text(page) if self._rich else anchor, anchor, admissible, self._task)
 
     def _rich_text(self, page: Page) -> str:
         """The text_rich observation without the lines that repeat the task."""
@@ -147,6 +147,12 @@ class WebshopEnv:
     def close(self) -> None:
         """Ends the episode; the catalogue stays open for other environments of this process."""
         self._last = None
+
+
+@functools.lru_cache(maxsize=512)
+def _quoted(text: str) -> str:
+    """Each segment of a page's text in single quotes."""
+    return pages.SEPARATOR.join(f"'{segment}'" for segment in text.split(pages.SEPARATOR))
 
 
 @functools.lru_cache(maxsize=2)  # the environments of a worker share one open catalogue

@@ -4,7 +4,7 @@ import json
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gigpo_jax.env_bridge.webshop import pages
@@ -46,6 +46,7 @@ class _View:
     nodes: tuple[Node, ...]
     tail: str  # the `text` observation after the instruction
     clickables: dict[str, str | None]  # what can be clicked -> the option's name, None for buttons and products
+    clicks: tuple[str, ...]  # the same as actions
 
 
 def _view(nodes: list[Node], owners: Sequence[str] = ()) -> _View:
@@ -54,7 +55,7 @@ def _view(nodes: list[Node], owners: Sequence[str] = ()) -> _View:
     for kind in ("button", "product"):
         clickables.update((text.lower(), None) for have, text in nodes if have == kind)
     clickables.update(zip((text for have, text in nodes if have == "label"), owners, strict=True))
-    return _View(tuple(nodes), pages.plain_text(nodes), clickables)
+    return _View(tuple(nodes), pages.plain_text(nodes), clickables, tuple(f"click[{what}]" for what in clickables))
 
 
 class Session:
@@ -160,6 +161,11 @@ class Session:
     def tail(self) -> str:
         """The `text` observation after the instruction (of the whole page on the done page): the same for all goals."""
         return self._shown.tail
+
+    @property
+    def clicks(self) -> tuple[str, ...]:
+        """The actions that follow what can be clicked, in the page's order."""
+        return self._shown.clicks
 
     @property
     def page_number(self) -> int:
@@ -282,7 +288,7 @@ class Session:
 def _strip(nodes: list[Node], head: int, owners: Sequence[str] = ()) -> _View:
     """A view whose tail leaves out the first `head` nodes (the words before the task, and the task)."""
     whole = _view(nodes, owners)
-    return _View(whole.nodes, pages.plain_text(nodes[head:]), whole.clickables)
+    return replace(whole, tail=pages.plain_text(nodes[head:]))
 
 
 def _page_of(rows: Any, number: int) -> list[int]:
