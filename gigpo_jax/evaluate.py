@@ -62,14 +62,15 @@ def summarise(trajectories: Sequence[Trajectory]) -> dict[str, dict[str, Any]]:
 
     Returns:
       For "all" and each task type: episodes, aborted, success_rate and score (shares), their 95% intervals
-      `success_interval` and `score_interval`, and the mean length in steps.
+      `success_interval` and `score_interval`, and the mean length in steps; for "all" also `type_average`, the
+      unweighted mean of the types' success rates.
     """
     by_type: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
         by_type["all"].append(trajectory)
         if trajectory.task.type:
             by_type[trajectory.task.type].append(trajectory)
-    result = {}
+    result: dict[str, dict[str, Any]] = {}
     for name in sorted(by_type, key=lambda name: (name != "all", name)):
         done = [trajectory for trajectory in by_type[name] if not trajectory.aborted]
         won, scores = sum(t.won for t in done), [t.score for t in done]
@@ -82,6 +83,9 @@ def summarise(trajectories: Sequence[Trajectory]) -> dict[str, dict[str, Any]]:
             "score_interval": list(mean_interval(scores)),
             "length": float(np.mean([len(t.turns) for t in done])) if done else 0.0,
         }
+    if "all" in result:
+        rates = [row["success_rate"] for name, row in result.items() if name != "all" and row["episodes"]]
+        result["all"]["type_average"] = float(np.mean(rates)) if rates else result["all"]["success_rate"]
     return result
 
 
@@ -95,6 +99,9 @@ def table(results: dict[str, dict[str, dict]]) -> str:
                 f"| {decoding} | {name} | {row['episodes']} | {100 * row['success_rate']:.1f} | "
                 f"{100 * low:.1f} to {100 * high:.1f} | {row['score']:.3f} | {row['length']:.1f} |"
             )
+        if len(summary) > 2:
+            average = 100 * summary["all"]["type_average"]
+            lines.append(f"| {decoding} | unweighted mean of the types | | {average:.1f} | | | |")
     return "\n".join(lines)
 
 
@@ -168,6 +175,7 @@ class Evaluator:
                 f"val/{decoding}/{name}": everything[name] for name in ("success_rate", "score", "length", "aborted")
             }
             out |= {f"val/{decoding}/success_low": low, f"val/{decoding}/success_high": high}
+            out[f"val/{decoding}/success_rate_type_average"] = everything["type_average"]
             for kind, row in summary.items():
                 if kind != "all":
                     out[f"val/{decoding}/success_rate/{kind}"] = row["success_rate"]

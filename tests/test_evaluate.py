@@ -1,10 +1,10 @@
 """Intervals and summaries against numbers worked out elsewhere."""
 
 import pytest
-from gigpo_jax.trajectory import Trajectory
 
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.evaluate import mean_interval, summarise, table, wilson_interval
+from gigpo_jax.trajectory import Trajectory
 
 
 def test_wilson_interval_matches_published_values():
@@ -43,3 +43,12 @@ def test_aborted_episodes_are_counted_and_left_out():
     assert list(result) == ["all", "cool", "heat"]
     assert "| greedy | heat | 1" not in table({"greedy": result})
     assert "| greedy | heat | 2 | 50.0 | " in table({"greedy": result})
+
+
+def test_the_unweighted_mean_of_the_types_counts_each_type_once():
+    played = [episode("nq", True)] * 9 + [episode("nq", False)] + [episode("hotpotqa", False)] * 2
+    result = summarise([*played, episode("lost", True, aborted=True)])
+    assert result["all"]["success_rate"] == pytest.approx(9 / 12)
+    assert result["all"]["type_average"] == pytest.approx((0.9 + 0.0) / 2)
+    assert "| greedy | unweighted mean of the types | | 45.0 |" in table({"greedy": result})
+    assert summarise([episode("", True)])["all"]["type_average"] == 1.0

@@ -1,0 +1,48 @@
+"""GiGPO on search-augmented question answering with the published settings (arXiv 2505.10978, section 5.3).
+
+python -m gigpo_jax.main --config=configs/search.py:3b --workdir=runs/search \
+    --config.model.path=/models/Qwen2.5-3B-Instruct --config.env.options.data=/data/search \
+    --config.env.options.url=http://127.0.0.1:8000/retrieve
+
+docs/search.md says how to make /data/search and how to start the retriever.
+Hardware: 3b from two GPUs with 80 GB (fsdp=2); 7b from eight; the retriever beside them, on a machine of its own.
+Expected: the paper reports an average exact match of 42.1% (3B) and 47.2% (7B) over seven data sets. This
+implementation has not been run at that size yet.
+"""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config import default_config
+
+
+def get_config(variant: str = "3b") -> ConfigDict:
+    """The config of a model size, 3b or 7b."""
+    if variant not in ("3b", "7b"):
+        raise ValueError(f"configs/search.py:{variant}: no such variant; choose 3b or 7b")
+    config = default_config().unlock()
+    config.env.name = "search"
+    # data: folder of questions; url: the retriever; index: an index folder to search in the workers, in place of url
+    config.env.options = ConfigDict({"data": "", "url": "", "index": "", "topk": 3})
+    config.env.max_steps = 4
+    config.env.history = 4
+    config.env.invalid_penalty = 0.01
+    config.env.workers = 16  # as many requests are on their way at a time
+    config.sampling.max_prompt_tokens = 4096
+    config.sampling.max_reply_tokens = 512
+    config.sampling.stop = ("</search>", "</answer>")
+    config.engine.slots = 256
+    config.rl.anchor_match = "similar"
+    config.rl.similarity = 0.9
+    config.rl.kl_coef = 0.001
+    config.optim.warmup_share = 0.1
+    config.train.iterations = 200
+    config.train.groups = 256
+    config.train.group_size = 5
+    config.train.minibatch = 512
+    config.model.remat = "full"
+    config.mesh.fsdp = {"3b": 2, "7b": 8}[variant]
+    config.batch.row_length = 6144  # at least a prompt and its reply, 4,608 tokens
+    config.batch.rows = {"3b": 8, "7b": 16}[variant]
+    config.eval.every = 10
+    config.eval.temperature = 0.0  # greedy
+    return config.lock()
