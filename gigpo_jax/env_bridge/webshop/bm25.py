@@ -19,7 +19,10 @@ from gigpo_jax.env_bridge.webshop.segment import words
 
 TOP = 50
 MAX_CLAUSES = 1024  # Lucene refuses a query of more different terms
-_COMMON = 4096  # documents; terms in more of them are added only where they can still matter
+_COMMON = 4096  # documents
+_COMMON_SHARE = (
+    5  # terms in more than that, and in more than a fifth of all, are added only where they can still matter
+)
 _K1 = np.float32(0.9)
 _B = np.float32(0.4)
 _EXACT_NORMS = 24
@@ -164,8 +167,9 @@ class Index:
         self.read_bytes += sum(8 * len(posting.docs) for posting in found)
         if not found:
             return np.zeros(0, dtype=np.int64)
-        common = [posting for posting in found if len(posting.docs) > _COMMON]
-        rare = [posting for posting in found if len(posting.docs) <= _COMMON]
+        many = max(_COMMON, len(self._norms) // _COMMON_SHARE)
+        common = [posting for posting in found if len(posting.docs) > many]
+        rare = [posting for posting in found if len(posting.docs) <= many]
         total = self._sum(rare or common)
         if common and rare:
             candidates = self._candidates(total, common)

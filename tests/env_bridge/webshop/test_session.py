@@ -40,6 +40,11 @@ def shop(own_copy):
     return _edit(own_copy, change)
 
 
+@pytest.fixture(scope="module")
+def synthetic(reference):
+    return open_catalogue(reference, goals="synthetic")
+
+
 def _open(session, search="search[zebra]"):
     session.reset(0)
     page = session.step(search)
@@ -194,8 +199,8 @@ _ACTION = st.one_of(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(_ACTION, max_size=25), st.sampled_from(["text", "text_rich"]), st.booleans())
-def test_no_action_raises(reference, actions, observation, attributes):
-    session = Session(open_catalogue(reference, goals="synthetic"), observation=observation, show_attributes=attributes)
+def test_no_action_raises(synthetic, actions, observation, attributes):
+    session = Session(synthetic, observation=observation, show_attributes=attributes)
     page = session.reset(3)
     for action in actions:
         if isinstance(action, int):
@@ -211,8 +216,8 @@ HARD = ("x" * 100_000, "red " * 25_000, "\x00\x1b[31m\x7f", "w%d " * 2000, "\ud8
 
 
 @pytest.mark.parametrize("text", HARD, ids=range(len(HARD)))
-def test_hard_searches(reference, text):
-    session = Session(open_catalogue(reference, goals="synthetic"))
+def test_hard_searches(synthetic, text):
+    session = Session(synthetic)
     session.reset(0)
     assert isinstance(session.step(f"search[{text}]").text, str)
 
