@@ -1,0 +1,85 @@
+"""Whole episodes through worker processes: with a retriever, and without one that answers."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("aiohttp")
+
+from gigpo_jax.env_bridge import registry
+from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.env_bridge.search.index import open_index
+from gigpo_jax.models.tokenizer import word_tokenizer
+from gigpo_jax.rollout import EpisodeSettings, rollout
+from gigpo_jax.sampling.base import Completion, SamplingParams
+from gigpo_jax.trajectory import Trajectory
+from tests.env_bridge.search.serving import serving
+
+TOKENIZER = word_tokenizer(["river"])
+ENTRY = registry.ENVIRONMENTS["search"]
+SETTINGS = EpisodeSettings(
+    template=ENTRY.styles["compact"],
+    parse=ENTRY.parse,
+    max_steps=ENTRY.max_steps,
+    prompt_tokens=4000,
+    history=ENTRY.history,
+    invalid_penalty=ENTRY.invalid_penalty,
+    sampling=SamplingParams(max_tokens=32, stop_strings=("</search>", "</answer>")),
+)
+
+
+class Searcher:
+    """Searches for a river, says nothing, then answers with the word that it always answers with."""
+
+    async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
+        seen = TOKENIZER.decode(list(tokens))
+        done = seen.split().count("saw")
+        text = ("<search>river</search>", "hm", "<answer>river</answer>")[min(done, 2)]
+        reply = np.asarray(TOKENIZER.encode(text), np.int32)
+        return Completion(reply, np.zeros(len(reply), np.float32), "stop", 0)
+
+    def update_weights(self, params: object, version: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def play(world: Path, url: str, **options: float) -> list[Trajectory]:
+    with EnvPool("search", {"data": str(world), "url": url} | options, workers=1, envs_per_worker=4) as pool:
+        tasks = registry.make("search", data=str(world)).tasks("train")[:2]
+        return asyncio.run(
+            rollout(
+                tasks,
+                engine=Searcher(),
+                pool=pool,
+                tokenizer=TOKENIZER,
+                settings=SETTINGS,
+                group_size=2,
+                seed=0,
+                iteration=0,
+            )
+        )
+
+
+def test_episodes_search_over_http_and_pay_for_nonsense(world: Path) -> None:
+    with serving(open_index(world / "index")) as url:
+        played = play(world, url)
+    assert [t.aborted for t in played] == [False] * 4
+    for trajectory in played:
+        assert [turn.action for turn in trajectory.turns] == ["<search>river</search>", "", "<answer>river</answer>"]
+        assert [turn.penalty for turn in trajectory.turns] == [0.0, 0.01, 0.0]
+        assert trajectory.turns[1].anchor.startswith("<information>\n[1] ")
+        assert trajectory.turns[2].anchor == trajectory.turns[1].anchor
+    assert played[0].turns[1].anchor == played[1].turns[1].anchor
+
+
+def test_a_retriever_that_is_down_stops_the_run_and_says_so(world: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(RuntimeError, match=r"of 4 episodes were aborted.*retriever http://127.0.0.1.*is it up"):
+        play(world, f"http://127.0.0.1:{port}", limit_s=0.5)
