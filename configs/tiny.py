@@ -1,6 +1,6 @@
 """What the tiny ALFWorld experiments share: small rooms, short prompts, a model that a laptop trains.
 
-Rooms of 4 receptacles and 3 objects, 12 actions an episode, prompts of about 48 tokens (67 at most). A model of 0.9 M
+Rooms of 4 receptacles and 3 objects, 9 actions an episode, prompts of about 48 tokens (67 at most). A model of 0.9 M
 parameters with a word-level tokenizer. Not an experiment itself: quickstart.py, quickstart_sft.py and
 alfworld_small.py build on it.
 """
@@ -17,7 +17,7 @@ def tiny_config() -> ConfigDict:
     config.env.generate = ConfigDict(
         {"splits": {"train": 2000, "valid_unseen": 128}, "size": "small", "seed": 0, "receptacles": 4, "objects": 3}
     )
-    config.env.max_steps = 12
+    config.env.max_steps = 9
     config.env.history = 4
     config.env.prompt = "compact"
     config.sampling.max_prompt_tokens = 80
