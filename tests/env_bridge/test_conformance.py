@@ -76,6 +76,13 @@ def test_the_command_reports_and_exits(capsys: pytest.CaptureFixture[str]) -> No
     assert conformance.main(["example", "--option", "drawers=0"]) == 2
     assert "env.options.drawers=0" in capsys.readouterr().err
     assert conformance.main(["example", "--split", "valid"]) == 2
+    capsys.readouterr()
+    assert conformance.main(["example", "--tasks", "0"]) == 2
+    assert capsys.readouterr().err == "--tasks 0 --limit 10: give at least one task and some time\n"
+    with pytest.raises(SystemExit) as told:
+        conformance.main(["example", "--option", "drawers"])
+    assert told.value.code == 2
+    assert "'drawers' is not of the form KEY=VALUE" in capsys.readouterr().err
 
 
 def test_the_guide_shows_the_example_as_it_is() -> None:
