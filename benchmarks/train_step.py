@@ -73,9 +73,11 @@ def _sample(rng: np.random.Generator, shape: Shape, prompt: int, reply: int) -> 
 def jax_step(shape: Shape, samples: list[Sample]) -> tuple[Callable[[], float], float]:
     """Our update as it runs in training; returns a call that gives the loss, and the padding share."""
     config = shape.model
+    longest = max(len(s.prompt_tokens) + len(s.reply_tokens) - 1 for s in samples)
 
     def forward(params, tokens, positions, segment_ids):
-        hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, unroll=config.num_layers)
+        how = {"unroll": config.num_layers, "max_segment": longest}
+        hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, **how)
         return hidden, qwen2.output_embedding(config, params)
 
     optimizer = make_optimizer(lr=1e-6)

@@ -77,7 +77,10 @@ def plain_table(p, tokens: jax.Array, temperature: float = 1.0) -> jax.Array:
     return jax.nn.log_softmax(qwen2.logits(CONFIG, p, tokens[None])[0] / temperature)
 
 
-def plain_loss(p, samples: list[Sample], kl_coef: float, entropy_coef: float, reference=None) -> jax.Array:
+REFERENCE = 0.97  # the tests' reference log-probability is this times the behaviour policy's
+
+
+def plain_loss(p, samples: list[Sample], kl_coef: float, entropy_coef: float) -> jax.Array:
     """The objective of the minibatch, from one padded row a sample and whole [n, LONGEST, V] arrays."""
     tokens, own = np.zeros((len(samples), LONGEST), int), np.zeros((len(samples), LONGEST), bool)
     old, a = np.zeros(own.shape, np.float32), np.array([[s.advantage] for s in samples], np.float32)
@@ -86,14 +89,25 @@ def plain_loss(p, samples: list[Sample], kl_coef: float, entropy_coef: float, re
         tokens[i, : n + r] = np.concatenate([s.prompt_tokens, s.reply_tokens])
         own[i, n : n + r], old[i, n : n + r] = True, s.logprobs
     where = (*np.indices(own[:, 1:].shape), tokens[:, 1:])
-    every, other = (jax.vmap(plain_table, (None, 0))(x, jnp.asarray(tokens))[:, :-1] for x in (p, reference or p))
-    own, old, logp, gap = own[:, 1:], old[:, 1:], every[where], other[where] - every[where]
-    ratio = jnp.exp(jnp.where(own, logp - old, 0.0))
+    every = jax.vmap(plain_table, (None, 0))(p, jnp.asarray(tokens))[:, :-1]
+    own, old, logp = own[:, 1:], old[:, 1:], every[where]
+    ratio, gap = jnp.exp(jnp.where(own, logp - old, 0.0)), jnp.where(own, REFERENCE * old - logp, 0.0)
     cost = jnp.maximum(-a * ratio, -a * jnp.clip(ratio, 0.8, 1.28))
     cost = jnp.where(a < 0, jnp.minimum(cost, -3.0 * a), cost)
     entropy = -(jnp.exp(every) * every).sum(-1)
     cost = cost + kl_coef * (jnp.exp(gap) - gap - 1) - entropy_coef * entropy
     return jnp.where(own, cost, 0.0).sum() / own.sum()
+
+
+@functools.cache
+def plain_program():
+    samples = make_samples()
+    return jax.jit(lambda p, kl, entropy: jax.value_and_grad(plain_loss)(p, samples, kl, entropy))
+
+
+def plain_gradient(kl_coef: float, entropy_coef: float):
+    """Loss and gradient of `plain_loss` for `make_samples()` at `params()`."""
+    return plain_program()(params(), kl_coef, entropy_coef)
 
 
 def pack(samples: list[Sample], *, row_length: int = 40, rows: int = 2) -> StepBatch:
@@ -122,44 +136,31 @@ def assert_close(a, b, rtol: float = 1e-4, atol: float = 1e-6) -> None:
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=rtol, atol=atol, err_msg=str(path))
 
 
-def gradients(samples, update_options, *, remat="none", row_length=40, rows=2, chunk=1024, p=None):
-    """Gradients as the update sees them: read from a plain SGD step of length 1."""
-    sgd = Optimizer(optax.sgd(1.0), lambda step: jnp.float32(1.0))
-    start = params() if p is None else p
-    batch = pack(samples, row_length=row_length, rows=rows)
-    reference = make_score(forward)(params(1), batch)
-    update = make_update(functools.partial(forward, remat=remat), sgd, chunk=chunk, **CLIP, **update_options)
-    state, metrics = update(fresh(sgd), dataclasses.replace(batch, reference=reference))
-    return jax.tree.map(lambda a, b: a - b, start, state.params), metrics
-
-
-def test_gradient_and_loss_equal_a_plain_unpacked_implementation() -> None:
-    samples = make_samples()
-    options = {"kl_coef": 0.05, "entropy_coef": 0.02}
-    plain = functools.partial(plain_loss, samples=samples, reference=params(1), **options)
-    expected_loss, expected = jax.jit(jax.value_and_grad(plain))(params())
-    got, metrics = gradients(samples, options)
+@pytest.mark.parametrize(
+    ("shape", "remat", "chunk"),
+    [
+        ({"rows": 16, "row_length": 20}, "none", 1024),  # every sample in a row of its own, one microbatch
+        ({"rows": 1, "row_length": 48}, "full", 1024),
+        ({"rows": 3, "row_length": 32}, "dots", 7),
+    ],
+)
+def test_gradient_equals_a_plain_one_however_the_steps_are_packed(shape, remat, chunk) -> None:
+    samples, options = make_samples(), {"kl_coef": 0.05, "entropy_coef": 0.02}
+    expected_loss, expected = plain_gradient(**options)
+    sgd = Optimizer(optax.sgd(1.0), lambda step: jnp.float32(1.0))  # a step of length 1 shows the gradient
+    batch = pack(samples, **shape)
+    batch = dataclasses.replace(batch, reference=REFERENCE * batch.behaviour)
+    update = make_update(functools.partial(forward, remat=remat), sgd, chunk=chunk, **CLIP, **options)
+    state, metrics = update(fresh(sgd), batch)
     assert float(metrics["policy/loss"]) == pytest.approx(float(expected_loss), rel=1e-5)
     assert 0 < float(metrics["policy/clip_fraction"]) < 1
+    got = jax.tree.map(lambda before, after: before - after, params(), state.params)
     assert_close(got, expected, rtol=2e-3, atol=2e-6)
-
-
-def test_microbatches_rows_chunks_and_remat_do_not_change_the_gradient() -> None:
-    samples = make_samples()
-    options = {"kl_coef": 0.05, "entropy_coef": 0.02}
-    one, one_metrics = gradients(samples, options, rows=16, row_length=20)  # every sample its own row, one microbatch
-    for other in (
-        {"rows": 1, "row_length": 48, "remat": "full"},
-        {"rows": 3, "row_length": 32, "remat": "dots", "chunk": 7},
-    ):
-        got, metrics = gradients(samples, options, **other)
-        assert_close(got, one, rtol=2e-3, atol=2e-6)
-        assert_close(metrics, one_metrics, rtol=1e-4)
 
 
 def test_first_adamw_step_by_hand() -> None:
     samples = make_samples()
-    grads = jax.jit(jax.grad(functools.partial(plain_loss, samples=samples, kl_coef=0.0, entropy_coef=0.0)))(params())
+    _, grads = plain_gradient(0.0, 0.0)
     expected, norm = plain_adamw(params(), grads, lr=1e-2, clip=0.5)
     state, metrics = shared_update()(fresh(OPTIMIZER), pack(samples))
     assert float(metrics["policy/grad_norm"]) == pytest.approx(norm, rel=1e-4)
