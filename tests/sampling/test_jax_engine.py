@@ -1,6 +1,7 @@
 """The in-process engine, on a random model of two layers: what it samples, how it shares slots, what it refuses."""
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -382,8 +383,8 @@ SHARDED = textwrap.dedent(
             count = engine.compile_count
             replies.append(run(*(engine.generate(p, s) for p, s in made)))
             assert engine.compile_count == count
-            heads = engine._programs._cache.key.sharding.shard_shape((2, 4, 2, 64, 8))[2]
-            assert heads == (1 if each is sharded else 2), heads
+            if each is sharded:
+                assert engine._programs._cache.key.sharding.shard_shape((2, 4, 2, 64, 8)) == (2, 4, 1, 64, 8)
     for one, other in zip(*replies):
         assert one.tokens.tolist() == other.tokens.tolist()
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4, rtol=0)
@@ -393,8 +394,6 @@ SHARDED = textwrap.dedent(
 
 
 def test_sharded_equals_unsharded(pytestconfig):
-    import os
-
     env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", SHARDED], env=env, cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=280
