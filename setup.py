@@ -23,6 +23,7 @@ setup(
     },
     install_requires=[
         "absl-py>=2.1",
+        "bm25s>=0.3",
         "flax>=0.12",
         "jax>=0.10",
         "jinja2>=3.1",
@@ -40,13 +41,12 @@ setup(
         "gpu": ["jax[cuda13]>=0.10"],
         "tpu": ["jax[tpu]>=0.10"],
         "alfworld": ["alfworld==0.4.2"],
-        "search": ["aiohttp>=3.9", "bm25s>=0.3", "pyarrow>=15"],
+        "search": ["aiohttp>=3.9", "pyarrow>=15"],
         "search-dense": ["faiss-cpu>=1.8", "sentence-transformers>=3"],
         "web": ["flask>=3.0"],
         "dev": [
             "aiohttp>=3.9",
             "alfworld==0.4.2",
-            "bm25s>=0.3",
             "faiss-cpu>=1.8",
             "flask>=3.0",
             "hypothesis>=6.100",

@@ -16,6 +16,7 @@ def get_config() -> ConfigDict:
     config.engine.decode_steps = 12
     config.rl.kl_coef = 0.0
     config.optim.lr = 2e-4
+    config.optim.schedule = "linear"
     config.train.iterations = 30
     config.train.groups = 16
     config.train.group_size = 8
