@@ -16,47 +16,11 @@ _TERM = re.compile(r"[^\W_]+(?:\.\d+)?")
 _PRICE = re.compile(r"\$(\d[\d.]*)")
 _MARKS = re.compile(r"\[(?:clicked )?button_?\]")
 _FIXED = {"back to search", "< prev", "next >", "description", "features", "reviews", "attributes", "buy now", "search"}
-_FILLER = frozenset(
-    (
-        "a",
-        "an",
-        "and",
-        "am",
-        "are",
-        "be",
-        "buy",
-        "by",
-        "can",
-        "could",
-        "dollars",
-        "find",
-        "for",
-        "help",
-        "i",
-        "in",
-        "is",
-        "it",
-        "like",
-        "looking",
-        "lower",
-        "me",
-        "need",
-        "of",
-        "or",
-        "please",
-        "price",
-        "should",
-        "show",
-        "than",
-        "that",
-        "the",
-        "to",
-        "want",
-        "will",
-        "with",
-        "would",
-        "you",
-    )
+_FILLER = frozenset(_WORD.findall("a an and be can for i in is it me of or should that the to with would you"))
+_OPENING = re.compile(
+    r"^(?:i am looking for|i'm looking for|i need|i want to buy|i want|i would like|show me|find me"
+    r"|can you help me to find)\b",
+    re.IGNORECASE,
 )
 _SUB_PAGES = ("description", "features")
 _TOO_SHORT = 40  # characters: what was read so far says nothing, so the next page is worth two steps
@@ -118,6 +82,7 @@ class ShopExpert:
         self._request = ""
         self._phrases: list[str] = []  # option values that the task names
         self._words: set[str] = set()  # what else it asks for
+        self._attributes: list[str] = []  # attributes that it lists as such
         self._offers: dict[str, _Offer] = {}
         self._open: _Offer | None = None
         self._clicked: list[str] = []
@@ -151,8 +116,10 @@ class ShopExpert:
             request, listed = (request, _ENOUGH.split(listed)[0]) if request else (listed, "")
             self._phrases = [phrase.strip() for phrase in listed.split(", ") if phrase]
             request = self._body.replace(f" in {listed}", " ") if listed else request
-        self._request = request
-        self._words = {word.removesuffix("s") for word in _words(request) - _FILLER}
+        self._request = _OPENING.sub("", request)
+        self._words = {word.removesuffix("s") for word in _words(self._request) - _FILLER}
+        listed_before = re.split(r", (?:and )?| and ", self._request.strip().lower())[:-1]
+        self._attributes = [part for part in listed_before if part and not _words(part) & _FILLER]
 
     def _query(self) -> str:
         """The task's words without those that say nothing of the product."""
@@ -235,8 +202,10 @@ class ShopExpert:
         return any(not offer.opened and offer.low <= self._cap for offer in self._offers.values())
 
     def _judge(self, offer: _Offer) -> None:
-        covered = {word.removesuffix("s") for word in _words(f"{offer.title} {offer.text}")}
-        offer.missing = frozenset(self._words - covered)
+        text = f"{offer.title} {offer.text}".lower()
+        covered = {word.removesuffix("s") for word in _words(text)}
+        unsaid = {attribute for attribute in self._attributes if attribute not in text}
+        offer.missing = frozenset(self._words - covered) | unsaid
 
     def _choose(self, segments: list[str], values: tuple[str, ...]) -> tuple[str, ...]:
         """The values to click: one for each option that the task speaks of."""
