@@ -9,6 +9,7 @@ when it is opened and rebuilt when this command runs again.
 import argparse
 import json
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -187,6 +188,8 @@ def ensure(
             manifest = None if rebuild else store.read_manifest(out)
             if manifest is not None and manifest["num_products"] == num_products and store.fits(manifest, sources):
                 return False
+            for left_over in out.parent.glob(f".{out.name}-*"):  # of a builder that was killed; nobody else builds now
+                shutil.rmtree(left_over, ignore_errors=True)
             build(sources, out, num_products=num_products, progress=progress)
     except OSError as err:
         raise InputError(f"{out}: cannot be written ({err}); name another place with --out OUT") from err
