@@ -31,7 +31,7 @@ def tiny_config() -> ConfigDict:
     config.engine.dtype = "float32"
     config.engine.prefill_buckets = (64, 80)
     config.engine.prefill_rows = (32,)
-    config.batch.row_length = 384
-    config.batch.rows = 2
+    config.batch.row_length = 768
+    config.batch.rows = 1
     config.batch.logprob_chunk = 4096
     return config
