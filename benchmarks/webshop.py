@@ -182,7 +182,7 @@ def main() -> int:
             print(json.dumps(results[-1]), file=sys.stderr)
     full: dict[str, float] = {}
     if sum(size >= 10_000 for size in options.sizes) >= 2:
-        keys = ("prepare_s", "prepare_peak_mb", "prepared_mb", "start_cpu_s", "search_ms", "own_mb")
+        keys = ("prepare_s", "prepare_peak_mb", "prepared_mb", "start_cpu_s", "search_ms")
         full = {key: line(results, key) for key in keys}
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "machine": platform.machine()}
     report = {"original": ORIGINAL, "results": results, "full_catalogue_by_line": full, "machine": machine}
