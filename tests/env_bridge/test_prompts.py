@@ -196,4 +196,4 @@ def test_a_prompt_that_fits_is_tokenised_once_and_a_book_never_whole() -> None:
 def test_every_registered_style_renders_without_history_and_admissible_actions() -> None:
     for entry in registry.ENVIRONMENTS.values():
         for template in entry.styles.values():
-            assert "observed here" in template(PromptInput("a task", "", (), 0, "observed here", None))
+            assert "observed here" in template(PromptInput("a task", "", (), 1, "observed here", None))
