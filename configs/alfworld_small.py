@@ -1,6 +1,8 @@
 """The quickstart's experiment for longer: the whole curve.
 
 python -m gigpo_jax.main --config=configs/alfworld_small.py --workdir=runs/alfworld_small
+
+200 iterations of the quickstart's size on 2 cores; about an hour by the quickstart's pace. Not yet run to its end.
 """
 
 from ml_collections import ConfigDict

@@ -1,6 +1,15 @@
-"""GiGPO on generated ALFWorld games, on a laptop.
+"""GiGPO on generated ALFWorld games, on a laptop: 30 iterations of 16 tasks x 8 episodes.
 
 python -m gigpo_jax.main --config=configs/quickstart.py --workdir=runs/quickstart
+
+Small household rooms (4 receptacles, 3 objects), at most 9 actions, a policy of 0.8 M parameters that imitated a
+mediocre demonstrator (quickstart_sft.py). Success on the frozen panel `tiny_unseen`, 128 games in rooms that training
+never uses, one episode each, sampled at temperature 0.4 (greedy in brackets), before and after:
+
+    seed 0   41.4% (40.6%)   62.5% (60.2%)
+    seed 1   34.4% (40.6%)   66.4% (63.3%)
+
+Measured on 2 busy cores, 6 to 10 minutes a run; the expert wins 87% of such games within 9 actions.
 """
 
 from ml_collections import ConfigDict

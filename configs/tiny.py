@@ -1,6 +1,6 @@
 """What the tiny ALFWorld experiments share: small rooms, short prompts, a model that a laptop trains.
 
-Rooms of 4 receptacles and 3 objects, 9 actions an episode, prompts of about 48 tokens (67 at most). A model of 0.9 M
+Rooms of 4 receptacles and 3 objects, 9 actions an episode, prompts of about 48 tokens (67 at most). A model of 0.8 M
 parameters with a word-level tokenizer. Not an experiment itself: quickstart.py, quickstart_sft.py and
 alfworld_small.py build on it.
 """

@@ -1,5 +1,7 @@
 """What a person sees of a run: lines on the console, a sample of the rollouts, and throughput."""
 
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,19 +61,22 @@ def iteration(done: int, of: int, metrics: Mapping[str, float]) -> None:
     say("  ".join(parts))
 
 
-def finish(config: ConfigDict, workdir: Path) -> None:
-    """Where everything is, and what to type next."""
+def finish(workdir: Path) -> None:
+    """Where everything is, and what to type next: the same command line in another mode."""
+    flags = [flag for flag in sys.argv[1:] if not flag.startswith(("--mode", "--out", "--workdir"))]
+    again = shlex.join(["python", "-m", "gigpo_jax.main", f"--workdir={workdir}", *flags])
     say(
         "\n".join(
             [
                 "done.",
                 f"  metrics      {workdir}/metrics.jsonl",
-                f"  TensorBoard  tensorboard --logdir {workdir}/tensorboard",
+                f"  TensorBoard  {workdir}/tensorboard/",
                 f"  rollouts     {workdir}/rollouts/ (JSON lines: prompts, replies, anchors, advantages)",
                 f"  checkpoints  {workdir}/checkpoints/",
                 "next:",
-                f"  python -m gigpo_jax.main --mode=export --config=FILE --workdir={workdir}   (a Hugging Face folder)",
-                f"  python -m gigpo_jax.main --mode=eval --config=FILE --workdir={workdir}     (success by task type)",
+                f"  tensorboard --logdir {workdir}/tensorboard",
+                f"  {again} --mode=eval      (success by task type, with intervals)",
+                f"  {again} --mode=export    (a Hugging Face folder)",
             ]
         )
     )

@@ -113,7 +113,7 @@ class Trainer:
             self.record(metrics)
             if self.done % self.config.checkpoint.every == 0:
                 self.save()
-        report.finish(self.config, self.workdir)
+        report.finish(self.workdir)
 
     async def roll_out(self) -> list[Trajectory]:
         """This iteration's episodes, `train.group_size` of each drawn task."""
