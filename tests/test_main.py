@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,8 +27,8 @@ CONFIG = "--config=configs/quickstart.py"
         ([CONFIG, "--workdir=/proc/nowhere"], "/proc/nowhere"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(flags: list[str], message: str):
-    command = [sys.executable, "-m", "gigpo_jax.main", *flags]
+def test_bad_input_is_one_line_and_status_2(flags: list[str], message: str, tmp_path: Path):
+    command = [sys.executable, "-m", "gigpo_jax.main", f"--workdir={tmp_path}", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr.count("\n"), "Traceback" in done.stderr) == (2, 1, False), done.stderr
     assert done.stderr.startswith("gigpo_jax: ")
