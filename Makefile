@@ -24,7 +24,7 @@ format: $(VENV)/.installed-dev
 	$(PY) -m ruff format .
 
 difftest: $(VENV)/.installed-dev
-	$(PY) -m pytest -m long tests/env_bridge/alfworld --seed=$(SEED)
+	$(PY) -m pytest -m long -n 2 tests/env_bridge/alfworld --seed=$(SEED)
 
 # The alfworld package is installed without what only its own engine needs: the games are made from its floor plans.
 $(VENV)/.installed: requirements.txt setup.py

@@ -173,8 +173,8 @@ def _grouped(pairs: "dict[tuple[str, ...], None] | tuple[()]", number: dict[str,
 def _names(ids: tuple[str, ...], problem: Problem) -> tuple[str, ...]:
     """The shown names: the id's first part and a number, the last id of a name getting 1.
 
-    Only things that some initial fact mentions are counted, and an id with "basin" in it is its own kind of thing:
-    both as the official name maker does it.
+    Only things that some initial fact mentions are counted, an id without a second part gets no number, and one with
+    "basin" in it is its own kind of thing: all as the official name maker does it.
     """
     mentioned = problem.mentioned
     left: Counter[str] = Counter()
@@ -183,7 +183,7 @@ def _names(ids: tuple[str, ...], problem: Problem) -> tuple[str, ...]:
         kind, bar, _ = thing.partition("_bar_")
         kind = kind + "basin" if bar and "basin" in thing else kind
         kinds.append(kind if bar else "")
-        if thing in mentioned:
+        if bar and thing in mentioned:
             left[kind] += 1
     names: list[str] = []
     for thing, kind in zip(ids, kinds):

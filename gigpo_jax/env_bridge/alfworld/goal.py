@@ -29,9 +29,9 @@ class Goal:
 
     __slots__ = ("needs", "predicates")
 
-    def __init__(self, needs: "tuple[tuple[Term, ...], ...]") -> None:
+    def __init__(self, needs: "tuple[tuple[Term, ...], ...]", predicates: frozenset[int] = frozenset()) -> None:
         self.needs = needs
-        self.predicates: frozenset[int] = frozenset()
+        self.predicates = predicates
 
     def holds(self, state: Set[int]) -> bool:
         """Whether the goal is reached in a state (a set of fact numbers)."""
@@ -69,17 +69,14 @@ def compile_goal(problem: Problem, number: dict[str, int], game: "GameFile") -> 
       game: the game's tables; everything but its goal is already there.
 
     Raises:
-      InputError: the formula is malformed, names what is not there, always holds, or can never be reached.
+      InputError: the formula is malformed, names what is not there, or can never be reached.
     """
     compiler = _Compiler(problem, number, game)
     compiler.check(problem.goal, frozenset())
     goal = compiler.expand(problem.goal, {})
     if goal is FALSE:
         raise InputError(f"{game.path}: the goal cannot be reached, such a game cannot be played")
-    if goal is TRUE:
-        raise InputError(f"{game.path}: the goal holds whatever is done, such a game cannot be played")
-    goal.predicates = frozenset(_predicates(goal.needs))
-    return goal
+    return Goal(goal.needs, frozenset(_predicates(goal.needs)))
 
 
 class _Compiler:

@@ -60,6 +60,16 @@ def test_an_odd_game(tmp_path: Path) -> None:
     assert_same(path, [at_random(rng)], 60)
 
 
+def test_a_thing_with_a_bare_name_and_a_goal_that_always_holds(tmp_path: Path) -> None:
+    problem = ROOM.replace("SinkBasinType - rtype", "SinkBasinType - rtype chair - object")
+    problem = problem.replace("(openable Fridge_bar_1)", "(openable Fridge_bar_1) (inReceptacle chair Fridge_bar_1)")
+    problem = problem.replace("(and (exists (?r", "(or (= agent1 agent1) (exists (?r")
+    path = write_game(tmp_path, problem)
+    assert_same(path, [script(("go to fridge 1", "open fridge 1", "examine chair ", "look"))], 4)
+    game = Game(path)
+    assert game.reset().won and not game.reset().done
+
+
 def test_the_edges_of_the_rules(tmp_path: Path) -> None:
     """Doors, lamps, knives, appliances, vessels and spelling; then a reset in the middle of it."""
     rng = random.Random(7)
