@@ -10,7 +10,7 @@ never uses, one episode each, sampled at temperature 0.4 (greedy in brackets), b
     seed 1   34.4% (40.6%)   66.4% (64.8%)
     seed 2   41.4% (40.6%)   59.4% (56.2%)
 
-Model, room size, episode length and schedule were chosen while looking at this panel with seeds 0 and 1: with a constant
+Model, room size, episode length and schedule were chosen by looking at this panel with seeds 0 and 1: with a constant
 rate seed 0 rose to 65.6% and ended at 56.2%, hence the linear one. Twice the iterations gave no more (seed 3 stood at
 64.1% after 40 of 60). 2 cores, 4 to 5 minutes a run; the expert wins 87% of such games within 9 actions.
 """

@@ -1,6 +1,8 @@
 """What a person sees of a run: lines on the console, a sample of the rollouts, and throughput."""
 
+import os
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,7 +66,7 @@ def iteration(done: int, of: int, metrics: Mapping[str, float]) -> None:
 def finish(workdir: Path) -> None:
     """Where everything is, and what to type next: the same command line in another mode."""
     flags = [flag for flag in sys.argv[1:] if not flag.startswith(("--mode", "--out", "--workdir"))]
-    again = shlex.join(["python", "-m", "gigpo_jax.main", f"--workdir={workdir}", *flags])
+    again = shlex.join([_program("python"), "-m", "gigpo_jax.main", f"--workdir={workdir}", *flags])
     say(
         "\n".join(
             [
@@ -74,12 +76,21 @@ def finish(workdir: Path) -> None:
                 f"  rollouts     {workdir}/rollouts/ (JSON lines: prompts, replies, anchors, advantages)",
                 f"  checkpoints  {workdir}/checkpoints/",
                 "next:",
-                f"  tensorboard --logdir {workdir}/tensorboard",
+                f"  {shlex.join([_program('tensorboard'), '--logdir', f'{workdir}/tensorboard'])}",
                 f"  {again} --mode=eval      (success by task type, with intervals)",
                 f"  {again} --mode=export    (a Hugging Face folder)",
             ]
         )
     )
+
+
+def _program(name: str) -> str:
+    """What to type for a program of the environment that runs now: its name if the shell finds that very one."""
+    ours = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    if found is not None and Path(found) == ours:
+        return name
+    return os.path.relpath(ours) if ours.is_relative_to(Path.cwd()) else str(ours)
 
 
 def by_episode(trajectories: Sequence[Trajectory], advantages: np.ndarray) -> dict[tuple[int, int], list[float]]:
