@@ -81,7 +81,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         build="gigpo_jax.env_bridge.webshop.env:make",
         styles={"full": webshop_prompt.FULL, "compact": webshop_prompt.COMPACT},
         parse=partial(parse_tagged, fallback_chars=20),
-        expert="gigpo_jax.env_bridge.webshop.expert:make_expert",
+        expert="gigpo_jax.env_bridge.webshop.demonstrator:make_demonstrator",
         generate="gigpo_jax.env_bridge.webshop.generate:ensure_catalogue",
         max_steps=15,
         history=2,

@@ -87,9 +87,14 @@ class ShopExpert:
         self._open: _Offer | None = None
         self._clicked: list[str] = []
         self._final: _Offer | None = None
+        self._last = ""
 
     def act(self, observation: Observation) -> str:
         """The next action."""
+        self._last = self._act(observation)
+        return self._last
+
+    def _act(self, observation: Observation) -> str:
         clickable = [a[6:-1] for a in observation.admissible or () if a.startswith("click[")]
         if not self._body:
             self._understand(observation.task)
@@ -101,6 +106,18 @@ class ShopExpert:
         if "< prev" in clickable:
             return self._on_sub_page(observation.text)
         return f"search[{self._query()}]"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The clicks that choose the options which the task asks for, on the item that is open."""
+        return () if self._open is None else tuple(f"click[{value}]" for value in self._open.chosen)
+
+    def retract(self) -> None:
+        """Says that the last action was not carried out."""
+        if self._last in self.choices:
+            self._clicked.pop()
+        elif self._open is not None and self._last == f"click[{self._open.asin}]":
+            self._open.opened = False
 
     def _understand(self, task: str) -> None:
         cap = _CAP.search(task)
@@ -127,6 +144,7 @@ class ShopExpert:
         return " ".join([*words, *_TERM.findall(" ".join(self._phrases))])
 
     def _on_results(self, text: str, clickable: list[str]) -> str:
+        self._clicked = []  # leaving an item clears its options
         segments = _segments(text)
         asins = [what for what in clickable if what not in _FIXED]
         for asin in asins:
@@ -171,7 +189,7 @@ class ShopExpert:
         return "click[< prev]"
 
     def _on_item(self, text: str, clickable: list[str]) -> str:
-        offer = self._open
+        offer = self._recognise(_segments(text))
         if offer is None:
             return "click[< prev]"
         if not offer.values:
@@ -197,6 +215,14 @@ class ShopExpert:
             self._clicked.append(remaining[0])
             return f"click[{remaining[0]}]"
         return "click[buy now]"
+
+    def _recognise(self, segments: list[str]) -> _Offer | None:
+        """The offer whose page this is, whoever opened it; None for one that was in no list."""
+        if self._open is None or self._open.title not in segments:
+            self._open = next((offer for offer in self._offers.values() if offer.title in segments), None)
+            if self._open is not None:
+                self._open.opened = True
+        return self._open
 
     def _others(self) -> bool:
         return any(not offer.opened and offer.low <= self._cap for offer in self._offers.values())
@@ -224,8 +250,3 @@ class ShopExpert:
                 named = [value for value in group if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", body)]
                 exact += [max(named, key=len)] if named else []
         return tuple(dict.fromkeys(exact))
-
-
-def make_expert(seed: int = 0, *, max_steps: int = 15) -> ShopExpert:
-    """An expert for one episode."""
-    return ShopExpert(seed, max_steps=max_steps)

@@ -1,54 +1,102 @@
 """How WebShop is worded in prompts."""
 
+import math
 import re
+from dataclasses import dataclass
 
-from gigpo_jax.env_bridge.prompts import Compact, Instruct
+from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
 
-_SEPARATOR = re.compile(r"'? \[sep\] '?")
+_SEPARATOR = re.compile(r"'? \[sep\] '?|\n")
 _LINE_MARKS = re.compile(r"\[/?(?:clicked )?button_?\]")
-_BUTTONS = frozenset(
-    [
-        "back to search",
-        "< prev",
-        "next >",
-        "description",
-        "features",
-        "reviews",
-        "attributes",
-        "buy now",
-        "search",
-        "rating: n.a.",
-    ]
-)
 _FILLER = re.compile(
     r"^(?:i am looking for|i'm looking for|i need|i want to buy|i would like|show me|find me|can you help me to find)"
-    r"(?: (?:a|an|some))? ",
+    r"(?: (?:a|an|some))? "
 )
-_WORD = re.compile(r"[^\s,;:.()\"']+(?:[.'][^\s,;:.()\"']+)*")
-_LONGEST = 24  # words of one segment: titles and descriptions are cut there
+_CAP = re.compile(r", and price lower than (\d+)\.00 dollars$")
+_PRICE = re.compile(r"\$(\d+(?:\.\d+)?)")
+_MARK = re.compile(r"[,:](?= |$)")
+_WORD = re.compile(r"[a-z0-9]+(?:['-][a-z0-9]+)*")
+_COMMON = frozenset(re.findall(r"\w+", "a an and are for in is it of or that the this to under with you"))
+_UNLISTED = frozenset(["attributes", "back to search", "reviews", "search"])  # they never bring a purchase nearer
+_RESULTS = re.compile(r"page -?\d+ \(total results: \d+\)")
+_ASIN = re.compile(r"(?=[a-z]*\d)[a-z0-9]{10}")
 
 
-def shorten(text: str) -> str:
-    """A shop page, or a request, in fewer words, for tiny models.
+def shorten_task(text: str) -> str:
+    """A request without its opening and its punctuation, the price cap in whole dollars."""
+    return _MARK.sub("", _FILLER.sub("", _CAP.sub(r" under \1", text.lower())))
 
-    Buttons go (a prompt lists them as actions), and so do quotes, marks and punctuation; long texts keep their
-    beginning.
+
+def _argument(action: str) -> str:
+    """`click[red]` -> `red`; the words of a search are left out."""
+    return "search" if action.startswith("search[") else action.removeprefix("click[").removesuffix("]")
+
+
+def _segments(observation: str) -> list[str]:
+    text = _LINE_MARKS.sub(" ", observation.lower())
+    return [segment.strip().strip("'") for segment in _SEPARATOR.split(text)]
+
+
+def _tens(price: str) -> str:
+    """The lowest of the prices in a text in dollars, rounded up to tens as price caps are; "" if there is none."""
+    found = _PRICE.search(price)
+    return str(10 * math.ceil(float(found[1]) / 10)) if found else ""
+
+
+@dataclass(frozen=True)
+class ShopCompact:
+    """The prompt for a tiny model trained from scratch: no instructions, and of a page what bears on the task.
+
+    `<task> did <argument> ; <argument> .. now <page> can <argument> ; <argument> ..`
+
+    Of titles and descriptions it shows the words that the task has, of prices the lowest, rounded up to tens of dollars
+    (caps are multiples of ten, so what is within the cap stays so). Actions are named by what stands in their brackets.
+
+    Attributes:
+      offers: how many products of a results page are shown.
     """
-    text = _FILLER.sub("", _LINE_MARKS.sub(" ", text).lower().replace(", and price lower than ", " under "))
-    segments = (segment.strip().strip("'") for line in text.split("\n") for segment in _SEPARATOR.split(line))
-    short = (" ".join(_WORD.findall(segment)[:_LONGEST]) for segment in segments if segment not in _BUTTONS)
-    return " ".join(segment for segment in short if segment)
+
+    offers: int = 5
+
+    def __call__(self, inputs: PromptInput, /) -> str:
+        """Renders all parts in one line."""
+        task = shorten_task(inputs.task)
+        asked = {word.removesuffix("s") for word in _WORD.findall(task)} - _COMMON
+        words = [task]
+        if inputs.history:
+            words += ["did", " ; ".join(_argument(event.action) for event in inputs.history)]
+        segments = _segments(inputs.observation)
+        results = any(_RESULTS.fullmatch(segment) for segment in segments)
+        words += ["now", self._offers(segments, asked) if results else self._page(segments, asked)]
+        arguments = [_argument(action) for action in inputs.admissible or ()]
+        listed = [what for what in arguments if (what == "< prev" if results else what not in _UNLISTED)]
+        if listed:
+            words += ["can", " ; ".join(listed)]
+        return _joined(*words)
+
+    def _offers(self, segments: list[str], asked: set[str]) -> str:
+        places = [place for place, segment in enumerate(segments[:-2]) if _ASIN.fullmatch(segment)]
+        return " ".join(
+            _joined(segments[place], _named(segments[place + 1], asked), _tens(segments[place + 2]), ";")
+            for place in places[: self.offers]
+        )
+
+    def _page(self, segments: list[str], asked: set[str]) -> str:
+        price = next((place for place, segment in enumerate(segments) if segment.startswith("price: ")), None)
+        if price is not None:
+            return _joined("item", _named(segments[price - 1], asked), _tens(segments[price]))
+        if "< prev" in segments:
+            return _named(" ".join(segments), asked)
+        return _joined(*(segment for segment in segments if segment not in _UNLISTED))
 
 
-def unlisted(action: str) -> bool:
-    """Actions that a tiny model can do without: they never bring a purchase nearer."""
-    return action in (
-        "click[search]",
-        "click[reviews]",
-        "click[next >]",
-        "click[back to search]",
-        "click[attributes]",
-    )
+def _joined(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
+
+
+def _named(text: str, asked: set[str]) -> str:
+    """The words of a text that the task has, each once."""
+    return " ".join(dict.fromkeys(word for word in _WORD.findall(text) if word.removesuffix("s") in asked))
 
 
 FULL = Instruct(
@@ -59,4 +107,4 @@ FULL = Instruct(
     ),
     hidden=("click[search]",),
 )
-COMPACT = Compact(shorten=shorten, hidden=unlisted)
+COMPACT = ShopCompact()

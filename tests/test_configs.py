@@ -1,0 +1,93 @@
+"""The configs of the published experiments hold the published settings (GiGPO, arXiv 2505.10978, section 5)."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from gigpo_jax.config import _value, validate
+from gigpo_jax.env_bridge import registry
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+COMMON = {
+    "rl.algorithm": "gigpo",
+    "rl.gamma": 0.95,
+    "rl.step_weight": 1.0,
+    "rl.clip_low": 0.2,
+    "rl.clip_high": 0.2,
+    "rl.dual_clip": 3.0,
+    "optim.lr": 1e-6,
+    "optim.schedule": "constant",
+    "optim.grad_clip": 1.0,
+    "optim.weight_decay": 0.01,
+    "sampling.max_reply_tokens": 512,
+    "sampling.temperature": 1.0,
+}
+PUBLISHED = {
+    "alfworld": {
+        "train.iterations": 150,
+        "train.groups": 16,
+        "train.group_size": 8,
+        "env.max_steps": 50,
+        "env.history": 2,
+        "sampling.max_prompt_tokens": 2048,
+        "optim.warmup_share": 0.0,
+        "train.minibatch": 256,
+        "rl.kl_coef": 0.01,
+        "env.invalid_penalty": 0.1,
+        "eval.temperature": 0.4,
+    },
+    "webshop": {
+        "train.iterations": 150,
+        "train.groups": 16,
+        "train.group_size": 8,
+        "env.max_steps": 15,
+        "env.history": 2,
+        "sampling.max_prompt_tokens": 4096,
+        "optim.warmup_share": 0.0,
+        "train.minibatch": 64,
+        "rl.kl_coef": 0.01,
+        "env.invalid_penalty": 0.1,
+        "eval.temperature": 0.4,
+    },
+    "search": {
+        "train.iterations": 200,
+        "train.groups": 256,
+        "train.group_size": 5,
+        "env.max_steps": 4,
+        "env.history": 4,
+        "sampling.max_prompt_tokens": 4096,
+        "optim.warmup_share": 0.1,
+        "train.minibatch": 512,
+        "rl.kl_coef": 0.001,
+        "env.invalid_penalty": 0.01,
+        "eval.temperature": 0.0,
+        "rl.anchor_match": "similar",
+        "rl.similarity": 0.9,
+    },
+}
+VARIANTS = [("alfworld", "1.5b"), ("alfworld", "7b"), ("webshop", "1.5b"), ("webshop", "7b"), ("search", "3b")]
+
+
+def _get_config(name, *variant):
+    return runpy.run_path(str(CONFIGS / f"{name}.py"))["get_config"](*variant)
+
+
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+def test_published_settings(name, variant):
+    config = _get_config(name, variant)
+    validate(config)
+    expected = COMMON | PUBLISHED[name]
+    # "warm-up 10%" of the search runs is then constant, and so is everything else.
+    assert {key: _value(config, key) for key in expected} == expected
+    assert config.env.name == name
+    known = registry.spec(name)
+    assert (known.max_steps, known.history, known.invalid_penalty) == tuple(
+        config.env[key] for key in ("max_steps", "history", "invalid_penalty")
+    )
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_an_unknown_variant_names_those_there_are(name):
+    with pytest.raises(ValueError, match=rf"configs/{name}.py:13b: no such variant; choose "):
+        _get_config(name, "13b")
