@@ -28,7 +28,8 @@ def measure(config: str, iterations: int) -> dict[str, float]:
         subprocess.run([sys.executable, "-m", "gigpo_jax.main", *flags, *quiet], check=True, timeout=3600)
         lines = (Path(folder) / "run/metrics.jsonl").read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record["step"] > 1]
-    return {name: statistics.median(record[name] for record in records) for name in records[-1] if name != "step"}
+    everywhere = set.intersection(*(set(record) for record in records)) - {"step"}
+    return {name: statistics.median(record[name] for record in records) for name in sorted(everywhere)}
 
 
 def main() -> None:
