@@ -16,7 +16,9 @@ _VAGUE = 3  # words of a careless search
 class Demonstrator:
     """Plays one episode. See `make_demonstrator`."""
 
-    def __init__(self, seed: int, *, max_steps: int, random_share: float, vague_share: float, forget_share: float):
+    def __init__(
+        self, seed: int, *, max_steps: int, random_share: float, vague_share: float, forget_share: float, brief: bool
+    ):
         shares = {"random_share": random_share, "vague_share": vague_share, "forget_share": forget_share}
         for key, share in shares.items():
             if not 0.0 <= share <= 1.0:
@@ -24,6 +26,7 @@ class Demonstrator:
         self._expert = ShopExpert(seed, max_steps=max_steps)
         self._rng = random.Random(f"webshop demonstrator {seed}")
         self._random, self._vague, self._forget = random_share, vague_share, forget_share
+        self._brief = brief
         self._forgotten: dict[str, bool] = {}
 
     def act(self, observation: Observation) -> str:
@@ -40,9 +43,11 @@ class Demonstrator:
         return best
 
     def _search(self, best: str) -> str:
-        if self._rng.random() >= self._vague:
-            return best
         words = best[len("search[") : -1].split(" ")
+        if self._brief:
+            words = list(dict.fromkeys(words))
+        if self._rng.random() >= self._vague:
+            return f"search[{' '.join(words)}]"
         first = self._rng.randrange(max(1, len(words) - _VAGUE + 1))
         return f"search[{' '.join(words[first : first + _VAGUE])}]"
 
@@ -62,6 +67,7 @@ def make_demonstrator(
     random_share: float = 0.0,
     vague_share: float = 0.0,
     forget_share: float = 0.0,
+    brief: bool = False,
 ) -> Demonstrator:
     """A demonstrator for one episode; with no shares given it is the expert itself.
 
@@ -71,10 +77,16 @@ def make_demonstrator(
       random_share: probability at each step of any click that the page allows instead of the expert's.
       vague_share: probability for each search that it has three words of the expert's alone.
       forget_share: probability for each option that it is never chosen in this episode.
+      brief: searches name every word once (short replies, for tiny models).
 
     Raises:
       InputError: a number is no probability.
     """
     return Demonstrator(
-        seed, max_steps=max_steps, random_share=random_share, vague_share=vague_share, forget_share=forget_share
+        seed,
+        max_steps=max_steps,
+        random_share=random_share,
+        vague_share=vague_share,
+        forget_share=forget_share,
+        brief=brief,
     )

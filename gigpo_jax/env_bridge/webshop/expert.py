@@ -50,6 +50,7 @@ class _Offer:
       text: all that was read of it.
       values: option values that can be clicked.
       chosen: values the task asks for, in page order.
+      clashes: of these, how many cannot be had together with the others.
       missing: words of the task that nothing read so far explains.
     """
 
@@ -61,6 +62,7 @@ class _Offer:
     text: str = ""
     values: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
+    clashes: int = 0
     missing: frozenset[str] = frozenset()
     opened: bool = False
 
@@ -139,9 +141,12 @@ class ShopExpert:
         self._attributes = [part for part in listed_before if part and not _words(part) & _FILLER]
 
     def _query(self) -> str:
-        """The task's words without those that say nothing of the product."""
+        """The task's words without those that say nothing of the product.
+
+        Options come twice: among many products of a kind, those that have them all are rare, and count.
+        """
         words = [word for word in _WORD.findall(self._request.lower()) if word not in _FILLER]
-        return " ".join([*words, *_TERM.findall(" ".join(self._phrases))])
+        return " ".join([*words, *2 * _TERM.findall(" ".join(self._phrases))])
 
     def _on_results(self, text: str, clickable: list[str]) -> str:
         self._clicked = []  # leaving an item clears its options
@@ -175,7 +180,7 @@ class ShopExpert:
         return self._unmet(offer), len(offer.missing) + 2 * (offer.low > self._cap), offer.high > self._cap
 
     def _unmet(self, offer: _Offer) -> int:
-        return sum(phrase not in offer.values for phrase in self._phrases)
+        return offer.clashes + sum(phrase not in offer.values for phrase in self._phrases)
 
     def _enter(self, offer: _Offer) -> str:
         self._open, self._clicked, offer.opened = offer, [], True
@@ -194,7 +199,7 @@ class ShopExpert:
             return "click[< prev]"
         if not offer.values:
             offer.values = tuple(what for what in clickable if what not in _FIXED)
-            offer.chosen = self._choose(_segments(text), offer.values)
+            self._choose(offer, _segments(text))
         self._judge(offer)
         remaining = [value for value in offer.chosen if value not in self._clicked]
         if self._final is not offer:
@@ -233,20 +238,24 @@ class ShopExpert:
         unsaid = {attribute for attribute in self._attributes if attribute not in text}
         offer.missing = frozenset(self._words - covered) | unsaid
 
-    def _choose(self, segments: list[str], values: tuple[str, ...]) -> tuple[str, ...]:
-        """The values to click: one for each option that the task speaks of."""
+    def _choose(self, offer: _Offer, segments: list[str]) -> None:
+        """Finds the values to click: one for each option that the task speaks of."""
         groups: list[list[str]] = []
         inside = False
         for segment in segments:  # an option's name stands before its values
-            if segment in values:
+            if segment in offer.values:
                 if not inside:
                     groups.append([])
                 groups[-1].append(segment)
-            inside = segment in values
-        exact = [value for value in self._phrases if value in values]
+            inside = segment in offer.values
+        exact = [value for value in self._phrases if value in offer.values]
         body = f" {self._body.strip('.').lower()} "
         for group in groups:
             if not set(group) & set(exact):
                 named = [value for value in group if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", body)]
                 exact += [max(named, key=len)] if named else []
-        return tuple(dict.fromkeys(exact))
+        offer.chosen = tuple(dict.fromkeys(exact))
+        owner: dict[str, int | str] = {
+            value: number for number, group in enumerate(groups) for value in group
+        }  # the last that has it
+        offer.clashes = len(offer.chosen) - len({owner.get(value, value) for value in offer.chosen})
