@@ -25,19 +25,22 @@ This page is written by `python docs/make_configuration.py`.
 
 def table() -> str:
     """The rows of all keys, in the order of the source."""
-    rows, prefix = [], {"c": ""}
-    source = inspect.getsource(config_module.default_config)
+    sections = {"": config_module.default_config}
+    sections |= {f"{name}.": section for name, section in config_module.SECTIONS.items()}
+    return "".join(rows(prefix, inspect.getsource(section)) for prefix, section in sections.items())
+
+
+def rows(prefix: str, source: str) -> str:
+    """The rows of one section, from the source of the function that makes it."""
+    found = []
     source = re.sub(r"ConfigDict\(  # (.*)\n(?:.*\n)*?    \)", r"ConfigDict()  # \1", source)
     for line in source.splitlines():
-        if opened := re.match(r"    c\.(\w+) = (\w+) = ConfigDict\(\)", line):
-            prefix[opened[2]] = opened[1] + "."
-        elif found := re.match(r"    (\w+)\.(\w+) = (.*?)  # (.*)", line):
-            name, key, default, meaning = found.groups()
+        if match := re.match(r"    \w+\.(\w+) = (.*?)(?:  # (.*))?$", line):
+            key, default, meaning = match.groups()
             default = "see the file" if default == "ConfigDict()" else f"`{default}`"
-            rows.append(f"| `{prefix[name]}{key}` | {default} | {meaning.replace('|', ', ')} |")
-        elif found := re.match(r"    (\w+)\.(\w+) = (.*)", line):
-            rows.append(f"| `{prefix[found[1]]}{found[2]}` | `{found[3]}` | |")
-    return "\n".join(rows) + "\n"
+            meaning = f" {meaning.replace('|', ', ')} " if meaning else " "
+            found.append(f"| `{prefix}{key}` | {default} |{meaning}|\n")
+    return "".join(found)
 
 
 if __name__ == "__main__":

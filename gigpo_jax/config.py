@@ -12,10 +12,14 @@ def default_config() -> ConfigDict:
     """All keys, with the defaults of the published ALFWorld runs (GiGPO paper); locked, so a misspelt key fails."""
     c = ConfigDict()
     c.seed = 0  # everything random derives from it: task order, sampling keys, initial weights
-
     c.distributed = False  # several hosts run this program together (jax.distributed)
+    for name, section in SECTIONS.items():
+        c[name] = section()
+    return c.lock()
 
-    c.env = env = ConfigDict()
+
+def _env() -> ConfigDict:
+    env = ConfigDict()
     env.name = "alfworld"  # a name in gigpo_jax.env_bridge.registry
     env.options = ConfigDict()  # passed to the environment's builder as they are
     env.generate = ConfigDict()  # games to make once, in the user's cache folder, in place of options.data; {} = none
@@ -30,8 +34,11 @@ def default_config() -> ConfigDict:
     env.start_timeout_s = 120.0  # for a worker to come up, and for a reset
     env.step_timeout_s = 60.0  # for one step; past it the worker is replaced and its episodes aborted
     env.max_aborted_share = 0.5  # of an iteration's episodes; with more aborted the run stops
+    return env
 
-    c.model = model = ConfigDict()
+
+def _model() -> ConfigDict:
+    model = ConfigDict()
     model.path = ""  # a Hugging Face folder (config.json, *.safetensors, tokenizer); "" = random weights of model.shape
     model.shape = ConfigDict(  # used without a path: a Qwen2.5 architecture with a word-level tokenizer
         {
@@ -47,29 +54,41 @@ def default_config() -> ConfigDict:
     model.compute_dtype = "bfloat16"  # of activations
     model.unroll = 1  # layers in one pass of the scan over layers; more compile longer and may run faster
     model.remat = "full"  # what the backward pass computes again: none, dots or full
+    return model
 
-    c.mesh = mesh = ConfigDict()
+
+def _mesh() -> ConfigDict:
+    mesh = ConfigDict()
     mesh.data = -1  # devices along each axis; -1 = all that are left
     mesh.fsdp = 1
     mesh.tensor = 1
+    return mesh
 
-    c.engine = engine = ConfigDict()
+
+def _engine() -> ConfigDict:
+    engine = ConfigDict()
     engine.name = "jax"  # the in-process engine
     engine.slots = 128  # sequences that are decoded together
     engine.dtype = "bfloat16"  # of the engine's activations and its KV cache
     engine.prefill_buckets = ()  # prompt lengths to compile for; () = powers of two up to sampling.max_prompt_tokens
     engine.prefill_rows = (16,)  # prompts read at once; with several sizes a run is repeatable only to rounding
     engine.decode_steps = 16  # tokens between two looks at the host
+    return engine
 
-    c.sampling = sampling = ConfigDict()
+
+def _sampling() -> ConfigDict:
+    sampling = ConfigDict()
     sampling.temperature = 1.0
     sampling.top_p = 1.0
     sampling.top_k = -1  # -1 = off
     sampling.max_prompt_tokens = 2048
     sampling.max_reply_tokens = 512
     sampling.stop = ("</action>",)  # a reply ends with the first of these
+    return sampling
 
-    c.rl = rl = ConfigDict()
+
+def _rl() -> ConfigDict:
+    rl = ConfigDict()
     rl.algorithm = "gigpo"  # a name in gigpo_jax.rl.algorithms
     rl.preset = "verl_agent"  # how the statistics run: paper or verl_agent (docs/algorithm.md)
     rl.gamma = 0.95
@@ -83,8 +102,11 @@ def default_config() -> ConfigDict:
     rl.behaviour = "engine"  # whose log-probabilities the ratio is against: the engine's, or recomputed by the learner
     rl.anchor_match = "exact"  # or similar (rl.similarity)
     rl.similarity = 0.9
+    return rl
 
-    c.optim = optim = ConfigDict()
+
+def _optim() -> ConfigDict:
+    optim = ConfigDict()
     optim.lr = 1e-6
     optim.schedule = "constant"  # constant, linear or cosine, after the warm-up
     optim.warmup_share = 0.0  # of all optimizer steps
@@ -92,42 +114,71 @@ def default_config() -> ConfigDict:
     optim.b2 = 0.999
     optim.weight_decay = 0.01
     optim.grad_clip = 1.0  # global norm
+    return optim
 
-    c.batch = batch = ConfigDict()
+
+def _batch() -> ConfigDict:
+    batch = ConfigDict()
     batch.row_length = 4096  # tokens of a packed row; a prompt and its reply must fit
     batch.rows = 4  # rows of a microbatch, over all devices
     batch.logprob_chunk = 1024  # tokens whose logits exist at a time
+    return batch
 
-    c.train = train = ConfigDict()
+
+def _train() -> ConfigDict:
+    train = ConfigDict()
     train.iterations = 150
     train.groups = 16  # tasks an iteration
     train.group_size = 8  # episodes of each task
     train.minibatch = 256  # steps of an optimizer update
     train.epochs = 1  # passes over an iteration's steps
     train.save_rollouts = 10  # every so many iterations the trajectories are written; 0 = never
+    return train
 
-    c.sft = sft = ConfigDict()
+
+def _sft() -> ConfigDict:
+    sft = ConfigDict()
     sft.episodes = 4000  # demonstrations
     sft.epochs = 1
     sft.minibatch = 256  # steps of an optimizer update
     sft.checkpoint_every = 200  # updates
     sft.learn_prompts = False  # predict the prompts too: teaches a model from scratch to read them
     sft.demonstrator = ConfigDict()  # how the expert is made worse on purpose; {} = as it is
+    return sft
 
-    c.eval = evaluate = ConfigDict()
+
+def _eval() -> ConfigDict:
+    evaluate = ConfigDict()
     evaluate.every = 5  # iterations; 0 = before and after only
     evaluate.panel = ""  # a frozen panel: its JSON file
     evaluate.tasks = 0  # the first so many of the panel's tasks; 0 = all
     evaluate.temperature = 0.4
     evaluate.greedy = False  # evaluate greedily too
     evaluate.greedy_every = 0  # as eval.every, for the greedy pass during training; 0 = before and after only
+    return evaluate
 
-    c.checkpoint = checkpoint = ConfigDict()
+
+def _checkpoint() -> ConfigDict:
+    checkpoint = ConfigDict()
     checkpoint.every = 10  # iterations
     checkpoint.keep = 2
-    return c.lock()
+    return checkpoint
 
 
+SECTIONS = {
+    "env": _env,
+    "model": _model,
+    "mesh": _mesh,
+    "engine": _engine,
+    "sampling": _sampling,
+    "rl": _rl,
+    "optim": _optim,
+    "batch": _batch,
+    "train": _train,
+    "sft": _sft,
+    "eval": _eval,
+    "checkpoint": _checkpoint,
+}
 # fmt: off
 POSITIVE = (
     "env.max_steps", "model.unroll", "env.workers", "env.start_timeout_s", "env.step_timeout_s", "engine.slots",
