@@ -41,7 +41,7 @@ class Learner:
         self._config, self._mesh = config, mesh
         self._advantages, loss = objective(config)
         self._rows = partition.local_rows(mesh, config.batch.rows)
-        forward = forward_function(config, policy.config)
+        forward = forward_function(config, policy.config, mesh)
         self.optimizer = make_optimizer(config, most_updates(config))
         where = shardings(policy.config, mesh)
         self.state_shardings = update.shard_state(self.optimizer, policy.params, where, partition.replicated(mesh))

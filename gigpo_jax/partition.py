@@ -146,6 +146,15 @@ def row_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
     return lambda x: jax.lax.with_sharding_constraint(x, sharding)
 
 
+def gathered(sharding: NamedSharding) -> NamedSharding:
+    """A parameter's sharding without the axes that rows are spread over: how it is used, as opposed to how it is kept.
+
+    XLA finds this by itself for matrix products, but not for the embedding lookup, where it would replicate the whole
+    result and its gradient.
+    """
+    return NamedSharding(sharding.mesh, P(*(None if axis in ROWS else axis for axis in sharding.spec)))
+
+
 def global_batch(mesh: Mesh, batch: Any) -> Any:
     """Puts host minibatches together into global arrays, rows spread over `data` and `fsdp`.
 

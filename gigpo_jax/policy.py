@@ -75,17 +75,25 @@ def shardings(shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh) -> Any:
     return where
 
 
-def forward_function(config: ConfigDict, shape: qwen2.Qwen2Config) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """(params, tokens [B, T], positions, segment_ids) -> (hidden states [B, T, D], output embedding [V, D])."""
+def forward_function(
+    config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh
+) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    """(params, tokens [B, T], positions, segment_ids) -> (hidden states [B, T, D], output embedding [V, D]).
+
+    Rows stay spread over the mesh in every layer; parameters are as in `shardings`.
+    """
     model, sampling = config.model, config.sampling
+    embedding = partition.gathered(shardings(shape, mesh)["embed"])
     how = {
         "dtype": jnp.dtype(model.compute_dtype),
         "remat": model.remat,
         "unroll": model.unroll,
         "max_segment": sampling.max_prompt_tokens + sampling.max_reply_tokens,
+        "constrain": partition.row_constraint(mesh),
     }
 
     def forward(params: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array) -> tuple:
+        params = params | {"embed": jax.lax.with_sharding_constraint(params["embed"], embedding)}
         hidden = qwen2.hidden_states(shape, params, tokens, positions, segment_ids, **how)
         return hidden, qwen2.output_embedding(shape, params)
 

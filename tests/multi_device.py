@@ -12,7 +12,9 @@ from jax.sharding import Mesh
 from gigpo_jax import partition
 from gigpo_jax.batching import Sample, make_minibatches
 from gigpo_jax.checkpoint import Checkpointer, newest_params
+from gigpo_jax.config import default_config
 from gigpo_jax.models import qwen2
+from gigpo_jax.policy import forward_function
 from gigpo_jax.rl.update import TrainState, init_state, make_optimizer, make_update, shard_state
 
 CONFIG = qwen2.Qwen2Config(96, 16, 32, 2, 4, 2, 8)
@@ -46,12 +48,9 @@ def shardings(mesh: Mesh) -> TrainState:
 
 def train(mesh: Mesh, samples: list[Sample], rows: int = 8) -> tuple[dict[str, np.ndarray], TrainState]:
     """Two updates with all steps of all hosts; returns parameters and last metrics by name, and the state."""
-    constrain, places = partition.row_constraint(mesh), shardings(mesh)
-
-    def forward(params, tokens, positions, segment_ids):
-        hidden = qwen2.hidden_states(CONFIG, params, tokens, positions, segment_ids, remat="full", constrain=constrain)
-        return hidden, qwen2.output_embedding(CONFIG, params)
-
+    config = default_config()
+    config.model.compute_dtype = "float32"
+    forward, places = forward_function(config, CONFIG, mesh), shardings(mesh)
     params = jax.device_put(start_params(), places.params)
     state = jax.jit(lambda p: init_state(p, OPTIMIZER), out_shardings=places)(params)
     update = make_update(
