@@ -17,6 +17,7 @@ from flax import nnx
 
 from gigpo_jax.models.attention import attention, cached_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
+from gigpo_jax.models.rotary import Rotary, rotary, rotate
 
 Params = dict[str, Any]
 Constrain = Callable[[jax.Array], jax.Array]
@@ -124,12 +125,12 @@ class Layer(nnx.Module):
         self.up = linear(width, inner, bias=False)
         self.down = linear(inner, width, bias=False)
 
-    def __call__(self, x: jax.Array, rotary: tuple[jax.Array, jax.Array], attend: Callable) -> tuple[jax.Array, Any]:
+    def __call__(self, x: jax.Array, angles: Rotary, attend: Callable) -> tuple[jax.Array, Any]:
         """Runs the layer.
 
         Args:
           x: [..., D] residual stream in the compute dtype.
-          rotary: cosines and sines, each [..., 1, K/2] f32.
+          angles: their cosines and sines, each [..., 1, K/2] f32.
           attend: (query [..., H, K], key [..., G, K], value [..., G, K]) -> (mixed values [..., H, K], anything).
 
         Returns:
@@ -139,7 +140,7 @@ class Layer(nnx.Module):
         query, key, value = (
             z.reshape(*z.shape[:-1], -1, self.head_dim) for z in (self.query(y), self.key(y), self.value(y))
         )
-        mixed, extra = attend(_rotate(query, rotary), _rotate(key, rotary), value)
+        mixed, extra = attend(rotate(query, angles), rotate(key, angles), value)
         x = x + self.out(mixed.reshape(*x.shape[:-1], -1))
         y = self.mlp_norm(x)
         return x + self.down(jax.nn.silu(self.gate(y)) * self.up(y)), extra
@@ -315,7 +316,7 @@ def decode(
     """
     dtype = params["embed"].dtype if dtype is None else jnp.dtype(dtype)
     graph = _layer_graph(config)
-    rotary = _rotary(config, positions)
+    angles = rotary(positions, config.head_dim, config.rope_theta)
 
     # The cache is the loop's carry and takes S new places a layer; as scan inputs and outputs it would be copied whole.
     def body(index: jax.Array, carry: tuple[jax.Array, KVCache]) -> tuple[jax.Array, KVCache]:
@@ -326,7 +327,7 @@ def decode(
             return cached_attention(query, new.key[index], new.value[index], positions), new
 
         layer = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], params["layers"]))
-        return layer(x, rotary, attend)
+        return layer(x, angles, attend)
 
     x = params["embed"][tokens].astype(dtype)
     x, cache = jax.lax.fori_loop(0, config.num_layers, body, (x, cache))
@@ -355,13 +356,13 @@ def _forward(
     positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
     segment_ids = jnp.ones(tokens.shape, jnp.int32) if segment_ids is None else segment_ids
     graph = _layer_graph(config)
-    rotary = _rotary(config, positions)
+    angles = rotary(positions, config.head_dim, config.rope_theta)
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
         return attention(query, key, value, segment_ids, max_segment=max_segment), (key, value) if keep else None
 
     def body(x: jax.Array, layer: Params) -> tuple[jax.Array, Any]:
-        x, kept = nnx.merge(graph, layer)(x, rotary, attend)
+        x, kept = nnx.merge(graph, layer)(x, angles, attend)
         return constrain(x), kept
 
     if remat != "none":
@@ -379,20 +380,6 @@ def _final_norm(config: Qwen2Config, params: Params, x: jax.Array) -> jax.Array:
 def _unembed(config: Qwen2Config, params: Params, hidden: jax.Array) -> jax.Array:
     matrix = output_embedding(config, params).astype(hidden.dtype)
     return jnp.einsum("...d,vd->...v", hidden, matrix, preferred_element_type=jnp.float32)
-
-
-def _rotary(config: Qwen2Config, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns cosines and sines of positions [...], each [..., 1, K/2] f32 (RoFormer, arXiv 2104.09864, eq. 34)."""
-    half = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
-    angles = positions[..., None, None].astype(jnp.float32) * config.rope_theta**-half
-    return jnp.cos(angles), jnp.sin(angles)
-
-
-def _rotate(x: jax.Array, rotary: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Turns x [..., heads, K]: entry i pairs with entry i + K/2, as Qwen2 stores its heads."""
-    cos, sin = rotary
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
 def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.attention import MASKED
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
+from gigpo_jax.models.rotary import rotary, rotate
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("key", "value"), meta_fields=())
@@ -87,7 +88,7 @@ def decode(
       The logits [S, V] f32 of the token after, and the cache with the new token in it.
     """
     slots = jnp.arange(tokens.shape[0])
-    rotary = qwen2._rotary(config, positions)
+    angles = rotary(positions, config.head_dim, config.rope_theta)
     keys, values = list(cache.key), list(cache.value)
     x = params["embed"][tokens]
     for index, layer in enumerate(layers):
@@ -95,7 +96,7 @@ def decode(
         query, key, value = (
             _linear(layer[name], y).reshape(*x.shape[:1], -1, config.head_dim) for name in ("query", "key", "value")
         )
-        query, key = qwen2._rotate(query, rotary), qwen2._rotate(key, rotary)
+        query, key = rotate(query, angles), rotate(key, angles)
         keys[index] = keys[index].at[slots, :, positions].set(key.astype(keys[index].dtype), mode="drop")
         values[index] = values[index].at[slots, :, positions].set(value.astype(values[index].dtype), mode="drop")
         mixed = _attention(query, keys[index], values[index], positions)

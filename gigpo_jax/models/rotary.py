@@ -1,0 +1,26 @@
+"""Rotary position embeddings (RoFormer, arXiv 2104.09864, equation 34), in float32."""
+
+import jax
+import jax.numpy as jnp
+
+Rotary = tuple[jax.Array, jax.Array]
+
+
+def rotary(positions: jax.Array, head_dim: int, theta: float) -> Rotary:
+    """Returns cosines and sines of the angles at positions [...], each [..., 1, K/2] f32.
+
+    Args:
+      positions: [...] i32, from 0.
+      head_dim: K, even.
+      theta: base of the frequencies.
+    """
+    half = jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim
+    angles = positions[..., None, None].astype(jnp.float32) * theta**-half
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(x: jax.Array, by: Rotary) -> jax.Array:
+    """Turns x [..., heads, K]: entry i pairs with entry i + K/2, as Qwen2 stores its heads."""
+    cos, sin = by
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
