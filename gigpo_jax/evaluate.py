@@ -23,6 +23,7 @@ from gigpo_jax.player import Player
 from gigpo_jax.policy import load_policy
 from gigpo_jax.tasks import host_share
 from gigpo_jax.trajectory import Trajectory
+from gigpo_jax.workdir import check_writable
 
 Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 
@@ -190,6 +191,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       workdir: of the training run.
       out: the JSON file; default WORKDIR/eval_<panel>.json.
     """
+    check_writable(Path(out).parent if out else workdir, "--out" if out else "--workdir")
     options = env_options(config)
     panel, tasks = panel_tasks(config, options)
     policy = load_policy(config, partition.make_mesh(**config.mesh))
@@ -207,7 +209,6 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     report.say(f"panel {panel.name}, {len(tasks)} tasks, sha256 {panel.sha256[:16]}")
     report.say(table(named))
     path = Path(out) if out else workdir / f"eval_{panel.name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     record = {"panel": panel.name, "sha256": panel.sha256, "iteration": version, "results": named}
     write_json(path, record)
     report.say(f"written: {path}")

@@ -6,8 +6,9 @@ from ml_collections import ConfigDict
 
 from gigpo_jax import partition, report
 from gigpo_jax.checkpoint import newest_params
-from gigpo_jax.models.weights import save_hf
+from gigpo_jax.models.weights import check_target, save_hf
 from gigpo_jax.policy import load_policy
+from gigpo_jax.workdir import check_writable
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
@@ -18,10 +19,12 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       workdir: of the training run.
       out: the folder; default WORKDIR/export.
     """
+    target = Path(out) if out else workdir / "export"
+    check_target(target)
+    check_writable(target.parent, "--out" if out else "--workdir")
     mesh = partition.make_mesh(**config.mesh)
     policy = load_policy(config, mesh)
     params, version = newest_params(workdir / "checkpoints", policy.params)
-    target = Path(out) if out else workdir / "export"
     save_hf(target, policy.config, params, tokenizer=policy.tokenizer)
     report.say(f"{f'checkpoint {version}' if version else config.model.path} is in {target}")
     return 0

@@ -1,6 +1,6 @@
 """Supervised warm start: imitation of an environment's expert, with the learner's own packing and optimizer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -15,14 +15,15 @@ from gigpo_jax.checkpoint import Checkpointer
 from gigpo_jax.demonstrations import Demonstration, demonstrate, episode_seed, shuffled_tasks
 from gigpo_jax.env_bridge import registry
 from gigpo_jax.environment import env_options
+from gigpo_jax.errors import InputError
 from gigpo_jax.interrupts import Interrupts
 from gigpo_jax.learner import NotFinite, make_optimizer
 from gigpo_jax.metrics import MetricsWriter, Timers
 from gigpo_jax.models.tokenizer import Tokenizer
-from gigpo_jax.models.weights import save_hf
+from gigpo_jax.models.weights import check_target, save_hf
 from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, shardings
 from gigpo_jax.rl import update
-from gigpo_jax.workdir import host_folder, open_workdir
+from gigpo_jax.workdir import check_writable, claim_workdir, host_folder, open_workdir
 
 HOLD_OUT = 64  # demonstrations that are never trained on
 
@@ -30,17 +31,26 @@ HOLD_OUT = 64  # demonstrations that are never trained on
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
     """Trains on demonstrations and writes a Hugging Face folder to `out` (default: WORKDIR/model)."""
     open_workdir(workdir, config)
+    target = Path(out) if out else workdir / "model"
+    check_target(target)
+    check_writable(target.parent, "--out")
     mesh = partition.make_mesh(**config.mesh)
+    partition.local_rows(mesh, config.batch.rows)
     policy = load_policy(config, mesh) if config.model.path else None
     shown = demonstrations(config, policy.tokenizer if policy else None)
     won = np.mean([demonstration.won for demonstration in shown])
     report.say(f"{len(shown)} demonstrations, {100 * won:.1f}% of them successful")
     policy = policy or fresh_policy(config, mesh, words(shown))
-    target = Path(out) if out else workdir / "model"
-    imitation = Imitation(config, policy, mesh, encode(shown, policy.tokenizer, config), workdir)
+    episodes = encode(shown, policy.tokenizer, config)
+    if not any(episodes):
+        raise InputError(
+            f"config.sampling.max_reply_tokens={config.sampling.max_reply_tokens}: every demonstrated reply is longer, "
+            "so there is nothing to learn from; make it larger"
+        )
+    imitation = Imitation(config, policy, mesh, episodes, workdir)
+    claim_workdir(workdir, config)
     status = imitation.run()
     if status:
-        report.say(f"stopped after update {imitation.done}; the same command goes on from there")
         return status
     save_hf(target, policy.config, imitation.state.params, tokenizer=policy.tokenizer)
     report.say(f"the model is in {target}")
@@ -124,7 +134,7 @@ class Imitation:
         self._test = [sample for episode in episodes[len(episodes) - held :] for sample in episode]
         optimizer = make_optimizer(config, self.total)
         where = update.shard_state(optimizer, policy.params, shardings(policy.config, mesh), partition.replicated(mesh))
-        forward, chunk = forward_function(config, policy.config), config.batch.logprob_chunk
+        forward, chunk = forward_function(config, policy.config, mesh), config.batch.logprob_chunk
         self._step = update.make_sft_update(forward, optimizer, chunk=chunk, state_shardings=where)
         self._score = update.make_score(forward, chunk=chunk)
         self.state = jax.jit(lambda params: update.init_state(params, optimizer), out_shardings=where)(policy.params)
@@ -139,21 +149,34 @@ class Imitation:
         self._timers = Timers()
 
     def run(self) -> int:
-        """All updates that are left; returns the exit status (143 or 130 after a signal, with a checkpoint)."""
+        """All updates that are left.
+
+        Returns:
+          The exit status: 0 done, 1 stopped because losses were not finite, 143 or 130 after SIGTERM or Ctrl-C; in each
+          case a checkpoint is there.
+        """
         with Interrupts() as interrupts, tqdm(total=self.total, initial=self.done, desc="imitation") as bar:
-            for epoch in range(self._config.sft.epochs):
-                for number, batch in enumerate(self._minibatches(epoch), self.total // self._config.sft.epochs * epoch):
-                    if number < self.done:
-                        continue
+            status = 0
+            try:
+                for batch in self._left():
                     self._update(batch, bar)
                     if interrupts.status:
+                        report.say(f"stopped after update {self.done}; the same command goes on from there")
+                        status = interrupts.status
                         break
-                if interrupts.status:
-                    break
+            except NotFinite as error:
+                report.say(f"stopped in update {self.done + 1}: {error}")
+                status = 1
             self._save()
         self._checkpoints.close()
         self._writer.close()
-        return interrupts.status
+        return status
+
+    def _left(self) -> Iterator[StepBatch]:
+        """The minibatches of all updates that are left, an epoch at a time."""
+        per_epoch = self.total // self._config.sft.epochs
+        for epoch in range(self.done // per_epoch, self._config.sft.epochs):
+            yield from self._minibatches(epoch)[max(self.done - per_epoch * epoch, 0) :]
 
     def _minibatches(self, epoch: int) -> list[StepBatch]:
         config = self._config

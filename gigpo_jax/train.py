@@ -21,7 +21,7 @@ from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout_stats import rollout_metrics
 from gigpo_jax.tasks import draw_tasks, host_share
 from gigpo_jax.trajectory import Trajectory, write_trajectories
-from gigpo_jax.workdir import host_folder, open_workdir
+from gigpo_jax.workdir import claim_workdir, host_folder, open_workdir
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
@@ -64,13 +64,15 @@ class Trainer:
     """Everything a training run holds.
 
     Attributes:
-      done: iterations finished; what a checkpoint records.
+      done: iterations whose updates are made; what a checkpoint records.
+      pending: metrics of iteration `done` that wait for its evaluation; None once they are written.
     """
 
     def __init__(self, config: ConfigDict, workdir: Path) -> None:
         """Checks everything that is cheap to check; then loads, restores the last checkpoint, and starts processes."""
         self.config, self.workdir = config, workdir
         self.mesh = partition.make_mesh(**config.mesh)
+        partition.local_rows(self.mesh, config.batch.rows)
         objective(config)
         options = env_options(config)
         self.tasks = list_tasks(config, options)
@@ -81,14 +83,16 @@ class Trainer:
         self.checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
         restored = self.checkpoints.restore(self.learner.state, self.learner.state_shardings)
         position, self.done = 0, 0
+        self.pending: dict[str, float] | None = None
         if restored is not None:
             self.learner.state, record = restored
-            self.done, position = record["iteration"], record["metrics_position"]
+            self.done, position, self.pending = record["iteration"], record["metrics_position"], record.get("pending")
             report.say(f"continuing after iteration {self.done}")
         self.timers = Timers()
-        self.writer = MetricsWriter(host_folder(workdir), position=position, purge_step=self.done + 1)
         self.player = Player(config, policy, self.learner.state.params, options=options, version=self.done)
         self.evaluator = Evaluator(config, self.player, panel) if panel else None
+        self.writer = MetricsWriter(host_folder(workdir), position=position, purge_step=self.done + 1)
+        claim_workdir(workdir, config)
 
     def __enter__(self) -> "Trainer":
         return self
@@ -104,16 +108,25 @@ class Trainer:
             report.start(self.config, self.workdir, len(self.tasks))
             self.writer.text(0, "config", str(self.config))
             self.record(await self.evaluate(last=True))
+        await self.finish_iteration()
         while self.done < self.config.train.iterations:
             with self.timers.time("iteration"):
                 trajectories = await self.roll_out()
-                metrics = self.learn(trajectories)
+                self.pending = self.learn(trajectories)
             self.done += 1
-            metrics |= await self.evaluate(last=self.done == self.config.train.iterations)
-            self.record(metrics)
-            if self.done % self.config.checkpoint.every == 0:
-                self.save()
+            await self.finish_iteration()
         report.finish(self.workdir)
+
+    async def finish_iteration(self) -> None:
+        """Evaluates, writes metrics and saves, as far as due and not yet done."""
+        if self.pending is None:
+            return
+        # Stopped here, the checkpoint holds what is pending, and the next run comes here first.
+        evaluation = await self.evaluate(last=self.done == self.config.train.iterations)
+        self.record(self.pending | evaluation)
+        self.pending = None
+        if self.done % self.config.checkpoint.every == 0:
+            self.save()
 
     async def roll_out(self) -> list[Trajectory]:
         """This iteration's episodes, `train.group_size` of each drawn task."""
@@ -150,7 +163,7 @@ class Trainer:
             )
             self.writer.text(self.done + 1, "rollout/sample", report.sample(trajectories))
         self.writer.histogram(self.done + 1, "credit/anchor_group_size", report.anchor_group_sizes(credit))
-        return metrics | learnt
+        return {name: float(value) for name, value in (metrics | learnt).items()}
 
     async def evaluate(self, *, last: bool) -> dict[str, float]:
         """Results on the panel when they are due."""
@@ -171,5 +184,5 @@ class Trainer:
 
     def save(self) -> None:
         """Writes a checkpoint, unless there is one of this iteration."""
-        record = {"iteration": self.done, "metrics_position": self.writer.position}
+        record = {"iteration": self.done, "metrics_position": self.writer.position, "pending": self.pending}
         self.checkpoints.save(self.done, self.learner.state, record)

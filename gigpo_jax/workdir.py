@@ -16,26 +16,19 @@ FREE = ("env.workers", "env.start_timeout_s", "env.step_timeout_s", "checkpoint.
 
 
 def open_workdir(workdir: Path, config: ConfigDict) -> None:
-    """Makes the folder of a run, or checks that it belongs to this config.
+    """Makes the folder of a run, or checks that it belongs to this config; `claim_workdir` makes it this config's.
 
     Args:
       workdir: created if needed, with checkpoints/ and rollouts/.
-      config: written to config.json the first time.
+      config: compared with the config.json that is there.
 
     Raises:
       InputError: it cannot be written, or another config was trained here.
     """
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        probe = workdir / f".probe.{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror}); choose another folder") from error
+    check_writable(workdir, "--workdir")
     path = workdir / "config.json"
-    ours = flat(config.to_dict())
     if path.exists():
-        theirs = flat(json.loads(path.read_text(encoding="utf-8")))
+        ours, theirs = flat(config.to_dict()), flat(json.loads(path.read_text(encoding="utf-8")))
         differing = [
             f"{key}={ours.get(key)!r} (there: {theirs.get(key)!r})"
             for key in sorted(ours.keys() | theirs.keys())
@@ -46,10 +39,34 @@ def open_workdir(workdir: Path, config: ConfigDict) -> None:
                 f"--workdir={workdir}: holds a run of another config; choose another folder or use the same values: "
                 + "; ".join(differing)
             )
-    else:
-        write_json(path, config.to_dict())
     for name in ("checkpoints", "rollouts"):
         (workdir / name).mkdir(exist_ok=True)
+
+
+def claim_workdir(workdir: Path, config: ConfigDict) -> None:
+    """Writes config.json once a run has all it needs: a start that failed leaves the folder to the next config."""
+    path = workdir / "config.json"
+    if jax.process_index() == 0 and not path.exists():
+        write_json(path, config.to_dict())
+
+
+def check_writable(folder: Path, flag: str) -> None:
+    """Makes a folder, if needed, and a file in it for a moment.
+
+    Args:
+      folder: where something will be written later.
+      flag: the command-line flag that named it.
+
+    Raises:
+      InputError: that cannot be done.
+    """
+    probe = folder / f".probe.{jax.process_index()}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"{flag}={folder}: cannot be written ({error.strerror}); choose another folder") from error
 
 
 def host_folder(workdir: Path) -> Path:

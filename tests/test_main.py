@@ -24,7 +24,10 @@ CONFIG = "--config=configs/quickstart.py"
         ([CONFIG, "--config.env.name=alfwrld"], "alfworld"),
         ([CONFIG, "--config.rl.algorithm=gipgo"], "gigpo"),
         ([CONFIG, "--config.mesh.fsdp=64"], "mesh"),
-        ([CONFIG, "--workdir=/proc/nowhere"], "/proc/nowhere"),
+        ([CONFIG, "--workdir=/proc/nowhere"], "--workdir=/proc/nowhere: cannot be written"),
+        ([CONFIG, "--mode=sft", "--out=/proc/nowhere/model"], "--out=/proc/nowhere: cannot be written"),
+        ([CONFIG, "--mode=eval", "--workdir=/proc/nowhere"], "--workdir=/proc/nowhere: cannot be written"),
+        ([CONFIG, "--mode=export", "--out=configs"], "configs: exists and is not a model"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(flags: list[str], message: str, tmp_path: Path):
@@ -33,3 +36,4 @@ def test_bad_input_is_one_line_and_status_2(flags: list[str], message: str, tmp_
     assert (done.returncode, done.stderr.count("\n"), "Traceback" in done.stderr) == (2, 1, False), done.stderr
     assert done.stderr.startswith("gigpo_jax: ")
     assert message in done.stderr
+    assert not (tmp_path / "config.json").exists()  # a corrected command may use the same workdir

@@ -113,6 +113,32 @@ def test_sigterm_saves_and_exits_143(whole: Path, flags: list[str], tmp_path: Pa
     assert records(workdir) == records(whole)
 
 
+SIGNALLED_WHILE_EVALUATING = """
+import os, runpy, signal, sys
+from gigpo_jax.evaluate import Evaluator
+original, calls = Evaluator.metrics, []
+async def metrics(self, **kwargs):
+    calls.append(1)
+    if len(calls) == 2:  # the first is before training, the second after iteration 3
+        os.kill(os.getpid(), signal.SIGTERM)
+    return await original(self, **kwargs)
+Evaluator.metrics = metrics
+runpy.run_module("gigpo_jax.main", run_name="__main__")
+"""
+
+
+def test_sigterm_while_the_panel_is_played_loses_no_metrics(whole: Path, flags: list[str], tmp_path: Path):
+    workdir = tmp_path / "run"
+    started = [sys.executable, "-c", SIGNALLED_WHILE_EVALUATING, *command(workdir, "train", *flags)[3:]]
+    done = subprocess.run(started, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 143, done.stderr
+    assert records(workdir) == records(whole)[:3]  # iteration 3 has learnt but is not recorded yet
+    assert max(int(path.name) for path in (workdir / "checkpoints").iterdir()) == 3
+    again = run(workdir, "train", *flags)
+    assert again.returncode == 0, again.stderr
+    assert records(workdir) == records(whole)
+
+
 def test_a_warm_start_that_was_interrupted_ends_with_the_same_model(flags: list[str], tmp_path: Path):
     workdir, out = tmp_path / "sft", tmp_path / "model"
     process = subprocess.Popen(
@@ -169,6 +195,21 @@ def test_losses_that_are_not_finite_stop_the_run_with_a_good_checkpoint(flags: l
     assert done.returncode == 1, done.stderr
     assert "not finite three times in a row" in done.stdout
     assert any((workdir / "checkpoints").iterdir())
+
+
+def test_a_warm_start_whose_loss_is_not_finite_stops_with_a_good_checkpoint(tmp_path: Path):
+    done = run(tmp_path / "sft", "sft", "--config.optim.lr=1e38")
+    assert done.returncode == 1, done.stderr
+    assert "not finite three times in a row; lower config.optim.lr" in done.stdout
+    assert [path.name for path in (tmp_path / "sft" / "checkpoints").iterdir()]
+    assert not (tmp_path / "sft" / "model").exists()
+
+
+def test_a_start_that_failed_leaves_the_workdir_to_a_corrected_one(flags: list[str], tmp_path: Path):
+    failed = run(tmp_path, "train", "--config.model.path=/no/such/folder", "--config.optim.lr=0.5")
+    assert failed.returncode == 2, failed.stderr
+    done = run(tmp_path, "train", flags[0], "--config.train.iterations=1", "--config.eval.every=0")
+    assert done.returncode == 0, done.stderr
 
 
 def test_evaluation_and_export_use_the_newest_checkpoint(whole: Path, flags: list[str], tmp_path: Path):

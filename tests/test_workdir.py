@@ -7,17 +7,19 @@ import pytest
 
 from gigpo_jax.config import default_config
 from gigpo_jax.errors import InputError
-from gigpo_jax.workdir import flat, open_workdir
+from gigpo_jax.workdir import check_writable, claim_workdir, flat, open_workdir
 
 
 def test_the_same_config_opens_it_again(tmp_path: Path):
     open_workdir(tmp_path / "a" / "b", default_config())
+    claim_workdir(tmp_path / "a" / "b", default_config())
     open_workdir(tmp_path / "a" / "b", default_config())
     assert {path.name for path in (tmp_path / "a/b").iterdir()} == {"config.json", "checkpoints", "rollouts"}
 
 
 def test_how_it_runs_may_differ_but_not_what_it_computes(tmp_path: Path):
     open_workdir(tmp_path, default_config())
+    claim_workdir(tmp_path, default_config())
     config = default_config()
     config.env.workers, config.checkpoint.every = 7, 3
     open_workdir(tmp_path, config)
@@ -26,10 +28,23 @@ def test_how_it_runs_may_differ_but_not_what_it_computes(tmp_path: Path):
         open_workdir(tmp_path, config)
 
 
+def test_until_a_run_has_started_any_config_may_open_it(tmp_path: Path):
+    config = default_config()
+    config.optim.lr = 0.5
+    open_workdir(tmp_path, config)
+    open_workdir(tmp_path, default_config())
+    claim_workdir(tmp_path, default_config())
+    claim_workdir(tmp_path, config)  # the first one stays
+    with pytest.raises(InputError, match=r"optim.lr=0.5 \(there: 1e-06\)"):
+        open_workdir(tmp_path, config)
+
+
 @pytest.mark.skipif(os.geteuid() != 0 and not os.path.exists("/proc"), reason="needs a folder that nobody can write")
 def test_a_folder_that_cannot_be_written():
     with pytest.raises(InputError, match="--workdir=/proc/run: cannot be written"):
         open_workdir(Path("/proc/run"), default_config())
+    with pytest.raises(InputError, match="--out=/proc/run: cannot be written"):
+        check_writable(Path("/proc/run"), "--out")
 
 
 def test_a_file_in_the_way(tmp_path: Path):

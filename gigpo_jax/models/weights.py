@@ -148,7 +148,7 @@ def save_hf(
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         if first:
-            _refuse_foreign_folder(folder)
+            check_target(folder)
             temporary.mkdir(parents=True)
         _write_weights(temporary if first else None, config, params, dtype, max_shard_bytes)
         if first:
@@ -325,7 +325,9 @@ def _write_small_files(folder: pathlib.Path, config: Qwen2Config, dtype: np.dtyp
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
 
 
-def _refuse_foreign_folder(folder: pathlib.Path) -> None:
+def check_target(path: str | pathlib.Path) -> None:
+    """Raises InputError if `save_hf` would refuse this folder: it holds something that is not a model."""
+    folder = pathlib.Path(path)
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
         raise InputError(f"{folder}: exists and is not a model; choose another path or remove it")
     if folder.exists() and not folder.is_dir():
