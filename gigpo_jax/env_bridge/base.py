@@ -11,6 +11,9 @@ class TextEnv(Protocol):
 
     The same task and the same actions give the same observations, whatever was played before. `step` never raises
     for what an action says: an action that means nothing leads to an observation that says so.
+
+    An environment that waits for something outside its process, such as a server, may have `async def
+    step_async(action) -> StepResult` beside `step`; worker processes then turn to other episodes meanwhile.
     """
 
     def tasks(self, split: str) -> Sequence[Task]:

@@ -1,9 +1,10 @@
 """Worker processes that play episodes, as asyncio handles.
 
 Every worker is a fresh interpreter (never a fork: jax and its threads live in this process) that hosts many
-environments and answers calls in order. A worker that dies or does not answer within its limit is replaced; the
-episodes it hosted get an `EnvError`, the others go on. There are no threads here: the pool reads its sockets from the
-running event loop, and may be used by one loop after the other, from one thread.
+environments and works on calls in order, but for steps that wait for something outside it (`TextEnv.step_async`). A
+worker that dies or does not answer within its limit is replaced; the episodes it hosted get an `EnvError`, the others
+go on. There are no threads here: the pool reads its sockets from the running event loop, and may be used by one loop
+after the other, from one thread.
 """
 
 import asyncio
@@ -337,7 +338,7 @@ class EnvPool:
         if worker.failure is not None:
             return
         index = worker.index
-        doing = f" ({worker.calls[0].what})" if worker.calls else ""
+        doing = f" ({worker.front.what})" if worker.front else ""
         reason = f"environment worker {index} (process {worker.process.pid}) {how}{doing}"
         worker.process.kill()
         self._detach(worker)

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -33,11 +32,11 @@ class Call:
     """A call to a worker.
 
     Attributes:
-      number: answers come in the order of the numbers.
+      number: unique in its worker; answers name it.
       what: "start", "tasks", "reset" or "step".
       limit_s: how long it may take, s.
       future: whom to tell; None if somebody polls `kind`.
-      started: when it came to the front of its worker's queue, s on the monotonic clock.
+      started: when it was sent and at the front of its worker's queue, s on the monotonic clock.
       kind: "ok", "input" or "error" once there is an answer.
       value: the answer, or the text of the error.
     """
@@ -68,7 +67,7 @@ class WorkerProcess:
       index: its place in the pool.
       ready: whether it has built its first environment.
       failure: why it is not used any more; None while it is.
-      calls: what it has not answered yet, in order.
+      calls: what it has not answered yet, by number, in order.
       outbox: what the socket has not taken yet.
       writing: whether the event loop was asked to say when the socket takes more.
     """
@@ -77,7 +76,7 @@ class WorkerProcess:
         """Starts the process; `ready` comes later."""
         self.index, self.ready, self.writing = index, False, False
         self.failure: str | None = None
-        self.calls: deque[Call] = deque()
+        self.calls: dict[int, Call] = {}
         self.outbox = bytearray()
         self._inbox = bytearray()
         self._number = 0
@@ -106,10 +105,17 @@ class WorkerProcess:
         return call
 
     def _enqueue(self, call: Call, frame: bytes) -> None:
-        if not self.calls:
-            call.started = time.monotonic()
-        self.calls.append(call)
+        self.calls[call.number] = call
         self.outbox += frame
+
+    @property
+    def front(self) -> Call | None:
+        """The oldest call without an answer."""
+        return next(iter(self.calls.values()), None)
+
+    def _time_front(self) -> None:
+        if self.front is not None and self.front.started is None:
+            self.front.started = time.monotonic()
 
     def flush(self) -> None:
         """Sends as much as the socket takes without waiting.
@@ -119,6 +125,7 @@ class WorkerProcess:
         """
         if self.failure is not None or not self.outbox:
             return
+        self._time_front()
         try:
             sent = self.socket.send(self.outbox)
         except BlockingIOError:
@@ -149,10 +156,8 @@ class WorkerProcess:
         except Exception as err:  # a pickle of things that only the worker can import
             raise Lost(f"sent an answer that cannot be read ({type(err).__name__}: {err})") from err
         for number, kind, value in answers:
-            call = self.calls.popleft()
-            assert call.number == number, "answers come in the order of the calls"
-            if self.calls:
-                self.calls[0].started = time.monotonic()
+            call = self.calls.pop(number)
+            self._time_front()
             call.settle(kind, value)
             if call is self.start:
                 if kind != "ok":
@@ -170,10 +175,9 @@ class WorkerProcess:
             self.receive()
             if len(self.calls) == waiting:
                 break
-        if self.calls:
-            call = self.calls[0]
-            if call.started is not None and time.monotonic() - call.started > call.limit_s:
-                raise Lost(f"gave no answer within {call.limit_s:g} s")
+        call = self.front
+        if call is not None and call.started is not None and time.monotonic() - call.started > call.limit_s:
+            raise Lost(f"gave no answer within {call.limit_s:g} s")
 
     def _ending(self) -> str:
         try:
@@ -186,8 +190,9 @@ class WorkerProcess:
         if self.failure is None:
             self.failure = reason
             self.socket.close()
-            while self.calls:
-                self.calls.popleft().settle("error", reason)
+            calls, self.calls = self.calls, {}
+            for call in calls.values():
+                call.settle("error", reason)
 
 
 def stop(workers: Iterable[WorkerProcess], processes: "Iterable[subprocess.Popen[bytes]]") -> None:

@@ -1,9 +1,10 @@
 """The worker process: hosts environments and answers the pool over a socket. Started by pool.py, never by hand.
 
 Frames are a 4-byte length and a pickle. The first one from the pool is the `Setup`; after that `(call, operation, slot,
-argument)`, answered in the same order by `(call, kind, value)` with kind "ok", "input" (an `InputError`) or "error".
+argument)`, answered by `(call, kind, value)` with kind "ok", "input" (an `InputError`) or "error".
 """
 
+import asyncio
 import os
 import pickle
 import select
@@ -13,13 +14,13 @@ import struct
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.base import TextEnv
-from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.env_bridge.types import StepResult, Task
 from gigpo_jax.errors import InputError
 
 _LENGTH = struct.Struct("!I")
@@ -108,35 +109,87 @@ def _failure(err: Exception) -> tuple[str, str]:
     return "error", f"{text} ({os.path.basename(where.filename)}:{where.lineno})"
 
 
-def _serve(pool: socket.socket) -> None:
-    """Answers calls one by one until the pool closes its end."""
-    buffer, host = bytearray(), None
-    try:
-        while data := pool.recv(1 << 18):
-            buffer += data
-            for message in unpack(buffer):
-                if isinstance(message, Setup):
-                    sys.path[:] = message.sys_path
-                    call, slot = 0, 0
-                else:
-                    call, operation, slot, argument = message
-                try:
-                    if host is None:
-                        host, value = _Host(message), None
-                    else:
-                        value = host.answer(operation, slot, argument)
-                    reply = pack((call, "ok", value))
-                except Exception as err:  # the boundary: whatever an environment raises is an answer
-                    reply = pack((call, *_failure(err)))
-                    if host is None:
-                        pool.sendall(reply)
+class _Server:
+    """Answers the pool's calls until it closes its end.
+
+    Calls are worked on one by one, in their order, but for steps of environments that have `step_async`: while one of
+    those waits for something outside this process, such as a retriever, the next calls are turned to.
+    """
+
+    def __init__(self, pool: socket.socket) -> None:
+        self._pool = pool
+        self._host: _Host | None = None
+        self._sending = asyncio.Lock()
+        self._waiting: dict[int, asyncio.Task[None]] = {}  # by slot
+
+    async def run(self) -> None:
+        """Serves; returns when the pool has gone, or the first environment could not be built."""
+        self._pool.setblocking(False)
+        loop, buffer = asyncio.get_running_loop(), bytearray()
+        try:
+            while data := await loop.sock_recv(self._pool, 1 << 18):
+                buffer += data
+                for message in unpack(buffer):
+                    if not await self._take(message):
                         return
-                    if not isinstance(err, InputError):
-                        host.discard(slot)
-                pool.sendall(reply)
-    finally:
-        if host is not None:
-            host.close()
+        finally:
+            for task in self._waiting.values():
+                task.cancel()
+            await asyncio.gather(*self._waiting.values(), return_exceptions=True)
+            if self._host is not None:
+                self._host.close()
+
+    async def _take(self, message: Any) -> bool:
+        """Answers a message now or later; False if there is no use in going on."""
+        if isinstance(message, Setup):
+            sys.path[:] = message.sys_path
+            try:
+                self._host = _Host(message)
+            except Exception as err:  # the boundary: whatever a builder raises is an answer
+                await self._send(0, *_failure(err))
+                return False
+            await self._send(0, "ok", None)
+            return True
+        call, operation, slot, argument = message
+        assert self._host is not None, "the first message is the setup"
+        if slot in self._waiting:  # of an episode that was given up
+            await asyncio.wait([self._waiting[slot]])
+        try:
+            environment = self._host.environment(slot)
+            step_async = getattr(environment, "step_async", None) if operation == "step" else None
+            if step_async is not None:
+                self._waiting[slot] = asyncio.create_task(self._answer_later(call, slot, step_async(argument)))
+                return True
+            value = self._host.answer(operation, slot, argument)
+        except Exception as err:  # as above
+            await self._fail(call, slot, err)
+        else:
+            await self._send(call, "ok", value)
+        return True
+
+    async def _answer_later(self, call: int, slot: int, step: Awaitable[StepResult]) -> None:
+        try:
+            value = await step
+        except Exception as err:  # as above
+            await self._fail(call, slot, err)
+        else:
+            await self._send(call, "ok", value)
+        finally:
+            del self._waiting[slot]
+
+    async def _fail(self, call: int, slot: int, err: Exception) -> None:
+        assert self._host is not None
+        if not isinstance(err, InputError):
+            self._host.discard(slot)
+        await self._send(call, *_failure(err))
+
+    async def _send(self, call: int, kind: str, value: Any) -> None:
+        try:
+            frame = pack((call, kind, value))
+        except Exception as err:  # a result that cannot be pickled
+            frame = pack((call, *_failure(err)))
+        async with self._sending:
+            await asyncio.get_running_loop().sock_sendall(self._pool, frame)
 
 
 def _leave_with_parent(pool: socket.socket, parent: int) -> None:
@@ -156,6 +209,6 @@ def main(descriptor: int, parent: int) -> None:
     pool = socket.socket(fileno=descriptor)
     threading.Thread(target=_leave_with_parent, args=(pool, parent), daemon=True).start()
     try:
-        _serve(pool)
+        asyncio.run(_Server(pool).run())
     except (ConnectionError, BrokenPipeError):
         return  # the pool has gone

@@ -1,5 +1,6 @@
 """Environments that fail in every way the pool has to survive."""
 
+import asyncio
 import dataclasses
 import os
 import pathlib
@@ -38,6 +39,17 @@ class FailingEnv(TreasureEnv):
         if verb == "print":
             print("noise " * 1000)
         return super().step(action)
+
+
+class PatientEnv(FailingEnv):
+    """Sleeps without holding up the other environments of its process."""
+
+    async def step_async(self, action: str) -> StepResult:
+        verb, _, argument = action.partition(" ")
+        if verb == "sleep":
+            await asyncio.sleep(float(argument))
+            return self.step("")
+        return self.step(action)
 
 
 class _OnlyHere:
@@ -81,6 +93,7 @@ def _entry(function: str) -> registry.Environment:
 
 
 FAILING = _entry("FailingEnv")
+PATIENT = _entry("PatientEnv")
 NO_DATA = _entry("no_data")
 CRASHES = _entry("crashes")
 IMPORTS_JAX = _entry("imports_jax")

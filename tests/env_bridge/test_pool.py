@@ -162,6 +162,39 @@ def test_a_call_is_timed_from_when_its_worker_turns_to_it() -> None:
         asyncio.run(scenario(pool))
 
 
+def test_steps_that_wait_for_something_else_overlap_and_fail_alone() -> None:
+    async def scenario(pool: EnvPool) -> None:
+        lent = await lend_all(pool)
+        order: list[int] = []
+
+        async def act(index: int, action: str) -> object:
+            try:
+                return await lent[index].step(action)
+            finally:
+                order.append(index)
+
+        actions = ["sleep 1.5", *["sleep 1"] * 5, "raise here", "open drawer 1"]
+        started = time.monotonic()
+        results = await outcomes([act(index, action) for index, action in enumerate(actions)])
+        assert time.monotonic() - started < 5, "one after the other would take 6.5 s"
+        assert order.index(7) < order.index(1) < order.index(0)
+        assert [index for index, result in enumerate(results) if isinstance(result, BaseException)] == [6]
+        assert "KeyError: 'here'" in str(results[6])
+        assert getattr(results[7], "observation").text.startswith("You open the drawer 1")  # noqa: B009
+        # An environment whose step was given up is not touched before that step has ended.
+        given_up = asyncio.ensure_future(lent[0].step("sleep 0.5"))
+        await asyncio.sleep(0.1)
+        given_up.cancel()
+        assert (await lent[0].reset(pool.tasks("train")[0])).text.startswith("You stand")
+        late = await outcomes([lent[0].step("sleep 60"), lent[1].step("open drawer 1")])
+        assert "no answer within 4 s (step)" in str(late[0])
+        assert not isinstance(late[1], BaseException), "it was answered before"
+        assert pool.replaced == 1
+
+    with EnvPool(FAILING + "PATIENT", workers=1, envs_per_worker=8, step_timeout_s=4.0) as pool:
+        asyncio.run(scenario(pool))
+
+
 def test_a_cancelled_episode_gives_its_environment_back() -> None:
     async def scenario(pool: EnvPool) -> None:
         async def episode(action: str) -> str:

@@ -17,7 +17,14 @@ from pathlib import Path
 from gigpo_jax.env_bridge.search import generate
 from gigpo_jax.env_bridge.search.actions import split_action
 from gigpo_jax.env_bridge.search.data import load_questions
-from gigpo_jax.env_bridge.search.retriever import MAX_QUERY_CHARS, MAX_TOPK, Retriever, open_retriever
+from gigpo_jax.env_bridge.search.retriever import (
+    MAX_QUERY_CHARS,
+    MAX_TOPK,
+    Hit,
+    Retriever,
+    open_retriever,
+    search_async,
+)
 from gigpo_jax.env_bridge.search.text import exact_match, information
 from gigpo_jax.env_bridge.search.world import SPLITS, Question
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
@@ -84,6 +91,26 @@ class SearchEnv:
         Raises:
           EnvError: no episode was started, or the retriever is not to be had.
         """
+        query = self._query(action)
+        return self._advance(action, [] if query is None else self._retriever.search([query], self._topk)[0])
+
+    async def step_async(self, action: str) -> StepResult:
+        """As `step`; while a search is under way others can be played."""
+        query = self._query(action)
+        if query is None:
+            return self._advance(action, [])
+        return self._advance(action, (await search_async(self._retriever, [query], self._topk))[0])
+
+    def _query(self, action: str) -> str | None:
+        """What an action asks the retriever; None if it does not. A search in the last turn does not run."""
+        if self._question is None or self._last is None:
+            raise EnvError("step before reset: start an episode with reset(task)")
+        kind, text = split_action(action)
+        runs = kind == "search" and not self._last.done and self._steps + 1 < self._max_steps
+        return one_line(text) if runs else None
+
+    def _advance(self, action: str, found: Sequence[Hit]) -> StepResult:
+        """Takes a turn, once its search has ended: one that failed has not happened."""
         question, last = self._question, self._last
         if question is None or last is None:
             raise EnvError("step before reset: start an episode with reset(task)")
@@ -93,13 +120,12 @@ class SearchEnv:
         ends = kind == "answer" or self._steps + 1 >= self._max_steps
         won = kind == "answer" and exact_match(text, question.golden)
         if kind == "search" and not ends:
-            found = self._retriever.search([_query(text)], self._topk)[0]
             shown = self._anchor = information(
                 [hit.document for hit in found[: self._topk]], document_chars=self._document_chars
             )
         else:
             shown = OVER if ends else NO_ACTION
-        self._steps += 1  # after the search: one that failed has not happened
+        self._steps += 1
         score = REWARD if won else 0.0
         self._last = StepResult(self._observe(shown), score, ends, {"won": won, "score": float(won)})
         return self._last
@@ -112,7 +138,7 @@ class SearchEnv:
         self._question = self._last = None
 
 
-def _query(text: str) -> str:
+def one_line(text: str) -> str:
     """What a retriever is asked: one line, not longer than it may be, of characters that UTF-8 has."""
     return " ".join(text[: 2 * MAX_QUERY_CHARS].encode("utf-8", "replace").decode().split())[:MAX_QUERY_CHARS]
 

@@ -1,8 +1,8 @@
 """A reader who knows the wordings of the invented world: searches, reads what was found, searches on, answers.
 
-It plays from what an agent can observe. It can be made worse on purpose: `vague_share` of its searches name half of
-what they are about, and after `hasty_share` of the searches that did not settle the question it answers with a name
-that it happened to read.
+It plays from what an agent can observe. It can be made worse on purpose: in `blind_share` of the episodes it answers
+without having looked anything up, `vague_share` of its searches name half of what they are about, and after
+`hasty_share` of the searches that did not settle the question it answers with a name that it happened to read.
 """
 
 import random
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gigpo_jax.env_bridge.types import Observation
+from gigpo_jax.errors import InputError
 
 _NAME = re.compile(r"[A-Z][a-z]+(?: (?:of )?[A-Z][a-z]+)+")
 
@@ -62,9 +63,11 @@ def plan(question: str) -> tuple[str, list[str]]:
 class Reader:
     """Plays one episode; see `base.Expert`."""
 
-    def __init__(self, seed: int, *, vague_share: float, hasty_share: float, max_steps: int) -> None:
+    def __init__(
+        self, seed: int, *, blind_share: float, vague_share: float, hasty_share: float, max_steps: int
+    ) -> None:
         self._random = random.Random(seed)
-        self._vague, self._hasty, self._left = vague_share, hasty_share, max_steps
+        self._blind, self._vague, self._hasty, self._left = blind_share, vague_share, hasty_share, max_steps
         self._subject, self._relations, self._started = "", list[str](), False
 
     def act(self, observation: Observation) -> str:
@@ -72,6 +75,8 @@ class Reader:
         if not self._started:
             self._subject, self._relations = plan(observation.task)
             self._started = True
+            if self._random.random() < self._blind:
+                return f"<answer>{self._subject}</answer>"
         self._left -= 1
         searched = "<information>" in observation.text
         self._read(observation.text)
@@ -97,13 +102,27 @@ class Reader:
             self._relations.pop(0)
 
 
-def make_expert(seed: int = 0, *, vague_share: float = 0.0, hasty_share: float = 0.0, max_steps: int = 4) -> Reader:
+def make_expert(
+    seed: int = 0,
+    *,
+    blind_share: float = 0.0,
+    vague_share: float = 0.0,
+    hasty_share: float = 0.0,
+    max_steps: int = 4,
+) -> Reader:
     """An expert for one episode.
 
     Args:
       seed: decides what is left to chance.
+      blind_share: of its episodes end at once, with the subject of the question for an answer.
       vague_share: of its searches name half of what they are about.
       hasty_share: of the moments to search on it answers with any name it read.
       max_steps: turns of an episode; the last one is an answer.
+
+    Raises:
+      InputError: a share is no probability.
     """
-    return Reader(seed, vague_share=vague_share, hasty_share=hasty_share, max_steps=max_steps)
+    for key, share in (("blind_share", blind_share), ("vague_share", vague_share), ("hasty_share", hasty_share)):
+        if not 0.0 <= share <= 1.0:
+            raise InputError(f"{key}={share!r}: give a probability between 0 and 1")
+    return Reader(seed, blind_share=blind_share, vague_share=vague_share, hasty_share=hasty_share, max_steps=max_steps)

@@ -1,9 +1,9 @@
 """Freezes panels of questions.
 
-    python -m gigpo_jax.env_bridge.search.panels --name NAME --split test [--each N] [--data DIR] --out FILE
+    python -m gigpo_jax.env_bridge.search.panels --name NAME --split test [--each N] [--data DIR | --people N]
 
-The data sets take turns in a panel, so its first tasks are a fair sample of all of them (`eval.tasks`). The panel
-`test` of the invented world is committed beside this file.
+The data sets take turns in a panel, so its first tasks are a fair sample of all of them (`eval.tasks`). Two panels of
+invented worlds are committed beside this file: `test`, and `tiny_test` (--people 2400 --each 64).
 """
 
 import argparse
@@ -70,12 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--split", default="test")
     parser.add_argument("--data", default="", metavar="DIR", help="a folder of questions; default: the invented world")
+    parser.add_argument("--people", type=int, default=generate.PEOPLE, metavar="N", help="of the invented world")
     parser.add_argument("--each", type=int, default=0, metavar="N", help="questions of each data set; 0 = all")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"default: {FOLDER}/NAME.json")
     args = parser.parse_args(argv)
     try:
-        made_from = {} if args.data else {"people": generate.PEOPLE, "questions": 0, "seed": 0}
-        data = args.data or str(generate.ensure_world())
+        made_from = {} if args.data else {"people": args.people, "questions": 0, "seed": 0}
+        data = args.data or str(generate.ensure_world(people=args.people))
         panel = freeze(args.name, args.split, data, args.each, made_from)
         write_panel(args.out or FOLDER / f"{args.name}.json", panel)
     except (InputError, OSError) as err:

@@ -9,7 +9,7 @@ from gigpo_jax.env_bridge.search.actions import split_action
 from gigpo_jax.env_bridge.search.text import escape
 
 _ITEM = re.compile(r'^\[\d+\] (?:"([^"]*)" )?(.*)$')
-_WORD = re.compile(r"\w+(?:['-]\w+)*")
+_WORD = re.compile(r"\b[^\W\d]\w*(?:['-]\w+)*")  # numbers are left out: of each a tiny model sees too few to learn it
 _LONGEST = 24  # words that are kept of one document for tiny models
 
 

@@ -1,5 +1,6 @@
 """What looks documents up: the Protocol, and the choice between a server and an index in this process."""
 
+import asyncio
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +36,11 @@ class Hit:
 
 
 class Retriever(Protocol):
-    """Looks up several queries at once; safe to call from several threads."""
+    """Looks up several queries at once; safe to call from several threads.
+
+    One that waits for another process also has `submit(queries, topk)`, which gives a `concurrent.futures.Future` of
+    what `search` gives.
+    """
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """For each query at most `topk` hits, the best first; equal scores in the order of the corpus.
@@ -48,6 +53,15 @@ class Retriever(Protocol):
     def close(self) -> None:
         """Gives back what is held; may be called twice."""
         ...
+
+
+async def search_async(retriever: Retriever, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+    """As `Retriever.search`; lets the event loop go on meanwhile if the retriever is elsewhere."""
+    submit = getattr(retriever, "submit", None)
+    if submit is None:
+        return retriever.search(queries, topk)
+    found: list[list[Hit]] = await asyncio.wrap_future(submit(queries, topk))
+    return found
 
 
 def open_retriever(url: str, index: str, *, timeout_s: float, limit_s: float) -> Retriever:

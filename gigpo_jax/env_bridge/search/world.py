@@ -9,51 +9,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gigpo_jax.env_bridge.search.names import LARGEST, TRADES, Words, words
 from gigpo_jax.env_bridge.search.retriever import Document
 from gigpo_jax.errors import InputError
 
-# fmt: off
-FIRST = (
-    "alda", "berin", "corva", "dorian", "elsin", "farro", "gilda", "harlan", "ilsa", "joran", "kelda", "lorin", "mirra",
-    "nolan", "orsa", "perrin", "quill", "rosa", "silas", "tamsin", "ulric", "vera", "wendel", "yara", "zoran", "adela",
-    "bram", "celia", "dagmar", "emmet",
-)
-LAST = (
-    "ashdown", "birk", "calder", "drummond", "eastley", "fenwick", "garrow", "holt", "ingram", "jarvis", "kestrel",
-    "lomax", "marlow", "norcott", "oakes", "penrose", "quarles", "redfern", "selwyn", "thorne", "umber", "vance",
-    "westcott", "yardley", "zeller", "aldous", "bexley", "croft", "dunning", "everly",
-)
-PLACE = (
-    "amber", "bitter", "cold", "dry", "elder", "fallen", "grey", "high", "iron", "jagged", "kind", "long", "misty",
-    "narrow", "old", "pale", "quiet", "red", "silver", "tall", "upper", "velvet", "white", "yellow",
-)
-SITE = (
-    "bridge", "cross", "dale", "edge", "ferry", "gate", "haven", "island", "junction", "knoll", "landing", "mill",
-    "nook", "orchard", "port", "quay", "ridge", "spring", "tower", "valley",
-)
-WATER = (
-    "black", "blue", "clear", "deep", "early", "fast", "green", "hollow", "idle", "jade", "lazy", "muddy", "noisy",
-    "open", "purple", "restless",
-)
-STREAM = ("beck", "brook", "burn", "channel", "creek", "run", "stream", "water")
-TOPIC = (
-    "songs", "letters", "lessons", "tales", "maps", "dreams", "recipes", "secrets", "portraits", "memories", "riddles",
-    "voyages",
-)
-SUBJECT = (
-    "bees", "clocks", "dust", "eagles", "foxes", "glass", "harvest", "ivory", "jewels", "kites", "lanterns", "moths",
-    "needles", "owls", "pepper", "rain", "salt", "thunder", "vines", "wolves",
-)
-GOODS = (
-    "barrels", "candles", "drums", "flutes", "gloves", "hats", "inks", "jars", "knives", "lamps", "mirrors", "nets",
-    "paints", "ropes", "sails", "tiles",
-)
-HOUSE = ("company", "guild", "house", "union", "workshop", "brothers", "society", "works")
-TRADES = (
-    "baker", "carpenter", "doctor", "engraver", "farmer", "gardener", "hunter", "judge", "mason", "painter", "sailor",
-    "tailor", "teacher", "weaver",
-)
-# fmt: on
 SPLITS = ("train", "test")
 KINDS = ("one_hop", "two_hop")
 _SHARE = {"train": 3, "test": 1}  # of the entities
@@ -107,8 +66,8 @@ def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> World
     Raises:
       InputError: a number out of range.
     """
-    if not 16 <= people <= 600:
-        raise InputError(f"people={people!r}: choose a number from 16 to 600")
+    if not 16 <= people <= LARGEST:
+        raise InputError(f"people={people!r}: choose a number from 16 to {LARGEST}")
     if questions < 0:
         raise InputError(f"questions={questions!r}: must not be negative; 0 = all")
     rng = random.Random(f"world {seed} {people}")
@@ -121,7 +80,7 @@ def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> World
         if questions and len(found) > questions:
             found = [found[place] for place in sorted(rng.sample(range(len(found)), questions))]
         asked += found
-    documents += _rumours(splits, rng)
+    documents += _rumours(splits, words(people)["goods"], rng)
     rng.shuffle(documents)
     numbered = [Document(str(number), document.contents) for number, document in enumerate(documents)]
     return World(tuple(numbered), tuple(asked))
@@ -134,12 +93,13 @@ def _names(first: Sequence[str], second: Sequence[str], count: int, rng: random.
 
 def _populate(people: int, rng: random.Random) -> dict[str, _People]:
     """Deals all entities to the splits, and then says what is true of them within each."""
+    lists = words(people)
     everything = {
-        "people": _names(FIRST, LAST, people, rng),
-        "towns": _names(PLACE, SITE, people // 2, rng),
-        "rivers": _names(WATER, STREAM, people // 4, rng),
-        "books": _names(TOPIC, SUBJECT, people // 2, rng, " of "),
-        "guilds": [f"{place} {goods} {house}" for place, goods, house in _guild_names(people // 2, rng)],
+        "people": _names(lists["first"], lists["last"], people, rng),
+        "towns": _names(lists["place"], lists["site"], people // 2, rng),
+        "rivers": _names(lists["water"], lists["stream"], people // 4, rng),
+        "books": _names(lists["topic"], lists["subject"], people // 2, rng, " of "),
+        "guilds": [f"{place} {goods} {house}" for place, goods, house in _guild_names(lists, people // 2, rng)],
     }
     total = sum(_SHARE.values())
     dealt: dict[str, dict[str, list[str]]] = {split: {} for split in SPLITS}
@@ -149,8 +109,8 @@ def _populate(people: int, rng: random.Random) -> dict[str, _People]:
     return {split: _relate(names, rng) for split, names in dealt.items()}
 
 
-def _guild_names(count: int, rng: random.Random) -> list[tuple[str, str, str]]:
-    every = [(place, goods, house) for place in PLACE for goods in GOODS for house in HOUSE]
+def _guild_names(lists: Words, count: int, rng: random.Random) -> list[tuple[str, str, str]]:
+    every = [(place, goods, house) for place in lists["place"] for goods in lists["goods"] for house in lists["house"]]
     return rng.sample(every, count)
 
 
@@ -198,7 +158,7 @@ def _passages(world: _People, rng: random.Random) -> list[Document]:
     return documents
 
 
-def _rumours(splits: dict[str, _People], rng: random.Random) -> list[Document]:
+def _rumours(splits: dict[str, _People], goods: Sequence[str], rng: random.Random) -> list[Document]:
     """Distractors: passages that name the same entities and answer nothing, or answer something else."""
     documents = []
     for world in splits.values():
@@ -209,7 +169,7 @@ def _rumours(splits: dict[str, _People], rng: random.Random) -> list[Document]:
                 (
                     f"A ship called {name} was lost near {rng.choice(towns)} in {rng.randrange(1750, 1900)}.",
                     f"{name} visited {rng.choice(towns)} in {rng.randrange(1750, 1900)} and did not stay.",
-                    f"{name} wrote to the council of {rng.choice(towns)} about the price of {rng.choice(GOODS)}.",
+                    f"{name} wrote to the council of {rng.choice(towns)} about the price of {rng.choice(goods)}.",
                     f"A street in {rng.choice(towns)} was named after {name}.",
                     f"{name} was painted in {rng.choice(towns)} by a stranger.",
                 ),

@@ -4,22 +4,32 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+
+from aiohttp import web
 
 from gigpo_jax.env_bridge.search.retriever import Retriever
 from gigpo_jax.env_bridge.search.server import Service, serve
 
 
 @contextlib.contextmanager
-def serving(retriever: Retriever, **options: int) -> Iterator[str]:
-    """The URL of a retriever's server on a free port of loopback."""
+def serving(retriever: Retriever, seen: list[bytes] | None = None, **options: int) -> Iterator[str]:
+    """The URL of a retriever's server on a free port of loopback; `seen` gets the body of every request."""
     loop = asyncio.new_event_loop()
     ready = threading.Event()
     state: dict = {}
 
+    @web.middleware
+    async def note(request: web.Request, handler: Callable[[web.Request], Awaitable[web.Response]]) -> web.Response:
+        if seen is not None:
+            seen.append(await request.read())
+        return await handler(request)
+
     async def run() -> None:
         started = loop.create_future()
-        task = loop.create_task(serve(Service(retriever, {"kind": "test"}, **options), "127.0.0.1", 0, started))
+        service = Service(retriever, {"kind": "test"}, **options)
+        service.app.middlewares.append(note)
+        task = loop.create_task(serve(service, "127.0.0.1", 0, started))
         state["task"], state["port"] = task, await started
         ready.set()
         with contextlib.suppress(asyncio.CancelledError):

@@ -1,7 +1,9 @@
 """The client against servers that misbehave in every way a server can."""
 
 import json
+import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -9,8 +11,9 @@ pytest.importorskip("aiohttp")
 
 from gigpo_jax.env_bridge.search import client as module
 from gigpo_jax.env_bridge.search.client import RetrieverClient
+from gigpo_jax.env_bridge.search.retriever import Document, Hit
 from gigpo_jax.env_bridge.types import EnvError
-from tests.env_bridge.search.serving import answering, http_answer
+from tests.env_bridge.search.serving import answering, http_answer, serving
 
 GOOD = http_answer(
     json.dumps({"result": [[{"document": {"id": "1", "contents": '"T"\ntext'}, "score": 0.5}]]}).encode()
@@ -114,3 +117,81 @@ def test_queries_of_100000_characters_and_lone_surrogates_are_sent_in_short() ->
         client.search(["\ud800"], 3)
     assert len(requests[0]) < 2200
     assert json.loads(requests[1])["queries"] == ["?"]
+
+
+class Echo:
+    """Finds the query itself, after a while, and notes how many searches run at once."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._lock = seconds, threading.Lock()
+        self.now = self.most = 0
+
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(self._seconds)
+        with self._lock:
+            self.now -= 1
+        return [[Hit(Document(str(topk), query), 1.0)] * topk for query in queries]
+
+    def close(self) -> None:
+        pass
+
+
+def test_searches_that_wait_leave_together_and_each_gets_its_own() -> None:
+    seen: list[bytes] = []
+    with serving(Echo(0.0), seen) as url:
+        client = RetrieverClient(url)
+        futures = [client.submit([f"q{n}"], 1 + n % 2) for n in range(300)]
+        found = [future.result(30) for future in futures]
+        client.close()
+    assert found == [[[Hit(Document(str(1 + n % 2), f"q{n}"), 1.0)] * (1 + n % 2)] for n in range(300)]
+    asked = [json.loads(body) for body in seen]
+    assert sorted(query for body in asked for query in body["queries"]) == sorted(f"q{n}" for n in range(300))
+    assert max(len(body["queries"]) for body in asked) <= module.BATCH
+
+    seen.clear()
+    with serving(Echo(0.0), seen) as url:
+        client = RetrieverClient(url)
+        assert len(client.search([f"q{n}" for n in range(150)], 1)) == 150
+        client.close()
+    assert [len(json.loads(body)["queries"]) for body in seen] == [64, 64, 22]
+
+
+def test_requests_are_on_their_way_at_the_same_time_but_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BATCH", 1)
+    echo = Echo(0.3)
+    with serving(echo, threads=40) as url:
+        client = RetrieverClient(url)
+        client.search([f"q{n}" for n in range(2 * module.IN_FLIGHT)], 1)
+        client.close()
+    assert echo.most == module.IN_FLIGHT
+
+
+def test_a_query_that_is_refused_costs_no_other() -> None:
+    refused = http_answer(b"one of them is odd", "400 Bad Request")
+    with answering(lambda n: GOOD if n in (1, 3) else refused) as (url, requests):  # all, and then each alone
+        client = RetrieverClient(url)
+        futures = [client.submit([query], 3) for query in ("a", "b", "c")]
+        outcomes = [future.exception(30) for future in futures]
+        client.close()
+    assert json.loads(requests[0])["queries"] == ["a", "b", "c"]
+    assert sum(outcome is None for outcome in outcomes) == 2
+    assert [str(outcome) for outcome in outcomes if outcome] == [
+        f"retriever {url}/retrieve: HTTP status 400, 'one of them is odd'"
+    ]
+
+
+def test_all_that_wait_are_told_within_the_limit_when_the_retriever_is_down() -> None:
+    with answering(lambda n: None) as (url, _):
+        client = RetrieverClient(url, timeout_s=0.5, limit_s=1.0)
+        started = time.monotonic()
+        futures = [client.submit([f"q{n}"], 1 + n % 40) for n in range(80)]  # forty kinds of request, eight at a time
+        assert all(isinstance(future.exception(60), EnvError) for future in futures)
+        assert time.monotonic() - started < 20, "each kind for itself would take 40 s"
+        client.close()
+    client = RetrieverClient(url)
+    hanging = client.submit(["q"], 1)
+    client.close()
+    assert isinstance(hanging.exception(10), EnvError), "closing leaves nobody waiting"

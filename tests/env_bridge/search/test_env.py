@@ -152,6 +152,9 @@ def test_the_expert_answers_all_and_a_worse_one_fewer(world: Path) -> None:
 
     assert rate() == 1.0
     assert 0.2 < rate(vague_share=0.4, hasty_share=0.4) < 0.9
+    assert rate(blind_share=1.0) == 0.0
+    with pytest.raises(InputError, match="vague_share=2"):
+        registry.make_expert("search", 0, vague_share=2)
 
 
 @pytest.mark.parametrize(

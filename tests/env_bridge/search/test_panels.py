@@ -14,8 +14,9 @@ from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.errors import InputError
 
 
-def test_the_committed_panel_is_that_of_the_generated_world(tmp_path: Path) -> None:
-    panel = read_panel(FOLDER / "test.json")
+@pytest.mark.parametrize(("name", "count"), [("test", 600), ("tiny_test", 128)])
+def test_a_committed_panel_is_that_of_the_generated_world(tmp_path: Path, name: str, count: int) -> None:
+    panel = read_panel(FOLDER / f"{name}.json")
     made = dict(panel.made_from)
     world = make_world(made.pop("seed"), **made)
     rows = [json.dumps(question_row(question)) for question in world.questions if question.split == "test"]
@@ -23,7 +24,7 @@ def test_the_committed_panel_is_that_of_the_generated_world(tmp_path: Path) -> N
     env = SearchEnv(str(tmp_path), _NoRetriever(), topk=1, max_steps=1, document_chars=1)
     tasks = check_panel(panel, env)
     assert [task.type for task in tasks[:4]] == ["one_hop", "two_hop", "one_hop", "two_hop"]
-    assert len(tasks) == 600
+    assert len(tasks) == count
 
 
 def test_another_answer_is_another_task(tmp_path: Path) -> None:

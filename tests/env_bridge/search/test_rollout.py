@@ -1,7 +1,9 @@
 """Whole episodes through worker processes: with a retriever, and without one that answers."""
 
 import asyncio
+import json
 import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +14,8 @@ pytest.importorskip("aiohttp")
 
 from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.pool import EnvPool
-from gigpo_jax.env_bridge.search.index import open_index
+from gigpo_jax.env_bridge.search.index import Bm25Index, open_index
+from gigpo_jax.env_bridge.search.retriever import Hit
 from gigpo_jax.models.tokenizer import word_tokenizer
 from gigpo_jax.rollout import EpisodeSettings, rollout
 from gigpo_jax.sampling.base import Completion, SamplingParams
@@ -49,9 +52,9 @@ class Searcher:
         pass
 
 
-def play(world: Path, url: str, **options: float) -> list[Trajectory]:
-    with EnvPool("search", {"data": str(world), "url": url} | options, workers=1, envs_per_worker=4) as pool:
-        tasks = registry.make("search", data=str(world)).tasks("train")[:2]
+def play(world: Path, url: str, *, groups: int = 2, **options: float) -> list[Trajectory]:
+    with EnvPool("search", {"data": str(world), "url": url} | options, workers=1, envs_per_worker=2 * groups) as pool:
+        tasks = registry.make("search", data=str(world)).tasks("train")[:groups]
         return asyncio.run(
             rollout(
                 tasks,
@@ -78,8 +81,36 @@ def test_episodes_search_over_http_and_pay_for_nonsense(world: Path) -> None:
     assert played[0].turns[1].anchor == played[1].turns[1].anchor
 
 
+class Late:
+    """An index that takes its time, one query at a time in each of its threads."""
+
+    def __init__(self, index: Bm25Index, seconds: float) -> None:
+        self._index, self._seconds = index, seconds
+
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        time.sleep(self._seconds)
+        return self._index.search(queries, topk)
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_searches_of_the_episodes_that_wait_go_out_together(world: Path) -> None:
+    seen: list[bytes] = []
+    with serving(Late(open_index(world / "index"), 0.5), seen, threads=16) as url:
+        played = play(world, url, groups=8)
+    assert [t.aborted for t in played] == [False] * 16
+    assert [len(t.turns) for t in played] == [3] * 16
+    # One worker: one search after the other would make 16 requests that take 8 s, and keep episodes waiting for that.
+    assert sum(len(json.loads(body)["queries"]) for body in seen) == 16
+    assert len(seen) <= 8
+    assert max(t.environment_s for t in played) < 6
+
+
 def test_a_retriever_that_is_down_stops_the_run_and_says_so(world: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(RuntimeError, match=r"of 4 episodes were aborted.*retriever http://127.0.0.1.*is it up"):
-        play(world, f"http://127.0.0.1:{port}", limit_s=0.5)
+    started = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"of 32 episodes were aborted.*retriever http://127.0.0.1.*is it up"):
+        play(world, f"http://127.0.0.1:{port}", groups=16, limit_s=1.0)
+    assert time.monotonic() - started < 15, "not each of 17 episodes after the whole limit"

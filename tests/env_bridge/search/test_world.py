@@ -10,7 +10,8 @@ import pytest
 from gigpo_jax.env_bridge.search import generate
 from gigpo_jax.env_bridge.search.data import load_questions
 from gigpo_jax.env_bridge.search.expert import RELATIONS, plan
-from gigpo_jax.env_bridge.search.world import TRADES, make_world
+from gigpo_jax.env_bridge.search.names import TRADES
+from gigpo_jax.env_bridge.search.world import make_world
 from gigpo_jax.errors import InputError
 
 NAME = re.compile(r"[A-Z][a-z]+(?: (?:of )?[A-Z][a-z]+)+")
@@ -63,6 +64,18 @@ def test_every_answer_follows_from_the_passages_and_no_entity_is_in_both_splits(
         assert names(question.text) <= entities[question.split]
     assert len(entities["train"]) > 100
     assert not entities["train"] & entities["test"]
+
+
+def test_a_large_world_has_names_of_the_same_few_words() -> None:
+    world = make_world(0, people=2400)
+    splits = {split: [q for q in world.questions if q.split == split] for split in ("train", "test")}
+    assert (len(splits["train"]), len(splits["test"])) == (10_800, 3600)
+    subjects = {split: {plan(question.text)[0] for question in rows} for split, rows in splits.items()}
+    assert not subjects["train"] & subjects["test"]
+    words = {split: set(" ".join(names).split()) for split, names in subjects.items()}
+    assert words["test"] <= words["train"], "nothing has to be spelt that was never seen"
+    golden = {split: {answer for question in rows for answer in question.golden} for split, rows in splits.items()}
+    assert set(" ".join(golden["test"]).split()) <= set(" ".join(golden["train"]).split())
 
 
 def test_what_is_written_is_what_is_read(world: Path) -> None:
