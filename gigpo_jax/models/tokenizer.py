@@ -174,7 +174,8 @@ def word_tokenizer(words: Iterable[str]) -> Tokenizer:
 
     Lower-case words, numbers, punctuation marks and the tags of replies are one token each. A word that is not known
     is spelled in single characters, so any text of ASCII letters, digits and punctuation comes back from `decode` in
-    lower case, words separated by one space, marks set close to their words.
+    lower case, words separated by one space, marks set close to their words ("[" to both, as in `click[red]`; so does
+    a dot between digits).
 
     Args:
       words: the words to know; longer texts are taken apart into theirs.
@@ -196,7 +197,8 @@ def word_tokenizer(words: Iterable[str]) -> Tokenizer:
     )
     steps = [decoders.WordPiece(prefix="##", cleanup=False), decoders.Fuse()]
     steps += [decoders.Replace(f"{mark} ", mark) for mark in (*TAGS[::2], "(", "[")]
-    steps += [decoders.Replace(f" {mark}", mark) for mark in (*TAGS[1::2], *".,:;!?)]")]
+    steps += [decoders.Replace(f" {mark}", mark) for mark in (*TAGS[1::2], *".,:;!?)][")]
+    steps.append(decoders.Replace(tokenizers.Regex(r"(?<=[0-9])\. (?=[0-9])"), "."))
     tokenizer.decoder = decoders.Sequence(steps)
     tokenizer.add_special_tokens([tokenizers.AddedToken(t, special=True, normalized=False) for t in vocabulary[:5]])
     config = {

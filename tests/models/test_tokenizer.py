@@ -70,6 +70,15 @@ def test_actions_come_back_from_tagged_replies(words: Tokenizer, action: str) ->
     assert re.search("<action>(.*)</action>", words.decode([*ids, words.stop_token_ids[0]]))[1] == action
 
 
+@pytest.mark.parametrize(
+    "argument", ["red", "white | black", "10 ounce (pack of 6)", "8.5 wide", "0.75", "< prev", "women's"]
+)
+def test_shop_actions_come_back_from_tagged_replies(words: Tokenizer, argument: str) -> None:
+    for action in (f"click[{argument}]", f"search[red {argument}]"):
+        decoded = words.decode(words.encode(f"<think></think><action>{action}</action>"))
+        assert decoded == f"<think></think> <action>{action}</action>"
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=40))
 def test_any_ascii_text_is_encoded_without_loss(text: str) -> None:
