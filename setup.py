@@ -43,6 +43,7 @@ setup(
         "alfworld": ["alfworld==0.4.2"],
         "search": ["aiohttp>=3.9", "pyarrow>=15"],
         "search-dense": ["faiss-cpu>=1.8", "sentence-transformers>=3"],
+        "vllm": ["aiohttp>=3.9"],  # the client; vLLM itself lives in an environment of its own (docs/scaling.md)
         "web": ["flask>=3.0"],
         "dev": [
             "aiohttp>=3.9",

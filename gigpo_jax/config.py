@@ -67,12 +67,28 @@ def _mesh() -> ConfigDict:
 
 def _engine() -> ConfigDict:
     engine = ConfigDict()
-    engine.name = "jax"  # the in-process engine
+    engine.name = "jax"  # jax: in this process; vllm: servers beside it (docs/scaling.md)
     engine.slots = 128  # sequences that are decoded together
-    engine.dtype = "bfloat16"  # of the engine's activations and its KV cache
+    engine.dtype = "bfloat16"  # of the engine's activations and its KV cache; vllm: of its weights too
     engine.prefill_buckets = ()  # prompt lengths to compile for; () = powers of two up to sampling.max_prompt_tokens
     engine.prefill_rows = (16,)  # prompts read at once; with several sizes a run is repeatable only to rounding
     engine.decode_steps = 16  # tokens between two looks at the host
+    engine.urls = ""  # vllm: servers that are there already, "http://a:8000,http://b:8000"; their key: VLLM_API_KEY
+    engine.launch = True  # vllm: without engine.urls, start the servers on this machine and end them with the run
+    engine.servers = 1  # vllm: how many to start
+    engine.python = ".venv-vllm/bin/python"  # vllm: the interpreter of the environment that has vLLM
+    engine.port = 0  # vllm: of the first server to start, the others follow; 0 = any that are free
+    engine.args = ""  # vllm: more arguments for the servers to start
+    engine.cache_gib = 1.0  # vllm on CPUs: KV cache of a server
+    engine.gpu_share = 0.85  # vllm on GPUs: share of a GPU's memory that a server takes
+    engine.weights_dir = ""  # vllm: where new weights are handed over, shared with the servers; "" = in memory (tmpfs)
+    engine.weights_host = ""  # vllm: the learner's address, for servers that pull weights over HTTP; "" = weights_dir
+    engine.weights_port = 0  # vllm: for that; 0 = any that is free
+    engine.start_timeout_s = 600.0  # vllm: for a server to come up
+    engine.connect_timeout_s = 60.0  # vllm: for a server of engine.urls to come (back)
+    engine.request_timeout_s = 600.0  # vllm: for one reply
+    engine.push_timeout_s = 600.0  # vllm: for each step of handing new weights over
+    engine.restarts = 3  # vllm: how often a server that died is started again in a run
     return engine
 
 
@@ -99,7 +115,8 @@ def _rl() -> ConfigDict:
     rl.dual_clip = 3.0
     rl.kl_coef = 0.01  # 0 = no reference policy is loaded
     rl.entropy_coef = 0.0
-    rl.behaviour = "engine"  # whose log-probabilities the ratio is against: the engine's, or recomputed by the learner
+    rl.behaviour = "auto"  # the ratio is against: engine, recompute or tis (docs/algorithm.md); auto: tis for vllm
+    rl.tis_cap = 2.0  # tis: the most that a token's importance weight, learner against engine, may be
     rl.anchor_match = "exact"  # or similar (rl.similarity)
     rl.similarity = 0.9
     return rl
@@ -132,6 +149,7 @@ def _train() -> ConfigDict:
     train.group_size = 8  # episodes of each task
     train.minibatch = 256  # steps of an optimizer update
     train.epochs = 1  # passes over an iteration's steps
+    train.max_staleness = 0  # 1: the next rollout runs during the update, with weights one update old (vllm only)
     train.save_rollouts = 10  # every so many iterations the trajectories are written; 0 = never
     return train
 
@@ -182,7 +200,10 @@ SECTIONS = {
 # fmt: off
 POSITIVE = (
     "env.max_steps", "model.unroll", "env.workers", "env.start_timeout_s", "env.step_timeout_s", "engine.slots",
-    "engine.decode_steps", "sampling.temperature", "sampling.max_prompt_tokens", "sampling.max_reply_tokens",
+    "engine.decode_steps",
+    "engine.servers", "engine.cache_gib", "engine.gpu_share", "engine.start_timeout_s",
+    "engine.connect_timeout_s", "engine.request_timeout_s", "engine.push_timeout_s", "rl.tis_cap",
+    "sampling.temperature", "sampling.max_prompt_tokens", "sampling.max_reply_tokens",
     "rl.dual_clip", "optim.lr", "optim.grad_clip", "batch.row_length", "batch.rows", "batch.logprob_chunk",
     "train.iterations", "train.groups", "train.group_size", "train.minibatch", "train.epochs", "sft.episodes",
     "sft.epochs", "sft.minibatch", "sft.checkpoint_every", "checkpoint.every", "checkpoint.keep",
@@ -190,23 +211,24 @@ POSITIVE = (
 NOT_NEGATIVE = (
     "env.history", "env.invalid_penalty", "rl.step_weight", "rl.clip_low", "rl.clip_high", "rl.kl_coef",
     "rl.entropy_coef", "optim.weight_decay", "train.save_rollouts", "eval.every", "eval.tasks", "eval.temperature",
-    "eval.greedy_every",
+    "eval.greedy_every", "engine.port", "engine.weights_port", "engine.restarts",
 )
 SHARE = (
-    "env.max_aborted_share", "sampling.top_p", "rl.gamma", "rl.similarity", "optim.warmup_share", "optim.b1",
-    "optim.b2",
+    "env.max_aborted_share", "engine.gpu_share", "sampling.top_p", "rl.gamma", "rl.similarity",
+    "optim.warmup_share", "optim.b1", "optim.b2",
 )
 # fmt: on
 ONE_OF = {
-    "engine.name": ("jax",),
+    "engine.name": ("jax", "vllm"),
     "model.param_dtype": ("float32", "bfloat16"),
     "model.compute_dtype": ("float32", "bfloat16"),
     "model.remat": ("none", "dots", "full"),
     "engine.dtype": ("float32", "bfloat16"),
     "rl.preset": ("paper", "verl_agent"),
     "rl.normalize": ("mean_std", "mean"),
-    "rl.behaviour": ("engine", "recompute"),
+    "rl.behaviour": ("auto", "engine", "recompute", "tis"),
     "rl.anchor_match": ("exact", "similar"),
+    "train.max_staleness": (0, 1),
     "optim.schedule": ("constant", "linear", "cosine"),
 }
 
@@ -260,8 +282,48 @@ def validate(config: ConfigDict) -> None:
     for key in SHARE:
         _require(0 <= _value(config, key) <= 1, config, key, "must lie between 0 and 1")  # type: ignore[operator]
     for key, names in ONE_OF.items():
-        _require(_value(config, key) in names, config, key, f"must be one of {', '.join(names)}")
+        _require(_value(config, key) in names, config, key, f"must be one of {', '.join(map(str, names))}")
     _validate_sizes(config)
+    _validate_engine(config)
+
+
+def behaviour(config: ConfigDict) -> str:
+    """What `rl.behaviour` comes to: engine, recompute or tis."""
+    chosen = config.rl.behaviour
+    return chosen if chosen != "auto" else "tis" if config.engine.name == "vllm" else "engine"
+
+
+def _validate_engine(config: ConfigDict) -> None:
+    engine, vllm = config.engine, config.engine.name == "vllm"
+    _require(
+        config.train.max_staleness == 0 or vllm,
+        config,
+        "train.max_staleness",
+        "the in-process engine shares the learner's arrays; use 0, or engine.name=vllm",
+    )
+    if not vllm:
+        _require(not engine.urls, config, "engine.urls", "only engine.name=vllm has servers; set it, or leave urls out")
+        return
+    urls = [url.strip() for url in engine.urls.split(",")] if engine.urls else []
+    for url in urls:
+        host = url.removeprefix("http://").removeprefix("https://")
+        good = host != url and host and "@" not in host and not set(host) & set("/?# ")
+        _require(bool(good), config, "engine.urls", f"{url!r} is not like http://host:port")
+    _require(len(set(urls)) == len(urls), config, "engine.urls", "names a server twice")
+    _require(bool(urls) or engine.launch, config, "engine.launch", "name servers in engine.urls or set it to True")
+    loopback = [url for url in urls if url.split("//")[1].split(":")[0] in ("127.0.0.1", "localhost")]
+    _require(
+        not urls or bool(engine.weights_dir or engine.weights_host),
+        config,
+        "engine.weights_dir",
+        "servers of engine.urls need the folder they were started with (GIGPO_WEIGHTS_DIR), or engine.weights_host",
+    )
+    _require(
+        not (engine.weights_host in ("127.0.0.1", "localhost") and len(loopback) < len(urls)),
+        config,
+        "engine.weights_host",
+        "servers on other machines cannot reach that; give this machine's address",
+    )
 
 
 def _validate_sizes(config: ConfigDict) -> None:

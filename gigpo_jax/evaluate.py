@@ -197,7 +197,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     policy = load_policy(config, partition.make_mesh(**config.mesh))
     params, version = newest_params(workdir / "checkpoints", policy.params)
     report.say(f"weights: {f'checkpoint {version} of {workdir}' if version else config.model.path}")
-    player = Player(config, policy, params, options=options, version=version)
+    player = Player(config, policy, params, options=options, version=version, folder=workdir / "servers")
     try:
         results = asyncio.run(Evaluator(config, player, tasks).results(greedy=True))
     finally:

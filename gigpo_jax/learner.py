@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax import partition
 from gigpo_jax.batching import advantage_inputs, make_minibatches, packing_stats, step_samples
+from gigpo_jax.config import behaviour
 from gigpo_jax.metrics import Timers
 from gigpo_jax.policy import Policy, forward_function, shardings
 from gigpo_jax.rl import advantages as rl_advantages
@@ -112,7 +113,7 @@ class Learner:
 
     def _apply(self, batches: Sequence[Any], progress: Progress) -> dict[str, float]:
         batches = [partition.global_batch(self._mesh, batch) for batch in batches]
-        if self._config.rl.behaviour == "recompute":  # with the parameters before any of this iteration's updates
+        if behaviour(self._config) != "engine":  # with the parameters before any of this iteration's updates
             batches = [dataclasses.replace(b, proximal=self._score(self.state.params, b)) for b in batches]
         records = []
         for number, batch in enumerate(batches):
@@ -150,6 +151,8 @@ def objective(config: ConfigDict) -> tuple[Callable[..., rl_advantages.Advantage
         rl.algorithm, rl.preset, gamma=rl.gamma, step_weight=rl.step_weight, normalize=rl.normalize
     )
     loss = {name: rl[name] for name in ("clip_low", "clip_high", "dual_clip", "kl_coef", "entropy_coef")}
+    if behaviour(config) == "tis":
+        loss["tis_cap"] = rl.tis_cap
     return jax.jit(advantages), loss | dict(chosen.loss) | {"sequence_ratio": chosen.sequence_ratio}
 
 

@@ -43,7 +43,7 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
         "gradients": parameters * 4 / parts,
         "optimizer": parameters * 8 / parts,
         "reference policy": parameters * stored / parts * (config.rl.kl_coef > 0),
-        "KV cache": cache * jnp.dtype(config.engine.dtype).itemsize / mesh["tensor"],
+        "KV cache": (config.engine.name == "jax") * cache * jnp.dtype(config.engine.dtype).itemsize / mesh["tensor"],
         "activations": tokens * shape.num_layers * kept * compute
         + min(config.batch.logprob_chunk, tokens) * shape.vocab_size * 4 * 2,
     }

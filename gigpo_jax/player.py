@@ -1,19 +1,17 @@
 """The policy in its environments: engine and worker processes of a run, ready to play episodes."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from gigpo_jax import partition
+from gigpo_jax.engines import for_engine, make_engine
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.environment import episode_settings, make_pool
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout import rollout
-from gigpo_jax.sampling.jax_engine import JaxEngine
 from gigpo_jax.trajectory import Trajectory
 
 
@@ -26,9 +24,9 @@ class Player:
     """
 
     def __init__(
-        self, config: ConfigDict, policy: Policy, params: Any, *, options: dict[str, Any], version: int
+        self, config: ConfigDict, policy: Policy, params: Any, *, options: dict[str, Any], version: int, folder: Path
     ) -> None:
-        """Starts the worker processes and compiles the engine.
+        """Starts the worker processes and makes the engine.
 
         Args:
           config: `env`, `engine`, `sampling` say how.
@@ -36,23 +34,18 @@ class Player:
           params: the parameters to sample from.
           options: what the environment is built with (`environment.env_options`).
           version: of these parameters.
+          folder: where servers that the engine starts write their logs.
+
+        Raises:
+          InputError: the engine or the environment cannot be had.
         """
         self._config, self._tokenizer = config, policy.tokenizer
         self.pool = make_pool(config, options, config.engine.slots)
-        engine, sampling = config.engine, config.sampling
-        self.engine = JaxEngine(
-            policy.config,
-            _here(params),
-            tokenizer=policy.tokenizer,
-            slots=engine.slots,
-            max_length=sampling.max_prompt_tokens + sampling.max_reply_tokens,
-            prefill_buckets=tuple(engine.prefill_buckets),
-            prefill_rows=tuple(engine.prefill_rows),
-            decode_steps=engine.decode_steps,
-            dtype=jnp.dtype(engine.dtype),
-            version=version,
-        )
-        self.engine.warmup()
+        try:
+            self.engine = make_engine(config, policy, params, version=version, folder=folder)
+        except BaseException:
+            self.pool.close()
+            raise
 
     async def play(
         self,
@@ -85,14 +78,9 @@ class Player:
 
     def update_weights(self, params: Any, version: int) -> None:
         """Samples from other parameters from now on."""
-        self.engine.update_weights(_here(params), version)
+        self.engine.update_weights(for_engine(self._config, params), version)
 
     def close(self) -> None:
         """Stops the engine and the worker processes."""
         self.engine.close()
         self.pool.close()
-
-
-def _here(params: Any) -> Any:
-    """Parameters that this process can sample from alone: as they are, or a copy where other hosts hold parts."""
-    return params if jax.process_count() == 1 else partition.local_copy(params)

@@ -18,7 +18,7 @@ from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptTemplate, build_prompt
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task, anchor_hash
-from gigpo_jax.sampling.base import Completion, Engine, SamplingParams, request_key
+from gigpo_jax.sampling.base import Completion, Engine, EngineLost, SamplingParams, request_key
 from gigpo_jax.trajectory import Trajectory, Turn
 
 _T = TypeVar("_T")
@@ -103,7 +103,7 @@ async def run_episode(
         observation = await _timed(environment.reset(task), trajectory, "environment_s")
         for step in range(settings.max_steps):
             turn, result = await _turn(
-                observation, history, trajectory, key(step), engine, environment, tokenizer, settings
+                observation, history, trajectory, key(step), key(0), engine, environment, tokenizer, settings
             )
             trajectory.turns.append(turn)
             trajectory.won = bool(result.info.get("won", False))
@@ -123,6 +123,7 @@ async def _turn(
     history: History,
     trajectory: Trajectory,
     key: tuple[int, int],
+    session: tuple[int, int],
     engine: Engine,
     environment: Environment,
     tokenizer: Tokenizer,
@@ -137,7 +138,7 @@ async def _turn(
         limit=settings.prompt_tokens,
         show_admissible=settings.show_admissible,
     )
-    sampling = replace(settings.sampling, key=key)
+    sampling = replace(settings.sampling, key=key, session=session)
     completion = await _timed(_generate(engine, prompt.tokens, sampling), trajectory, "engine_s")
     reply = tokenizer.decode(completion.tokens.tolist())
     parsed = settings.parse(reply)
@@ -165,9 +166,11 @@ async def _turn(
 
 
 async def _generate(engine: Engine, tokens: list[int], sampling: SamplingParams) -> Completion:
-    """One reply; whatever an engine raises for one request costs that episode alone."""
+    """One reply; whatever an engine raises for one request costs that episode alone, unless the engine is gone."""
     try:
         completion = await engine.generate(tokens, sampling)
+    except EngineLost:
+        raise
     except Exception as err:
         raise _Failure(f"engine: {type(err).__name__}: {err}") from err
     if completion.finish_reason == "abort":
@@ -219,6 +222,7 @@ async def rollout(
 
     Raises:
       RuntimeError: too many episodes were aborted; the message has the commonest reasons.
+      EngineLost: the engine will give no more replies.
     """
     trajectories: list[Trajectory | None] = [None] * (len(tasks) * group_size)
     reasons: Counter[str] = Counter()

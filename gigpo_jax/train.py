@@ -1,8 +1,10 @@
 """The training loop: roll out, learn, hand the weights over, log; evaluate and save now and then."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -19,6 +21,7 @@ from gigpo_jax.models.qwen2 import param_count
 from gigpo_jax.player import Player
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout_stats import rollout_metrics
+from gigpo_jax.sampling.base import EngineLost
 from gigpo_jax.tasks import draw_tasks, host_share
 from gigpo_jax.trajectory import Trajectory, write_trajectories
 from gigpo_jax.workdir import claim_workdir, host_folder, open_workdir
@@ -33,8 +36,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       out: not used.
 
     Returns:
-      The exit status: 0 done, 1 stopped because losses were not finite, 143 or 130 after SIGTERM or Ctrl-C; in each
-      case a checkpoint is there.
+      The exit status: 0 done, 1 stopped because losses were not finite or no engine was left, 143 or 130 after SIGTERM
+      or Ctrl-C; in each case a checkpoint is there.
     """
     del out
     open_workdir(workdir, config)
@@ -52,7 +55,7 @@ async def _run(config: ConfigDict, workdir: Path) -> int:
             if not interrupts.status:
                 raise
             report.say(f"stopped after iteration {trainer.done}; the same command goes on from there")
-        except NotFinite as error:
+        except (NotFinite, EngineLost) as error:
             trainer.save()
             report.say(f"stopped in iteration {trainer.done + 1}: {error}")
             return 1
@@ -89,7 +92,14 @@ class Trainer:
             self.done, position, self.pending = record["iteration"], record["metrics_position"], record.get("pending")
             report.say(f"continuing after iteration {self.done}")
         self.timers = Timers()
-        self.player = Player(config, policy, self.learner.state.params, options=options, version=self.done)
+        self.player = Player(
+            config,
+            policy,
+            self.learner.state.params,
+            options=options,
+            version=self.done,
+            folder=host_folder(workdir) / "servers",
+        )
         self.evaluator = Evaluator(config, self.player, panel) if panel else None
         self.writer = MetricsWriter(host_folder(workdir), position=position, purge_step=self.done + 1)
         claim_workdir(workdir, config)
@@ -109,13 +119,47 @@ class Trainer:
             self.writer.text(0, "config", str(self.config))
             self.record(await self.evaluate(last=True))
         await self.finish_iteration()
-        while self.done < self.config.train.iterations:
-            with self.timers.time("iteration"):
-                trajectories = await self.roll_out()
-                self.pending = self.learn(trajectories)
-            self.done += 1
-            await self.finish_iteration()
+        ahead: asyncio.Task[list[Trajectory]] | None = None
+        try:
+            while self.done < self.config.train.iterations:
+                with self.timers.time("iteration"):
+                    trajectories = await (ahead or self.roll_out(self.done))
+                    ahead = self.start_ahead()
+                    await self.update(trajectories, ahead)
+                await self.finish_iteration()
+        finally:
+            if ahead is not None:
+                ahead.cancel()
         report.finish(self.workdir)
+
+    def start_ahead(self) -> "asyncio.Task[list[Trajectory]] | None":
+        """With `train.max_staleness` 1, begins the next rollout with the weights that the engine has now."""
+        if self.config.train.max_staleness == 0 or self.done + 1 >= self.config.train.iterations:
+            return None
+        return asyncio.get_running_loop().create_task(self.roll_out(self.done + 1))
+
+    async def update(
+        self, trajectories: list[Trajectory], ahead: "asyncio.Task[list[Trajectory]] | None" = None
+    ) -> None:
+        """One iteration's updates, in a thread while a rollout runs; the engine has the new weights afterwards.
+
+        The new weights wait for the rollout's end: one version samples all of it, and is one update old when its turn
+        comes. An update that was begun is finished and counts, whatever becomes of the rollout or the servers.
+        """
+        if ahead is None:
+            self.pending = self.learn(trajectories)
+            self.done += 1
+        else:
+            learning = asyncio.get_running_loop().run_in_executor(None, self.learn, trajectories)
+            both: set[asyncio.Future[Any]] = {learning, ahead}
+            try:
+                await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+            finally:
+                self.pending = await uninterrupted(learning)
+                self.done += 1
+            await ahead  # raises what it failed with
+        with self.timers.time("weight_sync"):
+            self.player.update_weights(self.learner.state.params, self.done)
 
     async def finish_iteration(self) -> None:
         """Evaluates, writes metrics and saves, as far as due and not yet done."""
@@ -128,24 +172,25 @@ class Trainer:
         if self.done % self.config.checkpoint.every == 0:
             self.save()
 
-    async def roll_out(self) -> list[Trajectory]:
-        """This iteration's episodes, `train.group_size` of each drawn task."""
+    async def roll_out(self, iteration: int) -> list[Trajectory]:
+        """The episodes of an iteration, `train.group_size` of each drawn task."""
         train = self.config.train
-        tasks = draw_tasks(self.tasks, self.done, train.groups, self.config.seed)
+        tasks = draw_tasks(self.tasks, iteration, train.groups, self.config.seed)
         first, mine = host_share(tasks)
         with self.timers.time("rollout"):
             return await self.player.play(
                 mine,
                 group_size=train.group_size,
-                iteration=self.done,
+                iteration=iteration,
                 first_group=first,
                 temperature=self.config.sampling.temperature,
-                title=f"rollout {self.done + 1}",
+                title=f"rollout {iteration + 1}",
             )
 
     def learn(self, trajectories: list[Trajectory]) -> dict[str, float]:
-        """One iteration's updates; the engine has the new weights afterwards."""
+        """One iteration's updates."""
         metrics = rollout_metrics(trajectories, {task.type for task in self.tasks})
+        metrics["rollout/staleness"] = staleness(trajectories, self.done)
         with tqdm(desc=f"update {self.done + 1}", leave=False, delay=1) as bar:
 
             def progress(done: int, total: int) -> None:
@@ -153,8 +198,6 @@ class Trainer:
                 bar.update(done - bar.n)
 
             learnt, credit, advantages = self.learner.learn(trajectories, self.done, self.timers, progress)
-        with self.timers.time("weight_sync"):
-            self.player.update_weights(self.learner.state.params, self.done + 1)
         every = self.config.train.save_rollouts
         if every and self.done % every == 0:
             name = f"iteration_{self.done + 1:06d}.host{jax.process_index()}.jsonl"
@@ -186,3 +229,16 @@ class Trainer:
         """Writes a checkpoint, unless there is one of this iteration."""
         record = {"iteration": self.done, "metrics_position": self.writer.position, "pending": self.pending}
         self.checkpoints.save(self.done, self.learner.state, record)
+
+
+def staleness(trajectories: list[Trajectory], iteration: int) -> float:
+    """The most updates that weights which sampled a reply were behind those that learn from it; 0 is on-policy."""
+    return float(max((iteration - turn.version for t in trajectories for turn in t.turns), default=0))
+
+
+async def uninterrupted(work: "asyncio.Future[dict[str, float]]") -> dict[str, float]:
+    """Waits for work that cannot be stopped, whatever cancels the waiting."""
+    while not work.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({work})
+    return work.result()

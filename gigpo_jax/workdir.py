@@ -12,7 +12,12 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.metrics import write_json
 
 # What may differ when a run goes on: where it runs and what it shows, not what it computes.
-FREE = ("env.workers", "env.start_timeout_s", "env.step_timeout_s", "checkpoint.", "train.save_rollouts")
+FREE = (
+    *("env.workers", "env.start_timeout_s", "env.step_timeout_s", "checkpoint.", "train.save_rollouts"),
+    *("engine.urls", "engine.launch", "engine.servers", "engine.python", "engine.port", "engine.args"),
+    *("engine.cache_gib", "engine.gpu_share", "engine.weights_", "engine.start_", "engine.connect_"),
+    *("engine.request_", "engine.push_", "engine.restarts"),
+)
 
 
 def open_workdir(workdir: Path, config: ConfigDict) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from ml_collections import ConfigDict
 
-from gigpo_jax.config import default_config, unknown_keys, validate
+from gigpo_jax.config import behaviour, default_config, unknown_keys, validate
 from gigpo_jax.errors import InputError
 
 
@@ -28,6 +28,10 @@ def test_defaults_are_valid_and_locked():
         ("engine.prefill_buckets", (4096,), "sampling.max_prompt_tokens=2048"),
         ("sampling.top_k", 0, "-1"),
         ("mesh.fsdp", -1, "only one axis"),
+        ("engine.urls", "http://a:1", "engine.name=vllm"),
+        ("train.max_staleness", 1, "engine.name=vllm"),
+        ("train.max_staleness", 2, "one of 0, 1"),
+        ("rl.tis_cap", 0.0, "greater than 0"),
         ("model.shape.num_kv_heads", 3, "divide"),
         ("env.step_timeout_s", 0.0, "greater than 0"),
     ],
@@ -45,6 +49,36 @@ def test_a_bad_value_names_key_value_and_fix(key: str, value: object, fix: str):
     assert message.startswith(f"config.{'mesh.data' if key == 'mesh.fsdp' else key}=")
     assert fix in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "fix"),
+    [
+        ({"urls": "localhost:8000", "weights_dir": "w"}, "engine.urls", "http://host:port"),
+        ({"urls": "http://key@a:8000", "weights_dir": "w"}, "engine.urls", "http://host:port"),
+        ({"urls": "http://a:1, http://a:1", "weights_dir": "w"}, "engine.urls", "twice"),
+        ({"urls": "http://a:1"}, "engine.weights_dir", "GIGPO_WEIGHTS_DIR"),
+        ({"urls": "http://a:1", "weights_host": "localhost"}, "engine.weights_host", "this machine's address"),
+        ({"launch": False}, "engine.launch", "engine.urls"),
+    ],
+)
+def test_servers_that_cannot_work_are_refused(values: dict, key: str, fix: str):
+    config = default_config()
+    config.engine.update(name="vllm", **values)
+    with pytest.raises(InputError) as error:
+        validate(config)
+    assert str(error.value).startswith(f"config.{key}=")
+    assert fix in str(error.value)
+
+
+def test_what_the_ratio_is_against_follows_the_engine():
+    config = default_config()
+    assert behaviour(config) == "engine"
+    config.engine.name = "vllm"
+    validate(config)
+    assert behaviour(config) == "tis"
+    config.rl.behaviour = "recompute"
+    assert behaviour(config) == "recompute"
 
 
 def test_group_of_one_is_fine_without_standard_deviation():

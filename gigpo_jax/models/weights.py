@@ -39,6 +39,7 @@ _LINEAR = {
     "mlp_norm": "post_attention_layernorm",
 }
 _TOP = {"embed": "model.embed_tokens.weight", "final_norm.scale": "model.norm.weight", "head": "lm_head.weight"}
+OnTensor = Callable[[str, str, tuple[int, ...], memoryview], None]
 _DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
 
@@ -159,6 +160,34 @@ def save_hf(
     finally:
         if first:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_tensors(
+    file: pathlib.Path | None, config: Qwen2Config, params: Params, *, dtype: Any, on_tensor: OnTensor | None = None
+) -> None:
+    """Writes all parameters into one safetensors file, under its name from the first byte on.
+
+    With several processes all must call this; those that give no file only take part in gathering.
+
+    Args:
+      file: where to, or None.
+      config: the shape.
+      params: the parameters; sharded ones are gathered one array at a time.
+      dtype: dtype of the file.
+      on_tensor: called with name, dtype as in the file ("BF16"), shape and bytes of each tensor, in the file's order.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    leaves, tree = _leaves(config)
+    dtype = np.dtype(dtype)
+    names = [(name, leaf.stored_shape) for leaf in leaves for name in leaf.names]
+    tensors = _tensors(leaves, tree.flatten_up_to(params), dtype)
+    if file is None:
+        for _ in tensors:
+            pass
+    else:
+        _write_safetensors(file, names, tensors, dtype, on_tensor)
 
 
 def _leaves(config: Qwen2Config) -> tuple[list[_Leaf], Any]:
@@ -295,7 +324,11 @@ def _to_host(array: jax.Array) -> np.ndarray:
 
 
 def _write_safetensors(
-    file: pathlib.Path, names: list[tuple[str, tuple[int, ...]]], tensors: Iterator[np.ndarray], dtype: np.dtype
+    file: pathlib.Path,
+    names: list[tuple[str, tuple[int, ...]]],
+    tensors: Iterator[np.ndarray],
+    dtype: np.dtype,
+    on_tensor: OnTensor | None = None,
 ) -> None:
     """Writes one file (https://huggingface.co/docs/safetensors: 8 bytes of header length, JSON header, data)."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -308,8 +341,11 @@ def _write_safetensors(
     text += b" " * (-len(text) % 8)
     with file.open("wb") as out:
         out.write(len(text).to_bytes(8, "little") + text)
-        for _ in names:
-            out.write(next(tensors).reshape(-1).view(np.uint8).data)
+        for name, shape in names:
+            data = next(tensors).reshape(-1).view(np.uint8).data
+            out.write(data)
+            if on_tensor is not None:
+                on_tensor(name, _DTYPES[dtype.name], shape, data)
         out.flush()
         os.fsync(out.fileno())
 

@@ -14,6 +14,10 @@ from gigpo_jax.errors import InputError
 FinishReason = Literal["stop", "length", "abort"]
 
 
+class EngineLost(RuntimeError):
+    """No engine is left that could ever give a reply: the run has to stop, not only an episode."""
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How one reply is drawn.
@@ -28,6 +32,8 @@ class SamplingParams:
       stop_strings: the reply ends with the token that completes one of these in its text; that token belongs to it.
       key: two 32-bit words, the request's own random key; see `request_key`. The same prompt, settings, key and
         weights give the same reply, whatever else the engine is doing.
+      session: requests of one episode share it, so that an engine with several servers can keep them together; it
+        changes nothing in the reply.
 
     Raises:
       InputError: a value outside its range.
@@ -40,6 +46,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     key: tuple[int, int] = (0, 0)
+    session: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -84,6 +91,7 @@ class Engine(Protocol):
 
         Raises:
           InputError: the prompt does not fit; only this request fails.
+          EngineLost: there will be no more replies.
         """
         ...
 

@@ -1,0 +1,228 @@
+"""Weight files: written by the learner, read and refused as the server's worker does (which needs no jax)."""
+
+import asyncio
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import aiohttp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.models import qwen2
+from gigpo_jax.models.hf_config import config_json
+from gigpo_jax.models.weights import load_hf, save_hf
+from gigpo_jax.sampling import vllm_extension as extension
+from gigpo_jax.sampling import weight_store
+
+ROOT = pathlib.Path(__file__).parents[3]
+SHAPE = qwen2.Qwen2Config(40, 16, 32, 2, 4, 2, 4, tie_word_embeddings=False)
+
+
+@pytest.fixture
+def params() -> qwen2.Params:
+    return qwen2.init(SHAPE, jax.random.key(0))
+
+
+def test_a_pushed_file_has_the_tensors_that_a_saved_folder_has(tmp_path: pathlib.Path, params: qwen2.Params) -> None:
+    store = weight_store.WeightStore(tmp_path / "w")
+    file, checksum = store.write(SHAPE, params, dtype=jnp.dtype("bfloat16"), name="one")
+    save_hf(tmp_path / "hf", SHAPE, params, dtype="bfloat16")
+    with (
+        safetensors.safe_open(file, "np") as ours,
+        safetensors.safe_open(tmp_path / "hf/model.safetensors", "np") as hf,
+    ):
+        assert set(ours.keys()) == set(hf.keys())
+        for name in hf.keys():  # noqa: SIM118  (not a dict)
+            np.testing.assert_array_equal(ours.get_tensor(name), hf.get_tensor(name))
+    data = file.read_bytes()
+    header, base = extension.read_header(data, "one")
+    assert extension.checksum_of(header, data, base) == checksum
+    flipped = bytearray(data)
+    flipped[-3] ^= 1
+    assert extension.checksum_of(header, bytes(flipped), base) != checksum
+
+
+def test_only_the_newest_file_is_kept_and_none_after_the_end(params: qwen2.Params) -> None:
+    store = weight_store.WeightStore()
+    assert store.folder.stat().st_mode & 0o077 == 0
+    for name in ("a", "b"):
+        store.write(SHAPE, params, dtype=np.dtype("float32"), name=name)
+        assert [path.name for path in store.folder.iterdir()] == [f"{name}.safetensors"]
+    store.close()
+    assert not store.folder.exists()
+
+
+def test_what_a_killed_run_left_in_memory_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setattr(weight_store, "TMPFS", tmp_path)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for number in (ended.pid, os.getpid()):
+        (tmp_path / f"{weight_store.PREFIX}.{number}.ff").mkdir()
+    store = weight_store.WeightStore()
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == sorted([f"{weight_store.PREFIX}.{os.getpid()}.ff", store.folder.name])
+    store.close()
+
+
+def test_a_folder_without_room_is_refused_with_the_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, params: qwen2.Params
+) -> None:
+    store = weight_store.WeightStore(tmp_path)
+    monkeypatch.setattr(
+        weight_store.shutil, "disk_usage", lambda _: os.terminal_size((0, 0)) and type("D", (), {"free": 9})
+    )
+    with pytest.raises(InputError, match=r"has 0\.0 GiB free, a push needs"):
+        store.write(SHAPE, params, dtype=np.dtype("float32"), name="a")
+
+
+@pytest.fixture
+def allowed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    folder = tmp_path / "allowed"
+    folder.mkdir()
+    monkeypatch.setenv(extension.WEIGHTS_DIR, str(folder))
+    return folder
+
+
+def test_a_server_takes_files_from_its_folder_only(allowed: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    good = allowed / "w.safetensors"
+    good.touch()
+    assert extension.allowed_file(str(good)) == good
+    outside = tmp_path / "w.safetensors"
+    outside.touch()
+    (allowed / "link.safetensors").symlink_to(outside)
+    (allowed / "w.bin").touch()
+    for path, says in [
+        (outside, "not in the folder"),
+        (allowed / ".." / "w.safetensors", "not in the folder"),
+        (allowed / "link.safetensors", "not in the folder"),
+        ("/etc/passwd", "not in the folder"),
+        (allowed / "w.bin", "not a .safetensors"),
+        (allowed / "absent.safetensors", "no such file"),
+    ]:
+        with pytest.raises(extension.Refused, match=says):
+            extension.allowed_file(str(path))
+
+
+def test_without_a_folder_nothing_is_taken(allowed: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(extension.WEIGHTS_DIR)
+    with pytest.raises(extension.Refused, match="GIGPO_WEIGHTS_DIR"):
+        extension.allowed_file(str(allowed / "w.safetensors"))
+
+
+def test_broken_files_are_refused() -> None:
+    good = safetensors.numpy.save({"a": np.zeros((2, 3), np.float32)})
+    assert list(extension.read_header(good, "f")[0]) == ["a"]
+    size = int.from_bytes(good[:8], "little")
+    head = json.loads(good[8 : 8 + size])
+    head["a"]["shape"] = [2, 4]
+    lying = json.dumps(head).encode()
+    for data in (
+        b"",
+        b"\x01",
+        good[:-1],
+        good + b"\0",
+        b"\xff" * 64,
+        (2).to_bytes(8, "little") + b"[]",
+        (2).to_bytes(8, "little") + b"{a",
+        len(lying).to_bytes(8, "little") + lying + good[8 + size :],
+    ):
+        with pytest.raises(extension.Refused):
+            extension.read_header(data, "f")
+
+
+class Worker(extension.WeightLoader):
+    """The extension without vLLM: `_load` notes what the model would have been given."""
+
+    def __init__(self, model: pathlib.Path) -> None:
+        self.model_config = type("Config", (), {"model": str(model), "tokenizer": str(model)})
+        self.loaded: list[str] = []
+
+    def _load(self, header: dict, data: object, base: int) -> None:
+        self.loaded = list(header)
+
+
+def test_the_model_is_touched_only_by_a_file_of_its_own_tensors(
+    allowed: pathlib.Path, tmp_path: pathlib.Path, params: qwen2.Params
+) -> None:
+    save_hf(tmp_path / "served", SHAPE, params)
+    worker, store = Worker(tmp_path / "served"), weight_store.WeightStore(allowed)
+    file, checksum = store.write(SHAPE, params, dtype=np.dtype("float32"), name="a")
+    wrong = worker.gigpo_load(str(file), "0" * 32)
+    assert "checksum" in wrong["error"]
+    assert worker.loaded == []
+    good = worker.gigpo_load(str(file), checksum)
+    assert good["checksum"] == checksum
+    assert good["bytes"] == 4 * qwen2.param_count(SHAPE)
+    assert "lm_head.weight" in worker.loaded
+    other = qwen2.Qwen2Config(40, 16, 32, 1, 4, 2, 4, tie_word_embeddings=False)
+    worker.loaded = []
+    file, checksum = store.write(other, qwen2.init(other, jax.random.key(0)), dtype=np.dtype("float32"), name="b")
+    assert "not those of the served model" in worker.gigpo_load(str(file), checksum)["error"]
+    assert worker.loaded == []
+
+
+def test_weights_are_pulled_over_http_with_the_key_from_one_address(
+    allowed: pathlib.Path, tmp_path: pathlib.Path, params: qwen2.Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_hf(tmp_path / "served", SHAPE, params)
+    worker, store = Worker(tmp_path / "served"), weight_store.WeightStore(tmp_path / "learner")
+    file, checksum = store.write(SHAPE, params, dtype=np.dtype("float32"), name="a")
+
+    async def pulls() -> list[dict]:
+        runner, port = await weight_store.serve(store, "127.0.0.1", 0, "sesame")
+        base = f"http://127.0.0.1:{port}/weights/"
+        monkeypatch.setenv(extension.WEIGHTS_URL, base)
+        answers = []
+        for key, url in [
+            ("sesame", base + file.name),
+            ("wrong", base + file.name),
+            ("sesame", base + "old.safetensors"),
+            ("sesame", f"http://127.0.0.1:{port}/elsewhere"),
+            ("sesame", "file:///etc/passwd"),
+        ]:
+            monkeypatch.setenv("VLLM_API_KEY", key)
+            answers.append(await asyncio.to_thread(worker.gigpo_pull, url, checksum))
+        async with aiohttp.ClientSession() as session, session.get(base + file.name) as bare:
+            assert bare.status == 401
+        await runner.cleanup()
+        return answers
+
+    good, *bad = asyncio.run(pulls())
+    assert good["checksum"] == checksum
+    assert ["401" in bad[0]["error"], "404" in bad[1]["error"]] == [True, True]
+    assert all("not under the address" in answer["error"] for answer in bad[2:])
+    assert list(allowed.iterdir()) == []
+
+
+def test_fingerprints_tell_vocabularies_and_architectures_apart(tmp_path: pathlib.Path) -> None:
+    content = (ROOT / "models/alfworld_tiny/tokenizer.json").read_bytes()
+    parsed, known = json.loads(content), extension.tokenizer_fingerprint(content)
+    assert extension.tokenizer_fingerprint(json.dumps(parsed, indent=3).encode()) == known
+    word = sorted(parsed["model"]["vocab"])[0]
+    parsed["model"]["vocab"][word] += 1
+    assert extension.tokenizer_fingerprint(json.dumps(parsed).encode()) != known
+    assert extension.tokenizer_fingerprint(b"nonsense") == ""
+    config, _ = load_hf(ROOT / "models/alfworld_tiny")
+    served = json.loads((ROOT / "models/alfworld_tiny/config.json").read_text())
+    assert extension.architecture(config_json(config, "float32")) == extension.architecture(served)
+    newer = {k: v for k, v in served.items() if k != "rope_theta"} | {"rope_parameters": {"rope_theta": 10000.0}}
+    assert extension.architecture(newer) == extension.architecture(served)
+
+
+@pytest.mark.parametrize("module", ["vllm_extension", "vllm_access", "vllm_guard"])
+def test_what_runs_beside_vllm_needs_neither_jax_nor_torch(module: str) -> None:
+    code = (
+        f"import sys, gigpo_jax.sampling.{module}; "
+        "print([m for m in ('jax', 'torch', 'vllm', 'aiohttp', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "[]"
