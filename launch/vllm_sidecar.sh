@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Starts vLLM servers for a learner elsewhere: one a GPU (or a group of GPUs), or one on the CPU.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+launch/vllm_sidecar.sh --model DIR --weights-dir DIR [options]
+
+Starts vLLM servers that gigpo_jax learners use (--config.engine.name=vllm --config.engine.urls=...), prints their
+addresses, and waits; ends all of them when one ends or on Ctrl-C or SIGTERM.
+
+  --model DIR         the learner's model.path: a Hugging Face folder
+  --weights-dir DIR   the folder that new weights are taken from, shared with the learner (its engine.weights_dir);
+                      with --weights-url a folder of this machine, such as one in /dev/shm
+  --weights-url URL   pull weights from the learner instead: http://LEARNER:PORT/weights/ (its engine.weights_host and
+                      engine.weights_port)
+  --gpus LIST         comma-separated GPU numbers (default: all); "none" serves on the CPU
+  --tensor N          GPUs of one server (default 1); replicas = GPUs / N, each with a port of its own
+  --host ADDRESS      address to listen on (default 127.0.0.1); any other needs VLLM_API_KEY
+  --port N            port of the first replica (default 8000), the others follow
+  --max-length N      tokens of prompt and reply together (default 2560): sampling.max_prompt_tokens + max_reply_tokens
+  --sequences N       the most sequences decoded together by a replica (default 128)
+  --dtype NAME        bfloat16 (default) or float32: the learner's engine.dtype
+  --gpu-share X       share of a GPU's memory (default 0.85)
+  --cache-gib N       KV cache on the CPU, GiB (default 4)
+  --python FILE       interpreter of the environment that has vLLM 0.32 (default .venv-vllm/bin/python)
+  --dry-run           print what would run and exit
+  --help              this text
+
+The key: set VLLM_API_KEY here and for the learner. It guards every endpoint. Whoever has it can pause a server, make it
+load any weights of the served shape from the weights folder (or address), and call methods of its workers: keep the
+port in a private network, for traffic is not encrypted.
+TEXT
+}
+
+fail() {
+  echo "vllm_sidecar.sh: $*" >&2
+  exit 2
+}
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+model='' weights_dir='' weights_url='' gpus=all tensor=1 host=127.0.0.1 port=8000 max_length=2560 sequences=128
+dtype=bfloat16 gpu_share=0.85 cache_gib=4 python=.venv-vllm/bin/python dry_run=no
+while [ $# -gt 0 ]; do
+  case $1 in
+    --help) usage && exit 0 ;;
+    --dry-run) dry_run=yes && shift && continue ;;
+    --model | --weights-dir | --weights-url | --gpus | --tensor | --host | --port | --max-length | --sequences | --dtype | \
+      --gpu-share | --cache-gib | --python)
+      [ $# -ge 2 ] || fail "$1: a value is missing"
+      name=${1#--}
+      printf -v "${name//-/_}" '%s' "$2"
+      shift 2
+      ;;
+    *) fail "$1: no such option; --help lists them" ;;
+  esac
+done
+
+[ -n "$model" ] || fail "--model: missing; the learner's model.path"
+[ -n "$weights_dir" ] || fail "--weights-dir: missing; a folder that is shared with the learner"
+for number in tensor port max_length sequences cache_gib; do
+  [[ ${!number} =~ ^[1-9][0-9]*$ ]] || fail "--${number//_/-} ${!number}: must be a whole number of at least 1"
+done
+loopback=no
+case $host in 127.0.0.1 | localhost | ::1) loopback=yes ;; esac
+if [ $loopback = no ] && [ -z "${VLLM_API_KEY:-}" ]; then
+  fail "--host $host: an address beyond this machine needs a key; export VLLM_API_KEY (see --help for what it guards)"
+fi
+if [ -z "${VLLM_API_KEY:-}" ]; then
+  [ $dry_run = yes ] || fail "VLLM_API_KEY: not set; export a random one here and for the learner, such as \$(openssl rand -hex 24)"
+fi
+if [ $dry_run = no ]; then
+  [ -f "$model/config.json" ] || fail "--model $model: no config.json there; a Hugging Face folder is needed"
+  [ -x "$python" ] || fail "--python $python: not there; make vllm-venv (CPU), or python -m venv .venv-vllm && .venv-vllm/bin/pip install vllm==0.32.0"
+  mkdir -p "$weights_dir"
+fi
+
+if [ "$gpus" = all ]; then
+  gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | paste -sd, -) || true
+  [ -n "$gpus" ] || fail "--gpus all: nvidia-smi shows none; name them, or --gpus none for the CPU"
+fi
+
+common=(-m vllm.entrypoints.openai.api_server --model "$model" --host "$host" --dtype "$dtype"
+  --max-model-len "$max_length" --max-num-seqs "$sequences"
+  --logprobs-mode processed_logprobs --generation-config vllm --enable-scale-out
+  --worker-extension-cls gigpo_jax.sampling.vllm_extension.WeightLoader
+  --middleware gigpo_jax.sampling.vllm_access.RequireKey --disable-uvicorn-access-log)
+groups=()
+if [ "$gpus" = none ]; then
+  groups=(cpu)
+  batched=$((max_length > 2048 ? max_length : 2048))
+  # A seed of a request's own together with chunked prefill kills the engine on a CPU.
+  common+=(--enforce-eager --no-enable-chunked-prefill --max-num-batched-tokens "$batched")
+else
+  IFS=, read -ra list <<<"$gpus"
+  [ $((${#list[@]} % tensor)) = 0 ] || fail "--tensor $tensor: ${#list[@]} GPUs do not divide into groups of $tensor"
+  for ((i = 0; i < ${#list[@]}; i += tensor)); do
+    groups+=("$(IFS=, && echo "${list[*]:i:tensor}")")
+  done
+  common+=(--gpu-memory-utilization "$gpu_share" --tensor-parallel-size "$tensor")
+fi
+
+settings=(PYTHONPATH="$here" VLLM_SERVER_DEV_MODE=1 VLLM_NO_USAGE_STATS=1 GIGPO_WEIGHTS_DIR="$weights_dir"
+  GIGPO_WEIGHTS_URL="$weights_url" VLLM_CPU_KVCACHE_SPACE="$cache_gib" VLLM_CPU_NUM_OF_RESERVED_CPU=0)
+urls=()
+pids=()
+trap 'kill "${pids[@]}" 2>/dev/null || true; wait' EXIT
+trap 'exit 143' TERM INT
+for index in "${!groups[@]}"; do
+  device=()
+  [ "${groups[index]}" = cpu ] || device=(CUDA_VISIBLE_DEVICES="${groups[index]}")
+  this=(env "${settings[@]}" "${device[@]}" "$python" "${common[@]}" --port $((port + index)))
+  urls+=("http://$([ $loopback = yes ] && echo 127.0.0.1 || echo "$host"):$((port + index))")
+  if [ $dry_run = yes ]; then
+    printf '%q ' "${this[@]}" && echo
+  else
+    "${this[@]}" &
+    pids+=($!)
+  fi
+done
+echo "learner: --config.engine.name=vllm --config.engine.urls=$(IFS=, && echo "${urls[*]}")"
+[ $dry_run = yes ] || wait -n

@@ -1,0 +1,125 @@
+"""Servers that we start: their command and environment, what is refused before, and their end in any case."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.sampling import vllm_launch
+from gigpo_jax.sampling.vllm_launch import LaunchPlan, ServerProcess, check_plan, choose_ports, server_environment
+from tests.sampling.vllm.serving import gone
+
+ROOT = pathlib.Path(__file__).parents[3]
+TREE = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '300']); print(p.pid, flush=True); time.sleep(300)"
+
+
+def plan(tmp_path: pathlib.Path, **changes: object) -> LaunchPlan:
+    fields = {
+        "python": pathlib.Path(sys.executable),
+        "model": ROOT / "models/alfworld_tiny",
+        "dtype": "float32",
+        "max_length": 96,
+        "sequences": 64,
+        "weights_dir": tmp_path,
+        "weights_url": "",
+        "folder": tmp_path,
+        "gpu": False,
+    }
+    return LaunchPlan(**(fields | changes))
+
+
+def test_the_key_is_in_the_environment_and_on_no_command_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "x")
+    environment = server_environment(plan(tmp_path), "sesame")
+    assert environment["VLLM_API_KEY"] == "sesame"
+    assert environment["GIGPO_WEIGHTS_DIR"] == str(tmp_path)
+    assert "XLA_FLAGS" not in environment
+    command = vllm_launch.server_command(plan(tmp_path), 8123)
+    assert not any("sesame" in part for part in command)
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert "--no-enable-chunked-prefill" in command
+    on_gpu = vllm_launch.server_command(plan(tmp_path, gpu=True, gpu_share=0.5), 8123)
+    assert on_gpu[on_gpu.index("--gpu-memory-utilization") + 1] == "0.5"
+    assert "--no-enable-chunked-prefill" not in on_gpu
+
+
+def test_a_port_in_use_is_refused_and_zero_takes_free_ones() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=rf"config.engine.port={port - 1}: port {port} is in use"):
+            choose_ports(port - 1, 2)
+    assert len(set(choose_ports(0, 3))) == 3
+
+
+def test_too_little_memory_is_refused_with_the_sum(tmp_path: pathlib.Path) -> None:
+    gib = 2**30
+    vllm_launch._check_host_memory(plan(tmp_path), 2, available=8 * gib)
+    with pytest.raises(InputError, match=r"config.engine.servers=2: needs about 5\.0 GiB .* free are 4\.0"):
+        vllm_launch._check_host_memory(plan(tmp_path), 2, available=4 * gib)
+
+
+def test_an_environment_without_vllm_is_refused_with_the_command_that_makes_one(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="make vllm-venv"):
+        check_plan(plan(tmp_path, python=tmp_path / "bin/python"), 1)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").touch()
+    (tmp_path / "pyvenv.cfg").touch()
+    with pytest.raises(InputError, match="vLLM is not installed there"):
+        check_plan(plan(tmp_path, python=tmp_path / "bin/python"), 1)
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: pathlib.Path) -> None:
+    process = ServerProcess(plan(tmp_path), *choose_ports(0, 1), "sesame")
+    process._command = [sys.executable, "-c", "raise ValueError('no such device')"]
+    process.start()
+    until = time.monotonic() + 60
+    while process.running:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert process.last_words() == "ValueError: no such device"
+    process.stop()
+
+
+@pytest.mark.parametrize("end", ["stop", "kill the learner", "kill the guard", "kill the server"])
+def test_nothing_of_a_server_outlives_its_end(end: str, tmp_path: pathlib.Path) -> None:
+    """The learner is a process of its own here; the server is one that starts another."""
+    learner = (
+        "import pathlib, sys, time; from tests.sampling.vllm.test_launch import plan, ServerProcess\n"
+        f"p = ServerProcess(plan(pathlib.Path({str(tmp_path)!r})), 1, 'k')\n"
+        f"p._command = [sys.executable, '-c', {TREE!r}]\n"
+        "p.start(); print(p._process.pid, flush=True); sys.stdin.readline(); p.stop()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", learner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    guard = int(process.stdout.readline())
+    log, until = tmp_path / "server_1.log", time.monotonic() + 60
+    while not log.exists() or not log.read_text().strip():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    sleeper = int(log.read_text())
+    server = int(subprocess.run(["ps", "-o", "ppid=", str(sleeper)], capture_output=True, text=True, check=True).stdout)
+    if end == "stop":
+        process.stdin.write("\n")
+        process.stdin.flush()
+    else:
+        victims = {"kill the learner": process.pid, "kill the guard": guard, "kill the server": server}
+        os.kill(victims[end], signal.SIGKILL)
+    expected = {guard: "", server: ""} | ({} if end == "kill the guard" else {sleeper: ""})
+    assert gone(expected, 30.0)
+    for pid in (process.pid, sleeper):
+        if pathlib.Path(f"/proc/{pid}").exists():
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
