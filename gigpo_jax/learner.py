@@ -118,7 +118,8 @@ class Learner:
         records = []
         for number, batch in enumerate(batches):
             if self._reference is not None:
-                batch = dataclasses.replace(batch, reference=self._score(self._reference, batch))
+                plain = dataclasses.replace(batch, proximal=None)  # as above: one program for both
+                batch = dataclasses.replace(batch, reference=self._score(self._reference, plain))
             self.state, record = self._update(self.state, batch)
             records.append(record)
             if int(self.state.skipped_in_row) >= 3:

@@ -82,6 +82,8 @@ def compare(got: dict[str, np.ndarray], expected_file: str) -> None:
 def mesh(expected: str, folder: str) -> None:
     """2 x 2 x 2 devices give what one device gives; a checkpoint of theirs moves to 1 x 8 x 1."""
     grid = partition.make_mesh(2, -1, 2)
+    rows = partition.global_batch(grid, {"rows": np.arange(24).reshape(3, 8)})["rows"]
+    assert {tuple(shard.data[0].tolist()) for shard in rows.addressable_shards} == {(0, 1), (2, 3), (4, 5), (6, 7)}
     got, state = train(grid, make_samples())
     compare(got, expected)
     for tree in (state.params, state.opt_state[1][0].mu, state.opt_state[1][0].nu):

@@ -153,13 +153,20 @@ def _seconds(call) -> float:
 
 def test_same_seed_same_minibatches() -> None:
     samples = household(50)
-    first, second = (
-        make_minibatches(samples, steps=16, row_length=2560, rows=2, rng=np.random.default_rng([7, 3]))
-        for _ in range(2)
+    first, second, other = (
+        make_minibatches(samples, steps=16, row_length=2560, rows=2, rng=np.random.default_rng([7, seed]))
+        for seed in (3, 3, 4)
     )
     for a, b in zip(first, second, strict=True):
         assert (a.tokens == b.tokens).all()
         assert (a.advantage == b.advantage).all()
+    assert any(not np.array_equal(np.unique(a.advantage), np.unique(b.advantage)) for a, b in zip(first, other))
+
+
+def test_a_reply_without_tokens_takes_no_room() -> None:
+    samples = make_samples([(5, 3), (60, 0), (6, 2)])
+    (batch,) = make_minibatches(samples, steps=3, row_length=16, rows=1, rng=np.random.default_rng(0))
+    assert sorted(unpack(batch)) == sorted(as_tuple(sample) for sample in (samples[0], samples[2]))
 
 
 def test_a_sample_longer_than_a_row_is_refused() -> None:

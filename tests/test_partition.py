@@ -97,6 +97,15 @@ def test_published_shapes_split_as_planned() -> None:
     assert pieces["embed"] == pieces["head"] == pieces["layers"]["key"]["kernel"] == 16
     assert {pieces["layers"][name]["kernel"] for name in ("query", "value", "out", "gate", "up", "down")} == {16}
     assert pieces["layers"]["mlp_norm"]["scale"] == 4
+    spec = jax.tree.map(lambda s: tuple(s.spec), where)
+    into, out_of = (None, "fsdp", "tensor"), (None, "tensor", "fsdp")  # columns first, then rows: one sum a block
+    layers = spec["layers"]
+    assert {layers[name]["kernel"] for name in ("query", "key", "value", "gate", "up")} == {into}
+    assert {layers[name]["kernel"] for name in ("out", "down")} == {out_of}
+    assert {layers[name]["bias"] for name in ("query", "key", "value")} == {(None, "tensor")}
+    assert spec["embed"] == spec["head"] == ("tensor", "fsdp")
+    assert spec["final_norm"]["scale"] == ("fsdp",)
+    assert tuple(partition.gathered(where["embed"]).spec) == ("tensor", None)
 
 
 def test_an_axis_that_does_not_divide_is_repeated_and_reported() -> None:
