@@ -119,6 +119,8 @@ def read_panel(path: str | os.PathLike) -> Panel:
         texts = (found["name"], found["environment"], found["split"], *(text for task in tasks for text in task))
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("a name, an id or a hash is no text")
+        if not isinstance(found["made_from"], dict):
+            raise TypeError("made_from is no object")
         panel = Panel(found["name"], found["environment"], found["split"], tasks, found["made_from"])
         stored = found["sha256"]
     except OSError as err:
@@ -144,7 +146,8 @@ def check_panel(panel: Panel, env: TextEnv) -> tuple[Task, ...]:
       InputError: a task is missing or its content differs.
     """
     known = {task.id: task for task in env.tasks(panel.split)}
-    hint = f"the panel was made from {dict(panel.made_from)}" if panel.made_from else "is this the same data?"
+    made_from = ", ".join(f"{key}={value}" for key, value in panel.made_from.items())
+    hint = f"the panel's data was generated with {made_from}" if made_from else "is this the same data?"
     for task_id, content in panel.tasks:
         if task_id not in known:
             raise InputError(f"panel={panel.name}: its task {task_id!r} is not in the data; {hint}")

@@ -203,7 +203,7 @@ def draw_room(
       The room and its shortest walkthrough.
 
     Raises:
-      InputError: nothing solvable turned up, because the size is too small for the task.
+      InputError: nothing solvable turned up, because the size does not suit the rooms or the task.
     """
     assert task_type in TASK_TYPES, task_type
     kinds = package.room_kinds[task_type]
@@ -217,4 +217,7 @@ def draw_room(
             continue
         if plan := walkthrough(package, room):
             return room, plan
-    raise InputError(f"receptacles={size.receptacles}: too few for {task_type}; allow at least 4")
+    raise InputError(
+        f"receptacles={size.receptacles}, objects={size.objects}: no room of {split} has a solvable {task_type} game of"
+        " that size; allow at least 4 receptacles, and no more than the rooms have (some 10 to 30)"
+    )

@@ -164,7 +164,7 @@ class AlfworldEnv:
 
 
 def make(
-    data: str | os.PathLike,
+    data: str | os.PathLike = "",
     *,
     engine: str = "native",
     max_steps: int = 50,

@@ -21,14 +21,13 @@ from typing import Any
 
 from gigpo_jax.env_bridge.alfworld.draw import SIZES, RoomSize, draw_room, room_size
 from gigpo_jax.env_bridge.alfworld.goals import TASK_TYPES, phrase
-from gigpo_jax.env_bridge.alfworld.listing import GAME_FILE, TRAJ_FILE, filled_in
+from gigpo_jax.env_bridge.alfworld.listing import GAME_FILE, MANIFEST, TRAJ_FILE, filled_in
 from gigpo_jax.env_bridge.alfworld.package import Package, read_package
 from gigpo_jax.env_bridge.alfworld.room import Room, problem_pddl
 from gigpo_jax.env_bridge.alfworld.scenes import SPLITS, split_scenes
 from gigpo_jax.errors import InputError
 
 VERSION = 1  # raise it whenever the same arguments would give other games
-MANIFEST = "manifest.json"
 Progress = Callable[[int], object]
 
 
@@ -80,7 +79,6 @@ def _files(package: Package, room: Room, task: str, plan: tuple[str, ...], name:
 
 def _write_games(folder: Path, manifest: Mapping, size: RoomSize, progress: Progress | None) -> None:
     package = read_package()
-    digest = hashlib.sha256()
     for index in range(manifest["games"]):
         room, task, plan = make_game(package, manifest["split"], index, manifest["seed"], size, manifest["task_types"])
         goal = room.goal
@@ -90,16 +88,27 @@ def _write_games(folder: Path, manifest: Mapping, size: RoomSize, progress: Prog
         here.mkdir(parents=True)
         for file_name, text in _files(package, room, task, plan, trial).items():
             (here / file_name).write_text(text, encoding="utf-8", newline="\n")
-            digest.update(f"{task_folder}/{trial}/{file_name}\n{len(text)}\n{text}".encode())
         if progress is not None:
             progress(1)
-    text = json.dumps({**manifest, "sha256": digest.hexdigest()}, indent=1)
+    text = json.dumps({**manifest, "sha256": _content_hash(folder)}, indent=1)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
+def _content_hash(folder: Path) -> str:
+    """SHA-256 over the names and bytes of all games of a split, in the order in which they were made."""
+    digest = hashlib.sha256()
+    for trial in sorted(folder.glob("*/trial_*"), key=lambda path: path.name):
+        for name in (GAME_FILE, TRAJ_FILE):
+            content = (trial / name).read_bytes()
+            digest.update(f"{trial.parent.name}/{trial.name}/{name}\n{len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
 def _manifest(split: str, games: int, seed: int, size: RoomSize, task_types: Sequence[str]) -> dict:
-    if not isinstance(games, int) or games < 1:
+    if not isinstance(games, int) or isinstance(games, bool) or games < 1:
         raise InputError(f"games={games!r}: give a number of at least 1")
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise InputError(f"seed={seed!r}: give a whole number")
     if unknown := [kind for kind in task_types if kind not in TASK_TYPES]:
         raise InputError(f"task_types={unknown[0]!r}: no such task type; choose among {', '.join(TASK_TYPES)}")
     if not task_types:
@@ -121,13 +130,13 @@ def _already_there(folder: Path, manifest: Mapping) -> bool:
     """Whether a complete split with the same arguments is there.
 
     Raises:
-      InputError: something else is there.
+      InputError: something else is there, or a game of it is missing or damaged.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     try:
         found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        found.pop("sha256")
+        sha256 = found.pop("sha256")
     except (OSError, ValueError, KeyError, AttributeError):
         raise InputError(f"out={folder}: holds something else than generated games; choose another folder") from None
     other = [key for key in manifest if found.get(key) != manifest[key]]
@@ -136,6 +145,12 @@ def _already_there(folder: Path, manifest: Mapping) -> bool:
             f"out={folder}: holds games made with {other[0]}={found.get(other[0])!r}, not {manifest[other[0]]!r};"
             " choose another folder or delete this one"
         )
+    try:
+        whole = _content_hash(folder) == sha256
+    except OSError:
+        whole = False
+    if not whole:
+        raise InputError(f"out={folder}: a game in it is missing or damaged; delete this folder and run this again")
     return True
 
 
@@ -266,7 +281,7 @@ def game_options(args: argparse.Namespace) -> dict[str, Any]:
         "size": args.size,
         "receptacles": args.receptacles,
         "objects": args.objects,
-        "task_types": args.task_types.split(",") if args.task_types else None,
+        "task_types": None if args.task_types is None else [kind.strip() for kind in args.task_types.split(",")],
     }
 
 

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gigpo_jax.env_bridge.alfworld.goals import TASK_TYPES
+from gigpo_jax.env_bridge.alfworld.scenes import SPLITS
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.errors import InputError
 
 GAME_FILE = "game.tw-pddl"
 TRAJ_FILE = "traj_data.json"
+MANIFEST = "manifest.json"  # of generated games, in the folder of their split
 _LOG = logging.getLogger(__name__)
 _VARIABLE = re.compile(r"\$\{?(\w+)")
 _NAMED = 8  # folders that a message lists
@@ -56,6 +58,13 @@ def data_folder(data: str | os.PathLike) -> Path:
     return folder
 
 
+def _how(data: Path, split: str) -> str:
+    """How to get the games of a split."""
+    if data.name in SPLITS and (data / MANIFEST).is_file():
+        return f"this is the folder of one split: use data={data.parent}"
+    return _GET.format(data=data, split=split if split in SPLITS else "train")
+
+
 def filled_in(key: str, path: str | os.PathLike) -> Path:
     """A path with ~ and environment variables filled in.
 
@@ -92,8 +101,16 @@ def _solvable(path: str) -> bool | None:
     except OSError as err:
         raise InputError(f"{path}: cannot read it ({err.strerror})") from err
     except (ValueError, AttributeError) as err:
-        raise InputError(f"{path}: not a complete game file; delete its folder or make it anew") from err
+        raise InputError(f"{path}: not a complete game file; {_remedy(Path(path))}") from err
     return {b"true": True, b"false": False, b"null": None}[found.group(1)]
+
+
+def _remedy(path: Path) -> str:
+    """What to do about a broken game file."""
+    split = path.parents[2]
+    if (split / MANIFEST).is_file():
+        return f"delete {split} and generate it again"
+    return "delete its folder, or get it again with alfworld-download"
 
 
 def _task_type(folder: str, name: str) -> str:
@@ -138,10 +155,7 @@ def list_games(data: Path, split: str) -> tuple[tuple[Task, ...], tuple[Skipped,
     if split in ("", ".", "..") or "/" in split or os.sep in split or not root.is_dir():
         there = sorted(entry.name for entry in data.iterdir() if entry.is_dir() and not entry.name.startswith("."))
         named = ", ".join(there[:_NAMED]) + (f" and {len(there) - _NAMED} more" if len(there) > _NAMED else "")
-        raise InputError(
-            f"split={split!r}: no such folder in {data} (it has: {named or 'none'}); "
-            + _GET.format(data=data, split="train")
-        )
+        raise InputError(f"split={split!r}: no such folder in {data} (it has: {named or 'none'}); {_how(data, split)}")
     tasks, skipped = [], []
     base = os.fspath(data)
     for where, folders, files in os.walk(root):
@@ -159,5 +173,5 @@ def list_games(data: Path, split: str) -> tuple[tuple[Task, ...], tuple[Skipped,
         _LOG.info("%s: %d folders skipped: %s", root, count, reason)
     if not tasks:
         why = "; ".join(f"{count} skipped: {reason}" for reason, count in sorted(reasons.items()))
-        raise InputError(f"{root}: holds no game ({why or 'it is empty'}); " + _GET.format(data=data, split=split))
+        raise InputError(f"{root}: holds no game ({why or 'it is empty'}); {_how(data, split)}")
     return tuple(sorted(tasks, key=lambda task: task.id)), tuple(sorted(skipped, key=lambda entry: entry.path))

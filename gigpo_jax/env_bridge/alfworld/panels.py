@@ -53,7 +53,12 @@ def load_panel(name: str, env: AlfworldEnv) -> tuple[Task, ...]:
     Raises:
       InputError: no such panel, or other games.
     """
-    return check_panel(read_panel(panel_path(name)), env)
+    panel = read_panel(panel_path(name))
+    if panel.environment != ENVIRONMENT:
+        raise InputError(
+            f"panel={name!r}: a panel of {panel.environment}; those of {ENVIRONMENT}: {', '.join(panel_names())}"
+        )
+    return check_panel(panel, env)
 
 
 def make_panel_games(name: str, cache_root: Path, progress: Progress | None = None) -> Path:
@@ -74,7 +79,9 @@ def make_panel_games(name: str, cache_root: Path, progress: Progress | None = No
     made_from = dict(panel.made_from)
     if not made_from:
         raise InputError(f"panel={name!r}: made of downloaded games; get them with alfworld-download")
-    games = made_from.pop("games")
+    games = made_from.pop("games", 0)
+    if unknown := made_from.keys() - {"seed", "size", "receptacles", "objects", "task_types"}:
+        raise InputError(f"panel={name!r}: made_from has {min(unknown)!r}, which is no option of generated games")
     return ensure_games(cache_root, {panel.split: games}, progress=progress, **made_from)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.env_bridge.alfworld import Game, package
-from gigpo_jax.env_bridge.alfworld.generate import MANIFEST, ensure_games, generate_games, main
+from gigpo_jax.env_bridge.alfworld.generate import ensure_games, generate_games, main
 from gigpo_jax.env_bridge.alfworld.goals import TASK_TYPES, parse_phrase, task_of
+from gigpo_jax.env_bridge.alfworld.listing import MANIFEST
 from gigpo_jax.env_bridge.alfworld.package import read_package
 from gigpo_jax.errors import InputError
 from tests.env_bridge.alfworld.generated import COUNT, full, small
@@ -160,6 +162,18 @@ def test_complete_games_are_reused_and_others_are_never_mixed_in(tmp_path):
     (folder / MANIFEST).unlink()
     with pytest.raises(InputError, match="something else than generated games"):
         generate_games(tmp_path, "train", 6, size="small")
+
+
+@pytest.mark.parametrize("damage", [lambda game: game.write_bytes(game.read_bytes()[:-9]), lambda game: game.unlink()])
+def test_a_damaged_split_is_never_taken_for_a_whole_one(damage, tmp_path):
+    folder = generate_games(tmp_path, "train", 2, size="small")
+    before = game_files(folder)[1].read_bytes()
+    damage(game_files(folder)[1])
+    with pytest.raises(InputError, match=r"missing or damaged; delete this folder and run this again") as told:
+        generate_games(tmp_path, "train", 2, size="small")
+    assert str(folder) in str(told.value)
+    shutil.rmtree(folder)
+    assert game_files(generate_games(tmp_path, "train", 2, size="small"))[1].read_bytes() == before
 
 
 def test_a_generation_that_is_broken_off_leaves_nothing(tmp_path):

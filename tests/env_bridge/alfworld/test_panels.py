@@ -1,6 +1,8 @@
 """The frozen panels: generated games are made again bit for bit, and other games are refused."""
 
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +80,25 @@ def test_one_changed_byte_in_one_game_is_found(tmp_path):
     game = json.loads((data / task.data).read_text())
     game["pddl_problem"] += " "
     (data / task.data).write_text(json.dumps(game))
-    with pytest.raises(InputError, match=r"the content of its task .* differs; the panel was made from") as told:
+    with pytest.raises(
+        InputError, match=r"the content of its task .* differs; the panel's data was generated with games=128"
+    ) as told:
         load_panel("small_unseen", make(data))
     assert task.id in str(told.value)
+
+
+def test_a_panel_of_another_environment_or_made_from_odd_values(small, tmp_path):
+    def written(**changed):
+        panel = dataclasses.replace(read_panel(panel_path("small_unseen")), **changed)
+        write_panel(tmp_path / "odd.json", panel)
+        return str(tmp_path / "odd.json")
+
+    with pytest.raises(InputError, match="a panel of webshop; those of alfworld: .*small_unseen"):
+        load_panel(written(environment="webshop"), make(small))
+    for made_from, says in (({"games": 5, "foo": 1}, "'foo', which is no option"), ({"seed": 5}, "games=0")):
+        with pytest.raises(InputError, match=says):
+            make_panel_games(written(made_from=made_from), tmp_path)
+    odd = written()
+    Path(odd).write_text(Path(odd).read_text().replace('"made_from": {', '"made_from": [], "x": {'))
+    with pytest.raises(InputError, match="made_from is no object"):
+        read_panel(odd)
