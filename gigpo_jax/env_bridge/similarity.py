@@ -123,10 +123,12 @@ class Blocks:
         self.a, self.b = state.codes, head.codes
         low = np.searchsorted(head.place_codes, state.letters, "left")
         count = np.searchsorted(head.place_codes, state.letters, "right") - low
-        low, count = low[state.letter], count[state.letter]
-        in_a = np.repeat(np.arange(len(self.a)), count)
-        within = np.arange(len(in_a)) - np.repeat(np.cumsum(count) - count, count)
-        in_b = head.places[np.repeat(low, count) + within]
+        count = count[state.letter]
+        places = np.flatnonzero(count)  # few: most characters of a long text are frequent
+        count, low = count[places], low[state.letter[places]]
+        in_a = np.repeat(places, count)
+        # Each of these places meets a stretch of `head.places`.
+        in_b = head.places[np.arange(len(in_a)) + np.repeat(low - (np.cumsum(count) - count), count)]
         # Sorted by diagonal and then by place, the characters of a run are neighbours.
         stride, shift = len(self.a) + 1, len(self.b)
         keys = np.sort((in_a - in_b + shift) * stride + in_a)
@@ -183,7 +185,8 @@ class Blocks:
 def _common(first: np.ndarray, second: np.ndarray) -> int:
     """Length of the common prefix of two arrays of equal length."""
     differs = first != second
-    return int(differs.argmax()) if differs.any() else len(differs)
+    place = int(differs.argmax()) if len(differs) else 0
+    return place if len(differs) and differs[place] else len(differs)
 
 
 def cluster(states: Sequence[str], threshold: float) -> list[int]:

@@ -3,8 +3,8 @@
     python -m gigpo_jax.env_bridge.search.dense --index DIR --encoder MODEL --out FILE
 
 encodes the passages of an index folder and writes a flat index of their vectors; a flat index that is published for the
-same corpus, passages in the same order, serves as well. Encoder: a sentence-transformers folder of the e5 family, whose
-prefixes are written here. Needs the packages faiss and sentence-transformers.
+same corpus, passages in the same order, serves as well. Encoders are read by encoder.py. Needs the package faiss, and
+onnxruntime or torch.
 """
 
 import argparse
@@ -17,17 +17,21 @@ from typing import Any
 import numpy as np
 
 from gigpo_jax.env_bridge.search.corpus import Passages
+from gigpo_jax.env_bridge.search.encoder import INSTALL, Encode, load_encoder
 from gigpo_jax.env_bridge.search.retriever import MAX_QUERY_CHARS, Hit
 from gigpo_jax.errors import InputError
 
-INSTALL = 'pip install "gigpo_jax[search-dense]"'
-MAX_TOKENS = 256
-BATCH = 256  # passages that are encoded together
-Encode = Callable[[Sequence[str]], np.ndarray]  # texts -> [n, D] f32 of length 1
+BATCH = 1024  # passages that are encoded between two looks at the bar
 
 
 class DenseIndex:
-    """Finds passages by the inner product of vectors; a `Retriever`."""
+    """Finds passages by the inner product of vectors; a `Retriever`.
+
+    Attributes:
+      together: the queries of a request are searched in one call.
+    """
+
+    together = True
 
     def __init__(self, passages: Passages, vectors: Any, encode: Encode) -> None:
         """Args:
@@ -70,27 +74,6 @@ def import_faiss() -> Any:
     except ImportError as err:
         raise InputError(f"faiss is not installed ({err}); {INSTALL}") from err
     return faiss
-
-
-def e5_encoder(model: str, prefix: str) -> Encode:
-    """The encoder of a model folder, with "query: " or "passage: " before every text.
-
-    Raises:
-      InputError: sentence-transformers is not installed, or the folder holds no model.
-    """
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError as err:
-        raise InputError(f"sentence-transformers is not installed ({err}); {INSTALL}") from err
-    if not Path(model).is_dir():
-        raise InputError(f"--encoder {model}: no such folder; give a downloaded sentence-transformers model")
-    encoder = SentenceTransformer(model)
-    encoder.max_seq_length = MAX_TOKENS
-
-    def encode(texts: Sequence[str]) -> np.ndarray:
-        return np.asarray(encoder.encode([prefix + text for text in texts], normalize_embeddings=True), np.float32)
-
-    return encode
 
 
 def build_vectors(passages: Passages, encode: Encode, out: Path, progress: Callable[[int], object]) -> None:
@@ -139,7 +122,11 @@ def open_dense(passages: Passages, vectors: str, model: str, *, encode: Encode |
         found = faiss.read_index(vectors, faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as err:
         raise InputError(f"--faiss {vectors}: not a faiss index ({str(err).splitlines()[0]})") from err
-    return DenseIndex(passages, found, encode or e5_encoder(model, "query: "))
+    encode = encode or load_encoder(model, "query: ")
+    width = encode(["width"]).shape[1]
+    if width != found.d:
+        raise InputError(f"--faiss {vectors}: vectors of {found.d} numbers, but --encoder {model} gives {width}")
+    return DenseIndex(passages, found, encode)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -150,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m gigpo_jax.env_bridge.search.dense", description="Encodes the passages of an index folder."
     )
     parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="made by search.index")
-    parser.add_argument("--encoder", required=True, metavar="MODEL", help="a sentence-transformers folder (e5)")
+    parser.add_argument("--encoder", required=True, metavar="MODEL", help="folder of an encoder of the e5 family")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     args = parser.parse_args(argv)
     try:
@@ -158,7 +145,7 @@ def main(argv: list[str] | None = None) -> int:
             raise InputError(
                 f"--index {args.index}: no index; make it with python -m gigpo_jax.env_bridge.search.index"
             )
-        passages, encode = Passages(args.index), e5_encoder(args.encoder, "passage: ")
+        passages, encode = Passages(args.index), load_encoder(args.encoder, "passage: ")
         with tqdm(desc="vectors", total=len(passages), unit="") as bar:
             build_vectors(passages, encode, args.out, bar.update)
     except (InputError, OSError) as err:

@@ -63,6 +63,7 @@ class Service:
         threads: searches at the same time; 0 = one for each core.
         """
         self._retriever, self._about = retriever, about
+        self._together = bool(getattr(retriever, "together", False))  # one call a request, else one a query
         self._threads = ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="search")
         self._waiting = 0
         web = _web()
@@ -87,9 +88,10 @@ class Service:
         self._waiting += len(queries)
         try:
             loop = asyncio.get_running_loop()
-            searches = [loop.run_in_executor(self._threads, self._search, query, topk) for query in queries]
+            parts = [queries] if self._together else [[query] for query in queries]
+            searches = [loop.run_in_executor(self._threads, self._retriever.search, part, topk) for part in parts]
             async with asyncio.timeout(TIMEOUT_S):
-                found = await asyncio.gather(*searches)
+                found = [hits for part in await asyncio.gather(*searches) for hits in part]
         except TimeoutError:
             return _error(504, f"not done within {TIMEOUT_S:g} s")
         except EnvError as err:
@@ -97,9 +99,6 @@ class Service:
         finally:
             self._waiting -= len(queries)
         return _web().json_response({"result": [[_row(hit, scores) for hit in hits] for hits in found]})
-
-    def _search(self, query: str, topk: int) -> list[Hit]:
-        return self._retriever.search([query], topk)[0]
 
 
 def read_request(body: bytes) -> tuple[list[str], int, bool]:
@@ -191,7 +190,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="default: this machine alone can ask")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="searches at a time; 0 = one a core")
     parser.add_argument("--faiss", default="", metavar="FILE", help="search vectors instead of words: a faiss index")
-    parser.add_argument("--encoder", default="", metavar="DIR", help="with --faiss: a sentence-transformers model")
+    parser.add_argument("--encoder", default="", metavar="DIR", help="with --faiss: folder of an encoder (e5)")
     args = parser.parse_args(argv)
     try:
         index: Bm25Index = ensure_index(Path(args.corpus))
