@@ -110,12 +110,15 @@ def find_panel(name: str, environment: str) -> Panel:
     """Reads a panel: a JSON file, or the name of one that comes with the environment.
 
     Raises:
-      InputError: there is none, or its hash does not match.
+      InputError: there is none, it is of another environment, or its hash does not match.
     """
     folder = Path(env_bridge.__path__[0]) / environment / "panels"
     for path in (Path(name), folder / f"{name}.json"):
         if path.is_file():
-            return read_panel(path)
+            panel = read_panel(path)
+            if panel.environment != environment:
+                raise InputError(f"config.eval.panel={name!r}: a panel of {panel.environment}, not of {environment}")
+            return panel
     names = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
     raise InputError(f"config.eval.panel={name!r}: no such file, and no panel of {environment} (those are: {names})")
 

@@ -93,7 +93,7 @@ def test_a_panel_of_another_environment_or_made_from_odd_values(small, tmp_path)
         write_panel(tmp_path / "odd.json", panel)
         return str(tmp_path / "odd.json")
 
-    with pytest.raises(InputError, match="a panel of webshop; those of alfworld: .*small_unseen"):
+    with pytest.raises(InputError, match=r"a panel of webshop; those of alfworld: .*small_unseen"):
         load_panel(written(environment="webshop"), make(small))
     for made_from, says in (({"games": 5, "foo": 1}, "'foo', which is no option"), ({"seed": 5}, "games=0")):
         with pytest.raises(InputError, match=says):
