@@ -20,7 +20,7 @@ from gigpo_jax.sampling.vllm_extension import WEIGHTS_DIR, WEIGHTS_URL
 PACKAGE = pathlib.Path(__file__).parents[1]
 STOP_LIMIT_S = 30.0
 GIB = 2**30
-PROGRAM_BYTES = 1.5 * GIB  # of a server's processes beside weights and cache, CPU build (measured: docs/scaling.md)
+PROGRAM_BYTES = 2 * GIB  # of a server's processes beside weights and cache, CPU build (docs/scaling.md)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import pathlib
 import signal
@@ -13,13 +14,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax import engines
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling.base import SamplingParams
+from gigpo_jax.sampling.jax_engine import JaxEngine
 from gigpo_jax.sampling.vllm_engine import VllmEngine, VllmSettings
 from gigpo_jax.sampling.vllm_extension import tokenizer_fingerprint
 from gigpo_jax.sampling.vllm_fleet import Limits
@@ -137,11 +138,23 @@ def shaken(params: qwen2.Params, seed: int, size: float = 0.02) -> qwen2.Params:
 def learner_logprobs(
     config: qwen2.Qwen2Config, params: qwen2.Params, prompt: list[int], reply: np.ndarray, temperature: float
 ) -> np.ndarray:
-    """What the learner gives the tokens of a reply."""
-    tokens = jnp.asarray([*prompt, *reply.tolist()], jnp.int32)[None]
-    scores = jax.nn.log_softmax(qwen2.logits(config, params, tokens)[0] / (temperature or 1.0))
+    """What the learner gives the tokens of a reply; padded to one length, so that one program serves all."""
+    tokens = np.zeros((1, MAX_LENGTH), np.int32)
+    tokens[0, : len(prompt) + reply.size] = [*prompt, *reply.tolist()]
+    scores = _scores(config, params, tokens, temperature or 1.0)
     rows = np.arange(len(prompt) - 1, len(prompt) + reply.size - 1)
     return np.asarray(scores)[rows, reply]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _scores(config: qwen2.Qwen2Config, params: qwen2.Params, tokens: jax.Array, temperature: float) -> jax.Array:
+    return jax.nn.log_softmax(qwen2.logits(config, params, tokens)[0] / temperature)
+
+
+def in_process(config: qwen2.Qwen2Config, params: qwen2.Params, tokenizer: Tokenizer) -> JaxEngine:
+    """The other engine, with few programs to compile."""
+    shapes = {"slots": 12, "max_length": MAX_LENGTH, "prefill_buckets": (80,), "prefill_rows": (12,)}
+    return JaxEngine(config, params, tokenizer=tokenizer, **shapes)
 
 
 def ask(engine: VllmEngine, prompts: list[list[int]], **settings: Any) -> list[Any]:

@@ -64,8 +64,8 @@ def test_a_port_in_use_is_refused_and_zero_takes_free_ones() -> None:
 def test_too_little_memory_is_refused_with_the_sum(tmp_path: pathlib.Path) -> None:
     gib = 2**30
     vllm_launch._check_host_memory(plan(tmp_path), 2, available=8 * gib)
-    with pytest.raises(InputError, match=r"config.engine.servers=2: needs about 5\.0 GiB .* free are 4\.0"):
-        vllm_launch._check_host_memory(plan(tmp_path), 2, available=4 * gib)
+    with pytest.raises(InputError, match=r"config.engine.servers=2: needs about 6\.0 GiB .* free are 5\.0"):
+        vllm_launch._check_host_memory(plan(tmp_path), 2, available=5 * gib)
 
 
 def test_an_environment_without_vllm_is_refused_with_the_command_that_makes_one(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,174 @@
+"""The vLLM engine: generated tokens a second beside the in-process engine, and how long a push of weights takes.
+
+    python benchmarks/vllm.py [--models tiny 0.5b 1.5b] [--speed tiny 0.5b] [--rounds 3] [--pushes 3]
+
+Random weights of Qwen2.5 shapes (tiny: that of models/alfworld_tiny, float32; the others bfloat16), one server on this
+machine, on the CPU. Both engines read the same prompts and draw the same number of tokens at temperature 1 without
+stopping; they take turns in one run and the medians count. A push is everything between the call and the verified
+answer: gathering and writing the file (into memory), checking and loading it, the probe. Needs .venv-vllm (make
+vllm-venv) and, for 1.5b, 14 GiB of free memory. Writes benchmarks/results/vllm.json.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gigpo_jax.models import qwen2
+from gigpo_jax.models.hf_config import config_json, read_config
+from gigpo_jax.models.tokenizer import load_tokenizer
+from gigpo_jax.sampling.base import SamplingParams
+from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.sampling.vllm_engine import VllmEngine, VllmSettings
+from gigpo_jax.sampling.vllm_extension import tokenizer_fingerprint
+from gigpo_jax.sampling.vllm_launch import LaunchPlan, ServerProcess, choose_ports
+from gigpo_jax.sampling.weight_store import WeightStore
+
+ROOT = Path(__file__).parents[1]
+TINY = ROOT / "models/alfworld_tiny"
+RESULT = Path(__file__).parent / "results" / "vllm.json"
+
+
+def random_params(config: qwen2.Qwen2Config, dtype: Any) -> qwen2.Params:
+    """Normal matrices of deviation 0.02 and norm scales 1, one array at a time."""
+    rng = np.random.default_rng(0)
+
+    def leaf(path: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        if "scale" in jax.tree_util.keystr(path):
+            return jnp.ones(shape.shape, dtype)
+        return jnp.asarray(rng.standard_normal(shape.shape, np.float32) * np.float32(0.02), dtype)
+
+    return jax.tree_util.tree_map_with_path(leaf, qwen2.abstract_params(config))
+
+
+def model_folder(folder: Path, config: qwen2.Qwen2Config, dtype: str) -> Path:
+    """A folder without weights: the server makes its own (they are replaced by the first push)."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config_json(config, dtype)))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY / name, folder / name)
+    return folder
+
+
+def together(engine: Any, prompts: np.ndarray, reply: int) -> float:
+    """Tokens a second of the clock for all prompts at once."""
+
+    async def ask() -> int:
+        settings = [SamplingParams(max_tokens=reply, key=(0, index)) for index in range(len(prompts))]
+        replies = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(prompts, settings)))
+        return sum(each.tokens.size for each in replies)
+
+    started = time.perf_counter()
+    return asyncio.run(ask()) / (time.perf_counter() - started)
+
+
+def speed(config: qwen2.Qwen2Config, params: Any, vllm: VllmEngine, args: argparse.Namespace) -> dict[str, Any]:
+    """Both engines in turns."""
+    rng = np.random.default_rng(1)
+    rounds = [rng.integers(0, config.vocab_size, (args.requests, args.prompt), np.int32) for _ in range(args.rounds)]
+    runs: dict[str, list[float]] = {"in process": [], "vllm": []}
+    with JaxEngine(
+        config,
+        params,
+        slots=args.requests,
+        max_length=args.prompt + args.reply,
+        prefill_buckets=(args.prompt,),
+        prefill_rows=(min(8, args.requests),),
+        decode_steps=args.reply,
+    ) as ours:
+        ours.warmup()
+        together(vllm, rng.integers(0, config.vocab_size, (2, args.prompt), np.int32), 2)
+        for prompts in rounds:  # new prompts each time: the prefix cache has nothing of them
+            for name, engine in (("in process", ours), ("vllm", vllm)):
+                runs[name].append(together(engine, prompts, args.reply))
+                print(f"  {name:10} {runs[name][-1]:9.1f} tokens/s", flush=True)
+    return {"tokens_per_s": {name: statistics.median(each) for name, each in runs.items()}, "runs": runs}
+
+
+def measure(name: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """One model: start, pushes and, if asked for, speed."""
+    config = read_config(TINY) if name == "tiny" else qwen2.PUBLISHED[name]
+    dtype = "float32" if name == "tiny" else "bfloat16"
+    params = random_params(config, jnp.dtype(dtype))
+    store = WeightStore()
+    plan = LaunchPlan(
+        python=ROOT / ".venv-vllm/bin/python",
+        model=model_folder(folder / name, config, dtype),
+        dtype=dtype,
+        max_length=args.prompt + args.reply,
+        sequences=args.requests,
+        weights_dir=store.folder,
+        weights_url="",
+        folder=folder,
+        gpu=False,
+        arguments=("--load-format", "dummy"),
+    )
+    (port,) = choose_ports(0, 1)
+    settings = VllmSettings(
+        urls=(),
+        processes=(ServerProcess(plan, port, "benchmark"),),
+        key="benchmark",
+        dtype=dtype,
+        max_length=args.prompt + args.reply,
+        tokenizer=tokenizer_fingerprint((TINY / "tokenizer.json").read_bytes()),
+        probe=tuple(load_tokenizer(TINY).encode("you are in the middle of a room.")),
+    )
+    started = time.perf_counter()
+    with VllmEngine(config, params, settings=settings, store=store, say=print) as vllm:
+        result: dict[str, Any] = {"model": name, "dtype": dtype, "bytes": vllm.last_push["bytes"], "pushes": []}
+        result["start_and_first_push_s"] = time.perf_counter() - started
+        for version in range(1, args.pushes + 1):
+            started = time.perf_counter()
+            vllm.update_weights(params, version)
+            whole = time.perf_counter() - started
+            push = {"push_s": whole, "load_s": vllm.last_push["seconds"], "probe": vllm.last_push["probe_difference"]}
+            result["pushes"].append(push)
+            print(f"{name}: push {whole:.2f} s, of which check and load {push['load_s']:.2f} s", flush=True)
+        result["push_s"] = statistics.median(push["push_s"] for push in result["pushes"])
+        result["push_gb_per_s"] = result["bytes"] / 1e9 / result["push_s"]
+        if name in args.speed:
+            result["speed"] = speed(config, params, vllm, args)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", default=["tiny", "0.5b", "1.5b"])
+    parser.add_argument("--speed", nargs="*", default=["tiny", "0.5b"])
+    parser.add_argument("--pushes", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--prompt", type=int, default=256)
+    parser.add_argument("--reply", type=int, default=64)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    args = parser.parse_args()
+    results = []
+    for name in args.models:
+        with tempfile.TemporaryDirectory() as folder:
+            results.append(measure(name, Path(folder), args) | {"load_average": os.getloadavg()})
+        record = {
+            "requests": args.requests,
+            "prompt_tokens": args.prompt,
+            "reply_tokens": args.reply,
+            "cores": os.cpu_count(),
+            "machine": platform.processor() or platform.machine(),
+            "versions": {"jax": jax.__version__, "vllm": "0.32.0"},
+            "results": results,
+        }
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

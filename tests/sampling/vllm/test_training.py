@@ -1,0 +1,141 @@
+"""Whole runs whose rollouts come from vLLM servers: the same learning, honest staleness, faults and ends."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tests.sampling.vllm import serving
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
+
+ROOT = pathlib.Path(__file__).parents[3]
+LIMIT_S = 900.0
+ITERATIONS = 8
+
+
+def command(workdir: pathlib.Path, *flags: str) -> list[str]:
+    base = [sys.executable, "-m", "gigpo_jax.main", "--config=configs/quickstart.py", f"--workdir={workdir}"]
+    return [*base, "--config.eval.panel=", "--config.env.workers=1", *flags]
+
+
+def run(workdir: pathlib.Path, *flags: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command(workdir, *flags), capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT
+    )
+    assert done.returncode == status, done.stdout[-2000:] + done.stderr[-2000:]
+    return done
+
+
+def records(workdir: pathlib.Path) -> list[dict[str, float]]:
+    """The metrics of all iterations, that of the start left out."""
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()][1:]
+
+
+def wait_for(process: subprocess.Popen[str], workdir: pathlib.Path, step: int) -> None:
+    until = time.monotonic() + LIMIT_S
+    metrics = workdir / "metrics.jsonl"
+    while not (metrics.exists() and f'"step": {step},' in metrics.read_text()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """All processes below one, but for those of the environments."""
+    listing = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listing.splitlines()[1:]]
+    found: dict[int, str] = {}
+    parents = {pid}
+    while parents:
+        found |= (children := {int(row[0]): row[2] for row in rows if int(row[1]) in parents})
+        parents = set(children)
+    return {number: args for number, args in found.items() if "vllm" in args.lower()}
+
+
+def test_the_quickstart_learns_with_vllm_as_it_does_in_process_through_two_kills(tmp_path: pathlib.Path) -> None:
+    """On the way the server is killed (it comes back with the current weights), then the learner (nothing is left of
+    the server; the same command goes on)."""
+    flags = (f"--config.train.iterations={ITERATIONS}", "--config.checkpoint.every=2")
+    ours, vllm = tmp_path / "jax", tmp_path / "vllm"
+    with_vllm = (*flags, "--config.engine.name=vllm")
+    with (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen(command(vllm, *with_vllm), stdout=out, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    wait_for(process, vllm, 1)
+    servers = descendants(process.pid)
+    front = next(pid for pid, args in servers.items() if "api_server" in args and "vllm_guard" not in args)
+    os.kill(front, signal.SIGKILL)
+    wait_for(process, vllm, 4)
+    servers |= descendants(process.pid)
+    process.kill()
+    process.wait()
+    assert serving.gone(servers, 60.0)
+    assert "started again (1 of 3)" in (tmp_path / "out").read_text()
+    run(vllm, *with_vllm)
+    run(ours, *flags)
+    theirs, here = records(vllm), records(ours)
+    assert [record["step"] for record in theirs] == list(range(1, ITERATIONS + 1))
+    for record in theirs:
+        assert record["rollout/staleness"] == 0  # exactly on-policy
+        assert record["episode/aborted"] == 0
+        assert record["policy/behaviour_mismatch"] < 1e-4
+        assert record["policy/ratio_max"] < 1.5
+    # 128 episodes an iteration: the standard error of the difference of two means of four iterations is about 3%.
+    for part in (slice(0, 4), slice(4, 8)):
+        means = [np.mean([record["episode/success_rate"] for record in run[part]]) for run in (theirs, here)]
+        assert abs(means[0] - means[1]) < 0.12, means
+    assert np.mean([r["episode/success_rate"] for r in theirs[4:]]) > theirs[0]["episode/success_rate"] + 0.04
+
+
+def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_checkpoint(tmp_path: pathlib.Path) -> None:
+    """With the server of somebody else; when that is killed the run stops, and goes on with another one."""
+    weights, logs = tmp_path / "weights", tmp_path / "logs"
+    server = serving.start(serving.TINY, logs, weights)
+    os.environ["VLLM_API_KEY"] = serving.KEY
+    flags = ["--config.engine.name=vllm", f"--config.engine.weights_dir={weights}", "--config.train.max_staleness=1"]
+    flags += ["--config.train.iterations=5", "--config.train.groups=8", "--config.train.save_rollouts=1"]
+    workdir = tmp_path / "run"
+    try:
+        serving.wait_up(server)
+        process = subprocess.Popen(
+            command(workdir, *flags, f"--config.engine.urls={server.url}", "--config.engine.connect_timeout_s=3.0"),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+        )  # fmt: skip
+        wait_for(process, workdir, 3)
+        serving.kill_hard(server)
+        out, _ = process.communicate(timeout=LIMIT_S)
+        done = len(records(workdir))
+        if done < 5:  # it may have finished before it needed the server again
+            assert process.returncode == 1, out
+            assert "no vLLM server is left" in out
+            assert (workdir / "checkpoints").is_dir()
+            server.start()
+            serving.wait_up(server)
+            run(workdir, *flags, f"--config.engine.urls={server.url}")
+    finally:
+        server.stop()
+        del os.environ["VLLM_API_KEY"]
+    every = records(workdir)
+    assert [record["step"] for record in every] == [1, 2, 3, 4, 5]
+    fresh = {0, done} if done < 5 else {0}  # rollouts that began a run had nothing to be behind of
+    assert [record["rollout/staleness"] for record in every] == [float(i not in fresh) for i in range(5)]
+    for number in range(1, 6):
+        (file,) = (workdir / "rollouts").glob(f"iteration_{number:06d}.*")
+        versions = {turn["version"] for line in file.read_text().splitlines() for turn in json.loads(line)["turns"]}
+        assert versions == {number - 1 - (number - 1 not in fresh)}
+    # Weights that are one update old give other log-probabilities; the learner sees and corrects that.
+    assert every[1]["policy/behaviour_mismatch"] > 10 * every[0]["policy/behaviour_mismatch"]
+
+
+def test_a_run_that_cannot_get_its_server_is_one_line(tmp_path: pathlib.Path) -> None:
+    absent = run(tmp_path / "a", "--config.engine.name=vllm", "--config.engine.python=/nowhere/python", status=2)
+    assert absent.stderr.splitlines()[-1].startswith("gigpo_jax: config.engine.python='/nowhere/python'")
+    failing = run(tmp_path / "b", "--config.engine.name=vllm", "--config.engine.args=--no-such-flag", status=2)
+    assert "config.engine.launch: the server ended" in failing.stderr
+    assert "no-such-flag" in failing.stderr
