@@ -5,7 +5,6 @@ import os
 import random
 import subprocess
 import sys
-import textwrap
 import time
 
 import jax
@@ -361,42 +360,11 @@ def test_environments_go_on_while_the_device_works(engine):
     assert asyncio.run(main()) > 5
 
 
-SHARDED = textwrap.dedent(
-    """
-    import jax, numpy as np, sys
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-    from tests.sampling.test_jax_engine import CONFIG, requests, run, weights
-    from gigpo_jax.models import qwen2
-    from gigpo_jax.sampling.jax_engine import JaxEngine
-    assert jax.device_count() == 4
-    mesh = Mesh(np.array(jax.devices()).reshape(1, 2, 2), ("data", "fsdp", "tensor"))
-    rules = {"heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "vocab": "tensor", "embed": "fsdp"}
-    axes = qwen2.logical_axes(CONFIG)
-    spread = lambda names, leaf: jax.device_put(leaf, NamedSharding(mesh, P(*(rules.get(name) for name in names))))
-    params = weights(0)
-    sharded = jax.tree.map(spread, axes, params, is_leaf=lambda x: isinstance(x, tuple))
-    made = requests(9, seed=6)
-    replies = []
-    for each in (params, sharded):
-        with JaxEngine(CONFIG, each, slots=4, max_length=64, prefill_buckets=(48,), prefill_rows=(4,)) as engine:
-            engine.warmup()
-            count = engine.compile_count
-            replies.append(run(*(engine.generate(p, s) for p, s in made)))
-            assert engine.compile_count == count
-            if each is sharded:
-                assert engine._programs._cache.key.sharding.shard_shape((2, 4, 2, 64, 8)) == (2, 4, 1, 64, 8)
-    for one, other in zip(*replies):
-        assert one.tokens.tolist() == other.tokens.tolist()
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4, rtol=0)
-    print("equal")
-    """
-)
-
-
 def test_sharded_equals_unsharded(pytestconfig):
     env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    program = [sys.executable, "-m", "tests.sampling.sharded_engine"]
     done = subprocess.run(
-        [sys.executable, "-c", SHARDED], env=env, cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=280
+        program, env=env, cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "equal"
