@@ -5,6 +5,7 @@ key, so neither the number of workers nor the order of answers changes what come
 """
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -145,6 +146,8 @@ async def _turn(
     listed = is_admissible(parsed.action, observation.admissible)
     valid = parsed.valid and not (settings.require_admissible and listed is False)
     result = await _timed(environment.step(parsed.action), trajectory, "environment_s")
+    if not math.isfinite(result.reward):
+        raise _Failure(f"environment: its reward is {result.reward}")
     turn = Turn(
         prompt_tokens=np.asarray(prompt.tokens, np.int32),
         reply_tokens=np.asarray(completion.tokens, np.int32),

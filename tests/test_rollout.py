@@ -217,6 +217,17 @@ def test_engine_errors_cost_their_episodes_until_there_are_too_many() -> None:
             play(pool, settings=dataclasses.replace(SETTINGS, parse=broken))
 
 
+def test_a_reward_that_is_no_finite_number_costs_its_episode_alone() -> None:
+    with EnvPool("example", workers=1, envs_per_worker=8) as pool:
+        expected = play(pool)
+    with EnvPool("tests.env_bridge.failing:UNBOUNDED", workers=1, envs_per_worker=8) as pool:
+        hit = play(pool, max_aborted_share=1.0)
+    for one, other in zip(hit, expected, strict=True):
+        closes = any(turn.action.startswith("close") for turn in other.turns)
+        assert (one.reason == "environment: its reward is nan") if closes else same(one, other)
+    assert 0 < sum(trajectory.aborted for trajectory in hit) < len(hit)
+
+
 def test_a_closed_pool_aborts_and_a_cancelled_rollout_gives_its_places_back() -> None:
     async def cancelled(pool: EnvPool) -> None:
         running = asyncio.create_task(

@@ -52,6 +52,14 @@ class PatientEnv(FailingEnv):
         return self.step(action)
 
 
+class UnboundedEnv(TreasureEnv):
+    """What it gives for closing a drawer is no finite number."""
+
+    def step(self, action: str) -> StepResult:
+        result = super().step(action)
+        return dataclasses.replace(result, reward=float("nan")) if action.startswith("close") else result
+
+
 class _OnlyHere:
     """Pickles well and does not unpickle."""
 
@@ -94,6 +102,7 @@ def _entry(function: str) -> registry.Environment:
 
 FAILING = _entry("FailingEnv")
 PATIENT = _entry("PatientEnv")
+UNBOUNDED = _entry("UnboundedEnv")
 NO_DATA = _entry("no_data")
 CRASHES = _entry("crashes")
 IMPORTS_JAX = _entry("imports_jax")
