@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.config import _value, validate
+from gigpo_jax.demonstrations import reply_text
 from gigpo_jax.env_bridge import registry
+from gigpo_jax.env_bridge.actions import Reply
+from gigpo_jax.env_bridge.history import History
+from gigpo_jax.env_bridge.prompts import build_prompt
+from gigpo_jax.environment import env_options
+from gigpo_jax.models.tokenizer import load_tokenizer
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 COMMON = {
@@ -91,3 +97,27 @@ def test_published_settings(name, variant):
 def test_an_unknown_variant_names_those_there_are(name):
     with pytest.raises(ValueError, match=rf"configs/{name}.py:13b: no such variant; choose "):
         _get_config(name, "13b")
+
+
+def test_the_tiny_shop_policy_can_say_what_the_expert_does(monkeypatch, tmp_path):
+    monkeypatch.setenv("GIGPO_JAX_CACHE", str(tmp_path))
+    config = _get_config("webshop_tiny")
+    validate(config)
+    tokenizer = load_tokenizer(CONFIGS.parent / config.model.path)
+    env = registry.make(config.env.name, **env_options(config))
+    template, parse = registry.style(config.env.name, config.env.prompt), registry.spec(config.env.name).parse
+    said = []
+    for seed, task in enumerate(env.tasks("train")[:40]):
+        now, expert, past = env.reset(task), registry.make_expert(config.env.name, seed), History(config.env.history)
+        for _ in range(config.env.max_steps):
+            prompt = build_prompt(template, now, past, encode=tokenizer.encode_chat, limit=10_000)
+            assert len(prompt.tokens) <= config.sampling.max_prompt_tokens
+            action = expert.act(now)
+            reply = tokenizer.encode(reply_text(action))
+            said.append(parse(tokenizer.decode(reply)) == Reply(action, True))
+            past.add(now.text, action)
+            result = env.step(action)
+            now = result.observation
+            if result.done:
+                break
+    assert sum(said) >= 0.97 * len(said)  # the tokenizer knows ASCII only, and a shop has crème brûlée

@@ -222,6 +222,33 @@ def test_hard_searches(synthetic, text):
     assert isinstance(session.step(f"search[{text}]").text, str)
 
 
+def test_an_option_that_vanished_does_nothing(shop):
+    session = Session(shop)
+    item = _open(session)
+    assert "black" in item.available["clickables"]
+    results = session.step("click[< prev]")
+    assert session.step("click[black]") == results
+    sub = (session.step(f"click[{results.available['clickables'][2]}]"), session.step("click[description]"))[1]
+    assert session.step("click[black]") == sub
+    assert session.options == {}
+
+
+def test_repeated_searches_are_remembered_and_the_oldest_forgotten(own_copy, monkeypatch):
+    catalogue = open_catalogue(own_copy)
+    asked = []
+    search = catalogue._index.search
+    monkeypatch.setattr(catalogue._index, "search", lambda query: asked.append(query) or search(query))
+    first = catalogue.search(["red", "shoes"])
+    for number in range(511):
+        catalogue.search([f"lamp{number}"])
+    assert catalogue.search(["red", "shoes"]) is first
+    assert asked.count("red shoes") == 1
+    for number in range(512):
+        catalogue.search([f"chair{number}"])
+    assert catalogue.search(["red", "shoes"]).tolist() == first.tolist()
+    assert asked.count("red shoes") == 2
+
+
 def test_visible_nodes():
     nodes = [("text", ""), ("text", " \t"), ("text", "\n "), ("text", "\x0b"), ("button", " B ")]
     assert pages.visible(nodes) == [("text", " "), ("text", "\x0b"), ("button", " B ")]

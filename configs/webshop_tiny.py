@@ -1,0 +1,49 @@
+"""GiGPO on the generated WebShop, on a laptop: 12 iterations of 16 tasks x 8 episodes.
+
+python -m gigpo_jax.main --config=configs/webshop_tiny.py --workdir=runs/webshop_tiny
+
+The generated catalogue of 1,000 products, at most 8 actions, short prompts (env.prompt="compact"), a policy of 1.0 M
+parameters that imitated a demonstrator who forgets every second option (webshop_tiny_sft.py). The reward is the
+published one: 10 for a purchase with score 1, else nothing.
+
+A first run (seed 0, a schedule of 24 iterations) rose from a score of 0.71 (16.4% with score 1) on the 500 goals of the
+panel `test` to 0.83 (61.4%) in its first 8 iterations, sampled at temperature 0.4.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.tiny import tiny_config
+
+
+def webshop_tiny_config() -> ConfigDict:
+    """What the warm start and the training share, unlocked: at most 8 actions, prompts of about 65 tokens."""
+    config = tiny_config()
+    config.env.name = "webshop"
+    config.env.options = ConfigDict()  # the generated catalogue of 1,000 products
+    config.env.generate = ConfigDict()
+    config.env.max_steps = 8
+    config.env.history = 8
+    config.sampling.max_prompt_tokens = 112
+    config.sampling.max_reply_tokens = 32
+    config.engine.prefill_buckets = (48, 80, 112)
+    return config
+
+
+def get_config() -> ConfigDict:
+    """The config."""
+    config = webshop_tiny_config()
+    config.model.path = "models/webshop_tiny"
+    config.engine.slots = 128
+    config.engine.decode_steps = 12
+    config.rl.kl_coef = 0.0
+    config.optim.lr = 2e-4
+    config.optim.schedule = "linear"
+    config.train.iterations = 12
+    config.train.groups = 16
+    config.train.group_size = 8
+    config.train.minibatch = 256
+    config.train.save_rollouts = 6
+    config.eval.panel = "test"
+    config.eval.every = 6
+    config.checkpoint.every = 6
+    return config.lock()
