@@ -5,20 +5,23 @@
 Writes benchmarks/results/search_server.json. The corpus is made up: passages of 100 words with the word frequencies of
 natural language, queries of 6 of their words, topk 3. The server runs in a process of its own, and so do the clients,
 on this machine: they share its cores. Beside it: the same searches in this process, one after the other, and the same
-load on a server with one search thread.
+load on a server with one search thread, and the load of as many episodes that share a client, which batches.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import platform
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import aiohttp
 import numpy as np
 
 from gigpo_jax.env_bridge.search.client import RetrieverClient
@@ -35,37 +38,55 @@ def draw(rng: np.random.Generator, count: int, length: int) -> list[str]:
     return [" ".join(f"w{rank}" for rank in row) for row in ranks]
 
 
-def load(url: str, queries: list[str], clients: int) -> dict[str, float]:
-    """Sends one request a query from `clients` threads; requests/s and latencies in ms."""
+async def _load(url: str, queries: list[str], clients: int) -> list[float]:
+    """Sends one request a query, `clients` at a time; seconds of each."""
     taken: list[float] = []
-    places = iter(range(len(queries)))
-    lock = threading.Lock()
+    waiting = iter(queries)
 
-    def run() -> None:
-        client = RetrieverClient(url)
-        while True:
-            with lock:
-                place = next(places, None)
-            if place is None:
-                client.close()
-                return
+    async def client(session: aiohttp.ClientSession) -> None:
+        for query in waiting:
             started = time.perf_counter()
-            client.search([queries[place]], TOPK)
+            async with session.post(url, json={"queries": [query], "topk": TOPK, "return_scores": True}) as answer:
+                assert answer.status == 200
+                assert len((await answer.json())["result"]) == 1
             taken.append(time.perf_counter() - started)
 
-    threads = [threading.Thread(target=run) for _ in range(clients)]
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        await asyncio.gather(*(client(session) for _ in range(clients)))
+    return taken
+
+
+def load(url: str, queries: list[str], clients: int) -> dict[str, float]:
+    """Requests/s and latencies in ms of plain requests."""
     started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    taken = asyncio.run(_load(url, queries, clients))
     seconds = time.perf_counter() - started
     assert len(taken) == len(queries)
     p50, p99 = (round(1000 * float(np.quantile(taken, q)), 1) for q in (0.5, 0.99))
     return {"requests_per_s": round(len(queries) / seconds, 1), "p50_ms": p50, "p99_ms": p99}
 
 
-def serve_and_load(index: Path, queries: list[str], clients: int, threads: int) -> dict[str, float]:
+def load_batched(url: str, queries: list[str], episodes: int) -> dict[str, float]:
+    """Searches/s of so many episodes that share the client of one worker process, which batches them."""
+    client, taken = RetrieverClient(url), list[float]()
+
+    def search(query: str) -> None:
+        started = time.perf_counter()
+        client.search([query], TOPK)
+        taken.append(time.perf_counter() - started)
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(episodes) as threads:
+        list(threads.map(search, queries))
+    seconds = time.perf_counter() - started
+    client.close()
+    p50, p99 = (round(1000 * float(np.quantile(taken, q)), 1) for q in (0.5, 0.99))
+    return {"searches_per_s": round(len(queries) / seconds, 1), "p50_ms": p50, "p99_ms": p99}
+
+
+def serve_and_load(
+    index: Path, queries: list[str], clients: int, threads: int, load: Callable[..., dict[str, float]] = load
+) -> dict[str, float]:
     """Starts a server, warms it up, and loads it."""
     command = [sys.executable, "-m", "gigpo_jax.env_bridge.search.server", "--corpus", str(index), "--port", "0"]
     with subprocess.Popen([*command, "--threads", str(threads)], stdout=subprocess.PIPE, text=True) as process:
@@ -111,6 +132,7 @@ def main() -> None:
             "in_process_queries_per_s": round(alone, 1),
             "server_one_thread": serve_and_load(index, queries, args.clients, 1),
             "server": serve_and_load(index, queries, args.clients, 0),
+            "server_and_batching_client": serve_and_load(index, queries, args.clients, 0, load_batched),
         }
     out = Path(__file__).parent / "results" / "search_server.json"
     out.parent.mkdir(exist_ok=True)

@@ -182,10 +182,12 @@ def test_steps_that_wait_for_something_else_overlap_and_fail_alone() -> None:
         assert "KeyError: 'here'" in str(results[6])
         assert getattr(results[7], "observation").text.startswith("You open the drawer 1")  # noqa: B009
         # An environment whose step was given up is not touched before that step has ended.
-        given_up = asyncio.ensure_future(lent[0].step("sleep 0.5"))
+        given_up = asyncio.ensure_future(lent[0].step("sleep 1"))
         await asyncio.sleep(0.1)
         given_up.cancel()
+        started = time.monotonic()
         assert (await lent[0].reset(pool.tasks("train")[0])).text.startswith("You stand")
+        assert time.monotonic() - started > 0.5
         late = await outcomes([lent[0].step("sleep 60"), lent[1].step("open drawer 1")])
         assert "no answer within 4 s (step)" in str(late[0])
         assert not isinstance(late[1], BaseException), "it was answered before"

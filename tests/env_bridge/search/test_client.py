@@ -56,11 +56,13 @@ def test_what_may_pass_is_asked_again(monkeypatch: pytest.MonkeyPatch, trouble: 
         (http_answer(b'{"result": [[7]]}'), "AttributeError"),
         (http_answer(b'{"result": [[{"contents": "a", "score": "high"}]]}'), "ValueError"),
         (http_answer(b"no such page", "404 Not Found"), "HTTP status 404, 'no such page'"),
-        (http_answer(b"", "302 Found"), "HTTP status 302"),
+        (http_answer(b"", "302 Found\r\nLocation: /elsewhere"), "HTTP status 302"),
+        (http_answer(b'{"result": [[], ' + b" " * (2 << 20)), "its answer is larger than 1 MiB"),
         (http_answer(b'{"error": "topk"}', "400 Bad Request"), "topk"),
     ],
 )
-def test_nonsense_aborts_at_once_in_one_line(answer: bytes, message: str) -> None:
+def test_nonsense_aborts_at_once_in_one_line(monkeypatch: pytest.MonkeyPatch, answer: bytes, message: str) -> None:
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1 << 20)
     with answering(lambda n: answer) as (url, requests), pytest.raises(EnvError) as caught:
         RetrieverClient(url).search(["who"], 3)
     assert message in str(caught.value)
@@ -92,6 +94,19 @@ def test_a_server_that_stays_down_is_given_up_within_the_limit_and_then_quickly(
         client.search(["who"], 3)
 
 
+def test_a_silent_server_is_tried_only_shortly_once_it_is_known_to_be_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHORT_TRY_S", 0.1)
+    with answering(lambda n: None) as (url, requests):
+        client = RetrieverClient(url, timeout_s=3.0, limit_s=3.0)
+        for least, most in ((2.5, 10.0), (0.0, 2.0)):
+            started = time.monotonic()
+            with pytest.raises(EnvError, match="no answer in time"):
+                client.search(["who"], 3)
+            assert least < time.monotonic() - started < most
+        client.close()
+    assert len(requests) == 2
+
+
 def test_it_comes_back_when_the_server_does() -> None:
     with answering(lambda n: GOOD if n else http_answer(b"", "500 x")) as (url, requests):
         client = RetrieverClient(url, limit_s=0.1)
@@ -108,6 +123,16 @@ def test_silence_is_not_waited_for_without_end() -> None:
         with pytest.raises(EnvError, match="no answer in time"):
             RetrieverClient(url, timeout_s=0.2, limit_s=0.8).search(["who"], 3)
         assert time.monotonic() - started < 10
+
+
+def test_a_request_without_an_answer_is_sent_again_before_the_limit() -> None:
+    with answering(lambda n: GOOD if n else None) as (url, requests):
+        client = RetrieverClient(url, timeout_s=0.3, limit_s=30.0)
+        started = time.monotonic()
+        assert client.search(["who"], 3)[0][0].score == 0.5
+        assert time.monotonic() - started < 15
+        client.close()
+    assert len(requests) == 2
 
 
 def test_queries_of_100000_characters_and_lone_surrogates_are_sent_in_short() -> None:

@@ -48,6 +48,24 @@ def test_several_data_sets_in_both_formats_are_read_together(tmp_path: Path) -> 
     assert [q.id for q in questions] == ["nq/test_0", "hotpotqa/test_1", "nq/test_7", "test_more/test_more_1"]
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "q", "env_kwargs": {"ground_truth": ["yes", "Yes"]}},
+        {"question": "q", "env_kwargs": {"ground_truth": {"target": ["yes", "Yes"]}}},
+        {"question": "q", "reward_model": {"ground_truth": {"target": ["yes", "Yes"]}}},
+        {"question": "q", "golden_answers": ["yes", "Yes"]},
+        {"question": "q", "answers": ["yes", "Yes"]},
+        {"question": "q", "answer": ["yes", "Yes"], "answers": []},
+        {"env_kwargs": {"question": " q "}, "answer": ["yes", "Yes"], "question": ""},
+    ],
+)
+def test_each_column_of_answers_will_do(tmp_path: Path, row: dict[str, Any]) -> None:
+    write(tmp_path / "test.jsonl", [row])
+    (question,) = load_questions(tmp_path, "test")
+    assert (question.text, question.golden, question.source) == ("q", ("yes", "Yes"), "test")
+
+
 def test_both_formats_give_the_same(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow

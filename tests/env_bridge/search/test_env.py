@@ -89,6 +89,13 @@ def test_a_retriever_that_fails_aborts_and_costs_no_turn(world: Path) -> None:
         env.step("<answer>x</answer>")
 
 
+def test_a_retriever_that_gives_too_much_is_cut_to_topk(world: Path) -> None:
+    retriever = Fixed("one", "two", "three")
+    retriever.search = lambda queries, topk: [retriever.hits]  # type: ignore[method-assign]
+    env, _, _ = started(world, retriever)
+    assert env.step("<search>q</search>").observation.text == "<information>\n[1] one\n[2] two\n</information>"
+
+
 def test_queries_are_sent_as_one_short_line_of_plain_unicode(world: Path) -> None:
     retriever = Fixed("x")
     env, _, _ = started(world, retriever)

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
+from gigpo_jax.env_bridge.search import server as module
 from gigpo_jax.env_bridge.search.client import RetrieverClient
 from gigpo_jax.env_bridge.search.index import Bm25Index, open_index
 from gigpo_jax.env_bridge.search.retriever import Document, Hit
@@ -132,6 +133,29 @@ def test_requests_do_not_wait_for_one_another() -> None:
         assert slow.most == 8  # four requests of two queries, all at the same time
         with pytest.raises(EnvError, match="HTTP status 500"):
             RetrieverClient(url, limit_s=2.0).search(["fail"], 1)
+
+
+def test_too_much_work_is_refused_and_slow_work_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def waiting(url: str) -> int:
+        with urllib.request.urlopen(f"{url}/health", timeout=30) as answer:
+            return json.load(answer)["waiting"]
+
+    monkeypatch.setattr(module, "MAX_WAITING", 3)
+    with serving(Slow(), threads=4) as url:
+        status, answer = post(url, {"queries": ["a"] * 4})
+        assert (status, answer) == (503, {"error": "0 queries are waiting; ask again later"})
+        assert post(url, {"queries": ["a"] * 3})[0] == 200
+        assert waiting(url) == 0
+        assert post(url, {"queries": ["a"] * 3})[0] == 200
+        monkeypatch.setattr(module, "TIMEOUT_S", 0.05)
+        assert post(url, {"queries": ["a"]}) == (504, {"error": "not done within 0.05 s"})
+        assert waiting(url) == 0
+
+
+def test_long_queries_are_cut_before_they_are_searched() -> None:
+    with serving(Slow()) as url:
+        answer = post(url, {"query": "x" * 100_000})[1]
+    assert answer["result"][0][0]["contents"] == "x" * 2000
 
 
 def test_the_command_serves_on_loopback_and_ends_on_sigterm(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from gigpo_jax.env_bridge.search.text import NOTHING_FOUND, exact_match, informa
         ("amber  ford", ["x", "An Amber-Ford", "Amber, Ford"], True),
         ("amberford", ["amber ford"], False),
         ("theatre", ["atre"], False),  # an article is a word
+        ("a town by the river", ["Town by A river"], True),
+        ("an hour", ["the hour"], True),
         ("U.S.A.", ["usa"], True),
         ("", [""], False),
         ("", ["The The"], False),  # articles alone: compared as they stand

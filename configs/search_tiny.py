@@ -1,0 +1,69 @@
+"""GiGPO on search QA, on a laptop: 30 iterations of 16 questions x 8 episodes, nothing downloaded.
+
+python -m gigpo_jax.main --config=configs/search_tiny.py --workdir=runs/search_tiny
+
+An invented world of 2,400 people (docs/search.md), one passage a search, prompts of about 25 words, a policy of 0.4 M
+parameters that imitated a mediocre demonstrator (search_tiny_sft.py): one that answers half of the questions without
+looking anything up, and names half of what it looks for in half of its searches. Exact match on the frozen panel
+`tiny_test`, 64 one-hop and 64 two-hop questions about entities that no training question is about, one episode each,
+sampled at temperature 0.4 (greedy in brackets), before and after:
+
+    seed 0   35.9% (79.7%)   99.2% (99.2%)
+
+The imitated policy can read and copy names; what it learns here is to search before it answers, to search for whole
+names, and to go on until it knows. Most of that takes the first five iterations (96.9% sampled with seed 0).
+Measured on 2 busy cores: 10 minutes, most of them waiting for other work. The expert answers everything.
+"""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config import default_config
+
+
+def tiny_search_config() -> ConfigDict:
+    """What this experiment and its warm start share, unlocked."""
+    config = default_config().unlock()
+    config.env.name = "search"
+    config.env.options = ConfigDict({"data": "", "topk": 1})
+    config.env.generate = ConfigDict({"people": 2400, "questions": 0, "seed": 0})
+    config.env.max_steps = 4
+    config.env.history = 4
+    config.env.prompt = "compact"
+    config.sampling.max_prompt_tokens = 112
+    config.sampling.max_reply_tokens = 16
+    config.sampling.stop = ("</search>", "</answer>")
+    config.model.shape.update(
+        hidden_size=128, intermediate_size=192, num_layers=3, num_heads=4, num_kv_heads=2, rope_theta=1e4
+    )
+    config.model.compute_dtype = "float32"
+    config.model.remat = "none"
+    config.model.unroll = 3
+    config.engine.dtype = "float32"
+    config.engine.prefill_buckets = (32, 64, 112)
+    config.engine.prefill_rows = (32,)
+    config.batch.row_length = 256
+    config.batch.rows = 3
+    config.batch.logprob_chunk = 4096
+    return config
+
+
+def get_config() -> ConfigDict:
+    """The config."""
+    config = tiny_search_config()
+    config.model.path = "models/search_tiny"
+    config.env.invalid_penalty = 0.01
+    config.engine.slots = 128
+    config.engine.decode_steps = 12
+    config.rl.kl_coef = 0.0
+    config.optim.lr = 2e-4
+    config.optim.schedule = "linear"
+    config.train.iterations = 30
+    config.train.groups = 16
+    config.train.group_size = 8
+    config.train.minibatch = 64
+    config.train.save_rollouts = 5
+    config.eval.panel = "tiny_test"
+    config.eval.every = 5
+    config.eval.greedy = True
+    config.checkpoint.every = 5
+    return config.lock()
