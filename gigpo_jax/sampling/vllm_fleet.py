@@ -6,6 +6,7 @@ within the limits of `Limits`, so whoever waits for a server is answered.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ PUSHES = 3  # failed pushes in a row before a server is given up
 RELAPSES = 5  # mended so often without a single reply in between: given up
 
 Say = Callable[[str], None]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class Fleet:
 
     def _start_mending(self, member: Member, reason: str) -> None:
         member.state, member.reason = "mending", reason
-        member.mending = asyncio.get_running_loop().create_task(self._mend(member))
+        member.mending = asyncio.get_running_loop().create_task(self._mend_or_lose(member))
 
     async def _first(self, member: Member, check: Callable[[Member], Awaitable[None]]) -> None:
         """Waits for a server for the first time."""
@@ -170,6 +172,18 @@ class Fleet:
                 self._say(wait_message(url, started, process))
             await asyncio.sleep(PAUSE_S)
         await check(member)
+
+    async def _mend_or_lose(self, member: Member) -> None:
+        """Mends, and tells whoever waits; nobody waits for ever because something unforeseen went wrong here."""
+        try:
+            await self._mend(member)
+        except Exception as err:
+            log.exception("mending %s failed", member.server.url)
+            member.reason = f"{type(err).__name__}: {err}"
+            self._lose(member)
+        finally:
+            async with self._changed:
+                self._changed.notify_all()
 
     async def _mend(self, member: Member) -> None:
         """Brings a server back: up, and with the wanted weights; or gives it up."""
@@ -206,8 +220,6 @@ class Fleet:
             await asyncio.sleep(PAUSE_S)
         if member.state != "lost":
             member.state = "ready"
-        async with self._changed:
-            self._changed.notify_all()
 
     async def _revive_or_give_up(self, member: Member, reason: str) -> None:
         """Starts a server of ours again while that is allowed; others are lost."""

@@ -100,7 +100,7 @@ def kill_hard(process: ServerProcess) -> None:
 def engine(
     config: qwen2.Qwen2Config,
     params: qwen2.Params,
-    tokenizer: Tokenizer,
+    words: Tokenizer,
     *,
     urls: tuple[str, ...] = (),
     processes: tuple[ServerProcess, ...] = (),
@@ -117,7 +117,7 @@ def engine(
             "dtype": "float32",
             "max_length": MAX_LENGTH,
             "tokenizer": tokenizer_fingerprint((TINY / "tokenizer.json").read_bytes()),
-            "probe": engines.probe_tokens(tokenizer, MAX_LENGTH),
+            "probe": engines.probe_tokens(words, MAX_LENGTH),
             "request_s": 120.0,
             "push_s": 120.0,
             "limits": Limits(START_S, 10.0, 2),
@@ -126,7 +126,7 @@ def engine(
     )
     say = said.append if said is not None else print
     store = WeightStore(weights_dir)
-    return VllmEngine(config, params, settings=settings, store=store, tokenizer=tokenizer, say=say)
+    return VllmEngine(config, params, settings=settings, store=store, tokenizer=words, say=say)
 
 
 def shaken(params: qwen2.Params, seed: int, size: float = 0.02) -> qwen2.Params:

@@ -1,0 +1,28 @@
+"""Which servers a host uses, and what verifies a push."""
+
+import pathlib
+
+import pytest
+
+from gigpo_jax.engines import probe_tokens, urls_of_host
+from gigpo_jax.errors import InputError
+from gigpo_jax.models.tokenizer import load_tokenizer
+
+TINY = pathlib.Path(__file__).parents[1] / "models/alfworld_tiny"
+
+
+def test_every_server_belongs_to_one_host() -> None:
+    urls = "http://a:1/, http://b:1,http://c:1"
+    assert urls_of_host(urls, 0, 1) == ("http://a:1", "http://b:1", "http://c:1")
+    assert [urls_of_host(urls, host, 2) for host in (0, 1)] == [("http://a:1", "http://c:1"), ("http://b:1",)]
+    assert urls_of_host("", 1, 4) == ()
+    with pytest.raises(InputError, match="3 servers for 4 hosts"):
+        urls_of_host(urls, 0, 4)
+
+
+def test_the_probe_is_a_prompt_that_the_tokenizer_knows_and_that_fits() -> None:
+    tokenizer = load_tokenizer(TINY)
+    probe = probe_tokens(tokenizer, 96)
+    assert 16 < len(probe) <= 64
+    assert tokenizer.decode(probe).startswith("you are in the middle of a room")
+    assert len(probe_tokens(tokenizer, 12)) == 11
