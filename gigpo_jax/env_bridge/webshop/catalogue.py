@@ -21,6 +21,7 @@ from gigpo_jax.errors import InputError
 _LOG = logging.getLogger(__name__)
 _MAPPED = 8 << 20  # bytes of the files that a worker keeps mapped at a time, about
 _PAGES = 16 << 12  # bytes that reading one text maps (the kernel maps its neighbours too)
+_AROUND = 8  # times what a search reads of postings is mapped (measured: the kernel maps up to 2 MB around a read)
 _BY_FIELD = {"<c>": "category", "<q>": "query"}
 T = TypeVar("T")
 
@@ -202,7 +203,7 @@ class Catalogue:
         """Unmaps what was read when it gets much, so that a worker's memory does not grow towards the size
         of the files.
         """
-        if self._index.read_bytes + self._read_texts * _PAGES > _MAPPED:
+        if self._index.read_bytes * _AROUND + self._read_texts * _PAGES > _MAPPED:
             self._index.read_bytes = self._read_texts = 0
             self._products.let_go()
             self._goals.texts.let_go()
