@@ -93,7 +93,7 @@ class _Host:
         if environment is not None:
             try:
                 environment.close()
-            except Exception:
+            except (Exception, SystemExit):
                 traceback.print_exc()
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class _Host:
             self.discard(slot)
 
 
-def _failure(err: Exception) -> tuple[str, str]:
+def _failure(err: BaseException) -> tuple[str, str]:
     if isinstance(err, InputError):
         return "input", str(err)[:_TEXT]
     where = traceback.extract_tb(err.__traceback__)[-1]
@@ -145,7 +145,7 @@ class _Server:
             sys.path[:] = message.sys_path
             try:
                 self._host = _Host(message)
-            except Exception as err:  # the boundary: whatever a builder raises is an answer
+            except (Exception, SystemExit) as err:  # the boundary: whatever a builder raises is an answer
                 await self._send(0, *_failure(err))
                 return False
             await self._send(0, "ok", None)
@@ -161,7 +161,7 @@ class _Server:
                 self._waiting[slot] = asyncio.create_task(self._answer_later(call, slot, step_async(argument)))
                 return True
             value = self._host.answer(operation, slot, argument)
-        except Exception as err:  # as above
+        except (Exception, SystemExit) as err:  # as above
             await self._fail(call, slot, err)
         else:
             await self._send(call, "ok", value)
@@ -170,14 +170,14 @@ class _Server:
     async def _answer_later(self, call: int, slot: int, step: Awaitable[StepResult]) -> None:
         try:
             value = await step
-        except Exception as err:  # as above
+        except (Exception, SystemExit) as err:  # as above
             await self._fail(call, slot, err)
         else:
             await self._send(call, "ok", value)
         finally:
             del self._waiting[slot]
 
-    async def _fail(self, call: int, slot: int, err: Exception) -> None:
+    async def _fail(self, call: int, slot: int, err: BaseException) -> None:
         assert self._host is not None
         if not isinstance(err, InputError):
             self._host.discard(slot)

@@ -29,6 +29,8 @@ class FailingEnv(TreasureEnv):
         if verb == "raise":
             self._broken = True
             raise KeyError(argument)
+        if verb == "leave":
+            sys.exit(0)
         if verb == "sleep":
             time.sleep(float(argument))
         if verb == "exit":

@@ -4,13 +4,15 @@ import dataclasses
 import itertools
 import os
 import random
+import re
+import subprocess
 import sys
 import threading
 import time
 import types
 from collections.abc import Sequence
 
-from gigpo_jax.env_bridge.example.env import TreasureEnv
+from gigpo_jax.env_bridge.example.env import TreasureEnv, TreasureExpert
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
 
 
@@ -135,3 +137,74 @@ class ClosesOnce(TreasureEnv):
         if self._closed:
             raise RuntimeError("closed already")
         self._closed = True
+
+
+class Exits(TreasureEnv):
+    def step(self, action: str) -> StepResult:
+        if action == "..":
+            raise SystemExit(0)
+        return super().step(action)
+
+
+class EndsItsProcess(TreasureEnv):
+    def step(self, action: str) -> StepResult:
+        if action == "..":
+            os._exit(0)
+        return super().step(action)
+
+
+class Hangs(TreasureEnv):
+    def step(self, action: str) -> StepResult:
+        if action == "None":
+            time.sleep(600)
+        return super().step(action)
+
+
+class HangsInC(TreasureEnv):
+    """A regular expression that backtracks for years and does not let go of the interpreter."""
+
+    def step(self, action: str) -> StepResult:
+        re.match(r"(a|a)*c", "a" * 60)
+        return super().step(action)
+
+
+class HangsAtFirst(TreasureEnv):
+    def __init__(self) -> None:
+        time.sleep(600)
+
+
+class StartsOneProcess(TreasureEnv):
+    """One for all objects, and none of them ends it."""
+
+    server: "subprocess.Popen[bytes] | None" = None
+
+    def reset(self, task: Task) -> Observation:
+        if StartsOneProcess.server is None:
+            StartsOneProcess.server = subprocess.Popen(["sleep", "47"])
+        return super().reset(task)
+
+
+class TasksRaise(TreasureEnv):
+    def tasks(self, split: str) -> Sequence[Task]:
+        raise KeyError(split)
+
+
+class CannotBeBuilt(TreasureEnv):
+    def __init__(self) -> None:
+        raise ValueError("no drawers\nat all")
+
+
+class NoInfo(TreasureEnv):
+    def step(self, action: str) -> StepResult:
+        return dataclasses.replace(super().step(action), info=None)  # type: ignore[arg-type]
+
+
+class HoldsFunction(TreasureEnv):
+    def step(self, action: str) -> StepResult:
+        result = super().step(action)
+        return dataclasses.replace(result, info={**result.info, "why": lambda: 0})  # type: ignore[dict-item]
+
+
+class LostExpert(TreasureExpert):
+    def act(self, observation: Observation) -> str:
+        raise KeyError("north")

@@ -1,7 +1,6 @@
 """Every registered environment keeps its promises; and an environment that breaks one is found out."""
 
 import pathlib
-import sys
 from functools import partial
 from typing import Any
 
@@ -55,18 +54,35 @@ def test_registered_environments_conform(name: str, options: dict[str, dict[str,
         ("LeavesFiles", "more open files than before"),
         ("ImportsJax", "imports jax"),
         ("Slow", "more than 0.1 s"),
+        ("Exits", "step('..') raised SystemExit: 0"),
+        ("EndsItsProcess", "step('..') ended its process, with status 0"),
+        ("Hangs", "step('None') gave no answer within 0.5 s"),
+        ("HangsInC", "gave no answer within 0.5 s"),
+        ("HangsAtFirst", "make gave no answer within 0.5 s"),
+        ("StartsOneProcess", "after every close there are 1 more processes than before the first make"),
+        ("TasksRaise", "tasks(\"train\") raised KeyError: 'train'"),
+        ("CannotBeBuilt", "make raised ValueError: no drawers at all"),
+        ("NoInfo", "info is a NoneType, not a mapping"),
+        ("HoldsFunction", "pickling the result raised"),
         ("ClosesOnce", "close, the second time, raised RuntimeError: closed already"),
     ],
 )
 def test_a_broken_promise_is_found(broken: str, message: str) -> None:
-    limit_s = 0.1 if broken == "Slow" else 10.0
-    try:
-        with pytest.raises(ConformanceError) as caught:
-            check_environment(getattr(misbehaving, broken), split="train", tasks=2, steps=10, limit_s=limit_s)
-    finally:
-        if broken == "ImportsJax" and not hasattr(sys.modules["jax"], "__version__"):
-            del sys.modules["jax"]
+    limits = {"Slow": {"limit_s": 0.1}, "Hangs": {"limit_s": 0.5}, "HangsInC": {"limit_s": 0.5}}
+    limits["HangsAtFirst"] = {"build_s": 0.5}
+    with pytest.raises(ConformanceError) as caught:
+        check_environment(
+            getattr(misbehaving, broken), split="train", tasks=2, steps=10, **limits.get(broken, {"limit_s": 10.0})
+        )
     assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_expert_that_raises_is_found() -> None:
+    with pytest.raises(ConformanceError, match="the expert's act before step 1 raised KeyError: 'north'"):
+        check_environment(
+            partial(registry.make, "example"), split="train", tasks=1, steps=2, make_expert=misbehaving.LostExpert
+        )
 
 
 def test_the_command_reports_and_exits(capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,6 +139,10 @@ def test_an_environment_that_raises_costs_its_episode_alone() -> None:
         assert not any(isinstance(result, BaseException) for result in results[1:])
         observation = await lent[0].reset(pool.tasks("train")[1])  # built anew
         assert observation.text.startswith("You stand")
+        results = await outcomes([lent[1].step("leave"), lent[2].step("open drawer 1")])
+        assert "SystemExit: 0 (failing.py:" in str(results[0])
+        assert not isinstance(results[1], BaseException)
+        assert pool.replaced == 0
         results = await outcomes([lent[0].step("unreadable"), lent[0].step("open drawer 1")])
         assert "cannot be read" in str(results[0])
         assert pool.replaced == 1
