@@ -63,7 +63,7 @@ def wait_up(process: ServerProcess) -> None:
 def family(process: ServerProcess) -> dict[int, str]:
     """The processes of a server: id -> command line; the guard is not among them."""
     assert process._process is not None
-    listing = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(["ps", "-eww", "-o", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listing.splitlines()[1:]]
     found: dict[int, str] = {}
     parents = {process._process.pid}

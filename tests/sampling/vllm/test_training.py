@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 ROOT = pathlib.Path(__file__).parents[3]
 LIMIT_S = 900.0
-ITERATIONS = 8
+ITERATIONS = 6
 
 
 def command(workdir: pathlib.Path, *flags: str) -> list[str]:
@@ -49,7 +49,7 @@ def wait_for(process: subprocess.Popen[str], workdir: pathlib.Path, step: int) -
 
 def descendants(pid: int) -> dict[int, str]:
     """All processes below one, but for those of the environments."""
-    listing = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(["ps", "-eww", "-o", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listing.splitlines()[1:]]
     found: dict[int, str] = {}
     parents = {pid}
@@ -71,7 +71,7 @@ def test_the_quickstart_learns_with_vllm_as_it_does_in_process_through_two_kills
     servers = descendants(process.pid)
     front = next(pid for pid, args in servers.items() if "api_server" in args and "vllm_guard" not in args)
     os.kill(front, signal.SIGKILL)
-    wait_for(process, vllm, 4)
+    wait_for(process, vllm, 3)
     servers |= descendants(process.pid)
     process.kill()
     process.wait()
@@ -86,11 +86,11 @@ def test_the_quickstart_learns_with_vllm_as_it_does_in_process_through_two_kills
         assert record["episode/aborted"] == 0
         assert record["policy/behaviour_mismatch"] < 1e-4
         assert record["policy/ratio_max"] < 1.5
-    # 128 episodes an iteration: the standard error of the difference of two means of four iterations is about 3%.
-    for part in (slice(0, 4), slice(4, 8)):
+    # 128 episodes an iteration: the standard error of the difference of two means of three iterations is about 3.5%.
+    for part in (slice(0, 3), slice(3, 6)):
         means = [np.mean([record["episode/success_rate"] for record in run[part]]) for run in (theirs, here)]
         assert abs(means[0] - means[1]) < 0.12, means
-    assert np.mean([r["episode/success_rate"] for r in theirs[4:]]) > theirs[0]["episode/success_rate"] + 0.04
+    assert np.mean([r["episode/success_rate"] for r in theirs[3:]]) > theirs[0]["episode/success_rate"] + 0.04
 
 
 def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_checkpoint(tmp_path: pathlib.Path) -> None:
