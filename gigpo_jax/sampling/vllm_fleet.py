@@ -58,7 +58,7 @@ class Member:
       reason: why it is not ready.
       pushed: what its last push reported.
       mending: the task that brings it back.
-      served: replies so far.
+      served: replies since it was started; one that never answered is starting, not hanging.
     """
 
     server: Server
@@ -197,6 +197,7 @@ class Fleet:
                 if member.process is not None and not member.process.running:
                     await self._revive_or_give_up(member, f"ended: {member.process.last_words(1)}")
                     began = time.monotonic()
+                    continue
                 await member.server.healthy()
                 if wanted is None:
                     return
@@ -216,7 +217,7 @@ class Fleet:
                 self._lose(member)
             elif member.process is not None and waited > (HANG_S if member.served else self._limits.start_s):
                 await self._revive_or_give_up(member, f"does not answer: {member.reason}")
-                began, member.served = time.monotonic(), 0
+                began = time.monotonic()
             await asyncio.sleep(PAUSE_S)
         if member.state != "lost":
             member.state = "ready"
@@ -227,7 +228,7 @@ class Fleet:
         if member.process is None or member.restarts >= self._limits.restarts:
             self._lose(member)
             return
-        member.restarts += 1
+        member.restarts, member.served = member.restarts + 1, 0
         self._say(f"{member.server.url}: {reason}; started again ({member.restarts} of {self._limits.restarts})")
         await asyncio.to_thread(member.process.start)
 
