@@ -127,14 +127,14 @@ def main() -> None:
     args = parser.parse_args()
     print(f"{GROUPS} groups x {STATES} states x {LENGTH} characters, {args.workers} workers, {os.cpu_count()} cores")
     print(f"{'':12}{'seconds':>10}{'CPU s':>10}{'definition, CPU s':>20}{'clusters a group':>18}")
-    results = {}
+    results, load = {}, os.getloadavg()[0]
     for kind in KINDS:
         row = results[kind] = measure(kind, args.workers)
         print(
             f"{kind:12}{row['seconds']:10.2f}{row['cpu_seconds']:10.2f}"
             f"{row['definition_cpu_seconds_for_all']:20.1f}{row['clusters_per_group']:18.2f}"
         )
-    machine = {"cores": os.cpu_count(), "python": platform.python_version()}
+    machine = {"cores": os.cpu_count(), "load_average": load, "python": platform.python_version()}
     record = {"goal_s": GOAL_S, "workers": args.workers, "results": results, "machine": machine}
     args.output.write_text(json.dumps(record, indent=2) + "\n")
 
