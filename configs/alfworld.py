@@ -1,7 +1,10 @@
 """GiGPO on ALFWorld with the published settings (arXiv 2505.10978): Qwen2.5-1.5B or 7B, 150 iterations.
 
 python -m gigpo_jax.main --config=configs/alfworld.py:1.5b --workdir=runs/alfworld \
-    --config.model.path=/models/Qwen2.5-1.5B-Instruct --config.env.options.data=$ALFWORLD_DATA/json_2.1.1
+    --config.model.path=/models/Qwen2.5-1.5B-Instruct --config.env.options.data=$ALFWORLD_DATA/json_2.1.1 \
+    --config.eval.panel=genuine_unseen.json
+
+The panel is frozen from the same games once (docs/alfworld.md, "Panels"); without one nothing is evaluated.
 
 Hardware: 1.5b from one GPU with 80 GB; 7b from eight (fsdp=8), or a TPU slice with as much memory.
 Expected: the paper reports 86.7% (1.5B) and 90.8% (7B) success on the genuine games, mean of three seeds. This

@@ -171,8 +171,7 @@ def _eval() -> ConfigDict:
     evaluate.panel = ""  # a frozen panel: its JSON file
     evaluate.tasks = 0  # the first so many of the panel's tasks; 0 = all
     evaluate.temperature = 0.4
-    evaluate.greedy = False  # evaluate greedily too
-    evaluate.greedy_every = 0  # as eval.every, for the greedy pass during training; 0 = before and after only
+    evaluate.greedy = False  # before and after training, evaluate greedily too
     return evaluate
 
 
@@ -211,8 +210,9 @@ POSITIVE = (
 NOT_NEGATIVE = (
     "env.history", "env.invalid_penalty", "rl.step_weight", "rl.clip_low", "rl.clip_high", "rl.kl_coef",
     "rl.entropy_coef", "optim.weight_decay", "train.save_rollouts", "eval.every", "eval.tasks", "eval.temperature",
-    "eval.greedy_every", "engine.port", "engine.weights_port", "engine.restarts",
+    "seed", "engine.port", "engine.weights_port", "engine.restarts",
 )
+FREE = ("env.options.", "env.generate.", "sft.demonstrator.")  # what is in them is the environment's affair
 SHARE = (
     "env.max_aborted_share", "engine.gpu_share", "sampling.top_p", "rl.gamma", "rl.similarity",
     "optim.warmup_share", "optim.b1", "optim.b2",
@@ -275,6 +275,10 @@ def validate(config: ConfigDict) -> None:
     Raises:
       InputError: the first value that cannot work: its key, the value and the fix.
     """
+    known = {*_all_keys(default_config())}
+    added = [key for key in _all_keys(config) if key not in known and not key.startswith(FREE)]
+    for error in unknown_keys(default_config(), added):  # a config file that unlocked its config can add any
+        raise error
     for key in POSITIVE:
         _require(_value(config, key) > 0, config, key, "must be greater than 0")  # type: ignore[operator]
     for key in NOT_NEGATIVE:
@@ -285,6 +289,14 @@ def validate(config: ConfigDict) -> None:
         _require(_value(config, key) in names, config, key, f"must be one of {', '.join(map(str, names))}")
     _validate_sizes(config)
     _validate_engine(config)
+    whole = config.sampling.top_p == 1 and config.sampling.top_k == -1
+    _require(
+        whole or behaviour(config) != "engine",
+        config,
+        "sampling.top_p" if config.sampling.top_p != 1 else "sampling.top_k",
+        "the engine's log-probabilities are then of a truncated distribution, the learner's of the whole one; use "
+        "sampling.top_p=1 and sampling.top_k=-1, or rl.behaviour=recompute",
+    )
 
 
 def behaviour(config: ConfigDict) -> str:

@@ -6,25 +6,31 @@ from ml_collections import ConfigDict
 
 from gigpo_jax import partition, report
 from gigpo_jax.checkpoint import newest_params
+from gigpo_jax.errors import InputError
 from gigpo_jax.models.weights import check_target, save_hf
 from gigpo_jax.policy import load_policy
 from gigpo_jax.workdir import check_writable
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
-    """Writes the newest checkpoint of a workdir (or `model.path`, if it has none) for transformers and vLLM.
+    """Writes the newest checkpoint of a workdir for transformers and vLLM.
 
     Args:
       config: as from `config.default_config`, validated.
       workdir: of the training run.
       out: the folder; default WORKDIR/export.
+
+    Raises:
+      InputError: the workdir has no checkpoint, or the folder cannot be written.
     """
     target = Path(out) if out else workdir / "export"
     check_target(target)
     check_writable(target.parent, "--out" if out else "--workdir")
+    if not any((workdir / "checkpoints").glob("*")):
+        raise InputError(f"--workdir={workdir}: no checkpoint in it; name the workdir of a training run")
     mesh = partition.make_mesh(**config.mesh)
     policy = load_policy(config, mesh)
     params, version = newest_params(workdir / "checkpoints", policy.params)
     save_hf(target, policy.config, params, tokenizer=policy.tokenizer)
-    report.say(f"{f'checkpoint {version}' if version else config.model.path} is in {target}")
+    report.say(f"checkpoint {version} is in {target}")
     return 0

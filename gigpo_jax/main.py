@@ -2,14 +2,14 @@
 
 import importlib
 import pathlib
-import runpy
 import sys
 from typing import NoReturn
 
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from gigpo_jax.config import unknown_keys, validate
+from gigpo_jax.config import validate
+from gigpo_jax.config_file import misspelt
 from gigpo_jax.errors import InputError
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: a file under configs/.", lock_config=True)
@@ -23,19 +23,13 @@ def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line; a bad flag or config key is one line and exit status 2."""
     try:
         rest = flags.FLAGS(argv)
-        if CONFIG.value is None:
+        if CONFIG.value is None or not CONFIG.value.keys():  # a config file that failed to load raises here
             raise InputError("--config: missing; for example --config=configs/quickstart.py")
-        CONFIG.value.keys()  # a config file that failed to load raises here
         if len(rest) > 1:
             raise InputError(f"{rest[1]!r}: not a flag; write --config.KEY=VALUE")
         return rest
-    except (KeyError, AttributeError) as error:  # an override of a key that does not exist
-        path, _, variant = next(arg.split("=", 1)[1] for arg in argv if arg.startswith("--config=")).partition(":")
-        config = runpy.run_path(path)["get_config"](*[variant][: bool(variant)])
-        keys = [arg.split("=")[0][len("--config.") :] for arg in argv if arg.startswith("--config.")]
-        fail(next(unknown_keys(config, keys), error))
-    except (flags.Error, InputError, TypeError, ValueError, ImportError, OSError) as error:
-        fail(error)
+    except Exception as error:  # a config file is a program; whatever it raises is a bad config
+        fail((misspelt(argv) if isinstance(error, KeyError | AttributeError) else None) or error)
 
 
 def fail(error: Exception) -> NoReturn:
@@ -47,9 +41,8 @@ def fail(error: Exception) -> NoReturn:
     sys.exit(2)
 
 
-def main(argv: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Runs one mode."""
-    del argv
     logging.set_verbosity(logging.WARNING)
     name = pathlib.Path(config_flags.get_config_filename(flags.FLAGS["config"])).stem
     workdir = pathlib.Path(WORKDIR.value or f"runs/{name}")

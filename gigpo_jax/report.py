@@ -13,6 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from gigpo_jax.config_file import joined
 from gigpo_jax.trajectory import Trajectory
 
 # Dense bfloat16 peak of one device in FLOP/s, by the beginning of its kind (vendors' data sheets).
@@ -42,6 +43,8 @@ def start(config: ConfigDict, workdir: Path, tasks: int) -> None:
         f"{train.group_size} episodes, from {tasks} tasks, on {jax.device_count()} x {device}"
     )
     say(f"logs, checkpoints and rollouts: {workdir}")
+    if not config.eval.panel:
+        say("config.eval.panel is empty: nothing but the training episodes is measured")
 
 
 def iteration(done: int, of: int, metrics: Mapping[str, float]) -> None:
@@ -65,7 +68,7 @@ def iteration(done: int, of: int, metrics: Mapping[str, float]) -> None:
 
 def finish(workdir: Path) -> None:
     """Where everything is, and what to type next: the same command line in another mode."""
-    flags = [flag for flag in sys.argv[1:] if not flag.startswith(("--mode", "--out", "--workdir"))]
+    flags = [flag for flag in joined(sys.argv[1:]) if not flag.startswith(("--mode", "--out", "--workdir"))]
     again = shlex.join([_program("python"), "-m", "gigpo_jax.main", f"--workdir={workdir}", *flags])
     say(
         "\n".join(

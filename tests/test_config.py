@@ -27,6 +27,8 @@ def test_defaults_are_valid_and_locked():
         ("engine.name", "vlm", "one of"),
         ("engine.prefill_buckets", (4096,), "sampling.max_prompt_tokens=2048"),
         ("sampling.top_k", 0, "-1"),
+        ("sampling.top_k", 20, "rl.behaviour=recompute"),
+        ("sampling.top_p", 0.9, "rl.behaviour=recompute"),
         ("mesh.fsdp", -1, "only one axis"),
         ("engine.urls", "http://a:1", "engine.name=vllm"),
         ("train.max_staleness", 1, "engine.name=vllm"),

@@ -15,6 +15,10 @@ CONFIG = "--config=configs/quickstart.py"
         ([], "--config: missing"),
         (["--config=configs/absent.py"], "configs/absent.py"),
         ([CONFIG, "--config.train.group=3"], "config.train.group: no such key; nearest: train.groups"),
+        (["--config", "configs/quickstart.py", "--config.trian.groups=3"], "config.trian.groups: no such key"),
+        ([CONFIG, "--config.seed=-1"], "config.seed=-1: must not be negative"),
+        ([CONFIG, "--config.env.prompt=foo"], "config.env.prompt='foo': prompt style"),
+        ([CONFIG, "--mode=export"], "no checkpoint in it; name the workdir of a training run"),
         ([CONFIG, "--config.train.groups=many"], "--config.train.groups=many"),
         ([CONFIG, "--config.train.groups=-2"], "config.train.groups=-2: must be greater than 0"),
         ([CONFIG, "--mode=tain"], "train|eval|sft|export"),
@@ -37,3 +41,18 @@ def test_bad_input_is_one_line_and_status_2(flags: list[str], message: str, tmp_
     assert done.stderr.startswith("gigpo_jax: ")
     assert message in done.stderr
     assert not (tmp_path / "config.json").exists()  # a corrected command may use the same workdir
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("config = tiny_config(); config.train.grops = 4", "config.train.grops: no such key; nearest: train.groups"),
+        ("config = default_config(); config.train.grops = 4", "grops"),
+        ("config = tiny_config(); config.lock().train.grops", "grops"),
+        ("config = 1 / 0", "division by zero"),
+    ],
+)
+def test_a_mistake_in_a_config_file_is_one_line_and_status_2(line: str, message: str, tmp_path: Path):
+    imports = "from configs.tiny import tiny_config\nfrom gigpo_jax.config import default_config\n"
+    (tmp_path / "mine.py").write_text(f"{imports}def get_config():\n    {line}\n    return config\n")
+    test_bad_input_is_one_line_and_status_2([f"--config={tmp_path / 'mine.py'}"], message, tmp_path)

@@ -18,7 +18,9 @@ def test_the_next_commands_run_in_the_environment_that_printed_them(
     here = str(Path(sys.executable).parent)
     path = [part for part in os.environ["PATH"].split(os.pathsep) if part != here]
     monkeypatch.setenv("PATH", os.pathsep.join([here, *path] if active else path))
-    monkeypatch.setattr(sys, "argv", ["main.py", "--config=a b.py", "--mode=train", "--config.seed=1"])
+    monkeypatch.setattr(
+        sys, "argv", ["main.py", "--config=a b.py", "--mode", "train", "--workdir", "runs", "--config.seed=1"]
+    )
     report.finish(tmp_path)
     text = capsys.readouterr()
     lines = [line.strip() for line in (text.out + text.err).partition("next:")[2].splitlines() if line.strip()]

@@ -75,8 +75,8 @@ class LossSums:
 def k3(logprob: Array, reference: Array) -> Array:
     """Estimates KL(policy || reference) from one sample a token, exp(d) - d - 1 with d = reference - logprob.
 
-    It is never negative and unbiased for samples of the policy (http://joschu.net/blog/kl-approx.html, "k3"). d is
-    clamped to +-10.
+    It is never negative and unbiased for samples of the policy (http://joschu.net/blog/kl-approx.html, "k3"). It is
+    clamped to 10, where it has no gradient: one token far from the reference does not outweigh a minibatch.
 
     Args:
       logprob: [..., T] f32, of the policy.
@@ -85,8 +85,8 @@ def k3(logprob: Array, reference: Array) -> Array:
     Returns:
       [..., T] f32.
     """
-    difference = jnp.clip(reference - logprob, -KL_LIMIT, KL_LIMIT)
-    return jnp.expm1(difference) - difference
+    difference = jnp.clip(reference - logprob, -2 * KL_LIMIT, 2 * KL_LIMIT)  # so that exp stays finite
+    return jnp.minimum(jnp.expm1(difference) - difference, KL_LIMIT)
 
 
 def sequence_log_ratio(log_ratio: Array, weight: Array, sequence: Array) -> Array:

@@ -49,9 +49,13 @@ def test_gradient_to_the_log_probability_by_hand(ratio, advantage, gradient):
 
 
 def test_k3_by_hand():
-    # d = ln 2: 2 - ln 2 - 1; d = -ln 2: 1/2 + ln 2 - 1; |d| > 10 counts as 10.
-    got = k3(jnp.asarray([0.0, 0.0, 0.0, -50.0]), jnp.asarray([math.log(2), -math.log(2), 0.0, 0.0]))
-    np.testing.assert_allclose(got, [1 - math.log(2), math.log(2) - 0.5, 0.0, math.exp(10) - 11], rtol=1e-5)
+    # d = ln 2: 2 - ln 2 - 1; d = -ln 2: 1/2 + ln 2 - 1; d = -8: e^-8 + 8 - 1; the estimate is at most 10.
+    policy = jnp.asarray([0.0, 0.0, 0.0, 0.0, -50.0, 0.0, -5.0])
+    reference = jnp.asarray([math.log(2), -math.log(2), 0.0, -8.0, 0.0, -500.0, 0.0])
+    by_hand = [1 - math.log(2), math.log(2) - 0.5, 0.0, math.exp(-8) + 7, 10.0, 10.0, 10.0]
+    np.testing.assert_allclose(k3(policy, reference), by_hand, rtol=1e-5)
+    gradient = jax.grad(lambda x: k3(x, reference).sum())(policy)
+    np.testing.assert_allclose(gradient, [-1.0, 0.5, 0.0, 1 - math.exp(-8), 0.0, 0.0, 0.0], rtol=1e-5)
 
 
 def test_kl_and_entropy_enter_with_their_weights():
@@ -133,7 +137,7 @@ def test_equals_a_loop_over_tokens_in_float64():
         if a < 0:
             cost = min(cost, -3.0 * a)
         d = batch["reference"][n] - batch["logprob"][n]
-        loss += cost + 0.1 * (math.exp(d) - d - 1) - 0.01 * batch["entropy"][n]
+        loss += cost + 0.1 * min(math.exp(d) - d - 1, 10.0) - 0.01 * batch["entropy"][n]
         tokens += 1
         clipped += bounded > plain
     sums = policy_loss(**random_tokens(1), **CLIP, kl_coef=0.1, entropy_coef=0.01)
