@@ -2,8 +2,8 @@
 
 python -m gigpo_jax.main --config=configs/alfworld_small.py --workdir=runs/alfworld_small
 
-200 iterations of the quickstart's size. Success on the panel `tiny_unseen` (128 games in rooms that training never uses),
-seed 0, sampled at temperature 0.4:
+200 iterations of the quickstart's size. Success on the panel `tiny_unseen` (128 games in rooms that training never
+uses), seed 0, sampled at temperature 0.4:
 
     iteration    0      20     40     60     80     100    120    140    160    180    200
     success %    41.4   64.8   65.6   68.8   68.8   68.8   75.8   75.0   73.4   77.3   77.3
