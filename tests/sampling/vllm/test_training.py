@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -85,7 +86,6 @@ def test_the_quickstart_learns_with_vllm_as_it_does_in_process_through_two_kills
         assert record["rollout/staleness"] == 0  # exactly on-policy
         assert record["episode/aborted"] == 0
         assert record["policy/behaviour_mismatch"] < 1e-4
-        assert record["policy/ratio_max"] < 1.5
     # 128 episodes an iteration: the standard error of the difference of two means of three iterations is about 3.5%.
     for part in (slice(0, 3), slice(3, 6)):
         means = [np.mean([record["episode/success_rate"] for record in run[part]]) for run in (theirs, here)]
@@ -110,10 +110,12 @@ def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_check
         wait_for(process, workdir, 3)
         serving.kill_hard(server)
         out, _ = process.communicate(timeout=LIMIT_S)
-        done = len(records(workdir))
-        if done < 5:  # it may have finished before it needed the server again
+        fresh = {0}  # rollouts that begin a run have nothing to be behind of
+        if process.returncode:  # it may have finished before it needed the server again
             assert process.returncode == 1, out
-            assert "no vLLM server is left" in out
+            stopped = re.search(r"stopped in iteration (\d+): no vLLM server is left", out)
+            assert stopped is not None, out
+            fresh.add(int(stopped[1]) - 1)
             assert (workdir / "checkpoints").is_dir()
             server.start()
             serving.wait_up(server)
@@ -123,7 +125,6 @@ def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_check
         del os.environ["VLLM_API_KEY"]
     every = records(workdir)
     assert [record["step"] for record in every] == [1, 2, 3, 4, 5]
-    fresh = {0, done} if done < 5 else {0}  # rollouts that began a run had nothing to be behind of
     assert [record["rollout/staleness"] for record in every] == [float(i not in fresh) for i in range(5)]
     for number in range(1, 6):
         (file,) = (workdir / "rollouts").glob(f"iteration_{number:06d}.*")
