@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,5 +25,8 @@ def test_smoke_run_on_a_cpu(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     record = json.loads(out.read_text())
     assert record["ceilings"] == "measured"
-    assert 0 < record["train"]["mfu"] < 1
-    assert 0 < record["decode"]["share_of_bound"] < 1
+    decode = record["decode"]
+    # No upper bounds: on a busy machine the ceilings come out low, and a tiny model is read from the processor's cache.
+    assert record["train"]["mfu"] > 0
+    assert decode["share_of_bound"] > 0
+    assert decode["tokens_per_s"] * decode["ms_a_step"] == pytest.approx(1e3 * decode["slots"], rel=0.02)
