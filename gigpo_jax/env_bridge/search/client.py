@@ -2,8 +2,9 @@
 
 All searches of a process go through one event loop in a thread of its own. Those that come within `GATHER_S` of each
 other, or while `IN_FLIGHT` requests are on their way, leave together. A retriever that fails is asked again with
-growing pauses until a limit; from then on, until it answers again, every request gets a single short try, so that many
-waiting episodes are aborted in seconds rather than each after the whole limit.
+growing pauses until a limit; from then on, until it answers again, one request at a time gets a single try with its
+whole time-out and the others a short one, so that many waiting episodes are aborted in seconds rather than each after
+the whole limit, and a retriever that is merely slow is found to be back.
 """
 
 import asyncio
@@ -32,11 +33,16 @@ _MARGIN_S = 30.0  # beyond the limit, before a search is given up whatever the l
 
 
 class _Failed(Exception):
-    """One request failed in a way that may pass; `stale` if it may have been an old connection's fault."""
+    """One request failed in a way that may pass.
 
-    def __init__(self, what: str, *, stale: bool = False) -> None:
+    Attributes:
+      stale: it may have been an old connection's fault.
+      hurried: it had less than the whole time-out, so its failing says little about the retriever.
+    """
+
+    def __init__(self, what: str, *, stale: bool = False, hurried: bool = False) -> None:
         super().__init__(what)
-        self.stale = stale
+        self.stale, self.hurried = stale, hurried
 
 
 class _Refused(EnvError):
@@ -144,7 +150,7 @@ class _Line:
         self._requests: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._session: Any = None
-        self._down = False
+        self._down = self._probing = False
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="retriever client", daemon=True)
         self._thread.start()
@@ -200,23 +206,36 @@ class _Line:
 
     async def _ask_again(self, batch: list[_Waiting]) -> list[list[Hit]]:
         """Sends a batch, again and again until the limit."""
-        queries = [one.query for one in batch]
-        body = {"queries": queries, "topk": batch[0].topk, "return_scores": True}
-        deadline = time.monotonic() + SHORT_TRY_S if self._down else batch[0].deadline
-        pause, tries = FIRST_PAUSE_S, 0
+        body = {"queries": [one.query for one in batch], "topk": batch[0].topk, "return_scores": True}
+        deadline, down = batch[0].deadline, self._down
+        if down and not self._probing:
+            self._probing = True
+            try:
+                return await self._ask_until(min(deadline, time.monotonic() + self._timeout_s), body, once=True)
+            finally:
+                self._probing = False
+        return await self._ask_until(time.monotonic() + SHORT_TRY_S if down else deadline, body, once=down)
+
+    async def _ask_until(self, deadline: float, body: dict[str, Any], *, once: bool) -> list[list[Hit]]:
+        """Sends a request until it is answered, or the next try would begin after the deadline."""
+        pause, tries, evidence = FIRST_PAUSE_S, 0, False
         while True:
             tries += 1
             try:
                 answer = await self._ask(body, deadline)
                 self._down = False
-                return read_answer(answer, len(queries))
+                return read_answer(answer, len(body["queries"]))
             except Malformed as err:
                 raise _Refused(f"retriever {self._url}: {err}") from err
             except _Failed as err:
                 if err.stale and tries == 1:
                     continue
-                if self._down or time.monotonic() + pause >= deadline:
-                    self._down = True
+                evidence = evidence or not err.hurried
+                if once or time.monotonic() + pause >= deadline:
+                    self._down = self._down or evidence
+                    if not evidence and not once:
+                        waited = f"little was left of {self._limit_s:g} s after waiting in line"
+                        raise EnvError(f"retriever {self._url}: too slow, {waited}") from err
                     times = "once" if tries == 1 else f"{tries} times"
                     raise EnvError(f"retriever {self._url}: asked {times}, then gave up ({err}); is it up?") from err
             await asyncio.sleep(pause)
@@ -236,7 +255,7 @@ class _Line:
                     if len(answer) > MAX_ANSWER_BYTES:
                         raise _Refused(f"retriever {self._url}: its answer is larger than {MAX_ANSWER_BYTES >> 20} MiB")
         except TimeoutError as err:
-            raise _Failed("no answer in time") from err
+            raise _Failed("no answer in time", hurried=left < 0.9 * min(self._timeout_s, self._limit_s)) from err
         except (aiohttp.ClientError, OSError) as err:
             raise _Failed(_reason(err), stale=isinstance(err, aiohttp.ServerDisconnectedError)) from err
         if reply.status in RETRIED:

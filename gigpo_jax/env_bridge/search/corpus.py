@@ -5,6 +5,7 @@ import hashlib
 import json
 import mmap
 import os
+import zlib
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict]]:
                 if not isinstance(row, dict):
                     raise InputError(f"{where}: a JSON {type(row).__name__}; one object stands on each line")
                 yield where, row
-    except (OSError, EOFError) as err:
+    except (OSError, EOFError, zlib.error) as err:
         raise InputError(f"{path}: cannot be read ({err})") from err
 
 

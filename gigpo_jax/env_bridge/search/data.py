@@ -5,6 +5,7 @@ Of each row are read: the question (`env_kwargs.question` or `question`), the go
 (`data_source`, or the file's name) and, if it has one, an `id`.
 """
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,4 +113,11 @@ def _golden(found: Any) -> tuple[str, ...]:
         found = [found]
     if not isinstance(found, list):
         return ()
-    return tuple(str(answer) for answer in found if isinstance(answer, (str, int, float)) and str(answer).strip())
+    return tuple(str(answer) for answer in found if _is_answer(answer))
+
+
+def _is_answer(answer: Any) -> bool:
+    """A text that is not blank, or a number; NaN stands for a missing value in many tables."""
+    if isinstance(answer, str):
+        return bool(answer.strip())
+    return isinstance(answer, (int, float)) and not isinstance(answer, bool) and math.isfinite(answer)

@@ -182,6 +182,8 @@ def make(
     for name, seconds in (("timeout_s", timeout_s), ("limit_s", limit_s)):
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
             raise InputError(f"env.options.{name}={seconds!r}: give a number of seconds above 0, at most 3600")
+    if url and data is None:
+        raise InputError(f"env.options.url={url!r}: name the folder of questions too, env.options.data; docs/search.md")
     folder = Path(data) if data is not None else generate.ensure_world()
     if not folder.is_dir():
         raise InputError(f"env.options.data={str(data)!r}: no such folder; docs/search.md says what stands in it")

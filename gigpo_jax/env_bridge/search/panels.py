@@ -3,7 +3,7 @@
     python -m gigpo_jax.env_bridge.search.panels --name NAME --split test [--each N] [--data DIR | --people N]
 
 The data sets take turns in a panel, so its first tasks are a fair sample of all of them (`eval.tasks`). Two panels of
-invented worlds are committed beside this file: `test`, and `tiny_test` (--people 2400 --each 64).
+invented worlds are committed beside this file: `test` (--each 300), and `tiny_test` (--people 2400 --each 64).
 """
 
 import argparse

@@ -79,10 +79,14 @@ class Terse:
         """Renders all parts in one line."""
         words = [self.shorten(inputs.task)]
         for _, action, after in turns(inputs):
-            words += ["did", self.shorten(split_action(action)[1]), "saw", self.shorten(after)]
+            words += ["did", self._within(split_action(action)[1]), "saw", self._within(after)]
         if inputs.steps and not inputs.history:
-            words += ["saw", self.shorten(inputs.observation)]
+            words += ["saw", self._within(inputs.observation)]
         return " ".join(word for word in words if word)
+
+    def _within(self, text: str) -> str:
+        """A query or passages, without the words that separate the parts: no document can begin another turn."""
+        return " ".join(word for word in self.shorten(text).split() if word not in ("did", "saw"))
 
 
 FULL = Research("You answer a question. You may look things up in a collection of passages before you do.")

@@ -29,7 +29,7 @@ def read_answer(answer: bytes, count: int) -> list[list[Hit]]:
         if not isinstance(result, list) or len(result) != count:
             raise ValueError(f"no list of {count} results")
         return [[_hit(found) for found in row] for row in result]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as err:
         said = f"{type(err).__name__}: {' '.join(str(err).split())[:200]}"
         raise Malformed(f"its answer is not of the /retrieve protocol ({said}): {excerpt(answer)}") from err
 

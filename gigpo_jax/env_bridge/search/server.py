@@ -64,6 +64,8 @@ class Service:
         """
         self._retriever, self._about = retriever, about
         self._together = bool(getattr(retriever, "together", False))  # one call a request, else one a query
+        if threads < 0:
+            raise InputError(f"--threads {threads}: give 0 (one a core) or more")
         self._threads = ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="search")
         self._waiting = 0
         web = _web()
@@ -109,7 +111,7 @@ def read_request(body: bytes) -> tuple[list[str], int, bool]:
         raise _Refused(f"the body is not JSON in UTF-8 ({' '.join(str(err).split())})") from err
     if not isinstance(asked, dict):
         raise _Refused('the body has to be an object with "queries" (or "query")')
-    queries = asked.get("queries", asked.get("query"))
+    queries = asked.get("query") if asked.get("queries") is None else asked["queries"]
     if isinstance(queries, str):
         queries = [queries]
     if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):

@@ -98,13 +98,41 @@ def test_a_silent_server_is_tried_only_shortly_once_it_is_known_to_be_down(monke
     monkeypatch.setattr(module, "SHORT_TRY_S", 0.1)
     with answering(lambda n: None) as (url, requests):
         client = RetrieverClient(url, timeout_s=3.0, limit_s=3.0)
-        for least, most in ((2.5, 10.0), (0.0, 2.0)):
-            started = time.monotonic()
+        with pytest.raises(EnvError, match="no answer in time"):
+            client.search(["who"], 3)
+        started = time.monotonic()
+        probe, *others = [client.submit(["who"], topk) for topk in (1, 2, 3)]  # batches of their own
+        for other in others:
             with pytest.raises(EnvError, match="no answer in time"):
-                client.search(["who"], 3)
-            assert least < time.monotonic() - started < most
+                other.result(60)
+        assert time.monotonic() - started < 2.0
+        assert not probe.done()  # one request at a time has the whole time-out
+        with pytest.raises(EnvError, match="no answer in time"):
+            probe.result(60)
+        assert time.monotonic() - started > 2.5
         client.close()
-    assert len(requests) == 2
+    assert len(requests) == 4
+
+
+def test_a_slow_server_is_found_to_be_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHORT_TRY_S", 0.1)
+
+    broken = threading.Event()
+    broken.set()
+
+    def slowly(n: int) -> bytes:
+        if broken.is_set():
+            return http_answer(b"", "503 Service Unavailable")
+        time.sleep(0.5)
+        return GOOD
+
+    with answering(slowly) as (url, _):
+        client = RetrieverClient(url, limit_s=4.0)
+        with pytest.raises(EnvError):
+            client.search(["who"], 3)
+        broken.clear()
+        assert client.search(["who"], 3)[0][0].score == 0.5
+        client.close()
 
 
 def test_it_comes_back_when_the_server_does() -> None:

@@ -84,6 +84,8 @@ def test_both_formats_give_the_same(tmp_path: Path) -> None:
         ([{"question": "q"}], ":1: no answers"),
         ([{"question": "q", "golden_answers": []}], "no answers"),
         ([{"question": "q", "golden_answers": ["  ", None]}], "no answers"),
+        ([{"question": "q", "golden_answers": float("nan")}], "no answers"),
+        ([{"question": "q", "golden_answers": [float("nan"), True]}], "no answers"),
         ([reference_row("q", ["a"], "nq"), reference_row("q", [], "nq")], ":2: no answers"),
         ([{"golden_answers": ["a"]}], "no question"),
         ([{"question": " ", "answer": "a"}], "no question"),

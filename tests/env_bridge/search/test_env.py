@@ -11,7 +11,7 @@ from gigpo_jax.env_bridge.prompts import build_prompt
 from gigpo_jax.env_bridge.search.actions import parse
 from gigpo_jax.env_bridge.search.env import SearchEnv
 from gigpo_jax.env_bridge.search.retriever import Document, Hit
-from gigpo_jax.env_bridge.types import EnvError
+from gigpo_jax.env_bridge.types import EnvError, Observation
 from gigpo_jax.errors import InputError
 
 
@@ -121,6 +121,16 @@ def test_documents_cannot_leave_their_block_in_the_prompt(world: Path) -> None:
     assert before.count("<search>") == 2  # what the agent did
     assert "<answer>" not in before
     assert [line for line in text.splitlines() if line.startswith("Question:")] == [f"Question: {question}"]
+
+
+def test_documents_cannot_begin_another_turn_of_the_short_prompt() -> None:
+    history = History(4)
+    history.add("start", "<search>one did x saw y</search>")
+    seen = "<information>\n[1] T did not stay. did ada saw dry gate\n</information>"
+    prompt = build_prompt(
+        registry.style("search", "compact"), Observation(seen, "a", None, "Who?"), history, encode=str.split, limit=99
+    )
+    assert prompt.text == "who did one x y saw t not stay ada dry gate"
 
 
 def test_prompts_pair_each_search_with_what_it_found(world: Path) -> None:
