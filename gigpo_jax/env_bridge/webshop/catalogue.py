@@ -172,8 +172,8 @@ class Catalogue:
         Raises:
           InputError: there is no such goal.
         """
-        if not 0 <= index < self.goal_count:
-            raise InputError(f"goal {index}: the list has goals 0 to {self.goal_count - 1}; choose one of them")
+        if isinstance(index, bool) or not hasattr(index, "__index__") or not 0 <= index < self.goal_count:
+            raise InputError(f"goal {index!r}: the list has goals 0 to {self.goal_count - 1}; choose one of them")
         self._read_texts += 1
         return self._goals.make(int(self._order[index]), self.product)
 
@@ -194,7 +194,10 @@ class Catalogue:
         return self._recent_products.get_or(row, lambda: self._read_product(row))
 
     def _read_product(self, row: int) -> Product:
-        product = Product.from_record(json.loads(self._products[row]))
+        try:
+            product = Product.from_record(json.loads(self._products[row]))
+        except ValueError as err:
+            raise InputError(f"{self.folder}: product {row} is damaged ({err}); prepare it again") from err
         self._read_texts += 1
         self._stay_small()
         return product
@@ -283,6 +286,8 @@ def open_catalogue(
       InputError: missing or broken files, a prepared folder that does not fit its sources, an unknown choice.
     """
     folder = Path(folder)
+    if num_products is not None and num_products < 1:
+        raise InputError(f"num_products={num_products}: give a number of at least 1, or leave it out")
     tagger = open_tagger(nouns)
     return Catalogue(
         _prepared(folder, num_products, variant), goals=goals, draw_seed=draw_seed, seed=seed, tagger=tagger

@@ -161,6 +161,8 @@ def read_object(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read ({err}); get the file again") from err
     except json.JSONDecodeError as err:
         raise InputError(f"{path}: not valid JSON at character {err.pos} (cut short?); get the file again") from err
+    except RecursionError as err:
+        raise InputError(f"{path}: nested too deep; get the file again") from err
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds a JSON {type(value).__name__}, not an object of asin -> annotation")
     return value
@@ -176,7 +178,7 @@ def read_products(path: Path) -> Iterator[Any]:
     try:
         with open(path, encoding="utf-8") as file:
             yield from _items(file, decoder, path)
-    except (OSError, UnicodeDecodeError) as err:
+    except (OSError, UnicodeDecodeError, RecursionError) as err:
         raise InputError(f"{path}: cannot be read ({err}); get the file again") from err
 
 

@@ -175,7 +175,7 @@ def test_the_end_is_not_the_end(shop):
 
 def test_goals_that_do_not_exist(shop):
     session = Session(shop)
-    for index in (-1, shop.goal_count, 10**9):
+    for index in (-1, shop.goal_count, 10**9, 1.5, True):
         with pytest.raises(InputError, match=f"goal {index}: the list has goals 0 to {shop.goal_count - 1}"):
             session.reset(index)
     with pytest.raises(RuntimeError, match="reset"):
