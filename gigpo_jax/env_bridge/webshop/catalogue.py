@@ -141,7 +141,9 @@ class Catalogue:
         self._order = self._goals.listed(repeats=draw_seed is not None)
         self._cumulative: np.ndarray | None = None
         if not len(self._order):
-            raise InputError(f"{folder}: the catalogue has no {goals} goals; choose goals={KINDS[goals == 'human']!r}")
+            where = " (they come from items_human_ins.json beside the products)" if goals == "human" else ""
+            other = KINDS[goals == "human"]
+            raise InputError(f"{folder}: the catalogue has no {goals} goals{where}; choose goals={other!r}")
         self._tagger = tagger or open_tagger(None)
         self._recent_products: Recent[Product] = Recent(1024)
         self._recent_searches: Recent[np.ndarray | None] = Recent(512)
