@@ -24,6 +24,13 @@ class NotFinite(RuntimeError):
     """Three updates in a row had a loss or gradient that is not finite."""
 
 
+def stop_if_stuck(state: update.TrainState) -> None:
+    """Raises `NotFinite` after every third update in a row that was skipped: a run that is resumed gets three more."""
+    skipped = int(state.skipped_in_row)
+    if skipped and skipped % 3 == 0:
+        raise NotFinite("the loss or its gradient was not finite three times in a row; lower config.optim.lr")
+
+
 class Learner:
     """Holds the train state and what changes it.
 
@@ -122,8 +129,7 @@ class Learner:
                 batch = dataclasses.replace(batch, reference=self._score(self._reference, plain))
             self.state, record = self._update(self.state, batch)
             records.append(record)
-            if int(self.state.skipped_in_row) >= 3:
-                raise NotFinite("the loss or its gradient was not finite three times in a row; lower config.optim.lr")
+            stop_if_stuck(self.state)
             progress(number + 1, len(batches))
         host = jax.device_get(records)
         largest = ("policy/ratio_max", "policy/skipped")

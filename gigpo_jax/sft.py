@@ -17,7 +17,7 @@ from gigpo_jax.env_bridge import registry
 from gigpo_jax.environment import env_options
 from gigpo_jax.errors import InputError
 from gigpo_jax.interrupts import Interrupts
-from gigpo_jax.learner import NotFinite, make_optimizer
+from gigpo_jax.learner import NotFinite, make_optimizer, stop_if_stuck
 from gigpo_jax.metrics import MetricsWriter, Timers
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.models.weights import check_target, save_hf
@@ -193,8 +193,7 @@ class Imitation:
         with self._timers.time("update"):
             self.state, metrics = self._step(self.state, partition.global_batch(self._mesh, batch))
             record = {name.replace("policy/", "sft/"): float(value) for name, value in metrics.items()}
-        if int(self.state.skipped_in_row) >= 3:
-            raise NotFinite("the loss or its gradient was not finite three times in a row; lower config.optim.lr")
+        stop_if_stuck(self.state)
         self.done += 1
         bar.set_postfix(loss=f"{record['sft/loss']:.3f}")
         bar.update()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -89,8 +88,7 @@ class Trainer:
         position, self.done = 0, 0
         self.pending: dict[str, float] | None = None
         if restored is not None:
-            state, record = restored
-            self.learner.state = replace(state, skipped_in_row=state.skipped_in_row % 3)  # a stopped run tries again
+            self.learner.state, record = restored
             self.done, position, self.pending = record["iteration"], record["metrics_position"], record.get("pending")
             report.say(f"continuing after iteration {self.done}")
         self.timers = Timers()

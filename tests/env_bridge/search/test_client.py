@@ -55,6 +55,7 @@ def test_what_may_pass_is_asked_again(monkeypatch: pytest.MonkeyPatch, trouble: 
         (http_answer(b'{"result": [[{"document": {"contents": 3}}]]}'), "contents is a int"),
         (http_answer(b'{"result": [[7]]}'), "AttributeError"),
         (http_answer(b'{"result": [[{"contents": "a", "score": "high"}]]}'), "ValueError"),
+        (http_answer(b'{"result": [[{"contents": "a", "score": ' + b"9" * 400 + b"}]]}"), "OverflowError"),
         (http_answer(b"no such page", "404 Not Found"), "HTTP status 404, 'no such page'"),
         (http_answer(b"", "302 Found\r\nLocation: /elsewhere"), "HTTP status 302"),
         (http_answer(b'{"result": [[], ' + b" " * (2 << 20)), "its answer is larger than 1 MiB"),

@@ -183,6 +183,7 @@ def test_the_expert_answers_all_and_a_worse_one_fewer(world: Path) -> None:
         ({"limit_s": 0}, "limit_s=0"),
         ({"data": "/nowhere"}, "no such folder"),
         ({"url": "ftp://x"}, "url='ftp://x'"),
+        ({"url": "http://x", "data": None}, "name the folder of questions too"),
         ({"url": "http://x:99999"}, "url='http://x:99999'"),
         ({"url": "http://x", "index": "y"}, "give one of them"),
         ({"index": "/nowhere"}, "no index"),

@@ -1,5 +1,6 @@
 """Corpora in, passages out: BM25 against its definition, and everything a corpus can get wrong."""
 
+import contextlib
 import gzip
 import json
 import math
@@ -58,6 +59,19 @@ def test_odd_queries_find_nothing_or_something_but_never_fail(world: Path) -> No
     assert found.search([], 3) == []
     assert len(found.search(["river " * 20_000], 3)[0]) == 3  # 100,000 characters and more
     assert found.search(["river"], 0) == [[]]
+
+
+def test_a_damaged_gzipped_corpus_is_named(tmp_path: Path) -> None:
+    text = "\n".join(json.dumps({"id": number, "contents": f"text {number}"}) for number in range(50)).encode()
+    packed = gzip.compress(text)
+    path = tmp_path / "c.jsonl.gz"
+    for place in range(0, len(packed), 7):
+        path.write_bytes(packed[:place] + bytes([packed[place] ^ 0xFF]) + packed[place + 1 :])
+        with contextlib.suppress(InputError):  # some bytes of the head mean nothing
+            assert len(list(read_corpus(path))) == 50
+    path.write_bytes(packed[:20] + b"\xff" * 9 + packed[29:])
+    with pytest.raises(InputError, match=r"c\.jsonl\.gz: cannot be read"):
+        list(read_corpus(path))
 
 
 def test_a_gzipped_folder_and_a_command_give_the_same_index(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

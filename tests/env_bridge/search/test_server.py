@@ -80,6 +80,7 @@ def test_both_forms_of_a_request(url: str, found: Bm25Index) -> None:
         ([], 400),
         ({}, 400),
         ({"queries": "x" * 100_000, "topk": 1}, 200),
+        ({"queries": None, "query": "x"}, 200),
         ({"queries": [1]}, 400),
         ({"queries": ["a"] * 5000}, 400),
         ({"query": "a", "topk": 0}, 400),
@@ -182,3 +183,5 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     from gigpo_jax.env_bridge.search.server import main
 
     assert main(["--corpus", str(tmp_path / "none.jsonl"), "--port", "0"]) == 2
+    (tmp_path / "one.jsonl").write_text('{"id": 1, "contents": "a"}')
+    assert main(["--corpus", str(tmp_path / "one.jsonl"), "--port", "0", "--threads", "-1"]) == 2

@@ -59,9 +59,16 @@ def test_a_file_that_is_cut_short_is_named(own_copy, name):
         open_catalogue(own_copy)
 
 
+@pytest.mark.parametrize("name", ["items_shuffle_1000.json", "items_ins_v2_1000.json"])
+def test_a_file_that_is_nested_too_deep_is_named(own_copy, name):
+    (own_copy / name).write_text("[" * 100_000)
+    with pytest.raises(InputError, match=name):
+        open_catalogue(own_copy)
+
+
 def test_missing_files_are_named(own_copy):
     (own_copy / "items_human_ins.json").unlink()
-    with pytest.raises(InputError, match="no human goals"):
+    with pytest.raises(InputError, match=r"no human goals \(they come from items_human_ins.json"):
         open_catalogue(own_copy, goals="human")
     assert open_catalogue(own_copy).goal_count > 0
     (own_copy / "items_ins_v2_1000.json").unlink()
@@ -101,6 +108,8 @@ def test_prices():
 
 
 def test_num_products_counts_entries_of_the_file(own_copy):
+    with pytest.raises(InputError, match="num_products=0: give a number of at least 1"):
+        open_catalogue(own_copy, num_products=0)
     raw = json.loads((own_copy / "items_shuffle_1000.json").read_text())
     catalogue = open_catalogue(own_copy, num_products=len(raw) - 50)
     assert len(catalogue) < len(raw) - 50 + 1
@@ -136,6 +145,16 @@ def test_a_damaged_prepared_folder_is_refused(own_copy, name):
         open_catalogue(own_copy)
     assert prepare.main([str(own_copy)]) == 0
     assert len(open_catalogue(own_copy)) == 200
+
+
+def test_a_product_damaged_in_place_is_named(own_copy):
+    assert prepare.main([str(own_copy)]) == 0
+    path = own_copy / "prepared" / "products.blob"
+    content = path.read_bytes()
+    path.write_bytes(content[:2000] + b"\0" * 100 + content[2100:])
+    catalogue = open_catalogue(own_copy)
+    with pytest.raises(InputError, match=r"prepared: product \d is damaged .*prepare it again"):
+        [catalogue.product(row) for row in range(10)]
 
 
 def test_a_failed_build_leaves_nothing(own_copy, capsys):
