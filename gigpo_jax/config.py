@@ -83,7 +83,7 @@ def _engine() -> ConfigDict:
     engine.gpu_share = 0.85  # vllm on GPUs: share of a GPU's memory that a server takes
     engine.weights_dir = ""  # vllm: where new weights are handed over, shared with the servers; "" = in memory (tmpfs)
     engine.weights_host = ""  # vllm: the learner's address, for servers that pull weights over HTTP; "" = weights_dir
-    engine.weights_port = 0  # vllm: for that; 0 = any that is free
+    engine.weights_port = 0  # vllm: for that, as in the --weights-url of the servers
     engine.start_timeout_s = 600.0  # vllm: for a server to come up
     engine.connect_timeout_s = 60.0  # vllm: for a server of engine.urls to come (back)
     engine.request_timeout_s = 600.0  # vllm: for one reply
@@ -335,6 +335,12 @@ def _validate_engine(config: ConfigDict) -> None:
         config,
         "engine.weights_host",
         "servers on other machines cannot reach that; give this machine's address",
+    )
+    _require(
+        not (urls and engine.weights_host and engine.weights_port == 0),
+        config,
+        "engine.weights_port",
+        "servers pull weights from one fixed address; give the port that is in their --weights-url",
     )
 
 

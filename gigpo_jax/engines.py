@@ -77,6 +77,11 @@ def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, 
     urls = urls_of_host(engine.urls, jax.process_index(), jax.process_count())
     if not urls:
         key = key or secrets.token_urlsafe(24)
+    if not key and engine.weights_host:
+        raise InputError(
+            f"config.engine.weights_host={engine.weights_host!r}: who pulls weights must show a key; export "
+            "VLLM_API_KEY here and for the servers"
+        )
     store = weight_store.WeightStore(engine.weights_dir)
     try:
         settings = vllm_engine.VllmSettings(

@@ -61,6 +61,7 @@ def test_a_bad_value_names_key_value_and_fix(key: str, value: object, fix: str):
         ({"urls": "http://a:1, http://a:1", "weights_dir": "w"}, "engine.urls", "twice"),
         ({"urls": "http://a:1"}, "engine.weights_dir", "GIGPO_WEIGHTS_DIR"),
         ({"urls": "http://a:1", "weights_host": "localhost"}, "engine.weights_host", "this machine's address"),
+        ({"urls": "http://a:1", "weights_host": "b"}, "engine.weights_port", "--weights-url"),
         ({"launch": False}, "engine.launch", "engine.urls"),
     ],
 )

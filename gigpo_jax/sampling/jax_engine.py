@@ -28,7 +28,7 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.sampling import slots as device
 from gigpo_jax.sampling.base import Completion, SamplingParams
 from gigpo_jax.sampling.programs import Programs, difference, mesh_of
-from gigpo_jax.sampling.request import Request, Weights, resolve
+from gigpo_jax.sampling.request import Request, Weights, checked_prompt, resolve, stop_ids
 from gigpo_jax.sampling.stopping import Decoder, StopStrings
 
 GATHER_S = 0.001  # an idle engine waits this long for company, and again while more arrive
@@ -191,25 +191,13 @@ class JaxEngine:
     def _request(
         self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, loop: asyncio.AbstractEventLoop
     ) -> Request:
-        prompt = np.asarray(tokens, np.int32)
-        limit = min(self.max_length - params.max_tokens, self._buckets[-1])
-        if prompt.ndim != 1 or not 1 <= prompt.size <= limit:
-            raise InputError(
-                f"prompt of {prompt.size} tokens: with max_tokens={params.max_tokens} and max_length={self.max_length} "
-                f"the engine takes 1 to {max(limit, 0)}; shorten the prompt or the reply"
-            )
-        if prompt.min() < 0 or prompt.max() >= self.config.vocab_size:
-            raise InputError(f"prompt has token id {prompt.max()}: the model has ids 0 to {self.config.vocab_size - 1}")
-        stop_ids = list(params.stop_token_ids)
-        if params.stop_strings:
-            if self._stops is None:
-                raise InputError(f"stop_strings={params.stop_strings}: this engine has no tokenizer to find them with")
-            single = [self._stops.single_token(stop) for stop in params.stop_strings]
-            stop_ids += [token for token in single if token is not None]
-        stop_ids = list(dict.fromkeys(stop_ids))
-        if len(stop_ids) > device.STOP_IDS:
-            raise InputError(f"stop_token_ids: {len(stop_ids)} ids; an engine takes at most {device.STOP_IDS}")
-        return Request(prompt, params, stop_ids, self._newest, loop, loop.create_future())
+        prompt = checked_prompt(
+            tokens, params, max_length=self.max_length, longest=self._buckets[-1], vocab_size=self.config.vocab_size
+        )
+        ends = stop_ids(params, self._stops)
+        if len(ends) > device.STOP_IDS:
+            raise InputError(f"stop_token_ids: {len(ends)} ids; an engine takes at most {device.STOP_IDS}")
+        return Request(prompt, params, ends, self._newest, loop, loop.create_future())
 
     def _run(self) -> None:
         while True:

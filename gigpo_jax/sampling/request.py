@@ -3,12 +3,13 @@
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from gigpo_jax.errors import InputError
 from gigpo_jax.sampling.base import Completion, FinishReason, SamplingParams
 from gigpo_jax.sampling.stopping import StopStrings
 
@@ -87,6 +88,50 @@ class Request:
     def _completion(self, reason: FinishReason, length: int) -> Completion:
         tokens, logprobs = np.array(self.tokens[:length], np.int32), np.concatenate(self.logprobs)[:length]
         return Completion(tokens=tokens, logprobs=logprobs, finish_reason=reason, version=self.weights.version)
+
+
+def checked_prompt(
+    tokens: Sequence[int] | np.ndarray, params: SamplingParams, *, max_length: int, longest: int, vocab_size: int
+) -> np.ndarray:
+    """A prompt as an array, if an engine can take it.
+
+    Args:
+      tokens: [P] token ids.
+      params: how to sample.
+      max_length: what the engine takes, prompt and reply together, tokens.
+      longest: what it takes as a prompt, whatever the reply, tokens.
+      vocab_size: V.
+
+    Returns:
+      [P] i32.
+
+    Raises:
+      InputError: it is empty, too long, or has ids that the model does not know.
+    """
+    prompt, limit = np.asarray(tokens), min(max_length - params.max_tokens, longest)
+    if prompt.ndim != 1 or not 1 <= prompt.size <= limit:
+        raise InputError(
+            f"prompt of {prompt.size} tokens: with max_tokens={params.max_tokens} and max_length={max_length} "
+            f"the engine takes 1 to {max(limit, 0)}; shorten the prompt or the reply"
+        )
+    if prompt.min() < 0 or prompt.max() >= vocab_size:
+        worst = prompt.min() if prompt.min() < 0 else prompt.max()
+        raise InputError(f"prompt has token id {worst}: the model has ids 0 to {vocab_size - 1}")
+    return prompt.astype(np.int32)
+
+
+def stop_ids(params: SamplingParams, stops: StopStrings | None) -> list[int]:
+    """The token ids that end a reply: those of the settings, and those that alone spell one of its stop strings.
+
+    Raises:
+      InputError: there are stop strings, and no tokenizer to find them with.
+    """
+    if not params.stop_strings:
+        return list(dict.fromkeys(params.stop_token_ids))
+    if stops is None:
+        raise InputError(f"stop_strings={params.stop_strings}: this engine has no tokenizer to find them with")
+    single = [stops.single_token(stop) for stop in params.stop_strings]
+    return list(dict.fromkeys([*params.stop_token_ids, *(token for token in single if token is not None)]))
 
 
 def resolve(replies: Iterable[tuple[Request, Completion]]) -> None:

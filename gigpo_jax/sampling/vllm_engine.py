@@ -28,6 +28,7 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import config_json
 from gigpo_jax.sampling.base import Completion, EngineLost, SamplingParams
 from gigpo_jax.sampling.programs import mesh_of
+from gigpo_jax.sampling.request import checked_prompt, stop_ids
 from gigpo_jax.sampling.stopping import Decoder, StopStrings
 from gigpo_jax.sampling.vllm_extension import architecture
 from gigpo_jax.sampling.vllm_fleet import Fleet, Limits, Member, Say
@@ -161,8 +162,12 @@ class VllmEngine:
           RuntimeError: the engine is closed, or the servers failed on this request again and again.
           TimeoutError: no reply within an hour.
         """
-        stop_ids = self._stop_ids(tokens, params)
-        work = asyncio.run_coroutine_threadsafe(self._generate(list(map(int, tokens)), params, stop_ids), self._loop)
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        longest = self._settings.max_length
+        prompt = checked_prompt(tokens, params, max_length=longest, longest=longest, vocab_size=self.config.vocab_size)
+        request = self._generate(prompt.tolist(), params, stop_ids(params, self._stops))
+        work = asyncio.run_coroutine_threadsafe(request, self._loop)
         async with asyncio.timeout(REQUEST_LIMIT_S):
             return await asyncio.wrap_future(work)
 
@@ -214,25 +219,6 @@ class VllmEngine:
             self._thread.join(CLOSE_LIMIT_S)
             self._store.close()
 
-    def _stop_ids(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> list[int]:
-        """The ids that end a reply; refuses what the servers would refuse, with the same words as the other engine."""
-        if self._closed:
-            raise RuntimeError("the engine is closed")
-        prompt, limit = np.asarray(tokens), self._settings.max_length - params.max_tokens
-        if prompt.ndim != 1 or not 1 <= prompt.size <= limit:
-            raise InputError(
-                f"prompt of {prompt.size} tokens: with max_tokens={params.max_tokens} and "
-                f"max_length={self._settings.max_length} the engine takes 1 to {max(limit, 0)}; shorten one of them"
-            )
-        if prompt.min() < 0 or prompt.max() >= self.config.vocab_size:
-            raise InputError(f"prompt has token id {prompt.max()}: the model has ids 0 to {self.config.vocab_size - 1}")
-        if not params.stop_strings:
-            return list(params.stop_token_ids)
-        if self._stops is None:
-            raise InputError(f"stop_strings={params.stop_strings}: this engine has no tokenizer to find them with")
-        single = [self._stops.single_token(stop) for stop in params.stop_strings]
-        return list(dict.fromkeys([*params.stop_token_ids, *(token for token in single if token is not None)]))
-
     # What follows runs in the client's event loop.
 
     async def _open(self) -> None:
@@ -268,19 +254,20 @@ class VllmEngine:
             tokenizer=settings.tokenizer,
             dtype=settings.dtype,
             max_length=settings.max_length,
+            pull_from=self._pull_from,
         )
         member.server.weights_dir = str(found.get("weights_dir", ""))
         # A seed of a request's own together with chunked prefill kills the engine of the CPU build.
         member.seeded = not (found.get("device") == "cpu" and found.get("chunked_prefill"))
 
-    async def _generate(self, tokens: list[int], params: SamplingParams, stop_ids: list[int]) -> Completion:
+    async def _generate(self, tokens: list[int], params: SamplingParams, ends: list[int]) -> Completion:
         wanted, trouble, fleet = self._version, "", self._fleet
         assert fleet is not None
         for attempt in range(ATTEMPTS):
             member = await fleet.choose(params.session)
             member.load += 1
             try:
-                answer = await member.server.generate(generate_request(tokens, params, stop_ids, member.seeded))
+                answer = await member.server.generate(generate_request(tokens, params, ends, member.seeded))
                 reply = read_completion(answer, self._run, params.max_tokens)
                 if reply.version < wanted:
                     raise ServerFault(f"it sampled from version {reply.version}, wanted is {wanted}")

@@ -83,7 +83,7 @@ def read_completion(answer: Any, run: str, limit: int) -> Completion:
         spans, reason = choice["weight_versions"], choice["finish_reason"]
         logprobs = [float(entry["logprob"]) for entry in content]
         same = [entry["token_id"] for entry in content] == list(tokens)
-        labels = {span["version"] for span in spans}
+        labels = {str(span["version"]) for span in spans}
         covered = sum(span["end"] - span["start"] for span in spans)
         ids = np.asarray(tokens, np.int32)
     except (KeyError, TypeError, ValueError, OverflowError) as err:
@@ -94,7 +94,7 @@ def read_completion(answer: Any, run: str, limit: int) -> Completion:
         )
     if not all(math.isfinite(value) and value <= 1e-3 for value in logprobs):
         raise ServerFault("its answer has log-probabilities that are not finite")
-    if reason not in REASONS:
+    if not isinstance(reason, str) or reason not in REASONS:
         raise ServerFault(f"it gave the request up ({reason})")
     version = version_of(run, labels.pop()) if len(labels) == 1 else None
     if version is None:
@@ -135,7 +135,14 @@ def check_release(url: str, release: str) -> None:
 
 
 def check_description(
-    url: str, found: dict[str, Any], *, architecture: dict[str, Any], tokenizer: str, dtype: str, max_length: int
+    url: str,
+    found: dict[str, Any],
+    *,
+    architecture: dict[str, Any],
+    tokenizer: str,
+    dtype: str,
+    max_length: int,
+    pull_from: str,
 ) -> None:
     """Refuses a server that serves something else than what is learnt, or in a way that gives wrong numbers.
 
@@ -146,6 +153,7 @@ def check_description(
       tokenizer: fingerprint of the learner's tokenizer.
       dtype: what the config asks for.
       max_length: prompt and reply together.
+      pull_from: the address that it is to pull weights from; "" if it is to read them from a folder.
 
     Raises:
       InputError: the first thing that differs, with the fix.
@@ -168,4 +176,12 @@ def check_description(
         raise InputError(
             f"{url}: takes {found.get('max_model_len')} tokens, sampling.max_prompt_tokens + sampling.max_reply_tokens "
             f"are {max_length}; start it with --max-model-len {max_length}"
+        )
+    if not found.get("weights_dir"):
+        raise InputError(f"{url}: takes no weights; start it with launch/vllm_sidecar.sh --weights-dir")
+    theirs = str(found.get("weights_url", ""))
+    if pull_from and not (theirs and pull_from.startswith(theirs)):
+        raise InputError(
+            f"{url}: pulls weights from {theirs or 'nowhere'}, the learner offers {pull_from}; make its --weights-url "
+            "and engine.weights_host, engine.weights_port the same"
         )

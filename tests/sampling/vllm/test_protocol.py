@@ -60,6 +60,8 @@ def test_a_good_answer_is_a_completion_with_its_version() -> None:
         (changed(weight_versions=[{"version": "ab12:7", "start": 0, "end": 2}]), "fit together"),
         (changed(weight_versions=[{"version": "default", "start": 0, "end": 3}]), "did not give"),
         (changed(weight_versions=[{"version": "ffff:7", "start": 0, "end": 3}]), "did not give"),
+        (changed(weight_versions=[{"version": None, "start": 0, "end": 3}]), "did not give"),
+        (changed(finish_reason=["stop"]), "gave the request up"),
         (changed(weight_versions=[{"version": "loading", "start": 0, "end": 3}]), "did not give"),
         (
             changed(
@@ -131,8 +133,11 @@ GOOD = {
     "dtype": "float32",
     "logprobs_mode": "processed_logprobs",
     "max_model_len": 96,
+    "weights_dir": "/w",
+    "weights_url": "http://learner:9000/weights/",
 }
 WANTED = {"architecture": GOOD["architecture"], "tokenizer": "t", "dtype": "float32", "max_length": 96}
+WANTED |= {"pull_from": "http://learner:9000/weights/"}
 
 
 @pytest.mark.parametrize(
@@ -143,9 +148,16 @@ WANTED = {"architecture": GOOD["architecture"], "tokenizer": "t", "dtype": "floa
         ({"dtype": "bfloat16"}, "config.engine.dtype='float32'"),
         ({"logprobs_mode": "raw_logprobs"}, "--logprobs-mode processed_logprobs"),
         ({"max_model_len": 95}, "--max-model-len 96"),
+        ({"weights_dir": ""}, "--weights-dir"),
+        ({"weights_url": ""}, "pulls weights from nowhere, the learner offers http://learner:9000/weights/"),
+        (
+            {"weights_url": "http://learner:9001/weights/"},
+            "from http://learner:9001/weights/, the learner .*weights_port",
+        ),
     ],
 )
 def test_a_server_of_something_else_is_refused_with_the_fix(change: dict, says: str) -> None:
     check_description("http://a:1", GOOD, **WANTED)
+    check_description("http://a:1", GOOD | {"weights_url": ""}, **(WANTED | {"pull_from": ""}))
     with pytest.raises(InputError, match=says):
         check_description("http://a:1", GOOD | change, **WANTED)

@@ -20,7 +20,7 @@ from gigpo_jax.models.tokenizer import Tokenizer, load_tokenizer
 from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.sampling.base import EngineLost, SamplingParams
 from gigpo_jax.sampling.vllm_engine import VllmEngine
-from gigpo_jax.sampling.vllm_launch import ServerProcess
+from gigpo_jax.sampling.vllm_launch import ServerProcess, choose_ports
 from tests.sampling.vllm import serving
 from tests.sampling.vllm.serving import KEY, TINY, Proxy, ask, learner_logprobs, shaken
 
@@ -53,8 +53,14 @@ def weights_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
+def pull_port() -> int:
+    """Where the servers may pull weights from."""
+    return choose_ports(0, 1)[0]
+
+
+@pytest.fixture(scope="module")
 def servers(
-    tokenizer: Tokenizer, weights_dir: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+    tokenizer: Tokenizer, weights_dir: pathlib.Path, pull_port: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Served]]:
     """One with a tied head, one with an untied one, and a second tied one to be killed; started together."""
     folder = tmp_path_factory.mktemp("served")
@@ -63,7 +69,10 @@ def servers(
     both = {"tied": (config, params), "untied": (untied, params | {"head": shaken(params["embed"], 3)})}
     save_hf(folder / "untied", untied, both["untied"][1], tokenizer=tokenizer)
     folders = {"tied": TINY, "untied": folder / "untied", "spare": TINY}
-    started = {name: serving.start(model, folder / "logs", weights_dir) for name, model in folders.items()}
+    address = f"http://127.0.0.1:{pull_port}/weights/"
+    started = {
+        name: serving.start(model, folder / "logs", weights_dir, weights_url=address) for name, model in folders.items()
+    }
     try:
         for process in started.values():
             serving.wait_up(process)
@@ -193,6 +202,30 @@ def test_weights_that_a_server_lost_are_pushed_again_and_nothing_sampled_meanwhi
             assert {reply.version for reply in replies} == {5}
             assert vllm.retries > 0
             assert call(served.url, "/weight_info")["weight_version"] == f"{vllm._run}:5"
+
+
+def test_a_server_that_shares_no_folder_pulls_the_weights_over_http(
+    servers: dict[str, Served],
+    tokenizer: Tokenizer,
+    prompts: list[list[int]],
+    weights_dir: pathlib.Path,
+    pull_port: int,
+    tmp_path: pathlib.Path,
+) -> None:
+    served, other = servers["untied"], shaken(servers["untied"].params, 5)
+    offered = {"weights_dir": tmp_path / "learner", "pull_from": "127.0.0.1"}
+    with serving.engine(
+        served.config, served.params, tokenizer, urls=(served.url,), pull_port=pull_port, **offered
+    ) as vllm:
+        vllm.update_weights(other, 1)
+        assert vllm.last_push["bytes"] == 4 * qwen2.param_count(served.config)
+        for prompt, reply in zip(prompts, ask(vllm, prompts)):
+            expected = learner_logprobs(served.config, other, prompt, reply.tokens, 1.0)
+            np.testing.assert_allclose(reply.logprobs, expected, atol=1e-4)
+            assert reply.version == 1
+        assert list(weights_dir.glob("pulled.*")) == []  # what was pulled is deleted when it is loaded
+    with pytest.raises(InputError, match=rf"pulls weights from http://127.0.0.1:{pull_port}/weights/, the learner"):
+        serving.engine(served.config, served.params, tokenizer, urls=(served.url,), pull_port=0, **offered)
 
 
 def test_a_push_that_did_not_arrive_is_noticed_by_the_probe(
