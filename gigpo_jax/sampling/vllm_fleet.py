@@ -209,7 +209,7 @@ class Fleet:
                 failed_pushes = 0
                 continue
             except (ServerFault, InputError) as err:
-                member.reason = str(err)
+                member.reason = str(err).removeprefix(f"{member.server.url}: ")
                 if failed_pushes >= PUSHES or isinstance(err, InputError):
                     self._lose(member)
             waited = time.monotonic() - began

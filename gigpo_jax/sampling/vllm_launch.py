@@ -220,12 +220,18 @@ class ServerProcess:
             text = self.log.read_bytes()[-65536:].decode(errors="replace").splitlines()
         except OSError:
             return "no log"
-        errors = [line for line in text if "Error" in line and "Traceback" not in line]
-        return " | ".join(" ".join(line.split())[:300] for line in _chosen(errors or text, lines))
+        chosen = _errors(text) or [line for line in text if line.strip()]
+        return " | ".join(" ".join(line.split())[:400] for line in chosen[-lines:])
 
 
-def _chosen(lines: Sequence[str], count: int) -> list[str]:
-    return [line for line in lines if line.strip()][-count:]
+def _errors(lines: Sequence[str]) -> list[str]:
+    """The lines that name an error, each with the indented one after it, where pydantic says what is wrong."""
+    noise = ("Traceback", "WARNING", "INFO", "raise ", "except ")
+    return [
+        line + following * following.startswith("  ")
+        for line, following in zip(lines, [*lines[1:], ""])
+        if "Error" in line and not any(word in line for word in noise)
+    ]
 
 
 def wait_message(url: str, started: float, process: ServerProcess | None) -> str:

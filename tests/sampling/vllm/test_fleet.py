@@ -37,7 +37,7 @@ class Scripted:
     async def push(self, weights: Wanted) -> dict[str, float]:
         self.pushes += 1
         if self.refuses:
-            raise ServerFault("will not")
+            raise ServerFault(f"{self.url}: will not")
         self.has = weights.label
         return {}
 
@@ -185,7 +185,7 @@ def test_without_a_return_it_is_dropped_and_with_the_last_one_everybody_is_told(
 def test_a_server_that_takes_no_weights_is_dropped_after_three_pushes() -> None:
     async def scenario() -> int:
         server = Scripted(refuses=True)
-        with pytest.raises(EngineLost, match="will not"):
+        with pytest.raises(EngineLost, match=r"is left: http://a:1: will not$"):
             await asyncio.wait_for(fleet(server).spread(Wanted("r:1")), 5)
         return server.pushes
 

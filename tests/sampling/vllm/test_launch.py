@@ -80,13 +80,14 @@ def test_an_environment_without_vllm_is_refused_with_the_command_that_makes_one(
 
 def test_a_server_that_does_not_start_says_why(tmp_path: pathlib.Path) -> None:
     process = ServerProcess(plan(tmp_path), *choose_ports(0, 1), "sesame")
-    process._command = [sys.executable, "-c", "raise ValueError('no such device')"]
+    warning = "print('WARNING open files may run out: OSError', flush=True)"
+    process._command = [sys.executable, "-c", f"{warning}; raise ValueError('1 invalid value\\n  no such device')"]
     process.start()
     until = time.monotonic() + 60
     while process.running:
         assert time.monotonic() < until
         time.sleep(0.05)
-    assert process.last_words() == "ValueError: no such device"
+    assert process.last_words() == "ValueError: 1 invalid value no such device"
     process.stop()
 
 
