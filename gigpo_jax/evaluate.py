@@ -21,6 +21,8 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.metrics import write_json
 from gigpo_jax.player import Player
 from gigpo_jax.policy import load_policy
+from gigpo_jax.rollout import TooManyAborted
+from gigpo_jax.sampling.base import EngineLost
 from gigpo_jax.tasks import host_share
 from gigpo_jax.trajectory import Trajectory
 from gigpo_jax.workdir import check_writable
@@ -193,6 +195,9 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       config: as from `config.default_config`, validated.
       workdir: of the training run.
       out: the JSON file; default WORKDIR/eval_<panel>.json.
+
+    Returns:
+      The exit status: 0 done, 1 no engine was left or too many episodes were aborted.
     """
     check_writable(Path(out).parent if out else workdir, "--out" if out else "--workdir")
     options = env_options(config)
@@ -203,6 +208,9 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     player = Player(config, policy, params, options=options, version=version, folder=workdir / "servers")
     try:
         results = asyncio.run(Evaluator(config, player, tasks).results(greedy=True))
+    except (EngineLost, TooManyAborted) as error:
+        report.say(f"not evaluated: {error}")
+        return 1
     finally:
         player.close()
     named = {

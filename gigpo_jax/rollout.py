@@ -68,6 +68,10 @@ class EpisodeSettings:
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
+class TooManyAborted(RuntimeError):
+    """So many episodes were aborted that their environment is not worth going on with; the text says why."""
+
+
 class _Failure(Exception):
     """The engine failed one request."""
 
@@ -224,7 +228,7 @@ async def rollout(
       The trajectories in the order of (group, member), aborted ones included and marked.
 
     Raises:
-      RuntimeError: too many episodes were aborted; the message has the commonest reasons.
+      TooManyAborted: the message has the commonest reasons.
       EngineLost: the engine will give no more replies.
     """
     trajectories: list[Trajectory | None] = [None] * (len(tasks) * group_size)
@@ -287,6 +291,6 @@ async def _play(
         environment.release()
 
 
-def _too_many(reasons: Counter[str], episodes: int) -> RuntimeError:
+def _too_many(reasons: Counter[str], episodes: int) -> TooManyAborted:
     commonest = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
-    return RuntimeError(f"{reasons.total()} of {episodes} episodes were aborted, too many to go on: {commonest}")
+    return TooManyAborted(f"{reasons.total()} of {episodes} episodes were aborted, too many to go on: {commonest}")

@@ -14,6 +14,7 @@ from gigpo_jax.batching import Sample, StepBatch, make_minibatches, packing_stat
 from gigpo_jax.checkpoint import Checkpointer
 from gigpo_jax.demonstrations import Demonstration, demonstrate, episode_seed, shuffled_tasks
 from gigpo_jax.env_bridge import registry
+from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.environment import env_options
 from gigpo_jax.errors import InputError
 from gigpo_jax.interrupts import Interrupts
@@ -29,7 +30,11 @@ HOLD_OUT = 64  # demonstrations that are never trained on
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
-    """Trains on demonstrations and writes a Hugging Face folder to `out` (default: WORKDIR/model)."""
+    """Trains on demonstrations and writes a Hugging Face folder to `out` (default: WORKDIR/model).
+
+    Returns:
+      The exit status: 0 done, 1 the environment failed the expert, or as from `Imitation.run`.
+    """
     open_workdir(workdir, config)
     target = Path(out) if out else workdir / "model"
     check_target(target)
@@ -37,7 +42,11 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     mesh = partition.make_mesh(**config.mesh)
     partition.local_rows(mesh, config.batch.rows)
     policy = load_policy(config, mesh) if config.model.path else None
-    shown = demonstrations(config, policy.tokenizer if policy else None)
+    try:
+        shown = demonstrations(config, policy.tokenizer if policy else None)
+    except EnvError as error:
+        report.say(f"stopped while the expert played: {error}")
+        return 1
     won = np.mean([demonstration.won for demonstration in shown])
     report.say(f"{len(shown)} demonstrations, {100 * won:.1f}% of them successful")
     policy = policy or fresh_policy(config, mesh, words(shown))
@@ -63,6 +72,9 @@ def demonstrations(config: ConfigDict, tokenizer: Tokenizer | None) -> list[Demo
     Args:
       config: as from `config.default_config`.
       tokenizer: measures prompts; None counts words (for a tokenizer that is yet to be made).
+
+    Raises:
+      EnvError: the environment failed; nothing replaces its episode.
     """
     env_config, sampling = config.env, config.sampling
     env = registry.make(env_config.name, **env_options(config))

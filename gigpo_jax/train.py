@@ -20,6 +20,7 @@ from gigpo_jax.metrics import MetricsWriter, Timers
 from gigpo_jax.models.qwen2 import param_count
 from gigpo_jax.player import Player
 from gigpo_jax.policy import load_policy
+from gigpo_jax.rollout import TooManyAborted
 from gigpo_jax.rollout_stats import rollout_metrics
 from gigpo_jax.sampling.base import EngineLost
 from gigpo_jax.tasks import draw_tasks, host_share
@@ -36,8 +37,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       out: not used.
 
     Returns:
-      The exit status: 0 done, 1 stopped because losses were not finite or no engine was left, 143 or 130 after SIGTERM
-      or Ctrl-C; in each case a checkpoint is there.
+      The exit status: 0 done, 1 stopped because losses were not finite, no engine was left or too many episodes were
+      aborted, 143 or 130 after SIGTERM or Ctrl-C; in each case a checkpoint is there.
     """
     del out
     open_workdir(workdir, config)
@@ -55,7 +56,7 @@ async def _run(config: ConfigDict, workdir: Path) -> int:
             if not interrupts.status:
                 raise
             report.say(f"stopped after iteration {trainer.done}; the same command goes on from there")
-        except (NotFinite, EngineLost) as error:
+        except (NotFinite, EngineLost, TooManyAborted) as error:
             trainer.save()
             report.say(f"stopped in iteration {trainer.done + 1}: {error}")
             return 1

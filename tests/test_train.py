@@ -238,3 +238,16 @@ def test_a_panel_that_was_touched_is_refused(flags: list[str], tmp_path: Path):
     done = run(tmp_path / "run", "train", flags[0], f"--config.eval.panel={tmp_path / 'panel.json'}")
     assert done.returncode == 2, done.stderr
     assert "panel.json" in done.stderr
+
+
+def test_an_environment_that_fails_too_often_ends_every_mode_with_its_reason_alone(flags: list[str], tmp_path: Path):
+    down, reason = "tests.env_bridge.failing:DOWN", "the service is down"
+    env = registry.make(down, drawers=2, games=16)
+    write_panel(tmp_path / "down.json", freeze_panel("down", down, env, "test"))
+    for mode, panel in (("train", ""), ("eval", tmp_path / "down.json"), ("sft", "")):
+        done = run(tmp_path / mode, mode, *flags, f"--config.env.name={down}", f"--config.eval.panel={panel}")
+        assert done.returncode == 1, done.stderr
+        assert done.stdout.splitlines()[-1].endswith(reason)
+        assert "Traceback" not in done.stdout + done.stderr  # nor one of the workers, whose later answers nobody takes
+        assert mode == "sft" or "episodes were aborted, too many to go on" in done.stdout
+    assert (tmp_path / "train" / "checkpoints" / "0").is_dir()

@@ -5,6 +5,7 @@ argument)`, answered by `(call, kind, value)` with kind "ok", "input" (an `Input
 """
 
 import asyncio
+import contextlib
 import os
 import pickle
 import select
@@ -20,7 +21,7 @@ from typing import Any
 
 from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.base import TextEnv
-from gigpo_jax.env_bridge.types import StepResult, Task
+from gigpo_jax.env_bridge.types import EnvError, StepResult, Task
 from gigpo_jax.errors import InputError
 
 _LENGTH = struct.Struct("!I")
@@ -104,6 +105,8 @@ class _Host:
 def _failure(err: BaseException) -> tuple[str, str]:
     if isinstance(err, InputError):
         return "input", str(err)[:_TEXT]
+    if isinstance(err, EnvError):  # says all there is to say
+        return "error", " ".join(str(err).split())[:_TEXT]
     where = traceback.extract_tb(err.__traceback__)[-1]
     text = "".join(traceback.format_exception_only(err)).strip()[:_TEXT]
     return "error", f"{text} ({os.path.basename(where.filename)}:{where.lineno})"
@@ -169,11 +172,13 @@ class _Server:
 
     async def _answer_later(self, call: int, slot: int, step: Awaitable[StepResult]) -> None:
         try:
-            value = await step
-        except (Exception, SystemExit) as err:  # as above
-            await self._fail(call, slot, err)
-        else:
-            await self._send(call, "ok", value)
+            with contextlib.suppress(ConnectionError):  # of the pool: it has gone, which `run` sees for itself
+                try:
+                    value = await step
+                except (Exception, SystemExit) as err:  # as above
+                    await self._fail(call, slot, err)
+                else:
+                    await self._send(call, "ok", value)
         finally:
             del self._waiting[slot]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.example.env import TreasureEnv
-from gigpo_jax.env_bridge.types import Observation, StepResult, Task
+from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.errors import InputError
 
 
@@ -52,6 +52,20 @@ class PatientEnv(FailingEnv):
             await asyncio.sleep(float(argument))
             return self.step("")
         return self.step(action)
+
+
+class DownEnv(TreasureEnv):
+    """Needs a service that is not to be had; half of its episodes learn that later than the others."""
+
+    def step(self, action: str) -> StepResult:
+        raise EnvError("the service is down")
+
+    async def step_async(self, action: str) -> StepResult:
+        type(self)._steps += 1
+        await asyncio.sleep(0.05 if self._steps % 2 else 1.0)
+        return self.step(action)
+
+    _steps = 0
 
 
 class UnboundedEnv(TreasureEnv):
@@ -104,6 +118,7 @@ def _entry(function: str) -> registry.Environment:
 
 FAILING = _entry("FailingEnv")
 PATIENT = _entry("PatientEnv")
+DOWN = _entry("DownEnv")
 UNBOUNDED = _entry("UnboundedEnv")
 NO_DATA = _entry("no_data")
 CRASHES = _entry("crashes")
