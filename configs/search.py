@@ -4,7 +4,8 @@ python -m gigpo_jax.main --config=configs/search.py:3b --workdir=runs/search \
     --config.model.path=/models/Qwen2.5-3B-Instruct --config.env.options.data=/data/search \
     --config.env.options.url=http://127.0.0.1:8000/retrieve
 
-docs/search.md says how to make /data/search and how to start the retriever.
+docs/search.md says how to make /data/search and how to start the retriever; without them the run is refused. With
+`--config.env.options.data=` it plays the invented world, which is no published setting.
 Hardware: 3b from two GPUs with 80 GB (fsdp=2); 7b from eight; the retriever beside them, on a machine of its own.
 Expected: the paper reports an average exact match of 42.1% (3B) and 47.2% (7B) over seven data sets. This
 implementation has not been run at that size yet.
@@ -22,7 +23,7 @@ def get_config(variant: str = "3b") -> ConfigDict:
     config = default_config().unlock()
     config.env.name = "search"
     # data: folder of questions; url: the retriever; index: an index folder to search in the workers, in place of url
-    config.env.options = ConfigDict({"data": "", "url": "", "index": "", "topk": 3})
+    config.env.options = ConfigDict({"data": "data/search", "url": "", "index": "", "topk": 3})
     config.env.max_steps = 4
     config.env.history = 4
     config.env.invalid_penalty = 0.01

@@ -245,7 +245,11 @@ class _Line:
         """One request; the body of a 200 answer."""
         aiohttp = _aiohttp()
         if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                headers={"Accept-Encoding": "identity"},
+                auto_decompress=False,  # a small answer that unpacks to a huge one would hold up the loop
+            )
         left = max(min(deadline - time.monotonic(), self._timeout_s), 0.01)
         try:
             async with asyncio.timeout(left), self._session.post(self._url, json=body, allow_redirects=False) as reply:

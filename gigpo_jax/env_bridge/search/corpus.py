@@ -1,5 +1,6 @@
 """A corpus of passages: JSON lines in, a memory-mapped file of contents out."""
 
+import codecs
 import gzip
 import hashlib
 import json
@@ -39,6 +40,8 @@ def _open(path: Path) -> IO[bytes]:
 def read_lines(path: Path) -> Iterator[tuple[str, dict]]:
     """The JSON objects of a file, each with its place ("file:line") for messages; blank lines are skipped.
 
+    A byte order mark at the start, which some editors and spreadsheets write, is skipped too.
+
     Raises:
       InputError: a line is not UTF-8 or not a JSON object, or the file cannot be read.
     """
@@ -46,6 +49,8 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict]]:
         with _open(path) as file:
             for number, line in enumerate(file, 1):
                 where = f"{path}:{number}"
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 if not line.strip():
                     continue
                 try:

@@ -186,8 +186,16 @@ def make(
         raise InputError(f"env.options.url={url!r}: name the folder of questions too, env.options.data; docs/search.md")
     folder = Path(data) if data is not None else generate.ensure_world()
     if not folder.is_dir():
-        raise InputError(f"env.options.data={str(data)!r}: no such folder; docs/search.md says what stands in it")
+        raise InputError(
+            f"env.options.data={str(data)!r}: no such folder; give one of questions (docs/search.md says what "
+            "stands in it), or none at all for the invented world"
+        )
     if not url and not index:
         index = str(folder / "index")
+        if not Path(index).is_dir():
+            raise InputError(
+                "env.options.url='', env.options.index='': no retriever; give the URL of one, or an index folder, "
+                f"or make {index} with python -m gigpo_jax.env_bridge.search.index (docs/search.md)"
+            )
     retriever = open_retriever(url, index, timeout_s=float(timeout_s), limit_s=float(limit_s))
     return SearchEnv(str(folder.resolve()), retriever, topk=topk, max_steps=max_steps, document_chars=document_chars)

@@ -6,6 +6,7 @@ memory-mapped, so several processes share one copy. It is written beside its pla
 
 import argparse
 import json
+import logging
 import re
 import shutil
 import sys
@@ -64,6 +65,7 @@ def import_bm25s() -> Any:
                 sys.modules.pop(name, None)
             for name, module in before.items():
                 sys.modules[name] = module
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of every index that it builds or opens
         return bm25s
 
 

@@ -195,6 +195,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--encoder", default="", metavar="DIR", help="with --faiss: folder of an encoder (e5)")
     args = parser.parse_args(argv)
     try:
+        if bool(args.faiss) != bool(args.encoder):
+            raise InputError(
+                f"--faiss={args.faiss!r}, --encoder={args.encoder!r}: give both, or neither to search words"
+            )
         index: Bm25Index = ensure_index(Path(args.corpus))
         about = {"kind": "bm25", "passages": len(index.passages), "digest": index.digest}
         retriever: Retriever = index
