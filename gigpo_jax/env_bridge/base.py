@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
+from gigpo_jax.errors import InputError
 
 
 class TextEnv(Protocol):
@@ -39,3 +40,14 @@ class Expert(Protocol):
     def act(self, observation: Observation) -> str:
         """The next action; called with every observation of the episode in turn, the first one included."""
         ...
+
+
+def check_shares(**shares: float) -> None:
+    """Checks options of an expert that say how often it errs.
+
+    Raises:
+      InputError: one of them is no probability.
+    """
+    for key, share in shares.items():
+        if not 0.0 <= share <= 1.0:
+            raise InputError(f"{key}={share!r}: give a probability between 0 and 1")

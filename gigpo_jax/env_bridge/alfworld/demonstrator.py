@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from gigpo_jax.env_bridge.alfworld.beliefs import kind_of
 from gigpo_jax.env_bridge.alfworld.expert import AlfworldExpert
+from gigpo_jax.env_bridge.base import check_shares
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.errors import InputError
 
@@ -19,15 +20,9 @@ class Demonstrator:
     """Plays one episode. See `make_demonstrator`."""
 
     def __init__(self, seed: int, *, random_share: float, detour_share: float, idle_share: float, forget_share: float):
-        shares = {
-            "random_share": random_share,
-            "detour_share": detour_share,
-            "idle_share": idle_share,
-            "forget_share": forget_share,
-        }
-        for key, share in shares.items():
-            if not 0.0 <= share <= 1.0:
-                raise InputError(f"{key}={share!r}: give a probability between 0 and 1")
+        check_shares(
+            random_share=random_share, detour_share=detour_share, idle_share=idle_share, forget_share=forget_share
+        )
         if random_share + detour_share + idle_share > 1.0:
             raise InputError("random_share + detour_share + idle_share: must be at most 1 together")
         self._expert = AlfworldExpert(seed)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gigpo_jax.env_bridge.base import check_shares
 from gigpo_jax.env_bridge.types import Observation
-from gigpo_jax.errors import InputError
 
 _NAME = re.compile(r"[A-Z][a-z]+(?: (?:of )?[A-Z][a-z]+)+")
 
@@ -122,7 +122,5 @@ def make_expert(
     Raises:
       InputError: a share is no probability.
     """
-    for key, share in (("blind_share", blind_share), ("vague_share", vague_share), ("hasty_share", hasty_share)):
-        if not 0.0 <= share <= 1.0:
-            raise InputError(f"{key}={share!r}: give a probability between 0 and 1")
+    check_shares(blind_share=blind_share, vague_share=vague_share, hasty_share=hasty_share)
     return Reader(seed, blind_share=blind_share, vague_share=vague_share, hasty_share=hasty_share, max_steps=max_steps)

@@ -5,10 +5,10 @@ A policy that imitates it finds its way through the shop, but forgets to choose 
 
 import random
 
+from gigpo_jax.env_bridge.base import check_shares
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.env_bridge.webshop.env import SEARCH
 from gigpo_jax.env_bridge.webshop.expert import ShopExpert
-from gigpo_jax.errors import InputError
 
 _VAGUE = 3  # words of a careless search
 
@@ -19,10 +19,7 @@ class Demonstrator:
     def __init__(
         self, seed: int, *, max_steps: int, random_share: float, vague_share: float, forget_share: float, brief: bool
     ):
-        shares = {"random_share": random_share, "vague_share": vague_share, "forget_share": forget_share}
-        for key, share in shares.items():
-            if not 0.0 <= share <= 1.0:
-                raise InputError(f"{key}={share!r}: give a probability between 0 and 1")
+        check_shares(random_share=random_share, vague_share=vague_share, forget_share=forget_share)
         self._expert = ShopExpert(seed, max_steps=max_steps)
         self._rng = random.Random(f"webshop demonstrator {seed}")
         self._random, self._vague, self._forget = random_share, vague_share, forget_share
