@@ -10,6 +10,7 @@ from gigpo_jax.env_bridge.search.text import escape
 
 _ITEM = re.compile(r'^\[\d+\] (?:"([^"]*)" )?(.*)$')
 _WORD = re.compile(r"\b[^\W\d]\w*(?:['-]\w+)*")  # numbers are left out: of each a tiny model sees too few to learn it
+_SEPARATOR = re.compile(r"(?<![a-z0-9_])(?=did|saw)")  # where a word may be read as one that separates parts
 _LONGEST = 24  # words that are kept of one document for tiny models
 
 
@@ -85,8 +86,13 @@ class Terse:
         return " ".join(word for word in words if word)
 
     def _within(self, text: str) -> str:
-        """A query or passages, without the words that separate the parts: no document can begin another turn."""
-        return " ".join(word for word in self.shorten(text).split() if word not in ("did", "saw"))
+        """A query or passages, without the words that separate the parts: no document can begin another turn.
+
+        Nor with a longer word: a tokenizer of whole words reads one that it does not know piece by piece, "sawmill" as
+        "saw" and letters, but "_sawmill" as letters alone.
+        """
+        words = (word for word in self.shorten(text).split() if word not in ("did", "saw"))
+        return " ".join(_SEPARATOR.sub("_", word) for word in words)
 
 
 FULL = Research("You answer a question. You may look things up in a collection of passages before you do.")

@@ -95,6 +95,14 @@ def test_a_server_that_stays_down_is_given_up_within_the_limit_and_then_quickly(
         client.search(["who"], 3)
 
 
+def test_pauses_grow_no_further_than_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.1)
+    with answering(lambda n: GOOD if n > 6 else http_answer(b"", "503 x")) as (url, requests):
+        RetrieverClient(url, limit_s=3.0).search(["who"], 3)  # 0.65 s of pauses; doubled ever on it would be 6.35 s
+    assert len(requests) == 8
+
+
 def test_a_silent_server_is_tried_only_shortly_once_it_is_known_to_be_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHORT_TRY_S", 0.1)
     with answering(lambda n: None) as (url, requests):
@@ -136,14 +144,42 @@ def test_a_slow_server_is_found_to_be_back(monkeypatch: pytest.MonkeyPatch) -> N
         client.close()
 
 
-def test_it_comes_back_when_the_server_does() -> None:
+def test_it_comes_back_when_the_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 60.0)  # beyond the limit: one try
     with answering(lambda n: GOOD if n else http_answer(b"", "500 x")) as (url, requests):
-        client = RetrieverClient(url, limit_s=0.1)
+        client = RetrieverClient(url, limit_s=30.0)
         with pytest.raises(EnvError):
             client.search(["who"], 3)
         assert client.search(["who"], 3)[0][0].score == 0.5
         assert client.search(["who"], 3)[0][0].score == 0.5
         assert len(requests) == 3
+
+
+def test_once_it_is_back_it_is_asked_again_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
+    busy = http_answer(b"", "503 x")
+    down = threading.Event()
+    down.set()
+    with answering(lambda n: busy if down.is_set() or len(requests) == failing else GOOD) as (url, requests):
+        failing = 0
+        client = RetrieverClient(url, limit_s=2.0)
+        with pytest.raises(EnvError, match="then gave up"):
+            client.search(["who"], 3)
+        down.clear()
+        client.search(["who"], 3)
+        failing = len(requests) + 1  # the next is refused, and the one after it is not
+        client.search(["who"], 3)
+        assert len(requests) == failing + 1
+        client.close()
+
+
+def test_a_connection_that_was_closed_is_replaced_at_once_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 60.0)  # beyond the limit
+    with answering(lambda n: GOOD if n else b"") as (url, requests):
+        RetrieverClient(url, limit_s=30.0).search(["who"], 3)
+    with answering(lambda n: b"") as (url, requests), pytest.raises(EnvError, match="asked 2 times"):
+        RetrieverClient(url, limit_s=30.0).search(["who"], 3)
+    assert len(requests) == 2
 
 
 def test_silence_is_not_waited_for_without_end() -> None:

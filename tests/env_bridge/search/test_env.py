@@ -11,8 +11,10 @@ from gigpo_jax.env_bridge.prompts import build_prompt
 from gigpo_jax.env_bridge.search.actions import parse
 from gigpo_jax.env_bridge.search.env import SearchEnv
 from gigpo_jax.env_bridge.search.retriever import Document, Hit
+from gigpo_jax.env_bridge.search.text import information
 from gigpo_jax.env_bridge.types import EnvError, Observation
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.tokenizer import load_tokenizer
 
 
 class Fixed:
@@ -131,6 +133,31 @@ def test_documents_cannot_begin_another_turn_of_the_short_prompt() -> None:
         registry.style("search", "compact"), Observation(seen, "a", None, "Who?"), history, encode=str.split, limit=99
     )
     assert prompt.text == "who did one x y saw t not stay ada dry gate"
+
+
+def test_no_word_of_a_document_is_read_as_the_beginning_of_a_turn() -> None:
+    tokenizer = load_tokenizer(Path(__file__).parents[3] / "models" / "search_tiny")
+    did, saw = (tokenizer.token_id(word) for word in ("did", "saw"))
+    for word in (
+        "did's",
+        "DIDACTIC",
+        "did_",
+        "did1",
+        "Saw-Did",
+        "\u00e9did",
+        "sawmill",
+        "\u017fsaw",
+        "a-did",
+        "x_saw",
+        "did",
+    ):
+        history = History(4)
+        history.add("start", f"<search>{word}</search>")
+        seen = Observation(information([Document("1", f'"{word}"\n{word} river')]), "a", None, "Who?")
+        prompt = build_prompt(
+            registry.style("search", "compact"), seen, history, encode=tokenizer.encode_chat, limit=99
+        )
+        assert (prompt.tokens.count(did), prompt.tokens.count(saw)) == (1, 1), prompt.text
 
 
 def test_prompts_pair_each_search_with_what_it_found(world: Path) -> None:

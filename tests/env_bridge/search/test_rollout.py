@@ -103,6 +103,7 @@ def test_the_searches_of_the_episodes_that_wait_go_out_together(world: Path) -> 
     assert [len(t.turns) for t in played] == [3] * 16
     # One worker: one search after the other would make 16 requests that take 8 s, and keep episodes waiting for that.
     assert sum(len(json.loads(body)["queries"]) for body in seen) == 16
+    assert {json.loads(body)["topk"] for body in seen} == {3}
     assert len(seen) <= 8
     assert max(t.environment_s for t in played) < 6
 
