@@ -11,10 +11,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax import env_bridge, partition, report
+from gigpo_jax import partition, report
 from gigpo_jax.checkpoint import newest_params
 from gigpo_jax.env_bridge import registry
-from gigpo_jax.env_bridge.panels import Panel, check_panel, read_panel
+from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.environment import env_options
 from gigpo_jax.errors import InputError
@@ -108,23 +108,6 @@ def table(results: dict[str, dict[str, dict]]) -> str:
     return "\n".join(lines)
 
 
-def find_panel(name: str, environment: str) -> Panel:
-    """Reads a panel: a JSON file, or the name of one that comes with the environment.
-
-    Raises:
-      InputError: there is none, it is of another environment, or its hash does not match.
-    """
-    folder = Path(env_bridge.__path__[0]) / environment / "panels"
-    for path in (Path(name), folder / f"{name}.json"):
-        if path.is_file():
-            panel = read_panel(path)
-            if panel.environment != environment:
-                raise InputError(f"config.eval.panel={name!r}: a panel of {panel.environment}, not of {environment}")
-            return panel
-    names = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
-    raise InputError(f"config.eval.panel={name!r}: no such file, and no panel of {environment} (those are: {names})")
-
-
 def panel_tasks(config: ConfigDict, options: dict[str, Any]) -> tuple[Panel, tuple[Task, ...]]:
     """The panel `eval.panel` and the tasks of it that are played.
 
@@ -137,7 +120,7 @@ def panel_tasks(config: ConfigDict, options: dict[str, Any]) -> tuple[Panel, tup
     """
     if not config.eval.panel:
         raise InputError("config.eval.panel='': name a panel to evaluate on")
-    panel = find_panel(config.eval.panel, config.env.name)
+    panel = find_panel(config.eval.panel, config.env.name, key="config.eval.panel")
     env = registry.make(config.env.name, **options)
     try:
         tasks = check_panel(panel, env)

@@ -2,10 +2,8 @@
 
 import pytest
 
-from gigpo_jax.env_bridge.panels import write_panel
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.errors import InputError
-from gigpo_jax.evaluate import find_panel, mean_interval, summarise, table, wilson_interval
+from gigpo_jax.evaluate import mean_interval, summarise, table, wilson_interval
 from gigpo_jax.trajectory import Trajectory
 
 
@@ -54,13 +52,3 @@ def test_the_unweighted_mean_of_the_types_counts_each_type_once():
     assert result["all"]["type_average"] == pytest.approx((0.9 + 0.0) / 2)
     assert "| greedy | unweighted mean of the types | | 45.0 |" in table({"greedy": result})
     assert summarise([episode("", True)])["all"]["type_average"] == 1.0
-
-
-def test_panels_are_found_by_name_or_file_and_only_for_their_environment(tmp_path):
-    panel = find_panel("tiny_unseen", "alfworld")
-    write_panel(tmp_path / "copy.json", panel)
-    assert find_panel(str(tmp_path / "copy.json"), "alfworld") == panel
-    with pytest.raises(InputError, match="a panel of alfworld, not of webshop"):
-        find_panel(str(tmp_path / "copy.json"), "webshop")
-    with pytest.raises(InputError, match=r"no panel of alfworld \(those are: .*tiny_unseen"):
-        find_panel("tiny", "alfworld")

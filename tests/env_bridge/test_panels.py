@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gigpo_jax.env_bridge import registry
-from gigpo_jax.env_bridge.panels import check_panel, freeze_panel, read_panel, write_panel
+from gigpo_jax.env_bridge.panels import check_panel, find_panel, freeze_panel, read_panel, write_panel
 from gigpo_jax.errors import InputError
 
 
@@ -55,3 +55,13 @@ def test_a_damaged_file_is_refused_with_its_path(change, message, tmp_path):
     assert "\n" not in str(told.value)
     with pytest.raises(InputError, match="cannot read it"):
         read_panel(tmp_path / "none.json")
+
+
+def test_panels_are_found_by_name_or_file_and_only_for_their_environment(tmp_path):
+    panel = find_panel("tiny_unseen", "alfworld")
+    write_panel(tmp_path / "copy.json", panel)
+    assert find_panel(str(tmp_path / "copy.json"), "alfworld") == panel
+    with pytest.raises(InputError, match="a panel of alfworld, not of webshop"):
+        find_panel(str(tmp_path / "copy.json"), "webshop")
+    with pytest.raises(InputError, match=r"no panel of alfworld \(those are: .*tiny_unseen"):
+        find_panel("tiny", "alfworld")

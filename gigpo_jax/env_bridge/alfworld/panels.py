@@ -18,29 +18,12 @@ from typing import Any
 from gigpo_jax.env_bridge.alfworld.draw import room_size
 from gigpo_jax.env_bridge.alfworld.env import AlfworldEnv, make
 from gigpo_jax.env_bridge.alfworld.generate import Progress, add_game_arguments, ensure_games, game_options
-from gigpo_jax.env_bridge.panels import Panel, check_panel, freeze_panel, read_panel, write_panel
+from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel, freeze_panel, write_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.errors import InputError
 
 FOLDER = Path(__file__).with_name("panels")
 ENVIRONMENT = "alfworld"
-
-
-def panel_names() -> tuple[str, ...]:
-    """The panels that come with the package."""
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
-
-
-def panel_path(name: str) -> Path:
-    """The file of a panel: one of the package's by its name, else a path.
-
-    Raises:
-      InputError: there is none.
-    """
-    for path in (FOLDER / f"{name}.json", Path(name)):
-        if path.is_file():
-            return path
-    raise InputError(f"panel={name!r}: no such file, and no panel of the package; those are {', '.join(panel_names())}")
 
 
 def load_panel(name: str, env: AlfworldEnv) -> tuple[Task, ...]:
@@ -53,12 +36,7 @@ def load_panel(name: str, env: AlfworldEnv) -> tuple[Task, ...]:
     Raises:
       InputError: no such panel, or other games.
     """
-    panel = read_panel(panel_path(name))
-    if panel.environment != ENVIRONMENT:
-        raise InputError(
-            f"panel={name!r}: a panel of {panel.environment}; those of {ENVIRONMENT}: {', '.join(panel_names())}"
-        )
-    return check_panel(panel, env)
+    return check_panel(find_panel(name, ENVIRONMENT), env)
 
 
 def make_panel_games(name: str, cache_root: Path, progress: Progress | None = None) -> Path:
@@ -75,7 +53,7 @@ def make_panel_games(name: str, cache_root: Path, progress: Progress | None = No
     Raises:
       InputError: the panel is one of games that are downloaded.
     """
-    panel = read_panel(panel_path(name))
+    panel = find_panel(name, ENVIRONMENT)
     made_from = dict(panel.made_from)
     if not made_from:
         raise InputError(f"panel={name!r}: made of downloaded games; get them with alfworld-download")

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gigpo_jax.env_bridge.panels import Panel, check_panel, freeze_panel, read_panel, write_panel
+from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel, freeze_panel, write_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.env_bridge.webshop import generate
 from gigpo_jax.env_bridge.webshop.env import SPLITS, WebshopEnv, make
@@ -20,26 +20,13 @@ FOLDER = Path(__file__).with_name("panels")
 ENVIRONMENT = "webshop"
 
 
-def panel_path(name: str) -> Path:
-    """The file of a panel: one of the package's by its name, else a path.
-
-    Raises:
-      InputError: there is none.
-    """
-    for path in (FOLDER / f"{name}.json", Path(name)):
-        if path.is_file():
-            return path
-    known = ", ".join(sorted(path.stem for path in FOLDER.glob("*.json")))
-    raise InputError(f"panel={name!r}: no such file, and no panel of the package; those are {known}")
-
-
 def load_panel(name: str, env: WebshopEnv) -> tuple[Task, ...]:
     """The tasks of a panel, checked against the environment's catalogue.
 
     Raises:
       InputError: no such panel, or another catalogue.
     """
-    return check_panel(read_panel(panel_path(name)), env)
+    return check_panel(find_panel(name, ENVIRONMENT), env)
 
 
 def freeze(name: str, split: str, *, data: str | None = None, goals: str = "synthetic") -> Panel:

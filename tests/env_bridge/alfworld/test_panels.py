@@ -12,10 +12,8 @@ from gigpo_jax.env_bridge.alfworld.panels import (
     load_panel,
     main,
     make_panel_games,
-    panel_names,
-    panel_path,
 )
-from gigpo_jax.env_bridge.panels import read_panel, write_panel
+from gigpo_jax.env_bridge.panels import find_panel, package_panels, read_panel, write_panel
 from gigpo_jax.errors import InputError
 from tests.env_bridge.alfworld.generated import small
 
@@ -42,9 +40,10 @@ def test_the_small_panel_has_rooms_that_are_not_trained_on(tmp_path):
 
 
 def test_all_panels_of_the_package_are_intact():
-    assert set(panel_names()) >= {"train", "valid_seen", "valid_unseen", "small_unseen"}
-    for name in panel_names():
-        assert read_panel(panel_path(name)).name == name
+    names = package_panels("alfworld")
+    assert set(names) >= {"train", "valid_seen", "valid_unseen", "small_unseen"}
+    for name in names:
+        assert find_panel(name, "alfworld").name == name
 
 
 def test_a_data_folder_is_frozen_sorted_by_path_and_changed_games_are_refused(small, tmp_path):
@@ -69,7 +68,7 @@ def test_the_command_freezes_and_checks(small, tmp_path, capsys):
     assert main(nowhere.split()) == 2
     assert "cannot write it" in capsys.readouterr().err
     assert main(["check", "--name", "nothing", "--data", str(small)]) == 2
-    assert "no such file, and no panel of the package; those are small_unseen" in capsys.readouterr().err
+    assert "no such file, and no panel of alfworld (those are: small_unseen" in capsys.readouterr().err
     assert main(["freeze", "--name", "x", "--split", "train", "--out", str(tmp_path / "x.json")]) == 2
     assert "--games N" in capsys.readouterr().err
 
@@ -89,11 +88,11 @@ def test_one_changed_byte_in_one_game_is_found(tmp_path):
 
 def test_a_panel_of_another_environment_or_made_from_odd_values(small, tmp_path):
     def written(**changed):
-        panel = dataclasses.replace(read_panel(panel_path("small_unseen")), **changed)
+        panel = dataclasses.replace(find_panel("small_unseen", "alfworld"), **changed)
         write_panel(tmp_path / "odd.json", panel)
         return str(tmp_path / "odd.json")
 
-    with pytest.raises(InputError, match=r"a panel of webshop; those of alfworld: .*small_unseen"):
+    with pytest.raises(InputError, match=r"a panel of webshop, not of alfworld"):
         load_panel(written(environment="webshop"), make(small))
     for made_from, says in (({"games": 5, "foo": 1}, "'foo', which is no option"), ({"seed": 5}, "games=0")):
         with pytest.raises(InputError, match=says):
