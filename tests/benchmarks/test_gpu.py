@@ -11,22 +11,51 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def test_smoke_run_on_a_cpu(tmp_path: Path) -> None:
-    out = tmp_path / "gpu.json"
+def run(out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "benchmarks/gpu.py", "--shape", "tiny", "--platform", "cpu", "--repeats", "1"]
-    done = subprocess.run(
-        [*command, "--microbatches", "1", "--remat", "none", "--out", str(out)],
+    return subprocess.run(
+        [*command, "--microbatches", "1", "--remat", "none", "--out", str(out), *flags],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=280,
     )
+
+
+def test_smoke_run_on_a_cpu(tmp_path: Path) -> None:
+    done = run(tmp_path / "gpu.json")
     assert done.returncode == 0, done.stderr[-2000:]
-    record = json.loads(out.read_text())
+    assert "device kind 'cpu' is not in DEVICES" in done.stderr
+    assert "--peak-tflops" in done.stderr
+    record = json.loads((tmp_path / "gpu.json").read_text())
     assert record["ceilings"] == "measured"
     decode = record["decode"]
     # No upper bounds: on a busy machine the ceilings come out low, and a tiny model is read from the processor's cache.
     assert record["train"]["mfu"] > 0
     assert decode["share_of_bound"] > 0
     assert decode["tokens_per_s"] * decode["ms_a_step"] == pytest.approx(1e3 * decode["slots"], rel=0.02)
+
+
+def test_shares_are_of_the_ceilings_that_are_given(tmp_path: Path) -> None:
+    done = run(tmp_path / "gpu.json", "--peak-tflops", "0.001", "--bandwidth-gb", "0.001")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "DEVICES" not in done.stderr
+    record = json.loads((tmp_path / "gpu.json").read_text())
+    assert (record["ceilings"], record["peak_tflops"], record["bandwidth_gb_per_s"]) == ("flags", 0.001, 0.0)
+    train, decode = record["train"], record["decode"]
+    # By hand, of 2 layers of width 64, inner 128, 4 heads on 2 of width 16: matrices 2 x (2 x 64 x 64 + 2 x 64 x 32
+    # + 3 x 64 x 128) = 73,728 weights, the vocabulary product 512 x 64 = 32,768.
+    # A decode step reads both and, of 4 slots, 32 + 4 / 2 places of 2 x 2 x 2 x 16 numbers, four bytes each.
+    read = 4 * (73_728 + 32_768 + 4 * 34 * 128)
+    assert decode["share_of_bound"] == pytest.approx(read / 1e6 / (decode["ms_a_step"] / 1e3), rel=0.02)
+    # At least the matrices count for every token, at most everything does, with attention over whole rows.
+    least, most = 6 * 73_728, 6 * (73_728 + 32_768 + 2 * 2 * 64 * 128)
+    per_token = train["mfu"] * 1e9 / train["tokens_per_s"]
+    assert least < per_token < most
+
+
+def test_half_a_pair_of_ceilings_is_refused(tmp_path: Path) -> None:
+    done = run(tmp_path / "gpu.json", "--peak-tflops", "100")
+    assert done.returncode == 2
+    assert "give both --peak-tflops and --bandwidth-gb" in done.stderr

@@ -1,0 +1,98 @@
+"""What runs on GPUs and TPUs lowers for them, seen without one: most of what a first run there would trip over."""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+from gigpo_jax import partition
+from gigpo_jax.batching import Sample, StepBatch, make_minibatches
+from gigpo_jax.config import default_config
+from gigpo_jax.learner import Learner
+from gigpo_jax.models import qwen2
+from gigpo_jax.models.attention import attention
+from gigpo_jax.policy import Policy
+from gigpo_jax.sampling import slots
+
+SHAPE = qwen2.Qwen2Config(97, 32, 64, 2, 4, 2, 8)
+SLOTS, LENGTH = 4, 32
+BACKENDS = {"cuda": "gpu", "tpu": "tpu"}  # platform to lower for -> what jax.default_backend() says there
+FUSED = "__cudnn$fmhaScaleBiasSoftmax"
+
+
+@pytest.fixture(params=BACKENDS)
+def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The program believes that it runs there; of cuDNN, which is asked for its version only, it sees a number."""
+    monkeypatch.setattr(jax, "default_backend", lambda: BACKENDS[request.param])
+    monkeypatch.setattr(cudnn, "cuda_versions", types.SimpleNamespace(cudnn_get_version=lambda: 91000))
+    return request.param
+
+
+def lowered(function, platform: str, *args) -> str:
+    return function.trace(*args).lower(lowering_platforms=(platform,)).as_text()
+
+
+def check_kernels(text: str, platform: str, dtype: str, *, backward: bool) -> None:
+    """cuDNN's attention runs on GPUs in bfloat16 and nowhere else, and is told that it is causal."""
+    fused = platform == "cuda" and dtype == "bfloat16"
+    assert (f"@{FUSED}(" in text) == fused
+    assert (f"@{FUSED}Backward(" in text) == (fused and backward)
+    if fused:
+        calls = [line for line in text.splitlines() if f"@{FUSED}" in line]
+        assert all(r"mask_type\22: \22CAUSAL" in line for line in calls)
+
+
+def make_batch() -> StepBatch:
+    rng = np.random.default_rng(0)
+    draw = functools.partial(rng.integers, 0, SHAPE.vocab_size, dtype=np.int32)
+    samples = [Sample(draw(5), draw(4), np.zeros(4, np.float32), 1.0) for _ in range(8)]
+    return make_minibatches(samples, steps=8, row_length=LENGTH, rows=2, rng=rng)[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_learner(platform: str, dtype: str) -> None:
+    config = default_config()
+    config.model.compute_dtype = dtype
+    config.batch.rows, config.batch.row_length = 2, LENGTH
+    config.sampling.max_prompt_tokens = config.sampling.max_reply_tokens = 5  # rows hold several: the banded kernel
+    config.rl.entropy_coef = 0.01
+    mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
+    learner = Learner(config, Policy(SHAPE, qwen2.init(SHAPE, jax.random.key(0)), None), mesh)  # type: ignore[arg-type]
+    batch = partition.global_batch(mesh, make_batch())
+    scored = lowered(learner._score, platform, learner.state.params, batch)
+    check_kernels(scored, platform, dtype, backward=False)
+    batch = jax.tree.map(jnp.asarray, make_batch())
+    batch = StepBatch(**{**vars(batch), "reference": batch.behaviour})
+    check_kernels(lowered(learner._update, platform, learner.state, batch), platform, dtype, backward=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_engine(platform: str, dtype: str) -> None:
+    params = qwen2.abstract_params(SHAPE, jnp.dtype(dtype))
+    cache = jax.eval_shape(lambda: qwen2.init_cache(SHAPE, SLOTS, LENGTH, jnp.dtype(dtype)))
+    state = jax.eval_shape(lambda: slots.init_slots(SLOTS))
+    prefill, decode = functools.partial(qwen2.prefill, SHAPE), functools.partial(qwen2.decode, SHAPE)
+    admit = jax.jit(functools.partial(slots.admit, prefill), donate_argnums=(1, 2))
+    rows = jax.ShapeDtypeStruct((2, slots.SETTINGS + slots.STOP_IDS + LENGTH // 2), jnp.int32)
+    check_kernels(lowered(admit, platform, params, cache, state, rows), platform, dtype, backward=False)
+    advance = jax.jit(functools.partial(slots.advance, decode, 4), donate_argnums=(1, 2))
+    control = jax.ShapeDtypeStruct((1 + SLOTS,), jnp.int32)
+    assert FUSED not in lowered(advance, platform, params, cache, state, control)
+
+
+def test_what_cudnn_does_not_take_goes_to_the_plain_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(cudnn, "cuda_versions", types.SimpleNamespace(cudnn_get_version=lambda: 91000))
+
+    def text(length: int, width: int, dtype: str) -> str:
+        q, kv = (jax.ShapeDtypeStruct((2, length, n, width), jnp.dtype(dtype)) for n in (4, 2))
+        segments = jax.ShapeDtypeStruct((2, length), jnp.int32)
+        return lowered(jax.jit(attention), "cuda", q, kv, kv, segments)
+
+    assert FUSED in text(16, 8, "bfloat16")
+    for odd in ((15, 8, "bfloat16"), (16, 12, "bfloat16"), (16, 256, "bfloat16"), (16, 8, "float32")):
+        assert FUSED not in text(*odd), odd
