@@ -111,6 +111,26 @@ def sequence_log_ratio(log_ratio: Array, weight: Array, sequence: Array) -> Arra
     return mean + log_ratio - lax.stop_gradient(log_ratio)
 
 
+def surrogate(
+    ratio: Array, advantage: Array, *, clip_low: ArrayLike, clip_high: ArrayLike, dual_clip: ArrayLike
+) -> tuple[Array, Array, Array]:
+    """What a token costs: max(-A w, -A clip(w, 1 - clip_low, 1 + clip_high)), and at most -A dual_clip where A < 0.
+
+    Args:
+      ratio: [..., T] f32, w.
+      advantage: [..., T] f32, A.
+      clip_low, clip_high, dual_clip: as for `policy_loss`.
+
+    Returns:
+      [..., T] f32 the cost; [..., T] bool where the clip took the gradient away; [..., T] bool where the dual clip did.
+    """
+    plain = -advantage * ratio
+    bounded = -advantage * jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    cost = jnp.maximum(plain, bounded)
+    ceiling = jnp.where(advantage < 0.0, -advantage * dual_clip, jnp.inf)
+    return jnp.minimum(cost, ceiling), bounded > plain, cost > ceiling
+
+
 def policy_loss(
     logprob: Array,
     behaviour: Array,
@@ -130,8 +150,8 @@ def policy_loss(
 ) -> LossSums:
     """Sums the clipped surrogate loss over tokens (PPO, arXiv 1707.06347, eq. 7; dual clip, arXiv 1912.09729, eq. 5).
 
-    With the ratio w = exp(logprob - old), a token costs max(-A w, -A clip(w, 1 - clip_low, 1 + clip_high)), and at most
-    -A dual_clip where A < 0. `old` is `proximal` where given, else `behaviour`. What padding holds does not matter.
+    A token costs `surrogate` of the ratio exp(logprob - old); `old` is `proximal` where given, else `behaviour`. What
+    padding holds does not matter.
 
     Args:
       logprob: [..., T] f32, of the policy that is trained; the only input with a gradient besides `entropy`.
@@ -156,10 +176,9 @@ def policy_loss(
     Raises:
       ValueError: shapes differ, or `tis_cap` comes without `proximal`.
     """
-    given = {"behaviour": behaviour, "advantage": advantage, "weight": weight}
-    optional = {"reference": reference, "entropy": entropy, "proximal": proximal, "sequence": sequence}
-    for name, array in {**given, **{k: v for k, v in optional.items() if v is not None}}.items():
-        if array.shape != logprob.shape:
+    given = {"behaviour": behaviour, "advantage": advantage, "weight": weight, "reference": reference}
+    for name, array in (given | {"entropy": entropy, "proximal": proximal, "sequence": sequence}).items():
+        if array is not None and array.shape != logprob.shape:
             raise ValueError(f"{name} must have the shape of logprob {logprob.shape}, got {array.shape}")
     if tis_cap is not None and proximal is None:
         raise ValueError("tis_cap needs proximal, the learner's own log-probabilities")
@@ -174,19 +193,17 @@ def policy_loss(
     if sequence is not None:
         log_ratio = sequence_log_ratio(log_ratio, weight, sequence)
     ratio = jnp.exp(jnp.clip(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
-    plain = -advantage * ratio
-    bounded = -advantage * jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
-    surrogate = jnp.maximum(plain, bounded)
-    ceiling = jnp.where(advantage < 0.0, -advantage * dual_clip, jnp.inf)
-    surrogate = jnp.minimum(surrogate, ceiling)
+    cost, clipped, dual_clipped = surrogate(
+        ratio, advantage, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
+    )
     if tis_cap is not None:
         importance = jnp.exp(jnp.clip(old - behaviour, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
-        surrogate = surrogate * lax.stop_gradient(jnp.minimum(importance, tis_cap))
+        cost = cost * lax.stop_gradient(jnp.minimum(importance, tis_cap))
 
     def total(x: Array) -> Array:
         return jnp.sum(x * weight, dtype=jnp.float32)
 
-    policy = total(surrogate)
+    policy = total(cost)
     kl = jnp.float32(0.0) if reference is None else total(k3(logprob, clean(reference)))
     bonus = jnp.float32(0.0) if entropy is None else total(clean(entropy))
     sums = LossSums(
@@ -195,8 +212,8 @@ def policy_loss(
         policy_loss=policy,
         kl=kl,
         entropy=bonus,
-        clipped=total(bounded > plain),
-        dual_clipped=total(jnp.maximum(plain, bounded) > ceiling),
+        clipped=total(clipped),
+        dual_clipped=total(dual_clipped),
         mismatch=total(jnp.abs((logprob if proximal is None else old) - behaviour)),
         ratio_max=jnp.max(jnp.where(weight > 0.0, ratio, 0.0), initial=0.0),
     )

@@ -1,0 +1,111 @@
+"""Which parameters score what, in which order steps are learnt, and at which temperature, over whole iterations."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from gigpo_jax import partition
+from gigpo_jax.batching import make_minibatches, step_samples
+from gigpo_jax.config import default_config
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.learner import Learner, NotFinite, make_optimizer, most_updates
+from gigpo_jax.metrics import Timers
+from gigpo_jax.models import qwen2
+from gigpo_jax.policy import Policy, forward_function
+from gigpo_jax.rl import update
+from gigpo_jax.trajectory import Trajectory, Turn
+
+SHAPE = qwen2.Qwen2Config(31, 16, 32, 1, 2, 1, 8)
+STEPS = 3
+
+
+def make_config() -> ConfigDict:
+    config = default_config()
+    config.model.compute_dtype, config.model.remat = "float32", "none"
+    config.batch.rows, config.batch.row_length = 2, 32
+    config.sampling.max_prompt_tokens = config.sampling.max_reply_tokens = 8
+    config.sampling.temperature = 0.7
+    config.train.minibatch, config.train.epochs = 4, 2
+    config.rl.behaviour, config.rl.kl_coef = "recompute", 0.5
+    config.optim.lr = 1e-2
+    config.env.max_steps, config.train.groups, config.train.group_size = STEPS, 1, 4
+    return config
+
+
+def make_trajectories(logprob: float = -3.0) -> list[Trajectory]:
+    """Four episodes of one task, three steps each, two of them rewarded."""
+    rng = np.random.default_rng(0)
+    out = []
+    for member in range(4):
+        turns = []
+        for step in range(STEPS):
+            prompt, reply = (rng.integers(0, 31, n).astype(np.int32) for n in (4, 3))
+            turns.append(
+                Turn(
+                    prompt, reply, np.full(3, logprob, np.float32), "", "", "", True, None, "", f"state {step}",
+                    reward=float(member % 2 and step == STEPS - 1), penalty=0.0, finish_reason="stop", version=0,
+                )
+            )  # fmt: skip
+        out.append(Trajectory(Task("task", "train", ""), 0, member, turns))
+    return out
+
+
+def make_learner(config: ConfigDict) -> Learner:
+    mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
+    return Learner(config, Policy(SHAPE, start(), None), mesh)  # type: ignore[arg-type]
+
+
+def start() -> qwen2.Params:
+    return jax.tree.map(lambda x: 4.0 * x if x.ndim > 1 else x, qwen2.init(SHAPE, jax.random.key(0)))
+
+
+def no_progress(done: int, total: int) -> None:
+    del done, total
+
+
+def test_two_iterations_of_two_epochs_by_hand() -> None:
+    config, trajectories = make_config(), make_trajectories()
+    learner = make_learner(config)
+    got = [learner.learn(trajectories, iteration, Timers(), no_progress) for iteration in (0, 1)]
+
+    forward = forward_function(config, SHAPE, partition.make_mesh(data=1, fsdp=1, tensor=1))
+    optimizer = make_optimizer(config, most_updates(config))
+    settings = {"chunk": config.batch.logprob_chunk, "temperature": 0.7}
+    step = update.make_update(forward, optimizer, clip_low=0.2, clip_high=0.2, kl_coef=0.5, **settings)
+    score = update.make_score(forward, **settings)
+    state = update.init_state(start(), optimizer)
+    first = []
+    for iteration, (_, _, advantages) in enumerate(got):
+        batches = []
+        for epoch in (0, 1):
+            order = np.random.default_rng((config.seed, iteration, epoch))
+            samples = step_samples(trajectories, advantages)
+            batches += make_minibatches(samples, steps=4, row_length=32, rows=2, rng=order)
+        assert len(batches) == 6
+        batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
+        before = [score(state.params, batch) for batch in batches]  # of the policy that played, for all of them
+        for number, (batch, proximal) in enumerate(zip(batches, before, strict=True)):
+            batch = dataclasses.replace(batch, reference=score(start(), batch), proximal=proximal)
+            state, metrics = step(state, batch)
+            if number == 0:
+                first.append(float(metrics["policy/behaviour_mismatch"]))
+    for x, y in zip(*map(jax.tree.leaves, (learner.state.params, state.params)), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=1e-4, atol=1e-5)
+    assert int(learner.state.step) == 12
+    assert [metrics["policy/behaviour_mismatch"] for metrics, _, _ in got] == pytest.approx(first, rel=1e-4)
+
+
+def test_three_bad_updates_in_a_row_end_an_iteration_and_change_nothing() -> None:
+    config = make_config()
+    config.rl.behaviour, config.rl.kl_coef = "engine", 0.0
+    learner, seen = make_learner(config), []
+    with pytest.raises(NotFinite, match="three times in a row"):
+        learner.learn(make_trajectories(float("nan")), 0, Timers(), lambda *counts: seen.append(counts))
+    assert seen == [(1, 6), (2, 6)]
+    assert (int(learner.state.step), int(learner.state.skipped)) == (0, 3)
+    for x, y in zip(*map(jax.tree.leaves, (learner.state.params, start())), strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
