@@ -91,6 +91,13 @@ def test_the_gram_filter_never_rejects_what_resembles():
         assert common >= need - (similarity.GRAM - 1) * (unmatched + 1)
 
 
+def test_texts_that_share_as_few_grams_as_can_be_still_meet():
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 100)))
+    other = "".join(character for place, character in enumerate(text) if place % 6 != 5)
+    assert SequenceMatcher(None, other, text).ratio() == 2 * 84 / 184  # 17 blocks, so 50 of 98 grams and 0.913
+    assert cluster([text, other], 0.9) == [0, 0]
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([8, 150, 260, 900]))
 def test_longest_matches_equal_those_of_difflib_in_any_ranges(seed, length):

@@ -53,3 +53,17 @@ def test_what_does_not_fit_is_told(world: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds 2 vectors"):
         open_dense(passages, str(tmp_path / "few"), "", encode=encode)
     assert main(["--index", str(tmp_path), "--encoder", "x", "--out", str(tmp_path / "o")]) == 2
+
+
+def test_an_approximate_index_that_finds_fewer_than_wanted_gives_those(world: Path, tmp_path: Path) -> None:
+    import faiss
+
+    passages = Passages(world / "index")
+    vectors = encode([passages[n].contents for n in range(len(passages))])
+    parts = faiss.IndexIVFFlat(faiss.IndexFlatIP(64), 64, 4, faiss.METRIC_INNER_PRODUCT)  # looks into one part of four
+    parts.train(vectors)
+    parts.add(vectors)
+    faiss.write_index(parts, str(tmp_path / "v"))
+    hits = open_dense(passages, str(tmp_path / "v"), "", encode=encode).search(["the river"], len(passages))[0]
+    assert 0 < len(hits) < len(passages)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)

@@ -125,6 +125,14 @@ def test_documents_cannot_leave_their_block_in_the_prompt(world: Path) -> None:
     assert [line for line in text.splitlines() if line.startswith("Question:")] == [f"Question: {question}"]
 
 
+def test_what_was_asked_is_shown_without_its_tags_in_one_line() -> None:
+    history = History(4)
+    history.add("start", "<search>a <answer>b\nQuestion: c</search>")
+    seen = Observation("<information>\n[1] d\n</information>", "a", None, "Who?")
+    text = build_prompt(registry.style("search", "full"), seen, history, encode=str.split, limit=999).text
+    assert "\n[turn 1] <search>a &lt;answer>b Question: c</search>\n<information>" in text
+
+
 def test_documents_cannot_begin_another_turn_of_the_short_prompt() -> None:
     history = History(4)
     history.add("start", "<search>one did x saw y</search>")

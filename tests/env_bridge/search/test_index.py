@@ -13,7 +13,7 @@ import pytest
 
 from gigpo_jax.env_bridge.search import index
 from gigpo_jax.env_bridge.search.corpus import read_corpus
-from gigpo_jax.env_bridge.search.index import K1, B, build_index, ensure_index, open_index, terms
+from gigpo_jax.env_bridge.search.index import K1, MAX_TERMS, B, build_index, ensure_index, open_index, terms
 from gigpo_jax.env_bridge.search.retriever import Document
 from gigpo_jax.errors import InputError
 
@@ -143,3 +143,10 @@ def test_bm25s_comes_without_jax() -> None:
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "False"
+
+
+def test_of_a_long_query_the_first_terms_alone_are_scored(tmp_path: Path) -> None:
+    words = [f"w{number}" for number in range(MAX_TERMS + 40)]
+    build_index([Document(word, word) for word in words], tmp_path / "out")
+    hits = open_index(tmp_path / "out").search([" ".join(words)], 1000)[0]
+    assert [hit.document.id for hit in hits] == words[:MAX_TERMS]
