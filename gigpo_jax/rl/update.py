@@ -280,7 +280,7 @@ def _make(
 
         zero = place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params))
         grads, sums = jax.lax.fori_loop(0, batch.microbatches, body, (zero, LossSums.zero()))
-        grad_norm = optax.global_norm(grads)
+        grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
         metrics = sums.means() | {
             "policy/grad_norm": grad_norm,

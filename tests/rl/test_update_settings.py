@@ -101,4 +101,4 @@ def test_clip_moments_and_decay_by_hand() -> None:
     # Bias-corrected, the first step has length 1 in every entry; decay adds half the weight; times the rate 0.1.
     np.testing.assert_allclose(updates["kernel"], [-0.1 * (1 + 1.5), -0.1 * (1 + 2.0)], rtol=1e-5)
     assert float(updates["bias"][0]) == float(updates["scale"][0]) == 0.0
-    assert float(optax.global_norm(adam.mu)) == pytest.approx(0.2 * 2.0, rel=1e-6)
+    assert float(optax.tree.norm(adam.mu)) == pytest.approx(0.2 * 2.0, rel=1e-6)

@@ -6,7 +6,9 @@ annotation or product. Draws come from one `random.Random` in the original's ord
 caps in the order of the templates; the list is then shuffled by a generator of its own.
 """
 
+import functools
 import itertools
+import operator
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -143,13 +145,12 @@ def weights(attributes: Sequence[tuple[str, ...]], goals: Sequence[int]) -> np.n
     for names, number in zip(attributes, goals):
         for name in names:
             counts[name] = counts.get(name, 0) + number
-    return np.array(
-        [
-            sum(1.0 / counts[name] for name in names) / len(names) if number else 0.0
-            for names, number in zip(attributes, goals)
-        ],
-        dtype=np.float64,
-    )
+    out = np.zeros(len(goals))
+    for row, (names, number) in enumerate(zip(attributes, goals)):
+        if number:
+            # Not `sum`: from Python 3.12 on it makes up for rounding, and the last digits are not the original's.
+            out[row] = functools.reduce(operator.add, (1.0 / counts[name] for name in names)) / len(names)
+    return out
 
 
 def combination(options: Mapping[str, Sequence[str]], index: int) -> dict[str, str]:
