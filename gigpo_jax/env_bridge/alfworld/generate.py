@@ -21,10 +21,11 @@ from typing import Any
 
 from gigpo_jax.env_bridge.alfworld.draw import SIZES, RoomSize, draw_room, room_size
 from gigpo_jax.env_bridge.alfworld.goals import TASK_TYPES, phrase
-from gigpo_jax.env_bridge.alfworld.listing import GAME_FILE, MANIFEST, TRAJ_FILE, filled_in
+from gigpo_jax.env_bridge.alfworld.listing import GAME_FILE, MANIFEST, TRAJ_FILE
 from gigpo_jax.env_bridge.alfworld.package import Package, read_package
 from gigpo_jax.env_bridge.alfworld.room import Room, problem_pddl
 from gigpo_jax.env_bridge.alfworld.scenes import SPLITS, split_scenes
+from gigpo_jax.env_bridge.paths import filled_in
 from gigpo_jax.errors import InputError
 
 VERSION = 1  # raise it whenever the same arguments would give other games

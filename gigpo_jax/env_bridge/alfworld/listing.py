@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gigpo_jax.env_bridge.alfworld.goals import TASK_TYPES
 from gigpo_jax.env_bridge.alfworld.scenes import SPLITS
+from gigpo_jax.env_bridge.paths import filled_in
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.errors import InputError
 
@@ -21,7 +22,6 @@ GAME_FILE = "game.tw-pddl"
 TRAJ_FILE = "traj_data.json"
 MANIFEST = "manifest.json"  # of generated games, in the folder of their split
 _LOG = logging.getLogger(__name__)
-_VARIABLE = re.compile(r"\$\{?(\w+)")
 _NAMED = 8  # folders that a message lists
 _TAIL = 16384  # bytes; a walkthrough of 300 commands fits
 _SOLVABLE = re.compile(rb'"solvable"\s*:\s*(true|false|null)')
@@ -63,22 +63,6 @@ def _how(data: Path, split: str) -> str:
     if data.name in SPLITS and (data / MANIFEST).is_file():
         return f"this is the folder of one split: use data={data.parent}"
     return _GET.format(data=data, split=split if split in SPLITS else "train")
-
-
-def filled_in(key: str, path: str | os.PathLike) -> Path:
-    """A path with ~ and environment variables filled in.
-
-    Args:
-      key: what the user calls it, for the message.
-      path: not empty.
-
-    Raises:
-      InputError: a variable is not set.
-    """
-    name = os.path.expandvars(os.path.expanduser(os.fspath(path)))
-    if unset := _VARIABLE.search(name):
-        raise InputError(f"{key}={os.fspath(path)}: the environment variable {unset.group(1)} is not set")
-    return Path(name)
 
 
 def _solvable(path: str) -> bool | None:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from gigpo_jax.env_bridge.paths import filled_in
 from gigpo_jax.env_bridge.search import generate
 from gigpo_jax.env_bridge.search.actions import split_action
 from gigpo_jax.env_bridge.search.data import load_questions
@@ -184,12 +185,13 @@ def make(
             raise InputError(f"env.options.{name}={seconds!r}: give a number of seconds above 0, at most 3600")
     if url and data is None:
         raise InputError(f"env.options.url={url!r}: name the folder of questions too, env.options.data; docs/search.md")
-    folder = Path(data) if data is not None else generate.ensure_world()
+    folder = filled_in("env.options.data", data) if data is not None else generate.ensure_world()
     if not folder.is_dir():
         raise InputError(
             f"env.options.data={str(data)!r}: no such folder; give one of questions (docs/search.md says what "
             "stands in it), or none at all for the invented world"
         )
+    index = str(filled_in("env.options.index", index)) if index else ""
     if not url and not index:
         index = str(folder / "index")
         if not Path(index).is_dir():

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES = 16 << 20
 MAX_QUERIES = 4096  # of one request
 MAX_WAITING = 65536  # queries of all requests; beyond it new requests are refused with 503
-TIMEOUT_S = 60.0  # of one request; past it the answer is 504
+TIMEOUT_S = 60.0  # to take a request in (then 408), and again to answer it (then 504)
 
 
 def _web() -> Any:
@@ -82,7 +82,11 @@ class Service:
 
     async def _retrieve(self, request: "web.Request") -> "web.Response":
         try:
-            queries, topk, scores = read_request(await request.read())
+            async with asyncio.timeout(TIMEOUT_S):
+                body = await request.read()
+            queries, topk, scores = read_request(body)
+        except TimeoutError:
+            return _error(408, f"the request was not here within {TIMEOUT_S:g} s")
         except _Refused as err:
             return _error(400, str(err))
         if self._waiting + len(queries) > MAX_WAITING:
@@ -122,7 +126,10 @@ def read_request(body: bytes) -> tuple[list[str], int, bool]:
     topk = 3 if topk is None else topk
     if isinstance(topk, bool) or not isinstance(topk, int) or not 1 <= topk <= MAX_TOPK:
         raise _Refused(f'"topk" has to be a whole number from 1 to {MAX_TOPK}')
-    return [query[:MAX_QUERY_CHARS] for query in queries], topk, bool(asked.get("return_scores", False))
+    scores = asked.get("return_scores")
+    if scores is not None and not isinstance(scores, bool):
+        raise _Refused('"return_scores" has to be true or false')
+    return [query[:MAX_QUERY_CHARS] for query in queries], topk, bool(scores)
 
 
 def _row(hit: Hit, scores: bool) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from gigpo_jax.env_bridge.paths import filled_in
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.env_bridge.webshop import generate, pages
 from gigpo_jax.env_bridge.webshop.catalogue import Catalogue, open_catalogue
@@ -192,7 +192,7 @@ def make(
         raise InputError(f"observation={observation!r}: choose one of {', '.join(OBSERVATIONS)}")
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise InputError(f"max_steps={max_steps!r}: give a number of at least 1")
-    folder = Path(data) if data is not None else generate.ensure_catalogue()
+    folder = filled_in("env.options.data", data) if data is not None else generate.ensure_catalogue()
     options = {
         "goals": goals,
         "draw_seed": draw_seed,

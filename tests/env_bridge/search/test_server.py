@@ -87,6 +87,7 @@ def test_both_forms_of_a_request(url: str, found: Bm25Index) -> None:
         ({"query": "a", "topk": "3"}, 400),
         ({"query": "a", "topk": True}, 400),
         ({"query": "a", "topk": 1e9}, 400),
+        ({"query": "a", "return_scores": "false"}, 400),
         (b'{"query": "' + b"x" * (17 << 20) + b'"}', 413),
     ],
 )
@@ -151,6 +152,17 @@ def test_too_much_work_is_refused_and_slow_work_given_up(monkeypatch: pytest.Mon
         monkeypatch.setattr(module, "TIMEOUT_S", 0.05)
         assert post(url, {"queries": ["a"]}) == (504, {"error": "not done within 0.05 s"})
         assert waiting(url) == 0
+
+
+def test_a_request_that_never_comes_is_given_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TIMEOUT_S", 0.05)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    connection.putrequest("POST", "/retrieve")
+    connection.putheader("Content-Length", "1000")
+    connection.endheaders(b'{"query": ')
+    answer = connection.getresponse()
+    assert (answer.status, json.load(answer)) == (408, {"error": "the request was not here within 0.05 s"})
+    connection.close()
 
 
 def test_long_queries_are_cut_before_they_are_searched() -> None:
