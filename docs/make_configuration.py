@@ -35,9 +35,11 @@ def rows(prefix: str, source: str) -> str:
     found = []
     source = re.sub(r"ConfigDict\(  # (.*)\n(?:.*\n)*?    \)", r"ConfigDict()  # \1", source)
     for line in source.splitlines():
-        if match := re.match(r"    \w+\.(\w+) = (.*?)(?:  # (.*))?$", line):
+        if match := re.match(r"    \w+\.([\w.]+) = (.*?)(?:  # (.*))?$", line):
             key, default, meaning = match.groups()
-            default = "see the file" if default == "ConfigDict()" else f"`{default}`"
+            filled = f".{key}." in source
+            default = "as below" if filled else "see the file" if default == "ConfigDict()" else f"`{default}`"
+            default = default.replace("LORA_TARGETS", str(config_module.LORA_TARGETS).replace("'", '"'))
             meaning = f" {meaning.replace('|', ', ')} " if meaning else " "
             found.append(f"| `{prefix}{key}` | {default} |{meaning}|\n")
     return "".join(found)

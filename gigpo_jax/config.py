@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from ml_collections import ConfigDict
 
+from gigpo_jax.config_limits import FREE, NOT_NEGATIVE, ONE_OF, POSITIVE, SHARE
 from gigpo_jax.errors import InputError
 
 
@@ -37,6 +38,9 @@ def _env() -> ConfigDict:
     return env
 
 
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
 def _model() -> ConfigDict:
     model = ConfigDict()
     model.path = ""  # a Hugging Face folder (config.json, *.safetensors, tokenizer); "" = random weights of model.shape
@@ -50,7 +54,12 @@ def _model() -> ConfigDict:
             "rope_theta": 1e6,
         }
     )
-    model.param_dtype = "float32"  # of the master parameters and the optimizer state
+    model.param_dtype = "float32"  # of the parameters as they are kept; optimizer state and adapters are float32
+    model.lora = ConfigDict()  # train a low-rank adapter, the model itself stays as it is (docs/scaling.md)
+    model.lora.rank = 0  # of every pair of matrices; 0 = no adapter, all parameters are trained
+    model.lora.alpha = 32.0  # what a pair adds is multiplied by alpha / rank
+    model.lora.targets = LORA_TARGETS  # the linear layers that have a pair: names out of the default
+    model.lora.path = ""  # an adapter to start from, in PEFT's layout; "" = one that changes nothing yet
     model.compute_dtype = "bfloat16"  # of activations
     model.unroll = 1  # layers in one pass of the scan over layers; more compile longer and may run faster
     model.remat = "full"  # what the backward pass computes again: none, dots or full
@@ -196,41 +205,6 @@ SECTIONS = {
     "eval": _eval,
     "checkpoint": _checkpoint,
 }
-# fmt: off
-POSITIVE = (
-    "env.max_steps", "model.unroll", "env.workers", "env.start_timeout_s", "env.step_timeout_s", "engine.slots",
-    "engine.decode_steps",
-    "engine.servers", "engine.cache_gib", "engine.gpu_share", "engine.start_timeout_s",
-    "engine.connect_timeout_s", "engine.request_timeout_s", "engine.push_timeout_s", "rl.tis_cap",
-    "sampling.temperature", "sampling.max_prompt_tokens", "sampling.max_reply_tokens",
-    "rl.dual_clip", "optim.lr", "optim.grad_clip", "batch.row_length", "batch.rows", "batch.logprob_chunk",
-    "train.iterations", "train.groups", "train.group_size", "train.minibatch", "train.epochs", "sft.episodes",
-    "sft.epochs", "sft.minibatch", "sft.checkpoint_every", "checkpoint.every", "checkpoint.keep",
-)
-NOT_NEGATIVE = (
-    "env.history", "env.invalid_penalty", "rl.step_weight", "rl.clip_low", "rl.clip_high", "rl.kl_coef",
-    "rl.entropy_coef", "optim.weight_decay", "train.save_rollouts", "eval.every", "eval.tasks", "eval.temperature",
-    "seed", "engine.port", "engine.weights_port", "engine.restarts",
-)
-FREE = ("env.options.", "env.generate.", "sft.demonstrator.")  # what is in them is the environment's affair
-SHARE = (
-    "env.max_aborted_share", "engine.gpu_share", "sampling.top_p", "rl.gamma", "rl.similarity",
-    "optim.warmup_share", "optim.b1", "optim.b2",
-)
-# fmt: on
-ONE_OF = {
-    "engine.name": ("jax", "vllm"),
-    "model.param_dtype": ("float32", "bfloat16"),
-    "model.compute_dtype": ("float32", "bfloat16"),
-    "model.remat": ("none", "dots", "full"),
-    "engine.dtype": ("float32", "bfloat16"),
-    "rl.preset": ("paper", "verl_agent"),
-    "rl.normalize": ("mean_std", "mean"),
-    "rl.behaviour": ("auto", "engine", "recompute", "tis"),
-    "rl.anchor_match": ("exact", "similar"),
-    "train.max_staleness": (0, 1),
-    "optim.schedule": ("constant", "linear", "cosine"),
-}
 
 
 def unknown_keys(config: ConfigDict, keys: Iterable[str]) -> Iterator[InputError]:
@@ -288,6 +262,7 @@ def validate(config: ConfigDict) -> None:
     for key, names in ONE_OF.items():
         _require(_value(config, key) in names, config, key, f"must be one of {', '.join(map(str, names))}")
     _validate_sizes(config)
+    _validate_lora(config)
     _validate_engine(config)
     whole = config.sampling.top_p == 1 and config.sampling.top_k == -1
     _require(
@@ -342,6 +317,26 @@ def _validate_engine(config: ConfigDict) -> None:
         "engine.weights_port",
         "servers pull weights from one fixed address; give the port that is in their --weights-url",
     )
+
+
+def _validate_lora(config: ConfigDict) -> None:
+    lora = config.model.lora
+    known, chosen = set(LORA_TARGETS), set(lora.targets)
+    _require(
+        bool(chosen) and chosen <= known and len(chosen) == len(lora.targets),
+        config,
+        "model.lora.targets",
+        f"must be one or more of {', '.join(LORA_TARGETS)}, each once",
+    )
+    _require(
+        not lora.rank or bool(config.model.path),
+        config,
+        "model.lora.rank",
+        "an adapter needs a model that it adapts: name one in model.path, or use 0 for a model from nothing",
+    )
+    most = 512 if config.engine.name == "vllm" else lora.rank
+    _require(lora.rank <= most, config, "model.lora.rank", "vLLM takes 512 at most")
+    _require(bool(lora.rank) or not lora.path, config, "model.lora.path", "set model.lora.rank to its rank")
 
 
 def _validate_sizes(config: ConfigDict) -> None:

@@ -186,9 +186,9 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     options = env_options(config)
     panel, tasks = panel_tasks(config, options)
     policy = load_policy(config, partition.make_mesh(**config.mesh))
-    params, version = newest_params(workdir / "checkpoints", policy.params)
+    trained, version = newest_params(workdir / "checkpoints", policy.trained)
     report.say(f"weights: {f'checkpoint {version} of {workdir}' if version else config.model.path}")
-    player = Player(config, policy, params, options=options, version=version, folder=workdir / "servers")
+    player = Player(config, policy, policy.whole(trained), options=options, version=version, folder=workdir / "servers")
     try:
         results = asyncio.run(Evaluator(config, player, tasks).results(greedy=True))
     except (EngineLost, TooManyAborted) as error:

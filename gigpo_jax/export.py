@@ -7,13 +7,13 @@ from ml_collections import ConfigDict
 from gigpo_jax import partition, report
 from gigpo_jax.checkpoint import newest_params
 from gigpo_jax.errors import InputError
-from gigpo_jax.models.weights import check_target, save_hf
-from gigpo_jax.policy import load_policy
+from gigpo_jax.models.weights import check_target
+from gigpo_jax.policy import load_policy, save_policy
 from gigpo_jax.workdir import check_writable
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
-    """Writes the newest checkpoint of a workdir for transformers and vLLM.
+    """Writes the newest checkpoint of a workdir for transformers and vLLM; with an adapter see `policy.save_policy`.
 
     Args:
       config: as from `config.default_config`, validated.
@@ -30,7 +30,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         raise InputError(f"--workdir={workdir}: no checkpoint in it; name the workdir of a training run")
     mesh = partition.make_mesh(**config.mesh)
     policy = load_policy(config, mesh)
-    params, version = newest_params(workdir / "checkpoints", policy.params)
-    save_hf(target, policy.config, params, tokenizer=policy.tokenizer)
+    trained, version = newest_params(workdir / "checkpoints", policy.trained)
+    save_policy(target, config, policy, trained)
     report.say(f"checkpoint {version} is in {target}")
     return 0

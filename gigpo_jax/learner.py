@@ -12,7 +12,7 @@ from gigpo_jax import partition
 from gigpo_jax.batching import advantage_inputs, make_minibatches, packing_stats, step_samples
 from gigpo_jax.config import behaviour
 from gigpo_jax.metrics import Timers
-from gigpo_jax.policy import Policy, forward_function, shardings
+from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
 from gigpo_jax.rl import algorithms, update
 from gigpo_jax.trajectory import Trajectory
@@ -35,11 +35,11 @@ class Learner:
     """Holds the train state and what changes it.
 
     Attributes:
-      state: parameters, optimizer and counters; replaced by every update.
+      state: what is trained of the parameters, optimizer and counters; replaced by every update.
     """
 
     def __init__(self, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> None:
-        """Compiles nothing yet; takes over the policy's parameters (updates donate them).
+        """Compiles nothing yet; takes over what is trained of the policy (updates donate it).
 
         Args:
           config: as from `config.default_config`.
@@ -47,21 +47,30 @@ class Learner:
           mesh: as from `partition.make_mesh`.
         """
         self._config, self._mesh = config, mesh
+        # Nothing here may keep the parameters of the start once they are trained: that would be a second copy.
+        self._policy = policy if policy.adapter is not None else dataclasses.replace(policy, params=None)
         self._advantages, loss = objective(config)
         self._rows = partition.local_rows(mesh, config.batch.rows)
         forward = forward_function(config, policy.config, mesh)
         self.optimizer = make_optimizer(config, most_updates(config))
-        where = shardings(policy.config, mesh)
-        self.state_shardings = update.shard_state(self.optimizer, policy.params, where, partition.replicated(mesh))
+        where = trained_shardings(config, policy.config, mesh)
+        self.state_shardings = update.shard_state(self.optimizer, policy.trained, where, partition.replicated(mesh))
         common = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
+        common |= {"attach": policy.attach}
         self._update = update.make_update(
             forward, self.optimizer, **loss, **common, state_shardings=self.state_shardings
         )
         self._score = update.make_score(forward, **common)
         needs_reference = loss["kl_coef"] > 0
-        self._reference = jax.tree.map(lambda x: x.copy(), policy.params) if needs_reference else None
+        # Of a run with an adapter only the adapter of the start is kept: the model below it does not change.
+        self._reference = jax.tree.map(lambda x: x.copy(), policy.trained) if needs_reference else None
         init = jax.jit(lambda params: update.init_state(params, self.optimizer), out_shardings=self.state_shardings)
-        self.state = init(policy.params)
+        self.state = init(policy.trained)
+
+    @property
+    def params(self) -> Any:
+        """The whole policy, for an engine; what of it is trained is gone with the next update."""
+        return self._policy.whole(self.state.params)
 
     @property
     def compile_count(self) -> int:
@@ -119,15 +128,15 @@ class Learner:
         return metrics, credit, values
 
     def _apply(self, batches: Sequence[Any], progress: Progress) -> dict[str, float]:
-        batches = [partition.global_batch(self._mesh, batch) for batch in batches]
+        batches, frozen = [partition.global_batch(self._mesh, batch) for batch in batches], self._policy.frozen
         if behaviour(self._config) != "engine":  # with the parameters before any of this iteration's updates
-            batches = [dataclasses.replace(b, proximal=self._score(self.state.params, b)) for b in batches]
+            batches = [dataclasses.replace(b, proximal=self._score(self.state.params, b, frozen)) for b in batches]
         records = []
         for number, batch in enumerate(batches):
             if self._reference is not None:
                 plain = dataclasses.replace(batch, proximal=None)  # as above: one program for both
-                batch = dataclasses.replace(batch, reference=self._score(self._reference, plain))
-            self.state, record = self._update(self.state, batch)
+                batch = dataclasses.replace(batch, reference=self._score(self._reference, plain, frozen))
+            self.state, record = self._update(self.state, batch, frozen)
             records.append(record)
             stop_if_stuck(self.state)
             progress(number + 1, len(batches))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from gigpo_jax.errors import InputError
+from gigpo_jax.models import lora
 from gigpo_jax.models.qwen2 import Qwen2Config, param_count
 
 GIB = 2.0**30
@@ -20,7 +21,7 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
 
     Returns:
       parameters, gradients, optimizer, reference policy, KV cache, activations; parameters are split over `fsdp` and
-      `tensor`, rows over `data` and `fsdp`.
+      `tensor`, rows over `data` and `fsdp`. With an adapter, gradients, optimizer and reference are of its size.
     """
     fixed = {name: size for name, size in config.mesh.items() if size != -1}
     known = 1
@@ -29,6 +30,12 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
     mesh = {name: size if size != -1 else devices // known for name, size in config.mesh.items()}
     parts = mesh["fsdp"] * mesh["tensor"]
     parameters, stored = param_count(shape), jnp.dtype(config.model.param_dtype).itemsize
+    kept_bytes, trained, trained_bytes = parameters * stored, parameters, parameters * stored
+    if config.model.lora.rank:
+        pairs = lora.LoraConfig(config.model.lora.rank, config.model.lora.alpha, tuple(config.model.lora.targets))
+        trained = lora.param_count(shape, pairs)
+        trained_bytes = trained * 4
+        kept_bytes += trained_bytes
     compute = jnp.dtype(config.model.compute_dtype).itemsize
     rows = -(-config.batch.rows // (mesh["data"] * mesh["fsdp"]))
     tokens = rows * config.batch.row_length
@@ -39,10 +46,10 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
     slot = config.sampling.max_prompt_tokens + config.sampling.max_reply_tokens
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * config.engine.slots * slot
     return {
-        "parameters": parameters * stored / parts,
-        "gradients": parameters * 4 / parts,
-        "optimizer": parameters * 8 / parts,
-        "reference policy": parameters * stored / parts * (config.rl.kl_coef > 0),
+        "parameters": kept_bytes / parts,
+        "gradients": trained * 4 / parts,
+        "optimizer": trained * 8 / parts,
+        "reference policy": trained_bytes / parts * (config.rl.kl_coef > 0),
         "KV cache": (config.engine.name == "jax") * cache * jnp.dtype(config.engine.dtype).itemsize / mesh["tensor"],
         "activations": tokens * shape.num_layers * kept * compute
         + min(config.batch.logprob_chunk, tokens) * shape.vocab_size * 4 * 2,

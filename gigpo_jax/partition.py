@@ -28,6 +28,7 @@ RULES: dict[str, str | None] = {
     "heads": "tensor",
     "kv_heads": "tensor",
     "mlp": "tensor",
+    "rank": None,
 }
 
 

@@ -1,5 +1,6 @@
 """The policy of a run: a model's shape, its sharded parameters and its tokenizer."""
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,13 @@ from ml_collections import ConfigDict
 from gigpo_jax import partition
 from gigpo_jax.errors import InputError
 from gigpo_jax.memory import check_memory
-from gigpo_jax.models import qwen2
+from gigpo_jax.models import lora, qwen2
+from gigpo_jax.models.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits, load_tokenizer, word_tokenizer
-from gigpo_jax.models.weights import load_hf
+from gigpo_jax.models.weights import load_hf, save_hf
+
+ADAPTER = "adapter"  # in an exported folder: the adapter alone
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,37 @@ class Policy:
       config: the model's shape.
       params: nested dict of arrays, in `model.param_dtype`, sharded over the mesh.
       tokenizer: text <-> token ids.
+      adapter: low-rank pairs to train in place of `params`, float32, sharded likewise; None: all are trained.
+      scale: what the pairs add is multiplied by it.
     """
 
     config: qwen2.Qwen2Config
     params: Any
     tokenizer: Tokenizer
+    adapter: Any = None
+    scale: float = 1.0
+
+    @property
+    def trained(self) -> Any:
+        """The parameters that updates change."""
+        return self.params if self.adapter is None else self.adapter
+
+    @property
+    def frozen(self) -> Any:
+        """The parameters that they do not change; None if all are trained."""
+        return None if self.adapter is None else self.params
+
+    @property
+    def attach(self) -> Callable[[Any, Any], Any] | None:
+        """(`frozen`, something like `trained`) -> parameters as `qwen2` takes them; None if all are trained."""
+        return None if self.adapter is None else functools.partial(lora.attach, scale=self.scale)
+
+    def whole(self, trained: Any) -> Any:
+        """The policy with other trained parameters, for an engine or a file; the frozen ones are not copied."""
+        if self.adapter is None:
+            return trained
+        scaled = jax.jit(lora.scaled, out_shardings=jax.tree.map(lambda x: x.sharding, trained))
+        return lora.attach(self.params, scaled(trained, self.scale), 1.0)
 
 
 def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
@@ -52,7 +82,26 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
     check_fits(tokenizer, shape.vocab_size, path)
     check_memory(config, shape, mesh.size)
     dtype = jnp.dtype(config.model.param_dtype)
-    return Policy(*load_hf(path, dtype=dtype, shardings=shardings(shape, mesh)), tokenizer)
+    adapter, scale = start_adapter(config, shape, mesh)
+    return Policy(*load_hf(path, dtype=dtype, shardings=shardings(shape, mesh)), tokenizer, adapter, scale)
+
+
+def start_adapter(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh) -> tuple[Any, float]:
+    """The adapter that a run of `model.lora` starts from, drawn from the seed or read, and its scale; None without."""
+    wanted = lora_config(config)
+    if wanted is None:
+        return None, 1.0
+    where = adapter_shardings(shape, wanted, mesh)
+    if config.model.lora.path:
+        return jax.device_put(load_adapter(config.model.lora.path, shape, wanted), where), wanted.scale
+    init = jax.jit(lambda key: lora.init(shape, wanted, key), out_shardings=where)
+    return init(jax.random.fold_in(jax.random.key(config.seed), 1)), wanted.scale
+
+
+def lora_config(config: ConfigDict) -> lora.LoraConfig | None:
+    """The shape of the adapter that `model.lora` asks for, None for none."""
+    asked = config.model.lora
+    return lora.LoraConfig(asked.rank, asked.alpha, tuple(asked.targets)) if asked.rank else None
 
 
 def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[str]) -> Policy:
@@ -67,12 +116,49 @@ def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[st
     return Policy(shape, init(jax.random.key(config.seed)), tokenizer)
 
 
+def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) -> None:
+    """Writes a policy for transformers and vLLM.
+
+    Of a run with an adapter the folder has the merged model, and the adapter alone, in PEFT's layout, in `adapter/`.
+
+    Args:
+      folder: see `weights.save_hf`.
+      config: of the run.
+      policy: its frozen parameters are taken over: it is of no use afterwards.
+      trained: what goes in place of `policy.trained`.
+
+    Raises:
+      InputError: it cannot be written.
+    """
+    adapter = lora_config(config)
+    if adapter is None:
+        save_hf(folder, policy.config, trained, tokenizer=policy.tokenizer)
+        return
+    merged = lora.merge(policy.params, trained, policy.scale)
+    save_hf(folder, policy.config, merged, tokenizer=policy.tokenizer)
+    save_adapter(folder / ADAPTER, adapter, trained, base=config.model.path)
+
+
 def shardings(shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh) -> Any:
     """Where each parameter lives, from the model's axis names and the rules of `partition`."""
     where, notes = partition.param_shardings(mesh, qwen2.logical_axes(shape), qwen2.abstract_params(shape))
     for note in notes:
         logging.warning(note)
     return where
+
+
+def adapter_shardings(shape: qwen2.Qwen2Config, adapter: lora.LoraConfig, mesh: jax.sharding.Mesh) -> Any:
+    """Where each array of an adapter lives: split as the outer axes of its kernels are."""
+    where, notes = partition.param_shardings(mesh, lora.logical_axes(shape, adapter), lora.abstract(shape, adapter))
+    for note in notes:
+        logging.warning(note)
+    return where
+
+
+def trained_shardings(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh) -> Any:
+    """Where each of `Policy.trained` lives."""
+    adapter = lora_config(config)
+    return shardings(shape, mesh) if adapter is None else adapter_shardings(shape, adapter, mesh)
 
 
 def forward_function(

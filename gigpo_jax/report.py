@@ -124,12 +124,12 @@ def anchor_group_sizes(credit: Any) -> np.ndarray:
     return np.repeat(np.arange(1, len(counts) + 1), counts)
 
 
-def throughput(metrics: Mapping[str, float], parameters: int) -> dict[str, float]:
+def throughput(metrics: Mapping[str, float], flops: int) -> dict[str, float]:
     """Rates of an iteration from its counts and times.
 
     Args:
       metrics: with `rollout/*`, `batch/tokens`, `time/rollout`, `time/update`.
-      parameters: of the model; 6 x parameters x tokens is what training costs in FLOP (Kaplan et al. 2020).
+      flops: of training on one token, 6 for each parameter, 4 where it is frozen (Kaplan et al. 2020).
 
     Returns:
       `throughput/*`; the MFU where the device's peak is known.
@@ -144,5 +144,5 @@ def throughput(metrics: Mapping[str, float], parameters: int) -> dict[str, float
         kind = jax.devices()[0].device_kind
         peak = next((flops for name, flops in PEAK_FLOPS.items() if kind.startswith(name)), None)
         if peak is not None:
-            rates["throughput/mfu"] = 6 * parameters * trained / (peak * jax.device_count())
+            rates["throughput/mfu"] = flops * trained / (peak * jax.device_count())
     return rates

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,8 +22,8 @@ from gigpo_jax.interrupts import Interrupts
 from gigpo_jax.learner import NotFinite, make_optimizer, stop_if_stuck
 from gigpo_jax.metrics import MetricsWriter, Timers
 from gigpo_jax.models.tokenizer import Tokenizer
-from gigpo_jax.models.weights import check_target, save_hf
-from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, shardings
+from gigpo_jax.models.weights import check_target
+from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, save_policy, trained_shardings
 from gigpo_jax.rl import update
 from gigpo_jax.workdir import check_writable, claim_workdir, host_folder, open_workdir
 
@@ -61,7 +62,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     status = imitation.run()
     if status:
         return status
-    save_hf(target, policy.config, imitation.state.params, tokenizer=policy.tokenizer)
+    save_policy(target, config, policy, imitation.state.params)
     report.say(f"the model is in {target}")
     return 0
 
@@ -136,7 +137,7 @@ class Imitation:
     def __init__(
         self, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, episodes: list[list[Sample]], workdir: Path
     ) -> None:
-        """Takes over the policy's parameters; the last few episodes are held out and only measured."""
+        """Takes over what is trained of the policy; the last few episodes are held out and only measured."""
         self._config, self._mesh = config, mesh
         held = min(HOLD_OUT, len(episodes) // 10)
         samples = [sample for episode in episodes[: len(episodes) - held] for sample in episode]
@@ -145,11 +146,14 @@ class Imitation:
         self._samples = [with_prompts(sample) for sample in samples] if config.sft.learn_prompts else samples
         self._test = [sample for episode in episodes[len(episodes) - held :] for sample in episode]
         optimizer = make_optimizer(config, self.total)
-        where = update.shard_state(optimizer, policy.params, shardings(policy.config, mesh), partition.replicated(mesh))
-        forward, chunk = forward_function(config, policy.config, mesh), config.batch.logprob_chunk
-        self._step = update.make_sft_update(forward, optimizer, chunk=chunk, state_shardings=where)
-        self._score = update.make_score(forward, chunk=chunk)
-        self.state = jax.jit(lambda params: update.init_state(params, optimizer), out_shardings=where)(policy.params)
+        trained = trained_shardings(config, policy.config, mesh)
+        where = update.shard_state(optimizer, policy.trained, trained, partition.replicated(mesh))
+        forward = forward_function(config, policy.config, mesh)
+        how: dict[str, Any] = {"chunk": config.batch.logprob_chunk, "attach": policy.attach}
+        self._frozen = policy.frozen
+        self._step = update.make_sft_update(forward, optimizer, **how, state_shardings=where)
+        self._score = update.make_score(forward, **how)
+        self.state = jax.jit(lambda params: update.init_state(params, optimizer), out_shardings=where)(policy.trained)
         self._checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
         restored = self._checkpoints.restore(self.state, where)
         self.done, position = 0, 0
@@ -203,7 +207,7 @@ class Imitation:
 
     def _update(self, batch: StepBatch, bar: tqdm) -> None:
         with self._timers.time("update"):
-            self.state, metrics = self._step(self.state, partition.global_batch(self._mesh, batch))
+            self.state, metrics = self._step(self.state, partition.global_batch(self._mesh, batch), self._frozen)
             record = {name.replace("policy/", "sft/"): float(value) for name, value in metrics.items()}
         stop_if_stuck(self.state)
         self.done += 1
@@ -233,6 +237,6 @@ class Imitation:
             rows=partition.local_rows(self._mesh, config.batch.rows),
         ):
             batch = partition.global_batch(self._mesh, batch)
-            total -= float(self._score(self.state.params, batch).sum())
+            total -= float(self._score(self.state.params, batch, self._frozen).sum())
             count += float(batch.weight.sum())
         return total / max(count, 1.0)

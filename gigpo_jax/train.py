@@ -82,7 +82,8 @@ class Trainer:
         self.tasks = list_tasks(config, options)
         panel = panel_tasks(config, options)[1] if config.eval.panel else ()
         policy = load_policy(config, self.mesh)
-        self.parameters = param_count(policy.config)
+        # Frozen parameters get no gradient, which is a third of the work.
+        self.flops = param_count(policy.config) * (6 if policy.frozen is None else 4)
         self.learner = Learner(config, policy, self.mesh)
         self.checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
         restored = self.checkpoints.restore(self.learner.state, self.learner.state_shardings)
@@ -96,7 +97,7 @@ class Trainer:
         self.player = Player(
             config,
             policy,
-            self.learner.state.params,
+            self.learner.params,
             options=options,
             version=self.done,
             folder=host_folder(workdir) / "servers",
@@ -160,7 +161,7 @@ class Trainer:
                 self.done += 1
             await ahead  # raises what it failed with
         with self.timers.time("weight_sync"):
-            self.player.update_weights(self.learner.state.params, self.done)
+            self.player.update_weights(self.learner.params, self.done)
 
     async def finish_iteration(self) -> None:
         """Evaluates, writes metrics and saves, as far as due and not yet done."""
@@ -222,7 +223,7 @@ class Trainer:
         times = self.timers.take()
         metrics |= times
         metrics["compile/count"] = self.learner.compile_count + self.player.engine.compile_count
-        metrics |= report.throughput(metrics, self.parameters)
+        metrics |= report.throughput(metrics, self.flops)
         self.writer.scalars(self.done, metrics)
         report.iteration(self.done, self.config.train.iterations, metrics)
 

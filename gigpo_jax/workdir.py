@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from gigpo_jax.config import default_config
 from gigpo_jax.errors import InputError
 from gigpo_jax.metrics import write_json
 
@@ -33,7 +34,9 @@ def open_workdir(workdir: Path, config: ConfigDict) -> None:
     check_writable(workdir, "--workdir")
     path = workdir / "config.json"
     if path.exists():
+        defaults = flat(default_config().to_dict())
         ours, theirs = flat(config.to_dict()), flat(json.loads(path.read_text(encoding="utf-8")))
+        theirs = {key: value for key, value in defaults.items() if key in ours} | theirs  # keys that are newer than it
         differing = [
             f"{key}={ours.get(key)!r} (there: {theirs.get(key)!r})"
             for key in sorted(ours.keys() | theirs.keys())

@@ -18,6 +18,7 @@ servers with the learner. New weights go through memory (/dev/shm). The exit sta
   --port N             port of the first server (default 8000)
   --max-length N       tokens of prompt and reply together, as the config says (default 2560)
   --sequences N        sequences decoded together by a server (default 128)
+  --lora-rank N        train an adapter of this rank (model.lora.rank), which servers sample with (default 0: none)
   --python FILE        interpreter of the learner (default .venv/bin/python)
   --vllm-python FILE   interpreter of the servers (default .venv-vllm/bin/python)
   --dry-run            print what would run and exit
@@ -34,14 +35,14 @@ fail() {
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 config='' model='' learner_gpus='' server_gpus='' tensor=1 workdir=runs/gpu_node port=8000 max_length=2560 sequences=128
-python=.venv/bin/python vllm_python=.venv-vllm/bin/python dry_run=no
+lora_rank=0 python=.venv/bin/python vllm_python=.venv-vllm/bin/python dry_run=no
 while [ $# -gt 0 ]; do
   case $1 in
     --help) usage && exit 0 ;;
     --dry-run) dry_run=yes && shift && continue ;;
     --) shift && break ;;
     --config | --model | --learner-gpus | --server-gpus | --tensor | --workdir | --port | --max-length | --sequences | \
-      --python | --vllm-python)
+      --lora-rank | --python | --vllm-python)
       [ $# -ge 2 ] || fail "$1: a value is missing"
       name=${1#--}
       printf -v "${name//-/_}" '%s' "$2"
@@ -61,14 +62,18 @@ IFS=, read -ra servers <<<"$server_gpus"
 [[ $tensor =~ ^[1-9][0-9]*$ ]] && [ $((${#servers[@]} % tensor)) = 0 ] ||
   fail "--tensor $tensor: ${#servers[@]} GPUs do not divide into groups of that size"
 
+adapter=()
+[ "$lora_rank" = 0 ] || adapter=(--config.model.lora.rank="$lora_rank")
+
 weights_dir=/dev/shm/gigpo_jax-node.$(id -u).$port
 urls=()
 for ((i = 0; i < ${#servers[@]} / tensor; i++)); do urls+=("http://127.0.0.1:$((port + i))"); done
 sidecar=("$here/launch/vllm_sidecar.sh" --model "$model" --weights-dir "$weights_dir" --gpus "$server_gpus"
-  --tensor "$tensor" --port "$port" --max-length "$max_length" --sequences "$sequences" --python "$vllm_python")
+  --tensor "$tensor" --port "$port" --max-length "$max_length" --sequences "$sequences" --python "$vllm_python"
+  --lora-rank "$lora_rank")
 learner=(env CUDA_VISIBLE_DEVICES="$learner_gpus" "$python" -m gigpo_jax.main --config="$config" --workdir="$workdir"
   --config.model.path="$model" --config.engine.name=vllm --config.engine.urls="$(IFS=, && echo "${urls[*]}")"
-  --config.engine.weights_dir="$weights_dir" --config.engine.connect_timeout_s=900.0 "$@")
+  --config.engine.weights_dir="$weights_dir" --config.engine.connect_timeout_s=900.0 "${adapter[@]}" "$@")
 
 if [ $dry_run = yes ]; then
   printf '%q ' "${sidecar[@]}" && echo

@@ -21,6 +21,7 @@ addresses, and waits; ends all of them when one ends or on Ctrl-C or SIGTERM.
   --max-length N      tokens of prompt and reply together (default 2560): sampling.max_prompt_tokens + max_reply_tokens
   --sequences N       the most sequences decoded together by a replica (default 128)
   --dtype NAME        bfloat16 (default) or float32: the learner's engine.dtype
+  --lora-rank N       sample with adapters of rank N at most, for a learner with model.lora.rank=N (default 0: without)
   --gpu-share X       share of a GPU's memory (default 0.85)
   --cache-gib N       KV cache on the CPU, GiB (default 4)
   --python FILE       interpreter of the environment that has vLLM 0.32 (default .venv-vllm/bin/python)
@@ -40,13 +41,13 @@ fail() {
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 model='' weights_dir='' weights_url='' gpus=all tensor=1 host=127.0.0.1 port=8000 max_length=2560 sequences=128
-dtype=bfloat16 gpu_share=0.85 cache_gib=4 python=.venv-vllm/bin/python dry_run=no
+dtype=bfloat16 lora_rank=0 gpu_share=0.85 cache_gib=4 python=.venv-vllm/bin/python dry_run=no
 while [ $# -gt 0 ]; do
   case $1 in
     --help) usage && exit 0 ;;
     --dry-run) dry_run=yes && shift && continue ;;
     --model | --weights-dir | --weights-url | --gpus | --tensor | --host | --port | --max-length | --sequences | --dtype | \
-      --gpu-share | --cache-gib | --python)
+      --lora-rank | --gpu-share | --cache-gib | --python)
       [ $# -ge 2 ] || fail "$1: a value is missing"
       name=${1#--}
       printf -v "${name//-/_}" '%s' "$2"
@@ -61,6 +62,7 @@ done
 for number in tensor port max_length sequences cache_gib; do
   [[ ${!number} =~ ^[1-9][0-9]*$ ]] || fail "--${number//_/-} ${!number}: must be a whole number of at least 1"
 done
+[[ $lora_rank =~ ^(0|[1-9][0-9]*)$ ]] && [ "$lora_rank" -le 512 ] || fail "--lora-rank $lora_rank: must be a whole number from 0 to 512"
 loopback=no
 case $host in 127.0.0.1 | localhost | ::1) loopback=yes ;; esac
 if [ $loopback = no ] && [ -z "${VLLM_API_KEY:-}" ]; then
@@ -83,8 +85,15 @@ fi
 common=(-m vllm.entrypoints.openai.api_server --model "$model" --host "$host" --dtype "$dtype"
   --max-model-len "$max_length" --max-num-seqs "$sequences"
   --logprobs-mode processed_logprobs --generation-config vllm --enable-scale-out
-  --worker-extension-cls gigpo_jax.sampling.vllm_extension.WeightLoader
   --middleware gigpo_jax.sampling.vllm_access.RequireKey --disable-uvicorn-access-log)
+if [ "$lora_rank" = 0 ]; then
+  common+=(--worker-extension-cls gigpo_jax.sampling.vllm_extension.WeightLoader)
+else
+  # vLLM takes these numbers only; one adapter more than is sampled with, so that a late request pushes none out.
+  for served_rank in 1 8 16 32 64 128 256 320 512; do [ "$served_rank" -lt "$lora_rank" ] || break; done
+  common+=(--worker-extension-cls gigpo_jax.sampling.vllm_adapter.AdapterLoader
+    --enable-lora --max-lora-rank "$served_rank" --max-cpu-loras 2)
+fi
 groups=()
 if [ "$gpus" = none ]; then
   groups=(cpu)
@@ -101,7 +110,8 @@ else
 fi
 
 settings=(PYTHONPATH="$here" VLLM_SERVER_DEV_MODE=1 VLLM_NO_USAGE_STATS=1 GIGPO_WEIGHTS_DIR="$weights_dir"
-  GIGPO_WEIGHTS_URL="$weights_url" VLLM_CPU_KVCACHE_SPACE="$cache_gib" VLLM_CPU_NUM_OF_RESERVED_CPU=0)
+  GIGPO_WEIGHTS_URL="$weights_url" VLLM_CPU_KVCACHE_SPACE="$cache_gib" VLLM_CPU_NUM_OF_RESERVED_CPU=0
+  VLLM_ALLOW_RUNTIME_LORA_UPDATING="$((lora_rank > 0))")
 urls=()
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; wait' EXIT

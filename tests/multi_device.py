@@ -13,8 +13,8 @@ from gigpo_jax import partition
 from gigpo_jax.batching import Sample, make_minibatches
 from gigpo_jax.checkpoint import Checkpointer, newest_params
 from gigpo_jax.config import default_config
-from gigpo_jax.models import qwen2
-from gigpo_jax.policy import forward_function
+from gigpo_jax.models import lora, qwen2
+from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shardings
 from gigpo_jax.rl.update import TrainState, init_state, make_optimizer, make_update, shard_state
 
 CONFIG = qwen2.Qwen2Config(96, 16, 32, 2, 4, 2, 8)
@@ -44,6 +44,35 @@ def shardings(mesh: Mesh) -> TrainState:
     shapes = qwen2.abstract_params(CONFIG)
     where, _ = partition.param_shardings(mesh, qwen2.logical_axes(CONFIG), shapes)
     return shard_state(OPTIMIZER, shapes, where, partition.replicated(mesh))
+
+
+def train_adapter(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
+    """Two updates of an adapter; returns it and the last metrics by name. The model below does not change."""
+    config = default_config()
+    config.model.compute_dtype, config.model.lora.rank, config.model.path = "float32", 4, "given"
+    forward, wanted = forward_function(config, CONFIG, mesh), lora_config(config)
+    base = jax.device_put(start_params(), shardings(mesh).params)
+    where = trained_shardings(config, CONFIG, mesh)
+    adapter = jax.jit(lambda key: lora.init(CONFIG, wanted, key), out_shardings=where)(jax.random.key(3))
+    policy = Policy(CONFIG, base, None, adapter, wanted.scale)
+    places = shard_state(OPTIMIZER, policy.trained, where, partition.replicated(mesh))
+    state = jax.jit(lambda p: init_state(p, OPTIMIZER), out_shardings=places)(policy.trained)
+    how = {"clip_low": 0.2, "clip_high": 0.2, "chunk": 16, "state_shardings": places, "attach": policy.attach}
+    update = make_update(forward, OPTIMIZER, **how)
+    for seed in range(UPDATES):
+        rows = {"steps": 24, "row_length": 32, "rows": partition.local_rows(mesh, 8), "agree": partition.all_hosts}
+        (batch,) = make_minibatches(samples, **rows, rng=np.random.default_rng(seed))
+        state, metrics = update(state, partition.global_batch(mesh, batch), policy.frozen)
+    assert update._cache_size() == 1
+    for x, y in zip(jax.tree.leaves(partition.local_copy(base)), jax.tree.leaves(start_params()), strict=True):
+        np.testing.assert_array_equal(np.asarray(x), y)
+    local = jax.tree_util.tree_leaves_with_path(partition.local_copy(state.params))
+    found = {"adapter" + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in local}
+    if mesh.shape["fsdp"] > 1:
+        down = state.params["layers"]["down"]  # [L, F over tensor, R], [L, R, D over fsdp]
+        assert down["lora_a"].addressable_data(0).size * mesh.shape["tensor"] == down["lora_a"].size
+        assert down["lora_b"].addressable_data(0).size * mesh.shape["fsdp"] == down["lora_b"].size
+    return found | {f"adapter {name}": np.asarray(value) for name, value in metrics.items()}
 
 
 def train(mesh: Mesh, samples: list[Sample], rows: int = 8) -> tuple[dict[str, np.ndarray], TrainState]:
@@ -85,7 +114,7 @@ def mesh(expected: str, folder: str) -> None:
     rows = partition.global_batch(grid, {"rows": np.arange(24).reshape(3, 8)})["rows"]
     assert {tuple(shard.data[0].tolist()) for shard in rows.addressable_shards} == {(0, 1), (2, 3), (4, 5), (6, 7)}
     got, state = train(grid, make_samples())
-    compare(got, expected)
+    compare(got | train_adapter(grid, make_samples()), expected)
     for tree in (state.params, state.opt_state[1][0].mu, state.opt_state[1][0].nu):
         leaf = tree["layers"]["gate"]["kernel"]
         assert leaf.addressable_data(0).size * 4 == leaf.size
@@ -111,8 +140,8 @@ def host(expected: str, index: str, port: str) -> None:
     )
     assert jax.process_count() == 2
     samples = make_samples()
-    got, _ = train(partition.make_mesh(-1, 2, 1), samples[:15] if index == "0" else samples[15:])
-    compare(got, expected)
+    grid, mine = partition.make_mesh(-1, 2, 1), samples[:15] if index == "0" else samples[15:]
+    compare(train(grid, mine)[0] | train_adapter(grid, mine), expected)
 
 
 if __name__ == "__main__":

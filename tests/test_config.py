@@ -36,6 +36,13 @@ def test_defaults_are_valid_and_locked():
         ("rl.tis_cap", 0.0, "greater than 0"),
         ("model.shape.num_kv_heads", 3, "divide"),
         ("env.step_timeout_s", 0.0, "greater than 0"),
+        ("model.lora.rank", -1, "negative"),
+        ("model.lora.rank", 4, "model.path"),
+        ("model.lora.alpha", 0.0, "greater than 0"),
+        ("model.lora.targets", ("q_proj", "query"), "one or more of q_proj, k_proj"),
+        ("model.lora.targets", ("q_proj", "q_proj"), "each once"),
+        ("model.lora.targets", (), "one or more"),
+        ("model.lora.path", "a/folder", "model.lora.rank"),
     ],
 )
 def test_a_bad_value_names_key_value_and_fix(key: str, value: object, fix: str):

@@ -29,3 +29,17 @@ def test_a_run_that_cannot_fit_is_refused_with_its_plan():
     with pytest.raises(InputError, match=r"a device has 80.0 GiB, the plan needs 1\d\d.* optimizer 56.7.*mesh.fsdp"):
         check_memory(default_config(), PUBLISHED["7b"], devices=1, limit=int(80 * GIB))
     check_memory(default_config(), PUBLISHED["1.5b"], devices=1, limit=int(80 * GIB))
+
+
+def test_with_an_adapter_only_it_has_gradients_moments_and_a_reference():
+    config = default_config()
+    config.model.lora.rank, config.model.lora.targets, config.model.param_dtype = (
+        32,
+        ("q_proj", "down_proj"),
+        "bfloat16",
+    )
+    plan = memory_plan(config, PUBLISHED["1.5b"], devices=1)
+    pairs = 28 * 32 * (1536 + 1536 + 8960 + 1536)  # layers x rank x (in + out of each)
+    assert plan["parameters"] == 2 * 1_543_714_304 + 4 * pairs
+    assert plan["gradients"] == plan["reference policy"] == 4 * pairs
+    assert plan["optimizer"] == 8 * pairs

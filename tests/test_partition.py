@@ -51,7 +51,10 @@ def finish(*processes: subprocess.Popen, timeout: float = 280) -> None:
 def expected(tmp_path_factory) -> str:
     """What one device gives."""
     path = tmp_path_factory.mktemp("one") / "expected.npz"
-    found, _ = multi_device.train(partition.make_mesh(1, 1, 1, devices=jax.devices()[:1]), multi_device.make_samples())
+    one = partition.make_mesh(1, 1, 1, devices=jax.devices()[:1])
+    found, _ = multi_device.train(one, multi_device.make_samples())
+    found |= multi_device.train_adapter(one, multi_device.make_samples())
+    assert np.abs(found["adapter['layers']['query']['lora_b']"]).max() > 1e-3
     start = multi_device.start_params()
     assert np.abs(found["['embed']"] - start["embed"]).max() > 1e-3
     np.savez(path, **found)

@@ -28,6 +28,18 @@ def test_how_it_runs_may_differ_but_not_what_it_computes(tmp_path: Path):
         open_workdir(tmp_path, config)
 
 
+def test_a_config_of_before_a_key_was_there_means_its_default(tmp_path: Path):
+    config = default_config().unlock()
+    del config.model["lora"]
+    open_workdir(tmp_path, default_config())
+    claim_workdir(tmp_path, config)
+    open_workdir(tmp_path, default_config())
+    config = default_config()
+    config.model.lora.rank = 8
+    with pytest.raises(InputError, match=r"model.lora.rank=8 \(there: 0\)"):
+        open_workdir(tmp_path, config)
+
+
 def test_until_a_run_has_started_any_config_may_open_it(tmp_path: Path):
     config = default_config()
     config.optim.lr = 0.5

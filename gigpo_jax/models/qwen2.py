@@ -7,7 +7,7 @@ always float32.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from flax import nnx
 
 from gigpo_jax.models.attention import attention, cached_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
+from gigpo_jax.models.layers import Linear, RMSNorm, normal
 from gigpo_jax.models.rotary import Rotary, rotary, rotate
 
 Params = dict[str, Any]
@@ -80,50 +81,28 @@ PUBLISHED: dict[str, Qwen2Config] = {
 }
 
 
-class Linear(nnx.Module):
-    """x [..., I] -> x @ kernel [I, O] (+ bias [O]), computed in the dtype of x."""
-
-    def __init__(self, inputs: int, outputs: int, *, bias: bool, dtype: Any, rngs: nnx.Rngs):
-        self.kernel = nnx.Param(_normal(rngs, (inputs, outputs), dtype))
-        if bias:
-            self.bias = nnx.Param(jnp.zeros((outputs,), dtype))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        # One product over all tokens: with more axes XLA's CPU backend takes a slow path for the kernel's gradient.
-        y = x.reshape(-1, x.shape[-1]) @ self.kernel[...].astype(x.dtype)
-        y = y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
-        return y.reshape(*x.shape[:-1], y.shape[-1])
-
-
-class RMSNorm(nnx.Module):
-    """x [..., D] -> x / rms(x) * scale; the statistics are float32."""
-
-    def __init__(self, width: int, *, eps: float, dtype: Any):
-        self.eps = eps
-        self.scale = nnx.Param(jnp.ones((width,), dtype))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        x32 = x.astype(jnp.float32)
-        x32 = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.eps)
-        return x32.astype(x.dtype) * self.scale[...].astype(x.dtype)
-
-
 class Layer(nnx.Module):
-    """One decoder layer; how queries meet keys and values is handed in, so all ways to run share it."""
+    """One decoder layer; how queries meet keys and values is handed in, so all ways to run share it.
 
-    def __init__(self, config: Qwen2Config, *, dtype: Any, rngs: nnx.Rngs):
+    The linear layers named in `adapted` have a low-rank pair beside their kernel (`models.lora`).
+    """
+
+    def __init__(self, config: Qwen2Config, *, dtype: Any, rngs: nnx.Rngs, adapted: Collection[str] = ()):
         width, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
-        linear = functools.partial(Linear, dtype=dtype, rngs=rngs)
+
+        def linear(name: str, inputs: int, outputs: int, bias: bool) -> Linear:
+            return Linear(inputs, outputs, bias=bias, dtype=dtype, rngs=rngs, adapted=name in adapted)
+
         self.head_dim = head_dim
         self.attention_norm = RMSNorm(width, eps=config.rms_norm_eps, dtype=dtype)
-        self.query = linear(width, config.num_heads * head_dim, bias=True)
-        self.key = linear(width, config.num_kv_heads * head_dim, bias=True)
-        self.value = linear(width, config.num_kv_heads * head_dim, bias=True)
-        self.out = linear(config.num_heads * head_dim, width, bias=False)
+        self.query = linear("query", width, config.num_heads * head_dim, True)
+        self.key = linear("key", width, config.num_kv_heads * head_dim, True)
+        self.value = linear("value", width, config.num_kv_heads * head_dim, True)
+        self.out = linear("out", config.num_heads * head_dim, width, False)
         self.mlp_norm = RMSNorm(width, eps=config.rms_norm_eps, dtype=dtype)
-        self.gate = linear(width, inner, bias=False)
-        self.up = linear(width, inner, bias=False)
-        self.down = linear(inner, width, bias=False)
+        self.gate = linear("gate", width, inner, False)
+        self.up = linear("up", width, inner, False)
+        self.down = linear("down", inner, width, False)
 
     def __call__(self, x: jax.Array, angles: Rotary, attend: Callable) -> tuple[jax.Array, Any]:
         """Runs the layer.
@@ -155,11 +134,11 @@ class Qwen2(nnx.Module):
         def layers(rngs: nnx.Rngs) -> Layer:
             return Layer(config, dtype=dtype, rngs=rngs)
 
-        self.embed = nnx.Param(_normal(rngs, (config.vocab_size, config.hidden_size), dtype))
+        self.embed = nnx.Param(normal(rngs, (config.vocab_size, config.hidden_size), dtype))
         self.layers = layers(rngs)
         self.final_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=dtype)
         if not config.tie_word_embeddings:
-            self.head = nnx.Param(_normal(rngs, (config.vocab_size, config.hidden_size), dtype))
+            self.head = nnx.Param(normal(rngs, (config.vocab_size, config.hidden_size), dtype))
 
 
 @functools.partial(jax.jit, static_argnames=("config", "dtype"))
@@ -315,7 +294,7 @@ def decode(
       The logits [S, V] f32 of the token after, and the cache with the new token in it.
     """
     dtype = params["embed"].dtype if dtype is None else jnp.dtype(dtype)
-    graph = _layer_graph(config)
+    graph = _layer_graph(config, adapted_linears(params))
     angles = rotary(positions, config.head_dim, config.rope_theta)
 
     # The cache is the loop's carry and takes S new places a layer; as scan inputs and outputs it would be copied whole.
@@ -355,7 +334,7 @@ def _forward(
     constrain = constrain or (lambda x: x)
     positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
     segment_ids = jnp.ones(tokens.shape, jnp.int32) if segment_ids is None else segment_ids
-    graph = _layer_graph(config)
+    graph = _layer_graph(config, adapted_linears(params))
     angles = rotary(positions, config.head_dim, config.rope_theta)
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
@@ -382,11 +361,13 @@ def _unembed(config: Qwen2Config, params: Params, hidden: jax.Array) -> jax.Arra
     return jnp.einsum("...d,vd->...v", hidden, matrix, preferred_element_type=jnp.float32)
 
 
-def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    return (0.02 * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(dtype)
+def adapted_linears(params: Params) -> tuple[str, ...]:
+    """Returns the names of the linear layers that have a low-rank pair in this tree."""
+    return tuple(name for name, leaves in params["layers"].items() if "lora_a" in leaves)
 
 
 @functools.cache
-def _layer_graph(config: Qwen2Config) -> Any:
+def _layer_graph(config: Qwen2Config, adapted: tuple[str, ...]) -> Any:
     """What `nnx.merge` needs, with one layer's parameters, to give a `Layer`."""
-    return nnx.graphdef(nnx.eval_shape(lambda: Layer(config, dtype=jnp.float32, rngs=nnx.Rngs(0))))
+    make = functools.partial(Layer, config, dtype=jnp.float32, adapted=adapted)
+    return nnx.graphdef(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))

@@ -109,6 +109,8 @@ def decode(
 
 def _linear(layer: Params, x: jax.Array) -> jax.Array:
     y = jax.lax.dot_general(layer["kernel"], x, (((1,), (1,)), ((), ()))).T
+    if "lora_a" in layer:
+        y = y + (x @ layer["lora_a"].T) @ layer["lora_b"].T
     return y + layer["bias"] if "bias" in layer else y
 
 

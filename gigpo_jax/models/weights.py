@@ -27,7 +27,7 @@ from gigpo_jax.models.tokenizer import Tokenizer, check_fits
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
-_LINEAR = {
+LINEAR = {  # ours -> in a layer of a Hugging Face model
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
     "value": "self_attn.v_proj",
@@ -187,7 +187,7 @@ def write_tensors(
         for _ in tensors:
             pass
     else:
-        _write_safetensors(file, names, tensors, dtype, on_tensor)
+        write_safetensors(file, names, tensors, dtype, on_tensor)
 
 
 def _leaves(config: Qwen2Config) -> tuple[list[_Leaf], Any]:
@@ -197,7 +197,7 @@ def _leaves(config: Qwen2Config) -> tuple[list[_Leaf], Any]:
     for keys, abstract in flat:
         path = [key.key for key in keys]
         if path[0] == "layers":
-            suffix = f"{_LINEAR[path[1]]}.{'bias' if path[2] == 'bias' else 'weight'}"
+            suffix = f"{LINEAR[path[1]]}.{'bias' if path[2] == 'bias' else 'weight'}"
             names = tuple(f"model.layers.{layer}.{suffix}" for layer in range(config.num_layers))
         else:
             names = (_TOP[".".join(path)],)
@@ -300,7 +300,7 @@ def _write_weights(
             for _ in tensors_of_file:
                 next(tensors)
         else:
-            _write_safetensors(folder / file, tensors_of_file, tensors, dtype)
+            write_safetensors(folder / file, tensors_of_file, tensors, dtype)
     if folder is not None and len(plan) > 1:
         total = sum(int(np.prod(shape)) * dtype.itemsize for part in plan for _, shape in part)
         weight_map = {name: file for file, part in zip(names, plan, strict=True) for name, _ in part}
@@ -310,12 +310,13 @@ def _write_weights(
 
 def _tensors(leaves: list[_Leaf], arrays: list[jax.Array], dtype: np.dtype) -> Iterator[np.ndarray]:
     for leaf, array in zip(leaves, arrays, strict=True):
-        whole = _to_host(array)
+        whole = to_host(array)
         for layer in whole if leaf.stacked else whole[None]:
             yield np.ascontiguousarray(layer.T if leaf.transposed else layer, dtype)
 
 
-def _to_host(array: jax.Array) -> np.ndarray:
+def to_host(array: jax.Array) -> np.ndarray:
+    """The whole of an array; with several processes all must ask."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         from jax.experimental import multihost_utils
 
@@ -323,14 +324,22 @@ def _to_host(array: jax.Array) -> np.ndarray:
     return np.asarray(array)
 
 
-def _write_safetensors(
+def write_safetensors(
     file: pathlib.Path,
     names: list[tuple[str, tuple[int, ...]]],
     tensors: Iterator[np.ndarray],
     dtype: np.dtype,
     on_tensor: OnTensor | None = None,
 ) -> None:
-    """Writes one file (https://huggingface.co/docs/safetensors: 8 bytes of header length, JSON header, data)."""
+    """Writes one file (https://huggingface.co/docs/safetensors: 8 bytes of header length, JSON header, data).
+
+    Args:
+      file: where to.
+      names: name and shape of each tensor.
+      tensors: them, in that order; contiguous and in `dtype`.
+      dtype: of all of them.
+      on_tensor: see `write_tensors`.
+    """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0
     for name, shape in names:

@@ -28,6 +28,9 @@ Metrics = dict[str, jax.Array]
 Forward = Callable[[Params, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 # (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis) -> sums over its reply tokens
 Loss = Callable[[jax.Array, jax.Array, StepBatch], LossSums]
+# (frozen parameters or None, trained parameters) -> what `Forward` takes
+Attach = Callable[[Any, Params], Params]
+Update = Callable[..., tuple["TrainState", Metrics]]  # (state, minibatch, frozen parameters = None)
 
 
 @jax.tree_util.register_dataclass
@@ -36,7 +39,7 @@ class TrainState:
     """What an update changes.
 
     Attributes:
-      params: the policy's parameters, a pytree.
+      params: the parameters that are trained, a pytree: the policy's, or those of its adapter.
       opt_state: of the optimizer, a pytree; moments are float32.
       step: [] i32, updates applied.
       skipped: [] i32, updates skipped because something was not finite.
@@ -159,7 +162,8 @@ def make_update(
     chunk: int = 1024,
     temperature: float = 1.0,
     state_shardings: TrainState | None = None,
-) -> Callable[[TrainState, StepBatch], tuple[TrainState, Metrics]]:
+    attach: Attach | None = None,
+) -> Update:
     """Builds the reinforcement learning step; the loss and its settings are those of `rl.losses.policy_loss`.
 
     Args:
@@ -175,11 +179,13 @@ def make_update(
       chunk: tokens whose logits exist at a time.
       temperature: of the distribution that the replies were sampled from.
       state_shardings: where each leaf of the state lives; gradients are summed in the parameters' shardings.
+      attach: puts frozen parameters, which get no gradient, and the trained ones together; None if all are trained.
 
     Returns:
-      A jitted function (state, minibatch) -> (state, metrics) that takes over (donates) the state. The metrics, all
-      [] f32, are means over the reply tokens of the minibatch: `policy/{loss,kl,entropy,clip_fraction,
-      dual_clip_fraction,behaviour_mismatch}`, and `policy/{ratio_max,grad_norm,lr,skipped}`.
+      A jitted function (state, minibatch, frozen=None) -> (state, metrics) that takes over (donates) the state; frozen
+      parameters are an argument that it only reads. The metrics, all [] f32, are means over the reply tokens of the
+      minibatch: `policy/{loss,kl,entropy,clip_fraction,dual_clip_fraction,behaviour_mismatch}`, and
+      `policy/{ratio_max,grad_norm,lr,skipped}`.
     """
 
     def loss(logprob: jax.Array, entropy: jax.Array, batch: StepBatch) -> LossSums:
@@ -204,27 +210,41 @@ def make_update(
             sequence=jnp.maximum(sequence, 0) if sequence_ratio else None,
         )
 
-    return _make(forward, optimizer, loss, chunk=chunk, temperature=temperature, state_shardings=state_shardings)
+    how: dict[str, Any] = {
+        "chunk": chunk,
+        "temperature": temperature,
+        "state_shardings": state_shardings,
+        "attach": attach,
+    }
+    return _make(forward, optimizer, loss, **how)
 
 
 def make_sft_update(
-    forward: Forward, optimizer: Optimizer, *, chunk: int = 1024, state_shardings: TrainState | None = None
-) -> Callable[[TrainState, StepBatch], tuple[TrainState, Metrics]]:
+    forward: Forward,
+    optimizer: Optimizer,
+    *,
+    chunk: int = 1024,
+    state_shardings: TrainState | None = None,
+    attach: Attach | None = None,
+) -> Update:
     """Builds the supervised step, cross-entropy of the reply tokens; arguments and result as for `make_update`."""
-    return _make(forward, optimizer, imitation_loss, chunk=chunk, temperature=1.0, state_shardings=state_shardings)
+    how: dict[str, Any] = {"chunk": chunk, "temperature": 1.0, "state_shardings": state_shardings, "attach": attach}
+    return _make(forward, optimizer, imitation_loss, **how)
 
 
 def make_score(
-    forward: Forward, *, chunk: int = 1024, temperature: float = 1.0
-) -> Callable[[Params, StepBatch], jax.Array]:
-    """Builds a jitted function (params, minibatch) -> log-probabilities [M, B, C] f32 of the reply tokens.
+    forward: Forward, *, chunk: int = 1024, temperature: float = 1.0, attach: Attach | None = None
+) -> Callable[..., jax.Array]:
+    """Builds a jitted function (params, minibatch, frozen=None) -> log-probabilities [M, B, C] f32 of the reply tokens.
 
     `dataclasses.replace(batch, reference=score(reference_params, batch))` gives a minibatch its reference policy, and
     `replace(batch, proximal=score(params, batch))` recomputes what the ratio is against. Arguments as for
     `make_update`; padding is 0.
     """
 
-    def score(params: Params, batch: StepBatch) -> jax.Array:
+    def score(params: Params, batch: StepBatch, frozen: Any = None) -> jax.Array:
+        params = params if attach is None else attach(frozen, params)
+
         def body(m: jax.Array, out: jax.Array) -> jax.Array:
             logprob, _ = reply_logprobs(forward, params, microbatch(batch, m), chunk=chunk, temperature=temperature)
             return jax.lax.dynamic_update_index_in_dim(out, logprob, m, 0)
@@ -262,14 +282,16 @@ def _make(
     chunk: int,
     temperature: float,
     state_shardings: TrainState | None,
-) -> Callable[[TrainState, StepBatch], tuple[TrainState, Metrics]]:
+    attach: Attach | None,
+) -> Update:
     place = (lambda tree: tree) if state_shardings is None else _placer(state_shardings.params)
 
-    def update(state: TrainState, batch: StepBatch) -> tuple[TrainState, Metrics]:
+    def update(state: TrainState, batch: StepBatch, frozen: Any = None) -> tuple[TrainState, Metrics]:
         total = jnp.maximum(jnp.sum(batch.weight), 1.0)
 
         def objective(params: Params, m: jax.Array) -> tuple[jax.Array, LossSums]:
             micro = microbatch(batch, m)
+            params = params if attach is None else attach(frozen, params)
             sums = loss(*reply_logprobs(forward, params, micro, chunk=chunk, temperature=temperature), micro)
             return sums.loss / total, sums
 

@@ -55,8 +55,13 @@ class Programs:
 
     def prepare(self, params: qwen2.Params) -> Prepared:
         """Puts parameters into the dtype that is computed in, and on a CPU their layers beside them once more."""
-        if any(leaf.dtype != self._dtype for leaf in jax.tree.leaves(params)):
-            params = self._once("cast", lambda tree: jax.tree.map(lambda leaf: leaf.astype(self._dtype), tree), params)
+        leaves, tree = jax.tree.flatten(params)
+        others = [number for number, leaf in enumerate(leaves) if leaf.dtype != self._dtype]
+        if others:  # what has it already is not copied: of a model with an adapter that is nearly everything
+            cast = self._once("cast", lambda some: [x.astype(self._dtype) for x in some], [leaves[n] for n in others])
+            for number, leaf in zip(others, cast, strict=True):
+                leaves[number] = leaf
+            params = jax.tree.unflatten(tree, leaves)
         if not self._unstacked:
             return Prepared(params, None)
         return Prepared(params, self._once("unstack", functools.partial(unstacked.unstack, self._config), params))
@@ -107,7 +112,7 @@ class Programs:
             self._compile("empty", jax.jit(make, out_shardings=out_shardings))
         return self._compiled["empty"]()
 
-    def _once(self, name: str, function: Callable[..., Any], params: qwen2.Params) -> Any:
+    def _once(self, name: str, function: Callable[..., Any], params: Any) -> Any:
         if name not in self._compiled:
             self._compile(name, jax.jit(function), params)
         return self._compiled[name](params)

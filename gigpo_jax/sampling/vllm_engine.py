@@ -24,7 +24,7 @@ from aiohttp import web
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gigpo_jax.errors import InputError
-from gigpo_jax.models import qwen2
+from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.hf_config import config_json
 from gigpo_jax.sampling.base import Completion, EngineLost, SamplingParams
 from gigpo_jax.sampling.programs import mesh_of
@@ -33,7 +33,13 @@ from gigpo_jax.sampling.stopping import Decoder, StopStrings
 from gigpo_jax.sampling.vllm_extension import architecture
 from gigpo_jax.sampling.vllm_fleet import Fleet, Limits, Member, Say
 from gigpo_jax.sampling.vllm_launch import ServerProcess
-from gigpo_jax.sampling.vllm_protocol import ServerFault, check_description, generate_request, read_completion
+from gigpo_jax.sampling.vllm_protocol import (
+    ServerFault,
+    check_adapters,
+    check_description,
+    generate_request,
+    read_completion,
+)
 from gigpo_jax.sampling.vllm_server import Server, Weights
 from gigpo_jax.sampling.weight_store import WeightStore, serve
 
@@ -57,6 +63,7 @@ class VllmSettings:
       max_length: prompt and reply together, in tokens.
       tokenizer: fingerprint of the learner's tokenizer.
       probe: [P] token ids, P >= 2, whose log-probabilities verify a push.
+      base: checksum of the model's folder (`vllm_adapter.folder_checksum`), if an adapter is learnt; "" otherwise.
       pull_from: host under which the servers reach this process to pull weights; "" if they share the store's folder.
       pull_port: for that; 0 for any.
       request_s: limit of one reply, s.
@@ -71,6 +78,7 @@ class VllmSettings:
     max_length: int
     tokenizer: str
     probe: tuple[int, ...]
+    base: str = ""
     pull_from: str = ""
     pull_port: int = 0
     request_s: float = 600.0
@@ -118,6 +126,8 @@ class VllmEngine:
         self.generated_tokens = self.retries = 0
         self.last_push: dict[str, float] = {}
         self._score = _probe_program(config, params, settings)
+        adapter = lora.detach(params)
+        self._rank = 0 if adapter is None else lora.rank_of(adapter)
         self._closed, self._pull_from = False, ""
         self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -187,8 +197,11 @@ class VllmEngine:
         """
         name = f"{self._run}.host{jax.process_index()}.{version}.{secrets.token_hex(3)}"
         expected = np.asarray(self._score(params), np.float32)
-        dtype = jax.numpy.dtype(self._settings.dtype)
-        file, checksum = self._store.write(self.config, params, dtype=dtype, name=name)
+        dtype, adapter = jax.numpy.dtype(self._settings.dtype), lora.detach(params)
+        if adapter is None:
+            file, checksum = self._store.write(self.config, params, dtype=dtype, name=name)
+        else:
+            file, checksum = self._store.write_adapter(adapter, dtype=dtype, name=name)
         self._version = version
         weights = Weights(
             run=self._run,
@@ -200,6 +213,7 @@ class VllmEngine:
             probe=self._settings.probe,
             expected=expected,
             tolerance=TOLERANCE[self._settings.dtype],
+            base="" if adapter is None else self._settings.base,
         )
         fleet = self._fleet
         assert fleet is not None
@@ -256,6 +270,7 @@ class VllmEngine:
             max_length=settings.max_length,
             pull_from=self._pull_from,
         )
+        check_adapters(member.server.url, found, self._rank)
         member.server.weights_dir = str(found.get("weights_dir", ""))
         # A seed of a request's own together with chunked prefill kills the engine of the CPU build.
         member.seeded = not (found.get("device") == "cpu" and found.get("chunked_prefill"))

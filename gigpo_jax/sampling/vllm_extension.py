@@ -115,7 +115,7 @@ class WeightLoader:
 
     def _refuse_other_tensors(self, header: dict[str, Any]) -> None:
         """The file must hold the very tensors that the server started from."""
-        expected = _checkpoint_shapes(pathlib.Path(self.model_config.model))
+        expected = checkpoint_shapes(pathlib.Path(self.model_config.model))
         if not expected:
             return
         if architecture(_model_json(self.model_config))["tie_word_embeddings"]:
@@ -293,7 +293,7 @@ def _tensors(header: dict[str, Any], data: mmap.mmap, base: int) -> Iterator[tup
         yield name, torch.frombuffer(data, dtype=kind, count=count, offset=base + start).clone().view(entry["shape"])
 
 
-def _checkpoint_shapes(folder: pathlib.Path) -> dict[str, list[int]]:
+def checkpoint_shapes(folder: pathlib.Path) -> dict[str, list[int]]:
     """Names and shapes in a model folder; empty if the model is not a local folder of safetensors."""
     shapes: dict[str, list[int]] = {}
     for file in sorted(folder.glob("*" + SUFFIX)) if folder.is_dir() else ():

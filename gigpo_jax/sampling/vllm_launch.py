@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gigpo_jax.errors import InputError
+from gigpo_jax.sampling.vllm_adapter import served_rank
 from gigpo_jax.sampling.vllm_extension import WEIGHTS_DIR, WEIGHTS_URL
 
 PACKAGE = pathlib.Path(__file__).parents[1]
@@ -39,6 +40,7 @@ class LaunchPlan:
       gpu: whether they run on GPUs.
       cache_gib: KV cache of each, CPU only.
       gpu_share: share of a GPU's memory that each takes.
+      lora_rank: of the adapters that they sample with; 0 for none.
       arguments: more arguments of the server.
     """
 
@@ -53,6 +55,7 @@ class LaunchPlan:
     gpu: bool
     cache_gib: float = 1.0
     gpu_share: float = 0.85
+    lora_rank: int = 0
     arguments: tuple[str, ...] = ()
 
 
@@ -71,6 +74,11 @@ def server_command(plan: LaunchPlan, port: int) -> list[str]:
             batched,
         ]
     )
+    loader, adapters = "vllm_extension.WeightLoader", []
+    if plan.lora_rank:
+        loader = "vllm_adapter.AdapterLoader"
+        # One more than is sampled with: a late request for the adapter before must not push the newest out.
+        adapters = ["--enable-lora", "--max-lora-rank", str(served_rank(plan.lora_rank)), "--max-cpu-loras", "2"]
     return [
         str(plan.python),
         *("-m", "vllm.entrypoints.openai.api_server"),
@@ -78,9 +86,10 @@ def server_command(plan: LaunchPlan, port: int) -> list[str]:
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--dtype", plan.dtype, "--max-model-len", str(plan.max_length), "--max-num-seqs", str(plan.sequences)),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-scale-out"),
-        *("--worker-extension-cls", "gigpo_jax.sampling.vllm_extension.WeightLoader"),
+        *("--worker-extension-cls", f"gigpo_jax.sampling.{loader}"),
         *("--middleware", "gigpo_jax.sampling.vllm_access.RequireKey"),
         "--disable-uvicorn-access-log",
+        *adapters,
         *device,
         *plan.arguments,
     ]
@@ -99,6 +108,7 @@ def server_environment(plan: LaunchPlan, key: str) -> dict[str, str]:
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
         WEIGHTS_DIR: str(plan.weights_dir),
         WEIGHTS_URL: plan.weights_url,
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if plan.lora_rank else "0",
     }
 
 

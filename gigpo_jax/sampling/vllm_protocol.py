@@ -15,6 +15,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.sampling.base import Completion, FinishReason, SamplingParams
 
 KNOWN_VERSIONS = ("0.32",)  # the releases whose answers were tried; the weight update differs between releases
+SIDECAR = "launch/vllm_sidecar.sh --help"
 LOADING = "loading"  # the label while weights are being replaced: nothing sampled then counts
 REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
@@ -184,4 +185,26 @@ def check_description(
         raise InputError(
             f"{url}: pulls weights from {theirs or 'nowhere'}, the learner offers {pull_from}; make its --weights-url "
             "and engine.weights_host, engine.weights_port the same"
+        )
+
+
+def check_adapters(url: str, found: dict[str, Any], rank: int) -> None:
+    """Refuses a server that cannot take the adapter that is learnt, or takes nothing but adapters and gets all weights.
+
+    Args:
+      url: of the server.
+      found: what the worker extension said of itself.
+      rank: of the adapter, 0 if all weights are learnt.
+
+    Raises:
+      InputError: with the fix.
+    """
+    takes = int(found.get("adapter_rank", 0))
+    if takes < rank:
+        what = f"takes adapters of rank {takes} at most" if takes else "was started without adapters"
+        raise InputError(f"{url}: {what}, config.model.lora.rank={rank}; start it with --lora-rank {rank}: {SIDECAR}")
+    if takes and not rank:
+        raise InputError(
+            f"{url}: was started for adapters and keeps its model, config.model.lora.rank=0 replaces all weights; "
+            f"start it without --lora-rank: {SIDECAR}"
         )

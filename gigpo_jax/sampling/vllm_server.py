@@ -1,6 +1,8 @@
 """One vLLM server over HTTP: every call has a time limit, and every failure is one of two kinds of error."""
 
+import contextlib
 import json
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,7 @@ class Weights:
       probe: [P] token ids of the probe prompt.
       expected: [P - 1] f32, nats, the learner's log-probabilities of them.
       tolerance: nats, how far the mean absolute difference may be from zero.
+      base: checksum of the model's folder, if the file is an adapter for it; "" if it has all weights.
     """
 
     run: str
@@ -39,6 +42,7 @@ class Weights:
     probe: tuple[int, ...]
     expected: np.ndarray
     tolerance: float
+    base: str = ""
 
     @property
     def label(self) -> str:
@@ -51,6 +55,7 @@ class Server:
 
     Attributes:
       weights_dir: the folder that it takes weights from, as it sees it.
+      adapter: the one that it samples with; "" for none.
     """
 
     def __init__(self, url: str, session: aiohttp.ClientSession, *, request_s: float, push_s: float):
@@ -62,11 +67,14 @@ class Server:
           request_s: limit of one reply, s.
           push_s: limit of each step of a push, s.
         """
-        self.url, self.weights_dir = url.rstrip("/"), ""
+        self.url, self.weights_dir, self.adapter = url.rstrip("/"), "", ""
+        self._loads = 0
         self._session, self._request_s, self._push_s = session, request_s, push_s
 
-    async def call(self, method: str, path: str, body: Any = None, *, limit_s: float = QUICK_S) -> Any:
-        """One exchange.
+    async def call(
+        self, method: str, path: str, body: Any = None, *, limit_s: float = QUICK_S, plain: bool = False
+    ) -> Any:
+        """One exchange; with `plain` what comes back is not looked at.
 
         Raises:
           InputError: the server refuses this very request (400, 413, 422) or the key (401, 403).
@@ -89,13 +97,18 @@ class Server:
         if status != 200:
             raise ServerFault(f"{self.url}{path}: status {status}: {_message(content)}")
         try:
-            return json.loads(content) if content else None
+            return json.loads(content) if content and not plain else None
         except ValueError as err:
             raise ServerFault(f"{self.url}{path}: the answer is not JSON: {_message(content)}") from err
 
     async def generate(self, body: dict) -> Any:
-        """Asks for one reply; see `vllm_protocol`."""
-        return await self.call("POST", "/inference/v1/generate", body, limit_s=self._request_s)
+        """Asks for one reply; see `vllm_protocol`. With an adapter, it is the same one from question to answer."""
+        asked = self.adapter
+        body = body | {"model": asked} if asked else body
+        answer = await self.call("POST", "/inference/v1/generate", body, limit_s=self._request_s)
+        if self.adapter != asked:
+            raise ServerFault("it was given another adapter meanwhile")
+        return answer
 
     async def healthy(self) -> None:
         """Raises ServerFault unless it is up."""
@@ -133,14 +146,7 @@ class Server:
         """
         await self.call("POST", "/pause?mode=wait", limit_s=self._push_s)
         await self.call("POST", "/update_weight_version", {"new_version": LOADING})
-        if weights.pull_from:
-            method, where = "gigpo_pull", {"url": weights.pull_from + weights.file}
-        else:
-            method, where = "gigpo_load", {"path": f"{self.weights_dir or weights.folder}/{weights.file}"}
-        loaded = await self._rpc(method, where | {"checksum": weights.checksum}, limit_s=self._push_s)
-        for worker in loaded:
-            if worker.get("checksum") != weights.checksum:
-                raise ServerFault(f"{self.url}: did not load version {weights.version}: {worker.get('error', worker)}")
+        loaded = await (self._load_adapter(weights) if weights.base else self._load_all(weights))
         await self.call("POST", "/resume")
         found = read_probe(await self.generate(probe_request(weights.probe)), weights.probe)
         difference = float(np.mean(np.abs(found - weights.expected)))
@@ -153,6 +159,36 @@ class Server:
         await self.call("POST", "/update_weight_version", {"new_version": weights.label})
         seconds = max(float(worker["seconds"]) for worker in loaded)
         return {"bytes": float(loaded[0]["bytes"]), "seconds": seconds, "probe_difference": difference}
+
+    async def _load_all(self, weights: Weights) -> list[dict]:
+        if weights.pull_from:
+            method, where = "gigpo_pull", {"url": weights.pull_from + weights.file}
+        else:
+            method, where = "gigpo_load", {"path": f"{self.weights_dir or weights.folder}/{weights.file}"}
+        return self._same(weights, await self._rpc(method, where | {"checksum": weights.checksum}, self._push_s))
+
+    async def _load_adapter(self, weights: Weights) -> list[dict]:
+        """Lets the workers check it and put it into place, and the server load it under a name of its own."""
+        self._loads += 1  # a name serves once, also if the same file is pushed again
+        name = f"{weights.file.removesuffix('.safetensors')}.{self._loads}"
+        source = weights.pull_from or f"{self.weights_dir or weights.folder}/"
+        arguments = {"source": source + weights.file, "checksum": weights.checksum, "base": weights.base}
+        arguments |= {"server": f"{zlib.crc32(self.url.encode()):08x}", "name": name}
+        staged = self._same(weights, await self._rpc("gigpo_stage", arguments, self._push_s))
+        body = {"lora_name": name, "lora_path": staged[0]["folder"]}
+        await self.call("POST", "/v1/load_lora_adapter", body, limit_s=self._push_s, plain=True)
+        before, self.adapter = self.adapter, name
+        if before:  # a server that was started again does not know it
+            with contextlib.suppress(ServerFault, InputError):
+                await self.call("POST", "/v1/unload_lora_adapter", {"lora_name": before}, plain=True)
+        return staged
+
+    def _same(self, weights: Weights, reports: list[dict]) -> list[dict]:
+        """What the workers report, if each has read what was written."""
+        for worker in reports:
+            if worker.get("checksum") != weights.checksum:
+                raise ServerFault(f"{self.url}: did not load version {weights.version}: {worker.get('error', worker)}")
+        return reports
 
     async def _rpc(self, method: str, arguments: dict | None = None, limit_s: float = QUICK_S) -> list[dict]:
         body = {"method": method, "kwargs": arguments or {}}

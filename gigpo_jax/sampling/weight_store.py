@@ -7,14 +7,17 @@ import pathlib
 import secrets
 import shutil
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 from aiohttp import web
 
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.adapter_file import write_adapter
 from gigpo_jax.models.qwen2 import Params, Qwen2Config, param_count
-from gigpo_jax.models.weights import write_tensors
+from gigpo_jax.models.weights import OnTensor, write_tensors
 from gigpo_jax.sampling.vllm_extension import SUFFIX, Checksum
 
 PREFIX = "gigpo_jax-weights"
@@ -68,8 +71,21 @@ class WeightStore:
         Raises:
           InputError: there is no room for it.
         """
+        needed = param_count(config) * np.dtype(dtype).itemsize
+        return self._write(
+            name, needed, lambda file, add: write_tensors(file, config, params, dtype=dtype, on_tensor=add)
+        )
+
+    def write_adapter(self, adapter: Params, *, dtype: Any, name: str) -> tuple[pathlib.Path, str]:
+        """As `write`, of an adapter alone."""
+        needed = sum(leaf.size for leaf in jax.tree.leaves(adapter)) * np.dtype(dtype).itemsize
+        return self._write(name, needed, lambda file, add: write_adapter(file, adapter, dtype=dtype, on_tensor=add))
+
+    def _write(
+        self, name: str, needed: int, write: Callable[[pathlib.Path, OnTensor], None]
+    ) -> tuple[pathlib.Path, str]:
         self.discard()
-        needed, free = param_count(config) * np.dtype(dtype).itemsize, shutil.disk_usage(self.folder).free
+        free = shutil.disk_usage(self.folder).free
         if needed > free:
             raise InputError(
                 f"config.engine.weights_dir: {self.folder} has {free / 2**30:.1f} GiB free, a push needs "
@@ -78,7 +94,7 @@ class WeightStore:
         target, checksum = self.folder / (name + SUFFIX), Checksum()
         temporary = target.with_suffix(".part")
         try:
-            write_tensors(temporary, config, params, dtype=dtype, on_tensor=checksum.add)
+            write(temporary, checksum.add)
             os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)

@@ -67,8 +67,9 @@ def test_shellcheck_finds_nothing() -> None:
 
 def test_the_sidecar_starts_servers_as_the_engine_does() -> None:
     """The same arguments and environment, so what was tried with one holds for the other."""
-    for gpus, gpu in (("none", False), ("0", True)):
-        (line, _) = dry("vllm_sidecar.sh", *SIDECAR, "--gpus", gpus, "--max-length", "96", "--sequences", "64")
+    for gpus, gpu, rank in (("none", False, 0), ("0", True, 0), ("none", False, 24), ("0", True, 1)):
+        more = ("--max-length", "96", "--sequences", "64", "--lora-rank", str(rank))
+        (line, _) = dry("vllm_sidecar.sh", *SIDECAR, "--gpus", gpus, *more)
         words = line.split()
         plan = LaunchPlan(
             python=pathlib.Path(".venv-vllm/bin/python"),
@@ -81,6 +82,7 @@ def test_the_sidecar_starts_servers_as_the_engine_does() -> None:
             folder=pathlib.Path("/logs"),
             gpu=gpu,
             cache_gib=4,
+            lora_rank=rank,
         )
         ours, extra = server_command(plan, 8000), {"--tensor-parallel-size", "1"}
         assert set(ours) <= set(words)
@@ -119,6 +121,7 @@ def test_a_server_without_a_key_is_refused(arguments: tuple[str, ...], says: str
         ("vllm_sidecar.sh", ("--weights-dir", "/w"), "--model: missing"),
         ("vllm_sidecar.sh", ("--model",), "--model: a value is missing"),
         ("vllm_sidecar.sh", (*SIDECAR, "--gpus", "0,1,2", "--tensor", "2", "--dry-run"), "3 GPUs do not divide"),
+        ("vllm_sidecar.sh", (*SIDECAR, "--lora-rank", "513"), "--lora-rank 513: must be a whole number from 0 to 512"),
         ("vllm_sidecar.sh", (*SIDECAR, "--port", "http"), "--port http: must be a whole number"),
         ("vllm_sidecar.sh", (*SIDECAR, "--gpus", "none"), "--model /m: no config.json there"),
         ("gpu_node.sh", (*NODE[:-1], "1,2"), "GPU 1 is the learner's too"),
@@ -169,3 +172,13 @@ def test_every_key_that_the_scripts_set_is_there() -> None:
             word.removeprefix("--config.").split("=")[0].rstrip(".,") for word in words if word.startswith("--config.")
         }
         assert keys <= known, keys - known
+
+
+def test_a_rank_reaches_servers_and_learner_and_without_one_nothing_changes() -> None:
+    node = ("--config", "c.py", "--model", "/m", "--learner-gpus", "0", "--server-gpus", "1")
+    for script, arguments in (("gpu_node.sh", node), ("slurm.sbatch", (*JOB, "--nodes", "a,b"))):
+        plain, adapted = dry(script, *arguments), dry(script, *arguments, "--lora-rank", "24")
+        assert "--lora-rank 24" in "\n".join(adapted)
+        assert next(line for line in adapted if "gigpo_jax.main" in line).count("--config.model.lora.rank=24") == 1
+        assert "lora.rank" not in "\n".join(plain)
+        assert "max-lora-rank" not in "\n".join(plain)

@@ -51,6 +51,17 @@ def test_the_key_is_in_the_environment_and_on_no_command_line(
     assert "--no-enable-chunked-prefill" not in on_gpu
 
 
+def test_servers_take_adapters_only_when_asked(tmp_path: pathlib.Path) -> None:
+    plain = vllm_launch.server_command(plan(tmp_path), 8123)
+    assert "--enable-lora" not in plain
+    assert server_environment(plan(tmp_path), "")["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "0"
+    for rank, served in ((1, "1"), (2, "8"), (32, "32"), (33, "64"), (512, "512")):
+        command = vllm_launch.server_command(plan(tmp_path, lora_rank=rank), 8123)
+        assert command[command.index("--max-lora-rank") + 1] == served
+    assert command[command.index("--worker-extension-cls") + 1].endswith("vllm_adapter.AdapterLoader")
+    assert server_environment(plan(tmp_path, lora_rank=4), "")["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+
+
 def test_a_port_in_use_is_refused_and_zero_takes_free_ones() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

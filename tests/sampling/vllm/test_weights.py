@@ -216,7 +216,7 @@ def test_fingerprints_tell_vocabularies_and_architectures_apart(tmp_path: pathli
     assert extension.architecture(newer) == extension.architecture(served)
 
 
-@pytest.mark.parametrize("module", ["vllm_extension", "vllm_access", "vllm_guard"])
+@pytest.mark.parametrize("module", ["vllm_extension", "vllm_adapter", "vllm_access", "vllm_guard"])
 def test_what_runs_beside_vllm_needs_neither_jax_nor_torch(module: str) -> None:
     code = (
         f"import sys, gigpo_jax.sampling.{module}; "

@@ -1,0 +1,37 @@
+"""What the value of a single key may be, whatever the others are; `config.validate` looks at all of them."""
+
+# fmt: off
+POSITIVE = (
+    "env.max_steps", "model.unroll", "env.workers", "env.start_timeout_s", "env.step_timeout_s", "engine.slots",
+    "engine.decode_steps", "model.lora.alpha",
+    "engine.servers", "engine.cache_gib", "engine.gpu_share", "engine.start_timeout_s",
+    "engine.connect_timeout_s", "engine.request_timeout_s", "engine.push_timeout_s", "rl.tis_cap",
+    "sampling.temperature", "sampling.max_prompt_tokens", "sampling.max_reply_tokens",
+    "rl.dual_clip", "optim.lr", "optim.grad_clip", "batch.row_length", "batch.rows", "batch.logprob_chunk",
+    "train.iterations", "train.groups", "train.group_size", "train.minibatch", "train.epochs", "sft.episodes",
+    "sft.epochs", "sft.minibatch", "sft.checkpoint_every", "checkpoint.every", "checkpoint.keep",
+)
+NOT_NEGATIVE = (
+    "env.history", "env.invalid_penalty", "rl.step_weight", "rl.clip_low", "rl.clip_high", "rl.kl_coef",
+    "rl.entropy_coef", "optim.weight_decay", "train.save_rollouts", "eval.every", "eval.tasks", "eval.temperature",
+    "seed", "model.lora.rank", "engine.port", "engine.weights_port", "engine.restarts",
+)
+FREE = ("env.options.", "env.generate.", "sft.demonstrator.")  # what is in them is the environment's affair
+SHARE = (
+    "env.max_aborted_share", "engine.gpu_share", "sampling.top_p", "rl.gamma", "rl.similarity",
+    "optim.warmup_share", "optim.b1", "optim.b2",
+)
+# fmt: on
+ONE_OF = {
+    "engine.name": ("jax", "vllm"),
+    "model.param_dtype": ("float32", "bfloat16"),
+    "model.compute_dtype": ("float32", "bfloat16"),
+    "model.remat": ("none", "dots", "full"),
+    "engine.dtype": ("float32", "bfloat16"),
+    "rl.preset": ("paper", "verl_agent"),
+    "rl.normalize": ("mean_std", "mean"),
+    "rl.behaviour": ("auto", "engine", "recompute", "tis"),
+    "rl.anchor_match": ("exact", "similar"),
+    "train.max_staleness": (0, 1),
+    "optim.schedule": ("constant", "linear", "cosine"),
+}

@@ -1,0 +1,180 @@
+"""Adapters on disk in the layout of PEFT (https://huggingface.co/docs/peft), which transformers and vLLM load.
+
+A folder has adapter_config.json and adapter_model.safetensors; A is stored there as [R, I] and B as [O, R], layer by
+layer, under the names that the linear layers have in a Hugging Face model.
+"""
+
+import json
+import math
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.models import lora
+from gigpo_jax.models.lora import LoraConfig
+from gigpo_jax.models.qwen2 import Params, Qwen2Config
+from gigpo_jax.models.weights import LINEAR, OnTensor, to_host, write_safetensors
+
+CONFIG = "adapter_config.json"
+TENSORS = "adapter_model.safetensors"
+_PARTS = {"lora_a": "lora_A", "lora_b": "lora_B"}
+# What PEFT can do beyond plain pairs, and the value that says it does not.
+_PLAIN = {
+    "bias": "none",
+    "use_dora": False,
+    "use_rslora": False,
+    "modules_to_save": None,
+    "rank_pattern": None,
+    "alpha_pattern": None,
+}
+Names = list[tuple[str, tuple[int, ...]]]
+
+
+def tensor_names(adapter: Params) -> Names:
+    """Returns name and stored shape of every tensor of an adapter (or of its shapes), in the order of the file."""
+    return [
+        (_name(layer, ours, part), pair[part].shape[:0:-1])
+        for ours, pair in adapter["layers"].items()
+        for part in _PARTS
+        for layer in range(pair[part].shape[0])
+    ]
+
+
+def write_adapter(file: pathlib.Path | None, adapter: Params, *, dtype: Any, on_tensor: OnTensor | None = None) -> None:
+    """Writes the tensors of an adapter into one file, under its name from the first byte on.
+
+    With several processes all must call this; those that give no file only take part in gathering.
+
+    Args:
+      file: where to, or None.
+      adapter: as from `lora.init`.
+      dtype: dtype of the file.
+      on_tensor: as in `weights.write_tensors`.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    dtype = np.dtype(dtype)
+
+    def tensors() -> Iterator[np.ndarray]:
+        for pair in adapter["layers"].values():
+            for part in _PARTS:
+                for layer in to_host(pair[part]):
+                    yield np.ascontiguousarray(layer.T, dtype)
+
+    if file is None:
+        for _ in tensors():
+            pass
+    else:
+        write_safetensors(file, tensor_names(adapter), tensors(), dtype, on_tensor)
+
+
+def config_json(config: LoraConfig, base: str) -> dict[str, Any]:
+    """Returns the content of adapter_config.json.
+
+    Args:
+      config: the shape of the adapter.
+      base: name or folder of the model that it belongs to.
+    """
+    alpha = config.alpha
+    return {
+        "base_model_name_or_path": base,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
+        "lora_dropout": 0.0,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": config.rank,
+        "target_modules": list(config.targets),
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+    }
+
+
+def save_adapter(folder: str | pathlib.Path, config: LoraConfig, adapter: Params, *, base: str) -> None:
+    """Writes a folder that PEFT, vLLM and `load_adapter` read. With several processes all must call this.
+
+    Args:
+      folder: made if it is not there.
+      config: the shape of the adapter.
+      adapter: as from `lora.init`; written in float32.
+      base: name or folder of the model that it belongs to.
+
+    Raises:
+      InputError: it cannot be written.
+    """
+    folder, first = pathlib.Path(folder), jax.process_index() == 0
+    try:
+        if first:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / CONFIG).write_text(json.dumps(config_json(config, base), indent=2) + "\n")
+        write_adapter(folder / TENSORS if first else None, adapter, dtype=np.float32)
+    except OSError as err:
+        raise InputError(f"{folder}: cannot be written ({err.strerror}); choose another path or make room") from err
+
+
+def load_adapter(folder: str | pathlib.Path, shape: Qwen2Config, config: LoraConfig) -> Params:
+    """Reads an adapter, of this project or of PEFT.
+
+    Args:
+      folder: with adapter_config.json and adapter_model.safetensors.
+      shape: of the model that it belongs to.
+      config: what it must be.
+
+    Returns:
+      The adapter as float32 numpy arrays.
+
+    Raises:
+      InputError: one line that says what is missing, broken or of another shape.
+    """
+    folder = pathlib.Path(folder)
+    _check_config(folder / CONFIG, config)
+    shapes, file = lora.abstract(shape, config), folder / TENSORS
+    try:
+        with safetensors.safe_open(file, framework="np") as opened:
+            found = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+            expected = dict(tensor_names(shapes))
+            odd = sorted(n for n in found.keys() | expected.keys() if found.get(n) != expected.get(n))
+            if odd:
+                raise InputError(
+                    f"{file}: {len(odd)} tensors are not those of model.path and model.lora, such as {odd[0]}: shape "
+                    f"{found.get(odd[0])}, expected {expected.get(odd[0])}"
+                )
+
+            def stacked(ours: str, part: str) -> np.ndarray:
+                rows = [opened.get_tensor(_name(layer, ours, part)).T for layer in range(shape.num_layers)]
+                return np.stack(rows).astype(np.float32)
+
+            layers = {ours: {part: stacked(ours, part) for part in _PARTS} for ours in shapes["layers"]}
+    except (safetensors.SafetensorError, OSError) as err:
+        raise InputError(f"{file}: missing, broken or cut short ({err})") from err
+    return {"layers": layers}
+
+
+def _check_config(file: pathlib.Path, config: LoraConfig) -> None:
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        found = (int(raw["r"]), float(raw["lora_alpha"]), sorted(raw["target_modules"]))
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise InputError(f"{file}: missing or broken ({err!r}); give an adapter's folder in PEFT's layout") from err
+    unlike = [
+        key for key in ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern") if raw.get(key)
+    ]
+    if unlike or raw.get("bias", "none") != "none":
+        raise InputError(f"{file}: {(*unlike, 'bias')[0]}={raw.get((*unlike, 'bias')[0])!r} is not supported")
+    wanted = (config.rank, config.alpha, sorted(config.targets))
+    if found[0] != wanted[0] or not math.isclose(found[1], wanted[1]) or found[2] != wanted[2]:
+        raise InputError(f"{file}: rank, alpha and targets are {found}, config.model.lora has {wanted}")
+
+
+def _name(layer: int, ours: str, part: str) -> str:
+    return f"base_model.model.model.layers.{layer}.{LINEAR[ours]}.{_PARTS[part]}.weight"

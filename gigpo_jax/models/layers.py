@@ -1,0 +1,48 @@
+"""What a decoder layer is made of: linear layers, with a low-rank pair or without, and norms."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+
+class Linear(nnx.Module):
+    """x [..., I] -> x @ kernel [I, O] (+ x @ lora_a [I, R] @ lora_b [R, O]) (+ bias [O]), in the dtype of x."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, bias: bool, dtype: Any, rngs: nnx.Rngs, adapted: bool = False
+    ) -> None:
+        self.kernel = nnx.Param(normal(rngs, (inputs, outputs), dtype))
+        if bias:
+            self.bias = nnx.Param(jnp.zeros((outputs,), dtype))
+        if adapted:  # only to name them: `lora.init` makes them, of any rank
+            self.lora_a = nnx.Param(jnp.zeros((inputs, 1), dtype))
+            self.lora_b = nnx.Param(jnp.zeros((1, outputs), dtype))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        # One product over all tokens: with more axes XLA's CPU backend takes a slow path for the kernel's gradient.
+        flat = x.reshape(-1, x.shape[-1])
+        y = flat @ self.kernel[...].astype(x.dtype)
+        if hasattr(self, "lora_a"):
+            y = y + (flat @ self.lora_a[...].astype(x.dtype)) @ self.lora_b[...].astype(x.dtype)
+        y = y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
+        return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+class RMSNorm(nnx.Module):
+    """x [..., D] -> x / rms(x) * scale; the statistics are float32."""
+
+    def __init__(self, width: int, *, eps: float, dtype: Any) -> None:
+        self.eps = eps
+        self.scale = nnx.Param(jnp.ones((width,), dtype))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x32 = x.astype(jnp.float32)
+        x32 = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.eps)
+        return x32.astype(x.dtype) * self.scale[...].astype(x.dtype)
+
+
+def normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Draws a matrix from a normal of deviation 0.02."""
+    return (0.02 * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(dtype)

@@ -1,0 +1,168 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685): y = x W + (alpha / R) (x A) B with W frozen, A and B trained.
+
+An adapter is a tree of its own, {"layers": {linear: {"lora_a": [L, I, R], "lora_b": [L, R, O]}}} in float32. `attach`
+puts it beside the kernels of a model, where every function of `qwen2` finds it; the factor alpha / R goes into B
+there, so the model has no setting for it. At the start B is 0 and the model is what it was.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from gigpo_jax.models import qwen2
+from gigpo_jax.models.qwen2 import Params, Qwen2Config
+
+# Linear layers as Hugging Face models call them -> in this project's tree.
+LINEARS = {
+    "q_proj": "query",
+    "k_proj": "key",
+    "v_proj": "value",
+    "o_proj": "out",
+    "gate_proj": "gate",
+    "up_proj": "up",
+    "down_proj": "down",
+}
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """The shape of an adapter.
+
+    Attributes:
+      rank: R >= 1.
+      alpha: > 0; what the pairs add is multiplied by alpha / R.
+      targets: the linear layers that have a pair, keys of `LINEARS`.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...] = tuple(LINEARS)
+
+    @property
+    def scale(self) -> float:
+        """alpha / R."""
+        return self.alpha / self.rank
+
+
+def abstract(config: Qwen2Config, lora: LoraConfig) -> Params:
+    """Returns the tree of `init` as shapes and dtypes, without allocating anything."""
+    layers = qwen2.abstract_params(config)["layers"]
+
+    def pair(kernel: jax.ShapeDtypeStruct) -> Params:
+        depth, inputs, outputs = kernel.shape
+        return {
+            "lora_a": jax.ShapeDtypeStruct((depth, inputs, lora.rank), jnp.float32),
+            "lora_b": jax.ShapeDtypeStruct((depth, lora.rank, outputs), jnp.float32),
+        }
+
+    return {"layers": {LINEARS[name]: pair(layers[LINEARS[name]]["kernel"]) for name in lora.targets}}
+
+
+def init(config: Qwen2Config, lora: LoraConfig, key: jax.Array) -> Params:
+    """Draws an adapter that changes nothing yet: A uniform in +-1 / sqrt(I), as PEFT does, B zero.
+
+    Args:
+      config: shape of the model.
+      lora: shape of the adapter.
+      key: a JAX random key.
+
+    Returns:
+      The adapter, float32.
+    """
+    shapes = abstract(config, lora)
+    adapter: Params = {}
+    for number, name in enumerate(LINEARS.values()):  # a layer's pair does not depend on which others have one
+        if name in shapes["layers"]:
+            a, b = shapes["layers"][name]["lora_a"], shapes["layers"][name]["lora_b"]
+            bound = a.shape[1] ** -0.5
+            drawn = jax.random.uniform(jax.random.fold_in(key, number), a.shape, a.dtype, -bound, bound)
+            adapter[name] = {"lora_a": drawn, "lora_b": jnp.zeros(b.shape, b.dtype)}
+    return {"layers": adapter}
+
+
+def param_count(config: Qwen2Config, lora: LoraConfig) -> int:
+    """Returns the number of trained parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(abstract(config, lora)))
+
+
+def logical_axes(config: Qwen2Config, lora: LoraConfig) -> Params:
+    """Names the axes of an adapter as `qwen2.logical_axes` does: those of its kernels, and "rank" between them."""
+    layers = qwen2.logical_axes(config)["layers"]
+
+    def pair(depth: str, inputs: str, outputs: str) -> Params:
+        return {"lora_a": (depth, inputs, "rank"), "lora_b": (depth, "rank", outputs)}
+
+    return {"layers": {LINEARS[name]: pair(*layers[LINEARS[name]]["kernel"]) for name in lora.targets}}
+
+
+def attach(params: Params, adapter: Params, scale: float) -> Params:
+    """Puts an adapter beside the kernels of a model.
+
+    Args:
+      params: as from `qwen2.init`; not copied.
+      adapter: as from `init`.
+      scale: `LoraConfig.scale`.
+
+    Returns:
+      What every function of `qwen2` takes, with B multiplied by the scale.
+    """
+    layers = dict(params["layers"])
+    for name, pair in scaled(adapter, scale)["layers"].items():
+        layers[name] = layers[name] | pair
+    return params | {"layers": layers}
+
+
+def scaled(adapter: Params, scale: float) -> Params:
+    """Multiplies every B, so that the adapter's own scale is 1."""
+    layers = adapter["layers"].items()
+    return {"layers": {name: {"lora_a": pair["lora_a"], "lora_b": pair["lora_b"] * scale} for name, pair in layers}}
+
+
+def detach(params: Params) -> Params | None:
+    """Returns the pairs in a tree of `attach` as an adapter of scale 1, None if there are none."""
+    layers = {
+        name: {"lora_a": leaves["lora_a"], "lora_b": leaves["lora_b"]}
+        for name, leaves in params["layers"].items()
+        if "lora_a" in leaves
+    }
+    return {"layers": layers} if layers else None
+
+
+def merge(params: Params, adapter: Params, scale: float) -> Params:
+    """Adds an adapter to the kernels for good.
+
+    Args:
+      params: as from `qwen2.init`; the kernels that an adapter belongs to are taken over (donated).
+      adapter: as from `init`.
+      scale: `LoraConfig.scale`.
+
+    Returns:
+      Parameters of the same tree, dtypes and shardings.
+    """
+    layers = dict(params["layers"])
+    for name, pair in adapter["layers"].items():
+        kernel = _add(layers[name]["kernel"], pair["lora_a"], pair["lora_b"], jnp.float32(scale))
+        layers[name] = layers[name] | {"kernel": kernel}
+    return params | {"layers": layers}
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _add(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: jax.Array) -> jax.Array:
+    def one(index: jax.Array, kernel: jax.Array) -> jax.Array:
+        # float32 and not what the device's matrix unit would take by default: this is done once and kept.
+        change = scale * jnp.matmul(a[index], b[index], precision=jax.lax.Precision.HIGHEST)
+        return kernel.at[index].set((kernel[index].astype(jnp.float32) + change).astype(kernel.dtype))
+
+    return jax.lax.fori_loop(0, kernel.shape[0], one, kernel)
+
+
+def rank_of(adapter: Params) -> int:
+    """Returns R of an adapter or its shapes."""
+    return next(iter(adapter["layers"].values()))["lora_a"].shape[-1]
+
+
+def targets_of(adapter: Params) -> tuple[str, ...]:
+    """Returns the keys of `LINEARS` that an adapter has pairs for."""
+    return tuple(name for name, ours in LINEARS.items() if ours in adapter["layers"])

@@ -1,0 +1,63 @@
+"""Adapters in PEFT's layout: names, shapes, what comes back, what is refused."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.models.adapter_file import load_adapter, save_adapter
+from gigpo_jax.models.lora import LoraConfig
+from tests.models.test_lora import ALL, SHAPE, SOME, random_adapter
+
+
+def test_an_adapter_comes_back_as_it_was(tmp_path: pathlib.Path) -> None:
+    adapter = random_adapter(SHAPE, ALL)
+    save_adapter(tmp_path / "a", ALL, adapter, base="a/model")
+    again = load_adapter(tmp_path / "a", SHAPE, ALL)
+    assert again.keys() == adapter.keys()
+    for name, pair in adapter["layers"].items():
+        for part, leaf in pair.items():
+            np.testing.assert_array_equal(again["layers"][name][part], leaf)
+
+
+def test_names_and_shapes_are_those_of_peft(tmp_path: pathlib.Path) -> None:
+    adapter = random_adapter(SHAPE, SOME)
+    save_adapter(tmp_path, SOME, adapter, base="a/model")
+    tensors = safetensors.numpy.load_file(tmp_path / "adapter_model.safetensors")
+    prefix = "base_model.model.model.layers.2"
+    down = tensors[f"{prefix}.mlp.down_proj.lora_A.weight"]
+    np.testing.assert_array_equal(down, np.asarray(adapter["layers"]["down"]["lora_a"][2]).T)
+    assert tensors[f"{prefix}.self_attn.q_proj.lora_B.weight"].shape == (32, 2)
+    assert len(tensors) == 3 * 2 * 2
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 2, 8)
+    assert config["target_modules"] == ["q_proj", "down_proj"]
+    assert config["base_model_name_or_path"] == "a/model"
+
+
+def test_another_or_a_broken_adapter_is_refused(tmp_path: pathlib.Path) -> None:
+    save_adapter(tmp_path, SOME, random_adapter(SHAPE, SOME), base="")
+    for other in (LoraConfig(4, 8.0, SOME.targets), LoraConfig(2, 7.0, SOME.targets), LoraConfig(2, 8.0)):
+        with pytest.raises(InputError, match=r"config\.model\.lora has"):
+            load_adapter(tmp_path, SHAPE, other)
+    file = tmp_path / "adapter_model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-4])
+    with pytest.raises(InputError, match="broken or cut short"):
+        load_adapter(tmp_path, SHAPE, SOME)
+    tensors = safetensors.numpy.load(whole)
+    tensors.pop("base_model.model.model.layers.0.mlp.down_proj.lora_A.weight")
+    safetensors.numpy.save_file(tensors, file)
+    with pytest.raises(InputError, match=r"1 tensors are not those.*layers\.0\.mlp\.down_proj\.lora_A"):
+        load_adapter(tmp_path, SHAPE, SOME)
+    file.write_bytes(whole)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
+    with pytest.raises(InputError, match="use_dora=True"):
+        load_adapter(tmp_path, SHAPE, SOME)
+    (tmp_path / "adapter_config.json").unlink()
+    with pytest.raises(InputError, match="missing or broken"):
+        load_adapter(tmp_path, SHAPE, SOME)

@@ -1,0 +1,110 @@
+"""Low-rank adapters: the same as merged weights wherever the model runs, and nothing at the start."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gigpo_jax.config import LORA_TARGETS
+from gigpo_jax.models import lora, qwen2, unstacked
+from gigpo_jax.models.lora import LoraConfig
+from tests.models.shapes import SMALL, random_params
+
+SHAPE = SMALL["gqa2_untied"]
+ALL = LoraConfig(4, 6.0)
+SOME = LoraConfig(2, 8.0, ("q_proj", "down_proj"))
+TOKENS = np.random.default_rng(0).integers(0, SHAPE.vocab_size, (3, 17)).astype(np.int32)
+
+
+def random_adapter(shape: qwen2.Qwen2Config, config: LoraConfig, seed: int = 1) -> qwen2.Params:
+    """An adapter that changes something."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 0.1, x.shape), x.dtype), lora.abstract(shape, config))
+
+
+def merged_by_hand(params: qwen2.Params, adapter: qwen2.Params, scale: float) -> qwen2.Params:
+    """In float64, by numpy."""
+    layers = dict(params["layers"])
+    for name, pair in adapter["layers"].items():
+        kernel = np.asarray(layers[name]["kernel"], np.float64)
+        change = np.einsum("lir,lro->lio", *(np.asarray(pair[x], np.float64) for x in ("lora_a", "lora_b")))
+        layers[name] = layers[name] | {"kernel": jnp.asarray(kernel + scale * change, jnp.float32)}
+    return params | {"layers": layers}
+
+
+@pytest.mark.parametrize("config", [ALL, SOME])
+def test_beside_the_kernels_equals_merged_into_them(config: LoraConfig) -> None:
+    params, adapter = random_params(SHAPE), random_adapter(SHAPE, config)
+    merged = merged_by_hand(params, adapter, config.alpha / config.rank)
+    expected = qwen2.logits(SHAPE, merged, TOKENS)
+    attached = lora.attach(params, adapter, config.scale)
+    np.testing.assert_allclose(qwen2.logits(SHAPE, attached, TOKENS), expected, atol=1e-5)
+    assert np.abs(expected - qwen2.logits(SHAPE, params, TOKENS)).max() > 0.05
+    copy = jax.tree.map(jnp.copy, params)
+    for name, leaves in lora.merge(copy, adapter, config.scale)["layers"].items():
+        for part, leaf in leaves.items():
+            np.testing.assert_allclose(leaf, merged["layers"][name][part], atol=1e-6)
+
+
+def test_the_adapter_of_the_start_changes_no_bit() -> None:
+    params = random_params(SHAPE)
+    adapter = lora.init(SHAPE, ALL, jax.random.key(0))
+    attached = lora.attach(params, adapter, ALL.scale)
+    np.testing.assert_array_equal(qwen2.logits(SHAPE, attached, TOKENS), qwen2.logits(SHAPE, params, TOKENS))
+    for pair in adapter["layers"].values():
+        bound = pair["lora_a"].shape[1] ** -0.5
+        assert 0.9 * bound < float(jnp.abs(pair["lora_a"]).max()) <= bound
+    fewer = lora.init(SHAPE, LoraConfig(4, 1.0, ("up_proj",)), jax.random.key(0))
+    np.testing.assert_array_equal(fewer["layers"]["up"]["lora_a"], adapter["layers"]["up"]["lora_a"])
+
+
+def test_decoding_and_reading_prompts_equal_merged() -> None:
+    params, adapter = random_params(SHAPE), random_adapter(SHAPE, SOME)
+    attached = lora.attach(params, adapter, SOME.scale)
+    full = qwen2.logits(SHAPE, merged_by_hand(params, adapter, SOME.scale), TOKENS)
+    lengths, slots = jnp.array([16, 16, 16]), jnp.arange(3)
+    for module in (qwen2, unstacked):
+        cache = module.init_cache(SHAPE, 3, 20)
+        first, cache = module.prefill(SHAPE, attached, cache, TOKENS[:, :16], lengths, slots)
+        layers = (unstacked.unstack(SHAPE, attached),) if module is unstacked else ()
+        second, _ = module.decode(SHAPE, attached, *layers, cache, TOKENS[:, 16], lengths)
+        np.testing.assert_allclose(first, full[:, 15], atol=2e-5)
+        np.testing.assert_allclose(second, full[:, 16], atol=2e-5)
+
+
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_gradients_with_rematerialisation_equal_plain_ones(remat: str) -> None:
+    params, adapter = random_params(SHAPE), random_adapter(SHAPE, ALL)
+
+    def loss(adapter: qwen2.Params, remat: str) -> jax.Array:
+        hidden = qwen2.hidden_states(SHAPE, lora.attach(params, adapter, ALL.scale), TOKENS, remat=remat)
+        return jnp.sum(jnp.sin(hidden))
+
+    plain, again = (jax.jit(jax.grad(loss), static_argnums=1)(adapter, how) for how in ("none", remat))
+    for x, y in zip(jax.tree.leaves(plain), jax.tree.leaves(again), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+        assert jnp.abs(x).max() > 1e-3
+
+
+def test_what_is_detached_is_the_adapter_with_its_scale_in_it() -> None:
+    params, adapter = random_params(SHAPE), random_adapter(SHAPE, SOME)
+    assert lora.detach(params) is None
+    taken = lora.detach(lora.attach(params, adapter, SOME.scale))
+    again = lora.attach(params, taken, 1.0)
+    assert lora.rank_of(taken) == 2
+    assert lora.targets_of(taken) == SOME.targets
+    np.testing.assert_array_equal(again["layers"]["down"]["lora_b"], 4 * adapter["layers"]["down"]["lora_b"])
+
+
+def test_names_of_the_config_are_those_of_the_model() -> None:
+    assert tuple(lora.LINEARS) == LORA_TARGETS
+    assert set(lora.LINEARS.values()) <= set(random_params(SHAPE)["layers"])
+
+
+def test_axes_are_those_of_the_kernels() -> None:
+    axes, shapes = lora.logical_axes(SHAPE, ALL)["layers"], lora.abstract(SHAPE, ALL)["layers"]
+    assert axes["key"] == {"lora_a": ("layers", "embed", "rank"), "lora_b": ("layers", "rank", "kv_heads")}
+    assert axes["down"] == {"lora_a": ("layers", "mlp", "rank"), "lora_b": ("layers", "rank", "embed")}
+    assert shapes["key"]["lora_b"].shape == (3, 4, 16)
+    # 3 layers x rank 4 x (in + out): q 64, k and v 48, o 64, gate, up and down 72.
+    assert lora.param_count(SHAPE, ALL) == 3 * 4 * (64 + 48 + 48 + 64 + 72 + 72 + 72)

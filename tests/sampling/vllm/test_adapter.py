@@ -1,0 +1,228 @@
+"""Against a real server that samples with adapters: only the adapter travels, checked, labelled, verified."""
+
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.models import lora, qwen2
+from gigpo_jax.models.adapter_file import save_adapter
+from gigpo_jax.models.lora import LoraConfig
+from gigpo_jax.models.tokenizer import Tokenizer, load_tokenizer
+from gigpo_jax.models.weights import load_hf
+from gigpo_jax.sampling.base import EngineLost
+from gigpo_jax.sampling.vllm_adapter import folder_checksum
+from gigpo_jax.sampling.vllm_engine import VllmEngine
+from gigpo_jax.sampling.vllm_launch import ServerProcess, choose_ports
+from gigpo_jax.sampling.vllm_protocol import probe_request, read_probe
+from tests.sampling.vllm import serving
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
+
+CONFIG = LoraConfig(4, 8.0)
+BASE = folder_checksum(serving.TINY)
+LIMIT_S = 600.0
+
+
+@pytest.fixture(scope="module")
+def words() -> Tokenizer:
+    return load_tokenizer(serving.TINY)
+
+
+@pytest.fixture(scope="module")
+def model() -> tuple[qwen2.Qwen2Config, qwen2.Params]:
+    return load_hf(serving.TINY)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("weights")
+
+
+@pytest.fixture(scope="module")
+def pull_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, weights: pathlib.Path, pull_port: int) -> Iterator[ServerProcess]:
+    """Takes adapters of rank 8 at most, from the folder or from `pull_port`."""
+    url = f"http://127.0.0.1:{pull_port}/weights/"
+    process = serving.start(serving.TINY, tmp_path_factory.mktemp("logs"), weights, lora_rank=4, weights_url=url)
+    try:
+        serving.wait_up(process)
+        yield process
+    finally:
+        process.stop()
+
+
+def adapted(model: tuple[qwen2.Qwen2Config, qwen2.Params], seed: int) -> tuple[qwen2.Params, qwen2.Params]:
+    """Parameters with an adapter beside them, and those of the merged model."""
+    shape, params = model
+    start = lora.init(shape, CONFIG, jax.random.key(seed))
+    adapter = serving.shaken(start, seed, 0.05) if seed else start
+    merged = lora.merge(jax.tree.map(lambda x: x.copy(), params), adapter, CONFIG.scale)
+    return lora.attach(params, adapter, CONFIG.scale), merged
+
+
+def prompts(words: Tokenizer, count: int) -> list[list[int]]:
+    text = "you are in the middle of a room. you see a desk 1 and a shelf 2. your task is to: look at a mug"
+    return [words.encode_chat(text)[: 40 - i] for i in range(count)]
+
+
+def assert_samples_from(engine: VllmEngine, shape: Any, merged: Any, words: Tokenizer, version: int) -> None:
+    """Replies carry the version and the merged model's log-probabilities."""
+    asked = prompts(words, 4)
+    for prompt, reply in zip(asked, serving.ask(engine, asked, temperature=0.7), strict=True):
+        assert reply.version == version
+        ours = serving.learner_logprobs(shape, merged, prompt, reply.tokens, 0.7)
+        np.testing.assert_allclose(reply.logprobs, ours, atol=1e-4)
+
+
+def test_an_adapter_is_pushed_and_samples_as_the_merged_model(
+    server: ServerProcess, model: Any, words: Tokenizer, weights: pathlib.Path
+) -> None:
+    shape, params = model
+    start, _ = adapted(model, 0)
+    with serving.engine(shape, start, words, urls=(server.url,), weights_dir=weights, base=BASE) as engine:
+        assert_samples_from(engine, shape, params, words, 0)  # the adapter of the start changes nothing
+        for version, seed in ((1, 1), (2, 2), (3, 1)):  # version 3 is version 1 again
+            tree, merged = adapted(model, seed)
+            engine.update_weights(tree, version)
+            assert_samples_from(engine, shape, merged, words, version)
+            assert engine.last_push["bytes"] == 4 * lora.param_count(shape, CONFIG)
+            assert engine.last_push["probe_difference"] < 1e-4
+        assert engine.retries == 0
+    assert len(list(weights.glob("adapter.*"))) == 2  # the newest, and the one before it for late requests
+
+
+def test_an_exported_adapter_is_one_for_vllm(
+    server: ServerProcess, model: Any, words: Tokenizer, weights: pathlib.Path
+) -> None:
+    """In PEFT's layout as export writes it, with the scale in its config, loaded by vLLM's own endpoint."""
+    shape, _ = model
+    adapter = serving.shaken(lora.init(shape, CONFIG, jax.random.key(8)), 8, 0.05)
+    save_adapter(weights / "adapter.exported", CONFIG, adapter, base="models/alfworld_tiny")
+
+    def post(path: str, body: dict[str, Any]) -> bytes:
+        headers = {"Authorization": f"Bearer {serving.KEY}", "Content-Type": "application/json"}
+        request = urllib.request.Request(server.url + path, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.read()
+
+    post("/v1/load_lora_adapter", {"lora_name": "exported", "lora_path": str(weights / "adapter.exported")})
+    (prompt,) = prompts(words, 1)
+    answer = json.loads(post("/inference/v1/generate", probe_request(prompt) | {"model": "exported"}))
+    merged = lora.merge(jax.tree.map(lambda x: x.copy(), model[1]), adapter, CONFIG.scale)
+    ours = serving.learner_logprobs(shape, merged, prompt[:1], np.asarray(prompt[1:]), 1.0)
+    np.testing.assert_allclose(read_probe(answer, prompt), ours, atol=1e-4)
+    post("/v1/unload_lora_adapter", {"lora_name": "exported"})
+    shutil.rmtree(weights / "adapter.exported")
+
+
+def test_servers_that_share_no_folder_pull_it(
+    server: ServerProcess, model: Any, words: Tokenizer, pull_port: int, tmp_path: pathlib.Path
+) -> None:
+    tree, merged = adapted(model, 3)
+    pulls = {"pull_from": "127.0.0.1", "pull_port": pull_port, "base": BASE}
+    with serving.engine(model[0], tree, words, urls=(server.url,), weights_dir=tmp_path, **pulls) as engine:
+        assert_samples_from(engine, model[0], merged, words, 0)
+
+
+def test_what_does_not_belong_is_refused_at_once(
+    server: ServerProcess, model: Any, words: Tokenizer, weights: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    shape, params = model
+    tree, merged = adapted(model, 4)
+    common: dict[str, Any] = {"urls": (server.url,), "weights_dir": weights}
+    with pytest.raises(InputError, match=r"was started for adapters.*model\.lora\.rank=0 replaces all weights"):
+        serving.engine(shape, params, words, **common)
+    large = lora.attach(params, lora.init(shape, LoraConfig(9, 8.0), jax.random.key(0)), 1.0)
+    with pytest.raises(InputError, match=r"takes adapters of rank 8 at most, config\.model\.lora\.rank=9"):
+        serving.engine(shape, large, words, **common, base=BASE)
+    with pytest.raises(InputError, match=r"not the weights of the learner's model\.path"):
+        serving.engine(shape, tree, words, **common, base="0" * 32)
+    with serving.engine(shape, tree, words, **common, base=BASE) as engine:  # and it goes on as if nothing had been
+        assert_samples_from(engine, shape, merged, words, 0)
+
+
+def test_a_damaged_adapter_is_never_loaded_and_the_last_good_one_is_still_there(
+    server: ServerProcess,
+    model: Any,
+    words: Tokenizer,
+    weights: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+) -> None:
+    shape, _ = model
+    tree, merged = adapted(model, 5)
+    engine = serving.engine(shape, tree, words, urls=(server.url,), weights_dir=weights, base=BASE)
+    with engine:
+        write, staged = engine._store.write_adapter, sorted(weights.glob("adapter.*"))
+
+        def damaged(*arguments: Any, **settings: Any) -> Any:
+            file, checksum = write(*arguments, **settings)
+            content = bytearray(file.read_bytes())
+            content[-3] ^= 64
+            file.write_bytes(content)
+            return file, checksum
+
+        monkeypatch.setattr(engine._store, "write_adapter", damaged)
+        with pytest.raises(EngineLost, match="the file was read wrongly"):
+            engine.update_weights(adapted(model, 6)[0], 1)
+        assert sorted(weights.glob("adapter.*")) == staged
+        monkeypatch.undo()
+    # Nothing of it reached the model: the same server takes the next run.
+    with serving.engine(shape, tree, words, urls=(server.url,), weights_dir=weights, base=BASE) as engine:
+        assert_samples_from(engine, shape, merged, words, 0)
+
+
+def test_killed_and_started_again_it_gets_the_current_adapter(
+    model: Any, words: Tokenizer, tmp_path: pathlib.Path
+) -> None:
+    """Nothing is sampled from the bare model in between."""
+    shape, _ = model
+    tree, merged = adapted(model, 7)
+    (port,) = choose_ports(0, 1)
+    plan = serving.plan(serving.TINY, tmp_path / "logs", tmp_path / "weights", lora_rank=4)
+    process, said = ServerProcess(plan, port, serving.KEY), []
+    owned: dict[str, Any] = {"processes": (process,), "weights_dir": tmp_path / "weights", "said": said}
+    with serving.engine(shape, adapted(model, 0)[0], words, **owned, base=BASE) as engine:
+        engine.update_weights(tree, 1)
+        serving.kill_hard(process)
+        assert_samples_from(engine, shape, merged, words, 1)
+    assert sum("started again (1 of 2)" in line for line in said) == 1
+
+
+def test_a_run_trains_an_adapter_with_servers(
+    server: ServerProcess, weights: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    command = [sys.executable, "-m", "gigpo_jax.main", "--config=configs/quickstart.py", f"--workdir={tmp_path}"]
+    command += ["--config.eval.panel=", "--config.env.workers=1", "--config.train.iterations=2"]
+    command += ["--config.train.groups=4", "--config.optim.lr=0.003", "--config.model.lora.rank=4"]
+    command += ["--config.engine.name=vllm", f"--config.engine.urls={server.url}"]
+    command += [f"--config.engine.weights_dir={weights}"]
+    environment = os.environ | {"VLLM_API_KEY": serving.KEY}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=serving.ROOT, env=environment
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()][1:]
+    assert [row["step"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["rollout/staleness"] == row["episode/aborted"] == 0
+        assert row["policy/behaviour_mismatch"] < 1e-4
+    assert rows[1]["policy/grad_norm"] > 0

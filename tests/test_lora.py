@@ -1,0 +1,185 @@
+"""Runs that train an adapter: only the adapter changes, is saved and resumed; the export is the merged model."""
+
+import gc
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from gigpo_jax import partition
+from gigpo_jax.batching import make_minibatches
+from gigpo_jax.config import default_config
+from gigpo_jax.learner import Learner
+from gigpo_jax.models import lora, qwen2
+from gigpo_jax.models.weights import load_hf
+from gigpo_jax.policy import Policy, load_policy
+from gigpo_jax.sampling.jax_engine import JaxEngine
+from tests.multi_device import make_samples
+
+ROOT = Path(__file__).parents[1]
+TINY = ROOT / "models/alfworld_tiny"
+LIMIT_S = 400
+
+
+def learner_of(**changes: object) -> tuple[Learner, Policy]:
+    config = default_config()
+    config.model.path, config.model.lora.rank = str(TINY), 4
+    config.model.compute_dtype, config.model.remat = "float32", "none"
+    config.sampling.max_prompt_tokens, config.sampling.max_reply_tokens = 16, 8
+    config.batch.row_length, config.batch.rows, config.optim.lr = 32, 4, 1e-2
+    config.model.update(changes)
+    mesh = partition.make_mesh(1, 1, 1, devices=jax.devices()[:1])
+    policy = load_policy(config, mesh)
+    return Learner(config, policy, mesh), policy
+
+
+def host_copy(tree: object) -> object:
+    return jax.tree.map(lambda x: np.array(x, np.float32), tree)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_updates_change_the_adapter_and_not_a_bit_below_it(dtype: str) -> None:
+    """With the KL term on, whose reference is the model without the adapter."""
+    learner, policy = learner_of(param_dtype=dtype)
+    before, start = host_copy(policy.params), host_copy(policy.adapter)
+    reference = learner._reference
+    assert lora.targets_of(reference) == tuple(lora.LINEARS)
+    moments = jax.tree.leaves(learner.state.opt_state)
+    assert sum(x.size for x in moments if x.ndim) == 2 * sum(x.size for x in jax.tree.leaves(start))
+    batches = make_minibatches(make_samples(), steps=24, row_length=32, rows=4, rng=np.random.default_rng(0))
+    first = learner._apply(batches, lambda done, total: None)
+    assert first["policy/kl"] == pytest.approx(0, abs=1e-6)
+    later = learner._apply(batches, lambda done, total: None)
+    assert later["policy/kl"] > 1e-4
+    assert learner.compile_count == 2  # the update and the score
+    for x, y in zip(jax.tree.leaves(policy.frozen), jax.tree.leaves(before), strict=True):
+        assert x.dtype == dtype
+        np.testing.assert_array_equal(np.asarray(x, np.float32), y)
+    for x, y in zip(jax.tree.leaves(learner.state.params), jax.tree.leaves(start), strict=True):
+        assert x.dtype == np.float32
+        assert np.abs(np.asarray(x) - y).max() > 1e-3
+    # The reference still is the model of the start.
+    tokens = np.arange(12, dtype=np.int32)[None]
+    base = qwen2.logits(policy.config, policy.params, tokens)
+    kept = lora.attach(policy.params, reference, policy.scale)
+    np.testing.assert_array_equal(qwen2.logits(policy.config, kept, tokens), base)
+    assert np.abs(qwen2.logits(policy.config, learner.params, tokens) - base).max() > 0.01
+
+
+@pytest.mark.parametrize(("rank", "copies"), [(0, 4.0), (4, 1.0)])
+def test_nothing_is_kept_twice(rank: int, copies: float) -> None:
+    """All trained: parameters, two moments, reference. An adapter of rank 4 and what belongs to it: a quarter."""
+    gc.collect()
+    before = sum(x.nbytes for x in jax.live_arrays())
+    learner, policy = learner_of(lora={"rank": rank})
+    size = sum(x.nbytes for x in jax.tree.leaves(policy.params))
+    del policy
+    batches = make_minibatches(make_samples(), steps=24, row_length=32, rows=4, rng=np.random.default_rng(0))
+    learner._apply(batches, lambda done, total: None)
+    gc.collect()
+    held = (sum(x.nbytes for x in jax.live_arrays()) - before) / size
+    assert copies <= held < copies + 0.3
+
+
+def test_an_engine_that_computes_in_another_dtype_casts_the_adapter_alone() -> None:
+    learner, policy = learner_of(param_dtype="bfloat16")
+    with JaxEngine(policy.config, learner.params, slots=2, max_length=32, dtype="bfloat16") as engine:
+        ready = engine._programs.prepare(learner.params).params
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(ready)} == {"bfloat16"}
+    assert ready["embed"] is policy.params["embed"]
+    assert ready["layers"]["up"]["kernel"] is policy.params["layers"]["up"]["kernel"]
+
+
+def run(workdir: Path, mode: str, *flags: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gigpo_jax.main", "--config=configs/quickstart.py", f"--workdir={workdir}"]
+    command += [f"--mode={mode}", "--config.model.lora.rank=4", "--config.model.lora.alpha=8.0"]
+    command += ["--config.optim.lr=0.003", "--config.train.groups=4", "--config.rl.kl_coef=0.01"]
+    command += ["--config.checkpoint.every=1", "--config.eval.every=0", "--config.eval.tasks=4"]
+    command += ["--config.eval.greedy=False", "--config.train.iterations=3", "--config.env.workers=1", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT)
+    assert done.returncode == status, done.stdout[-2000:] + done.stderr[-2000:]
+    return done
+
+
+def records(workdir: Path) -> list[dict[str, float]]:
+    clock = ("time/", "throughput/", "compile/")
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith(clock)} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run, and its export."""
+    workdir = tmp_path_factory.mktemp("lora") / "run"
+    run(workdir, "train")
+    run(workdir, "export")
+    return workdir
+
+
+def test_a_run_learns_and_its_checkpoints_hold_the_adapter_alone(whole: Path) -> None:
+    steps = records(whole)
+    assert [record["step"] for record in steps] == [0, 1, 2, 3]
+    assert steps[1]["policy/behaviour_mismatch"] < 1e-4  # the engine samples with the adapter, as the learner scores
+    assert steps[3]["policy/behaviour_mismatch"] < 1e-4
+    assert 0 <= steps[1]["policy/kl"] < steps[3]["policy/kl"]
+    compiled = [json.loads(line)["compile/count"] for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert compiled[1] == compiled[3]
+    size = sum(file.stat().st_size for file in (whole / "checkpoints/3/params").rglob("*") if file.is_file())
+    assert size < (TINY / "model.safetensors").stat().st_size / 4
+
+
+def test_resumed_it_gives_the_same_metrics_and_another_adapter_is_refused(whole: Path, tmp_path: Path) -> None:
+    workdir = tmp_path / "run"
+    run(workdir, "train", "--config.train.iterations=3", "--config.checkpoint.keep=3")
+    shutil.rmtree(workdir / "checkpoints/3")
+    shutil.rmtree(workdir / "checkpoints/2")
+    done = run(workdir, "train", "--config.checkpoint.keep=3")
+    assert "continuing after iteration 1" in done.stdout
+    assert records(workdir) == records(whole)
+    refused = run(workdir, "train", "--config.model.lora.rank=8", status=2)
+    assert "model.lora.rank=8 (there: 4)" in refused.stderr
+
+
+def test_the_export_is_the_merged_model_and_the_adapter(whole: Path) -> None:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    shape, merged = load_hf(whole / "export")
+    assert sorted(path.name for path in (whole / "export/adapter").iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    config = default_config()
+    config.model.path, config.model.lora.path = str(TINY), str(whole / "export/adapter")
+    config.model.lora.rank, config.model.lora.alpha = 4, 8.0
+    policy = load_policy(config, partition.make_mesh(1, 1, 1, devices=jax.devices()[:1]))
+    tokens = np.arange(24, dtype=np.int32)[None]
+    expected = qwen2.logits(shape, policy.whole(policy.adapter), tokens)
+    np.testing.assert_allclose(qwen2.logits(shape, merged, tokens), expected, atol=2e-5)
+    assert np.abs(expected - qwen2.logits(shape, policy.params, tokens)).max() > 1e-3
+    torch = pytest.importorskip("torch")
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(whole / "export", dtype=torch.float32)
+    with torch.no_grad():
+        theirs = model(torch.as_tensor(tokens.astype(np.int64))).logits.numpy()
+    np.testing.assert_allclose(theirs, expected, atol=2e-4)
+
+
+def test_a_model_from_nothing_has_no_adapter(tmp_path: Path) -> None:
+    refused = run(tmp_path, "sft", "--config.model.path=", status=2)
+    assert "config.model.lora.rank=4: an adapter needs a model that it adapts" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+def test_imitation_trains_an_adapter_and_writes_the_merged_model(tmp_path: Path) -> None:
+    flags = ("--config.sft.episodes=40", "--config.sft.epochs=2", "--config.sft.minibatch=64")
+    run(tmp_path / "run", "sft", *flags, f"--out={tmp_path / 'model'}")
+    (_, before), (_, after) = load_hf(TINY), load_hf(tmp_path / "model")
+    np.testing.assert_array_equal(before["embed"], after["embed"])
+    assert np.abs(before["layers"]["up"]["kernel"] - after["layers"]["up"]["kernel"]).max() > 1e-4
+    assert (tmp_path / "model/adapter/adapter_config.json").is_file()
