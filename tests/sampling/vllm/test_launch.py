@@ -1,5 +1,6 @@
 """Servers that we start: their command and environment, what is refused before, and their end in any case."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -87,6 +88,9 @@ def test_an_environment_without_vllm_is_refused_with_the_command_that_makes_one(
     (tmp_path / "pyvenv.cfg").touch()
     with pytest.raises(InputError, match="vLLM is not installed there"):
         check_plan(plan(tmp_path, python=tmp_path / "bin/python"), 1)
+    (tmp_path / "pyvenv.cfg").unlink()
+    with pytest.raises(InputError, match=r"config\.engine\.servers=100000: needs about"):
+        check_plan(plan(tmp_path, python=tmp_path / "bin/python"), 100_000)
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: pathlib.Path) -> None:
@@ -117,11 +121,8 @@ def test_nothing_of_a_server_outlives_its_end(end: str, tmp_path: pathlib.Path) 
     assert process.stdout is not None
     assert process.stdin is not None
     guard = int(process.stdout.readline())
-    log, until = tmp_path / "server_1.log", time.monotonic() + 60
-    while not log.exists() or not log.read_text().strip():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    sleeper = int(log.read_text())
+    assert os.getsid(guard) == guard  # so Ctrl-C ends the learner, which needs its servers to the last
+    sleeper = _first_pid(tmp_path / "server_1.log")
     server = int(subprocess.run(["ps", "-o", "ppid=", str(sleeper)], capture_output=True, text=True, check=True).stdout)
     if end == "stop":
         process.stdin.write("\n")
@@ -135,3 +136,42 @@ def test_nothing_of_a_server_outlives_its_end(end: str, tmp_path: pathlib.Path) 
         if pathlib.Path(f"/proc/{pid}").exists():
             os.kill(pid, signal.SIGKILL)
     process.wait()
+
+
+def test_a_server_that_will_not_end_is_killed_and_one_that_is_started_again_is_ended_first(
+    tmp_path: pathlib.Path,
+) -> None:
+    deaf = "import os, signal, time; signal.signal(15, signal.SIG_IGN); print(os.getpid(), flush=True); time.sleep(300)"
+    log = tmp_path / "out"
+    guard = (
+        f"from gigpo_jax.sampling import vllm_guard as g; g.GRACE_S = 0.5; g.run([{sys.executable!r}, '-c', {deaf!r}])"
+    )
+    with log.open("w") as out:
+        process = subprocess.Popen([sys.executable, "-c", guard], stdin=subprocess.PIPE, stdout=out, cwd=ROOT)
+    assert process.stdin is not None
+    pid = _first_pid(log)
+    process.stdin.close()
+    try:
+        assert gone({pid: ""}, 30.0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        process.wait(30)
+    again = ServerProcess(plan(tmp_path), 1, "k")
+    again._command = [sys.executable, "-c", TREE]
+    again.start()
+    first = _first_pid(again.log)
+    again.start()
+    try:
+        assert gone({first: ""}, 30.0)
+        assert again.running
+    finally:
+        again.stop()
+
+
+def _first_pid(log: pathlib.Path) -> int:
+    until = time.monotonic() + 60
+    while not log.exists() or not log.read_text().strip():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return int(log.read_text().split()[0])

@@ -56,6 +56,16 @@ def test_a_good_answer_is_a_completion_with_its_version() -> None:
         (changed(weight_versions=None), "not what this client knows"),
         (changed(token_ids=[5, 6]), "fit together"),
         (changed(token_ids=[5, 6, 9]), "fit together"),
+        (
+            changed(
+                token_ids=[], logprobs={"content": []}, weight_versions=[{"version": "ab12:7", "start": 0, "end": 0}]
+            ),
+            "fit together",
+        ),
+        (
+            changed(token_ids=[5, 6, -8], logprobs={"content": [{"token_id": t, "logprob": -1} for t in (5, 6, -8)]}),
+            "fit together",
+        ),
         (changed(finish_reason="abort"), "gave the request up"),
         (changed(weight_versions=[{"version": "ab12:7", "start": 0, "end": 2}]), "fit together"),
         (changed(weight_versions=[{"version": "default", "start": 0, "end": 3}]), "did not give"),

@@ -1,11 +1,14 @@
 """Weight files: written by the learner, read and refused as the server's worker does (which needs no jax)."""
 
 import asyncio
+import http.server
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import threading
+import tracemalloc
 
 import aiohttp
 import jax
@@ -57,6 +60,19 @@ def test_only_the_newest_file_is_kept_and_none_after_the_end(params: qwen2.Param
         assert [path.name for path in store.folder.iterdir()] == [f"{name}.safetensors"]
     store.close()
     assert not store.folder.exists()
+
+
+def test_a_push_holds_one_array_at_a_time_in_host_memory(tmp_path: pathlib.Path) -> None:
+    shape = qwen2.Qwen2Config(512, 128, 352, 8, 4, 2, 32, tie_word_embeddings=False)
+    params = qwen2.init(shape, jax.random.key(0))
+    largest = max(leaf.size for leaf in jax.tree.leaves(params)) * 4
+    store = weight_store.WeightStore(tmp_path)
+    for dtype in ("float32", "bfloat16"):
+        tracemalloc.start()
+        store.write(shape, params, dtype=jnp.dtype(dtype), name=dtype)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2.2 * largest < 0.6 * 4 * qwen2.param_count(shape), (peak, largest)
 
 
 def test_what_a_killed_run_left_in_memory_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
@@ -186,6 +202,8 @@ def test_weights_are_pulled_over_http_with_the_key_from_one_address(
             ("sesame", base + "old.safetensors"),
             ("sesame", f"http://127.0.0.1:{port}/elsewhere"),
             ("sesame", "file:///etc/passwd"),
+            ("sesame", f"http://localhost:{port}/weights/{file.name}"),
+            ("sesame", f"http://127.0.0.1:{port + 1}/weights/{file.name}"),
         ]:
             monkeypatch.setenv("VLLM_API_KEY", key)
             answers.append(await asyncio.to_thread(worker.gigpo_pull, url, checksum))
@@ -201,6 +219,44 @@ def test_weights_are_pulled_over_http_with_the_key_from_one_address(
     assert list(allowed.iterdir()) == []
 
 
+def test_a_pull_follows_no_redirect_leaves_its_address_nowhere_and_wants_the_whole_file(
+    allowed: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Odd(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.endswith("moved"):
+                self.send_response(302)
+                self.send_header("Location", "/weights/short")
+                self.end_headers()
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", "9")
+            self.end_headers()
+            self.wfile.write(b"half")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_port}/weights/"
+        monkeypatch.setenv(extension.WEIGHTS_URL, base)
+        for name, says in (("moved", "302"), ("../short", "not a plain http address"), ("short", "4 of 9 bytes")):
+            with pytest.raises(extension.Refused, match=says):
+                extension.pull(base + name, "x")
+        server.shutdown()
+    assert list(allowed.iterdir()) == []
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: pathlib.Path, params: qwen2.Params) -> None:
+    store = weight_store.WeightStore(tmp_path)
+    store.write(SHAPE, params, dtype=np.dtype("float32"), name="a")
+    broken = params | {"head": np.array(["not", "numbers"])}
+    with pytest.raises((TypeError, ValueError)):
+        store.write(SHAPE, broken, dtype=np.dtype("float32"), name="b")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_fingerprints_tell_vocabularies_and_architectures_apart(tmp_path: pathlib.Path) -> None:
     content = (ROOT / "models/alfworld_tiny/tokenizer.json").read_bytes()
     parsed, known = json.loads(content), extension.tokenizer_fingerprint(content)
@@ -212,6 +268,9 @@ def test_fingerprints_tell_vocabularies_and_architectures_apart(tmp_path: pathli
     config, _ = load_hf(ROOT / "models/alfworld_tiny")
     served = json.loads((ROOT / "models/alfworld_tiny/config.json").read_text())
     assert extension.architecture(config_json(config, "float32")) == extension.architecture(served)
+    assert len(extension.ARCHITECTURE) == 10
+    for name in extension.ARCHITECTURE:
+        assert extension.architecture(served | {name: 3}) != extension.architecture(served), name
     newer = {k: v for k, v in served.items() if k != "rope_theta"} | {"rope_parameters": {"rope_theta": 10000.0}}
     assert extension.architecture(newer) == extension.architecture(served)
 

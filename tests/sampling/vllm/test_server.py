@@ -1,0 +1,166 @@
+"""One server over HTTP: the steps of a push in their order, and what every kind of answer means."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+from aiohttp import web
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.sampling.vllm_protocol import ServerFault
+from gigpo_jax.sampling.vllm_server import Server, Weights
+
+PROBE = (4, 7, 4)
+WEIGHTS = Weights(
+    run="ab12",
+    version=7,
+    file="w.safetensors",
+    folder="/learner",
+    pull_from="",
+    checksum="c0ffee",
+    probe=PROBE,
+    expected=np.float32([-1.5, -0.25]),
+    tolerance=0.01,
+)
+LOADED = {"checksum": "c0ffee", "bytes": 12, "seconds": 0.5}
+PUSH = ["pause", "label loading", "gigpo_load", "resume", "generate", "label ab12:7"]
+
+
+class Answers:
+    """Answers as vLLM 0.32.0 does; `changes` replaces what it says to one kind of request.
+
+    Attributes:
+      calls: what was asked for, in order.
+      arguments: of the last call of a worker's method.
+    """
+
+    def __init__(self, **changes: Any) -> None:
+        rows = [None, {"7": {"logprob": -1.5}}, {"4": {"logprob": -0.25}}]
+        self.says = {"rpc": {"results": [LOADED]}, "generate": {"prompt_logprobs": rows}} | changes
+        self.calls: list[str] = []
+        self.arguments: dict[str, Any] = {}
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        name = request.path.rpartition("/")[2]
+        body = await request.json() if request.can_read_body else {}
+        if name == "collective_rpc":
+            name, self.arguments = "rpc", body["kwargs"]
+            self.calls.append(body["method"])
+        elif name == "update_weight_version":
+            self.calls.append(f"label {body['new_version']}")
+        else:
+            assert name != "pause" or request.query["mode"] == "wait"
+            self.calls.append(name)
+        said = self.says.get(name, {})
+        if isinstance(said, web.Response):
+            return said
+        if said == "nothing":
+            await asyncio.sleep(30)
+        return web.json_response(said)
+
+
+def talk(answers: Answers, work: Callable[[Server], Awaitable[Any]]) -> Any:
+    """What `work` makes of a server that answers so; patient with one that means to."""
+    limit_s = 1.0 if "nothing" in answers.says.values() else 60.0
+
+    async def scenario() -> Any:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", answers)
+        runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with aiohttp.ClientSession() as session:
+            server = Server(f"http://127.0.0.1:{runner.addresses[0][1]}/", session, request_s=limit_s, push_s=limit_s)
+            try:
+                return await work(server)
+            finally:
+                await runner.cleanup()
+
+    return asyncio.run(asyncio.wait_for(scenario(), 100))
+
+
+def push(answers: Answers, weights: Weights = WEIGHTS) -> dict[str, float]:
+    return talk(answers, lambda server: server.push(weights))
+
+
+def test_a_push_pauses_unlabels_loads_resumes_probes_and_labels_last() -> None:
+    answers = Answers()
+    assert push(answers) == {"bytes": 12.0, "seconds": 0.5, "probe_difference": 0.0}
+    assert answers.calls == PUSH
+    assert answers.arguments == {"path": "/learner/w.safetensors", "checksum": "c0ffee"}
+
+
+def test_a_server_that_pulls_is_told_the_address() -> None:
+    answers = Answers()
+    push(answers, Weights(**{**vars(WEIGHTS), "pull_from": "http://learner:9/weights/"}))
+    assert answers.calls[2] == "gigpo_pull"
+    assert answers.arguments == {"url": "http://learner:9/weights/w.safetensors", "checksum": "c0ffee"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "steps"),
+    [
+        ({"rpc": {"results": [LOADED, {"error": "cut short"}]}}, "did not load version 7: cut short", 3),
+        ({"rpc": {"results": [LOADED | {"checksum": "other"}]}}, "did not load version 7", 3),
+        ({"rpc": {"results": []}}, "gigpo_load answered", 3),
+        ({"rpc": {"results": [None]}}, "gigpo_load answered", 3),
+        ({"rpc": "nothing"}, "no answer within 1 s", 3),
+        ({"pause": "nothing"}, "no answer within 1 s", 1),
+        (
+            {"generate": {"prompt_logprobs": [None, {"7": {"logprob": -1.4}}, {"4": {"logprob": -0.3}}]}},
+            "0.075 nats",
+            5,
+        ),
+        ({"generate": {"prompt_logprobs": [None, {"7": {"logprob": float("nan")}}, {"4": {"logprob": 0}}]}}, "nan", 5),
+        ({"generate": {}}, "answer to the probe", 5),
+    ],
+)
+def test_a_push_that_fails_leaves_no_label_of_ours(changes: dict[str, Any], says: str, steps: int) -> None:
+    answers = Answers(**changes)
+    with pytest.raises(ServerFault, match=says):
+        push(answers)
+    assert answers.calls == PUSH[: len(answers.calls)]
+    assert len(answers.calls) == steps or (len(answers.calls) < steps and "no answer" in says)  # on a busy machine
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "says"),
+    [
+        (web.Response(status=401), InputError, "refuses the key .* set VLLM_API_KEY"),
+        (web.Response(status=403), InputError, "refuses the key"),
+        (
+            web.json_response({"error": {"message": "too\nlong"}}, status=400),
+            InputError,
+            "refuses the request: too long",
+        ),
+        (web.Response(status=503, text="busy"), ServerFault, "status 503: busy"),
+        (web.Response(status=302, headers={"Location": "/other"}), ServerFault, "status 302: nothing"),
+        (web.Response(text="<html>"), ServerFault, "not JSON: <html>"),
+        ("nothing", ServerFault, "no answer within 1 s"),
+    ],
+)
+def test_every_answer_that_is_none_is_one_of_two_errors(answer: Any, kind: type, says: str) -> None:
+    with pytest.raises(kind, match=says) as error:
+        talk(Answers(generate=answer), lambda server: server.generate({}))
+    assert "\n" not in str(error.value)
+
+
+def test_a_server_without_the_extension_or_of_another_kind_is_refused() -> None:
+    version = {"version": "0.32.0"}
+    described = talk(Answers(version=version, rpc={"results": [{"dtype": "float32"}]}), lambda s: s.describe())
+    assert described == {"dtype": "float32"}
+    with pytest.raises(InputError, match="has no worker extension of ours"):
+        talk(Answers(version=version, rpc=web.Response(status=500)), lambda s: s.describe())
+    for other in ([], {"version": 3}, {}):
+        with pytest.raises(InputError, match="not a vLLM server"):
+            talk(Answers(version=other), lambda s: s.describe())
+    with pytest.raises(InputError, match="known to work"):
+        talk(Answers(version={"version": "0.31.0"}), lambda s: s.describe())
+
+
+def test_a_label_is_read_from_whatever_comes() -> None:
+    for info, label in (({"weight_version": "ab12:7"}, "ab12:7"), ({}, ""), ([], "")):
+        assert talk(Answers(weight_info=info), lambda s: s.label()) == label
