@@ -1,5 +1,6 @@
 """Against a real server that samples with adapters: only the adapter travels, checked, labelled, verified."""
 
+import asyncio
 import json
 import os
 import pathlib
@@ -21,7 +22,7 @@ from gigpo_jax.models.adapter_file import save_adapter
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.tokenizer import Tokenizer, load_tokenizer
 from gigpo_jax.models.weights import load_hf
-from gigpo_jax.sampling.base import EngineLost
+from gigpo_jax.sampling.base import EngineLost, SamplingParams
 from gigpo_jax.sampling.vllm_adapter import folder_checksum
 from gigpo_jax.sampling.vllm_engine import VllmEngine
 from gigpo_jax.sampling.vllm_launch import ServerProcess, choose_ports
@@ -107,6 +108,44 @@ def test_an_adapter_is_pushed_and_samples_as_the_merged_model(
             assert engine.last_push["probe_difference"] < 1e-4
         assert engine.retries == 0
     assert len(list(weights.glob("adapter.*"))) == 2  # the newest, and the one before it for late requests
+
+
+def test_replies_during_pushes_are_of_the_version_that_they_name(
+    server: ServerProcess, model: Any, words: Tokenizer, weights: pathlib.Path
+) -> None:
+    """Requests come without a break while adapters follow each other."""
+    shape, _ = model
+    trees = [adapted(model, seed) for seed in (1, 2, 3)]
+    asked, replies = prompts(words, 12), []
+
+    async def play(engine: VllmEngine) -> None:
+        pushed = asyncio.Event()
+
+        async def stream(number: int) -> None:
+            step = 0
+            while not pushed.is_set() or step == 0:
+                params = SamplingParams(key=(number, step), session=(0, number), max_tokens=8)
+                at_least = engine._version
+                reply = await engine.generate(asked[number], params)
+                assert reply.version >= at_least
+                replies.append((asked[number], reply))
+                step += 1
+
+        streams = [asyncio.ensure_future(stream(number)) for number in range(len(asked))]
+        for version, (tree, _) in enumerate(trees[1:], 1):
+            await asyncio.sleep(0.3)
+            await asyncio.get_running_loop().run_in_executor(None, engine.update_weights, tree, version)
+        pushed.set()
+        await asyncio.gather(*streams)
+
+    with serving.engine(shape, trees[0][0], words, urls=(server.url,), weights_dir=weights, base=BASE) as engine:
+        asyncio.run(play(engine))
+        assert engine._fleet is not None
+        assert engine._fleet.members[0].state == "ready"
+    assert {reply.version for _, reply in replies} == {0, 1, 2}
+    for prompt, reply in replies:
+        ours = serving.learner_logprobs(shape, trees[reply.version][1], prompt, reply.tokens, 1.0)
+        np.testing.assert_allclose(reply.logprobs, ours, atol=1e-4)
 
 
 def test_an_exported_adapter_is_one_for_vllm(
