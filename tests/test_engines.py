@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 
+from gigpo_jax import engines
 from gigpo_jax.config import default_config
 from gigpo_jax.engines import make_engine, probe_tokens, urls_of_host
 from gigpo_jax.errors import InputError
@@ -37,3 +38,17 @@ def test_weights_are_offered_over_http_only_to_those_with_a_key(
     config.engine.update(name="vllm", urls="http://a:1", weights_host="b", weights_port=9)
     with pytest.raises(InputError, match=r"config.engine.weights_host='b': .* export VLLM_API_KEY"):
         make_engine(config, None, None, version=0, folder=tmp_path)  # type: ignore[arg-type]
+
+
+def test_servers_that_a_run_starts_take_its_adapters(tmp_path: pathlib.Path) -> None:
+    python = tmp_path / "bin/python"
+    python.parent.mkdir()
+    python.touch()
+    config = default_config()
+    config.engine.python, config.engine.cache_gib = str(python), 1.0
+    config.model.path = str(TINY)
+    for rank, words in ((0, ()), (12, ("--enable-lora", "--max-lora-rank", "16"))):
+        config.model.lora.rank = rank
+        (process,) = engines._processes(config, tmp_path, tmp_path, "sesame")
+        assert set(words) <= set(process._command)
+        assert ("--enable-lora" in process._command) == bool(rank)

@@ -1,6 +1,5 @@
 """One vLLM server over HTTP: every call has a time limit, and every failure is one of two kinds of error."""
 
-import contextlib
 import json
 import zlib
 from dataclasses import dataclass
@@ -177,11 +176,16 @@ class Server:
         staged = self._same(weights, await self._rpc("gigpo_stage", arguments, self._push_s))
         body = {"lora_name": name, "lora_path": staged[0]["folder"]}
         await self.call("POST", "/v1/load_lora_adapter", body, limit_s=self._push_s, plain=True)
-        before, self.adapter = self.adapter, name
-        if before:  # a server that was started again does not know it
-            with contextlib.suppress(ServerFault, InputError):
-                await self.call("POST", "/v1/unload_lora_adapter", {"lora_name": before}, plain=True)
+        self.adapter = name
+        await self._unload_others()
         return staged
+
+    async def _unload_others(self) -> None:
+        """What was sampled with before, also by a run that was killed: its files are about to go."""
+        answer = await self.call("GET", "/v1/models")
+        cards = answer.get("data", ()) if isinstance(answer, dict) else ()
+        for name in [card["id"] for card in cards if card.get("parent") and card["id"] != self.adapter]:
+            await self.call("POST", "/v1/unload_lora_adapter", {"lora_name": name}, plain=True)
 
     def _same(self, weights: Weights, reports: list[dict]) -> list[dict]:
         """What the workers report, if each has read what was written."""

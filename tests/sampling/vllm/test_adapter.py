@@ -79,6 +79,13 @@ def adapted(model: tuple[qwen2.Qwen2Config, qwen2.Params], seed: int) -> tuple[q
     return lora.attach(params, adapter, CONFIG.scale), merged
 
 
+def adapters_of(server: ServerProcess) -> list[str]:
+    """The names that the server takes for adapters."""
+    request = urllib.request.Request(server.url + "/v1/models", headers={"Authorization": f"Bearer {serving.KEY}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return [card["id"] for card in json.load(answer)["data"] if card.get("parent")]
+
+
 def prompts(words: Tokenizer, count: int) -> list[list[int]]:
     text = "you are in the middle of a room. you see a desk 1 and a shelf 2. your task is to: look at a mug"
     return [words.encode_chat(text)[: 40 - i] for i in range(count)]
@@ -107,6 +114,7 @@ def test_an_adapter_is_pushed_and_samples_as_the_merged_model(
             assert engine.last_push["bytes"] == 4 * lora.param_count(shape, CONFIG)
             assert engine.last_push["probe_difference"] < 1e-4
         assert engine.retries == 0
+    assert len(adapters_of(server)) == 1
     assert len(list(weights.glob("adapter.*"))) == 2  # the newest, and the one before it for late requests
 
 
