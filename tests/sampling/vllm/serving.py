@@ -170,18 +170,18 @@ def ask(engine: VllmEngine, prompts: list[list[int]], **settings: Any) -> list[A
 
 
 class Proxy:
-    """Passes connections on to a server, except that the next `count` requests to a path meet with a fault.
+    """Passes connections on to a server, except that the next `count` requests to a path meet with faults in turn.
 
     Attributes:
       url: where it listens.
       seen: requests to the path so far.
     """
 
-    def __init__(self, target: str, path: bytes = b"/inference/v1/generate"):
+    def __init__(self, target: str):
         """Starts in a thread of its own."""
         self._host, port = target.removeprefix("http://").split(":")
-        self._port, self._path = int(port), path
-        self.fault, self.count, self.seen = "", 0, 0
+        self._port, self._path = int(port), b""
+        self.faults, self.count, self.seen = [""], 0, 0
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
@@ -190,9 +190,9 @@ class Proxy:
     async def _listen(self) -> asyncio.Server:
         return await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
-    def break_next(self, fault: str, count: int) -> None:
+    def break_next(self, faults: list[str], count: int, path: bytes = b"/inference/v1/generate") -> None:
         """From now on the next `count` requests are refused, delayed, cut, emptied or answered with nonsense."""
-        self.fault, self.count, self.seen = fault, count, 0
+        self.faults, self.count, self.seen, self._path = faults, count, 0, path
 
     def close(self) -> None:
         """No new connections."""
@@ -205,14 +205,15 @@ class Proxy:
                 (int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0
             )
             body = await reader.readexactly(length)
-            broken = self._path in head.split(b"\r\n")[0] and self.count > 0
-            if broken:
+            fault = ""
+            if self._path in head.split(b"\r\n")[0] and self.count > 0:
+                fault = self.faults[self.seen % len(self.faults)]
                 self.count, self.seen = self.count - 1, self.seen + 1
-            if not (broken and await self._misbehave(writer)):
-                await self._forward(head, body, writer, cut=broken and self.fault == "cut")
+            if not await self._misbehave(fault, writer):
+                await self._forward(head, body, writer, cut=fault == "cut")
         writer.close()
 
-    async def _misbehave(self, writer: asyncio.StreamWriter) -> bool:
+    async def _misbehave(self, fault: str, writer: asyncio.StreamWriter) -> bool:
         """Whether the fault is instead of an answer."""
         answers = {
             "nonsense": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\n<html>oh!",
@@ -221,14 +222,14 @@ class Proxy:
             "half": b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n{",
             "refuse": b"",
         }
-        if self.fault == "delay":
+        if fault == "delay":
             await asyncio.sleep(30)
-        if self.fault in answers:
-            writer.write(answers[self.fault])
+        if fault in answers:
+            writer.write(answers[fault])
             await writer.drain()
-            if self.fault == "half":  # keeps the connection open and says no more
+            if fault == "half":  # keeps the connection open and says no more
                 await asyncio.sleep(30)
-        return self.fault in answers
+        return fault in answers
 
     async def _forward(self, head: bytes, body: bytes, writer: asyncio.StreamWriter, *, cut: bool) -> None:
         up_reader, up_writer = await asyncio.open_connection(self._host, self._port)

@@ -29,7 +29,7 @@ from gigpo_jax.sampling.vllm_launch import ServerProcess, choose_ports
 from gigpo_jax.sampling.vllm_protocol import probe_request, read_probe
 from tests.sampling.vllm import serving
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800), pytest.mark.usefixtures("compiled_once")]
 
 CONFIG = LoraConfig(4, 8.0)
 BASE = folder_checksum(serving.TINY)

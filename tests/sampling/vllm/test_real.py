@@ -3,6 +3,7 @@
 import asyncio
 import json
 import pathlib
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,13 +21,15 @@ from gigpo_jax.models.tokenizer import Tokenizer, load_tokenizer
 from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.sampling.base import EngineLost, SamplingParams
 from gigpo_jax.sampling.vllm_engine import VllmEngine
-from gigpo_jax.sampling.vllm_launch import ServerProcess, choose_ports
+from gigpo_jax.sampling.vllm_fleet import Limits
+from gigpo_jax.sampling.vllm_launch import ServerProcess
 from tests.sampling.vllm import serving
 from tests.sampling.vllm.serving import KEY, TINY, Proxy, ask, learner_logprobs, shaken
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("compiled_once")]
 
 STOP = ("</action>",)
+IMPATIENT = Limits(serving.START_S, 2.0, 0)  # with servers that will not come back
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,12 @@ def weights_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def pull_port() -> int:
-    """Where the servers may pull weights from."""
-    return choose_ports(0, 1)[0]
+def pull_port() -> Iterator[int]:
+    """Where the servers may pull weights from; held, so that it is free when the time comes."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +98,7 @@ def call(url: str, path: str, body: Any = None, key: str = KEY) -> Any:
     """A request of the test's own."""
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url + path, data, headers), timeout=60) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url + path, data, headers), timeout=serving.START_S) as answer:
         return json.loads(answer.read() or b"null")
 
 
@@ -192,8 +198,10 @@ def test_sessions_stay_with_a_server_and_new_ones_go_to_the_least_loaded(
 def test_weights_that_a_server_lost_are_pushed_again_and_nothing_sampled_meanwhile_counts(
     servers: dict[str, Served], tokenizer: Tokenizer, prompts: list[list[int]], weights_dir: pathlib.Path
 ) -> None:
-    """Somebody else relabels the server's weights, as a restart would; or another run takes the server over."""
+    """Somebody else relabels the server's weights, as a restart would; or another run takes the server over. Before,
+    a learner was killed while the server paused for it."""
     served = servers["tied"]
+    call(served.url, "/pause?mode=wait", {})
     with serving.engine(served.config, served.params, tokenizer, urls=(served.url,), weights_dir=weights_dir) as vllm:
         vllm.update_weights(shaken(served.params, 2), 5)
         for label in ("default", "ffffffff:5", f"{vllm._run}:4"):
@@ -243,6 +251,7 @@ def test_a_push_that_did_not_arrive_is_noticed_by_the_probe(
             vllm.update_weights(served.params, 1)
         with pytest.raises(EngineLost):
             ask(vllm, prompts[:1])
+        assert call(served.url, "/weight_info")["weight_version"] == "loading"
     assert any("given up, 0 servers are left" in line for line in said)
 
 
@@ -260,19 +269,34 @@ def proxied(
     proxy.close()
 
 
-@pytest.mark.parametrize("fault", ["refuse", "error", "nonsense", "empty", "cut", "half", "delay"])
+@pytest.mark.parametrize("faults", ["refuse", "error", "nonsense", "empty", "cut", "half delay"])
 def test_broken_answers_are_asked_for_again(
-    proxied: tuple[Proxy, VllmEngine], prompts: list[list[int]], fault: str
+    proxied: tuple[Proxy, VllmEngine], prompts: list[list[int]], faults: str
 ) -> None:
     proxy, vllm = proxied
     expected = ask(vllm, prompts[:6], temperature=0.0)
     before = vllm.retries
-    proxy.break_next(fault, 3)
+    proxy.break_next(faults.split(), 4)
     replies = ask(vllm, prompts[:6], temperature=0.0)
-    assert proxy.seen == 3
-    assert vllm.retries >= before + 3
+    assert proxy.seen == 4
+    assert vllm.retries >= before + 4
     assert [reply.tokens.tolist() for reply in replies] == [reply.tokens.tolist() for reply in expected]
     assert {reply.version for reply in replies} == {0}
+
+
+def test_a_push_whose_answer_gets_lost_is_made_again(
+    servers: dict[str, Served], proxied: tuple[Proxy, VllmEngine], prompts: list[list[int]]
+) -> None:
+    served, (proxy, vllm) = servers["spare"], proxied
+    other = shaken(served.params, 8)
+    proxy.break_next(["cut", "nonsense"], 2, path=b"/collective_rpc")
+    vllm.update_weights(other, 1)
+    assert proxy.seen == 2
+    for prompt, reply in zip(prompts, ask(vllm, prompts)):
+        expected = learner_logprobs(served.config, other, prompt, reply.tokens, 1.0)
+        np.testing.assert_allclose(reply.logprobs, expected, atol=1e-4)
+        assert reply.version == 1
+    vllm.update_weights(served.params, 0)
 
 
 def test_a_server_that_always_breaks_ends_the_run_with_its_reason_not_a_hang(
@@ -281,7 +305,7 @@ def test_a_server_that_always_breaks_ends_the_run_with_its_reason_not_a_hang(
     proxy = Proxy(servers["tied"].url)
     served = servers["tied"]
     with serving.engine(served.config, served.params, tokenizer, urls=(proxy.url,), weights_dir=weights_dir) as vllm:
-        proxy.break_next("nonsense", 10_000)
+        proxy.break_next(["nonsense"], 10_000)
         with pytest.raises(RuntimeError, match="not JSON"):
             ask(vllm, prompts[:2])
     proxy.close()
@@ -318,7 +342,7 @@ def test_what_cannot_be_used_is_refused_with_the_fix(
     assert "--max-model-len 97" in connect(served.url, max_length=97)
     assert "engine.dtype='bfloat16'" in connect(served.url, dtype="bfloat16")
     assert "tokenizer is not the learner's" in connect(served.url, tokenizer="other")
-    assert "correct config.engine.urls or start it" in connect("http://127.0.0.1:9")
+    assert "correct config.engine.urls or start it" in connect("http://127.0.0.1:9", limits=IMPATIENT)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +384,8 @@ def test_a_server_that_is_killed_is_dropped_while_another_is_left_and_the_last_e
     """The last test of this file: nobody uses these two servers afterwards."""
     served, urls = servers["tied"], (servers["spare"].url, servers["tied"].url)
     said: list[str] = []
-    with serving.engine(served.config, served.params, tokenizer, urls=urls, weights_dir=weights_dir, said=said) as vllm:
+    how: dict[str, Any] = {"urls": urls, "weights_dir": weights_dir, "said": said, "limits": IMPATIENT}
+    with serving.engine(served.config, served.params, tokenizer, **how) as vllm:
         vllm.update_weights(shaken(served.params, 6), 3)
 
         async def in_the_middle(victim: ServerProcess) -> list[Any]:

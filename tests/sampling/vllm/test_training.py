@@ -1,5 +1,6 @@
 """Whole runs whose rollouts come from vLLM servers: the same learning, honest staleness, faults and ends."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -8,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from gigpo_jax.sampling.vllm_guard import _die_with_parent
 from tests.sampling.vllm import serving
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800), pytest.mark.usefixtures("compiled_once")]
 
 ROOT = pathlib.Path(__file__).parents[3]
 LIMIT_S = 900.0
@@ -26,12 +29,31 @@ def command(workdir: pathlib.Path, *flags: str) -> list[str]:
     return [*base, "--config.eval.panel=", "--config.env.workers=1", *flags]
 
 
-def run(workdir: pathlib.Path, *flags: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command(workdir, *flags), capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT
-    )
-    assert done.returncode == status, done.stdout[-2000:] + done.stderr[-2000:]
-    return done
+@contextlib.contextmanager
+def running(workdir: pathlib.Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """A run whose output goes to WORKDIR.out; it ends with the block, and with this process should that be killed."""
+    with pathlib.Path(f"{workdir}.out").open("a") as out:
+        process = subprocess.Popen(
+            command(workdir, *flags), stdout=out, stderr=out, text=True, cwd=ROOT, preexec_fn=_die_with_parent
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def finish(process: subprocess.Popen[str], workdir: pathlib.Path, status: int = 0) -> str:
+    """Waits for the end of a run; its output."""
+    process.wait(LIMIT_S)
+    out = pathlib.Path(f"{workdir}.out").read_text()
+    assert process.returncode == status, out[-4000:]
+    return out
+
+
+def run(workdir: pathlib.Path, *flags: str, status: int = 0) -> str:
+    with running(workdir, *flags) as process:
+        return finish(process, workdir, status)
 
 
 def records(workdir: pathlib.Path) -> list[dict[str, float]]:
@@ -43,7 +65,7 @@ def wait_for(process: subprocess.Popen[str], workdir: pathlib.Path, step: int) -
     until = time.monotonic() + LIMIT_S
     metrics = workdir / "metrics.jsonl"
     while not (metrics.exists() and f'"step": {step},' in metrics.read_text()):
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, pathlib.Path(f"{workdir}.out").read_text()[-4000:]
         assert time.monotonic() < until
         time.sleep(0.1)
 
@@ -66,20 +88,18 @@ def test_the_quickstart_learns_with_vllm_as_it_does_in_process_through_two_kills
     flags = (f"--config.train.iterations={ITERATIONS}", "--config.checkpoint.every=2")
     ours, vllm = tmp_path / "jax", tmp_path / "vllm"
     with_vllm = (*flags, "--config.engine.name=vllm")
-    with (tmp_path / "out").open("w") as out:
-        process = subprocess.Popen(command(vllm, *with_vllm), stdout=out, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
-    wait_for(process, vllm, 1)
-    servers = descendants(process.pid)
-    front = next(pid for pid, args in servers.items() if "api_server" in args and "vllm_guard" not in args)
-    os.kill(front, signal.SIGKILL)
-    wait_for(process, vllm, 3)
-    servers |= descendants(process.pid)
-    process.kill()
-    process.wait()
-    assert serving.gone(servers, 60.0)
-    assert "started again (1 of 3)" in (tmp_path / "out").read_text()
-    run(vllm, *with_vllm)
-    run(ours, *flags)
+    with running(ours, *flags) as in_process, running(vllm, *with_vllm) as process:
+        wait_for(process, vllm, 1)
+        servers = descendants(process.pid)
+        front = next(pid for pid, args in servers.items() if "api_server" in args and "vllm_guard" not in args)
+        os.kill(front, signal.SIGKILL)
+        wait_for(process, vllm, 3)
+        servers |= descendants(process.pid)
+        process.kill()
+        process.wait()
+        assert serving.gone(servers, 60.0)
+        assert "started again (1 of 3)" in run(vllm, *with_vllm)
+        finish(in_process, ours)
     theirs, here = records(vllm), records(ours)
     assert [record["step"] for record in theirs] == list(range(1, ITERATIONS + 1))
     for record in theirs:
@@ -93,36 +113,35 @@ def test_the_quickstart_learns_with_vllm_as_it_does_in_process_through_two_kills
     assert np.mean([r["episode/success_rate"] for r in theirs[3:]]) > theirs[0]["episode/success_rate"] + 0.04
 
 
-def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_checkpoint(tmp_path: pathlib.Path) -> None:
+def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_checkpoint(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the server of somebody else; when that is killed the run stops, and goes on with another one."""
     weights, logs = tmp_path / "weights", tmp_path / "logs"
-    server = serving.start(serving.TINY, logs, weights)
-    os.environ["VLLM_API_KEY"] = serving.KEY
+    server, other = (serving.start(serving.TINY, logs, weights) for _ in range(2))
+    monkeypatch.setenv("VLLM_API_KEY", serving.KEY)
     flags = ["--config.engine.name=vllm", f"--config.engine.weights_dir={weights}", "--config.train.max_staleness=1"]
     flags += ["--config.train.iterations=5", "--config.train.groups=8", "--config.train.save_rollouts=1"]
     workdir = tmp_path / "run"
     try:
         serving.wait_up(server)
-        process = subprocess.Popen(
-            command(workdir, *flags, f"--config.engine.urls={server.url}", "--config.engine.connect_timeout_s=3.0"),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
-        )  # fmt: skip
-        wait_for(process, workdir, 3)
-        serving.kill_hard(server)
-        out, _ = process.communicate(timeout=LIMIT_S)
+        impatient = (f"--config.engine.urls={server.url}", "--config.engine.connect_timeout_s=3.0")
+        with running(workdir, *flags, *impatient) as process:
+            wait_for(process, workdir, 3)
+            serving.kill_hard(server)
+            process.wait(LIMIT_S)
         fresh = {0}  # rollouts that begin a run have nothing to be behind of
         if process.returncode:  # it may have finished before it needed the server again
-            assert process.returncode == 1, out
+            out = finish(process, workdir, 1)
             stopped = re.search(r"stopped in iteration (\d+): no vLLM server is left", out)
             assert stopped is not None, out
             fresh.add(int(stopped[1]) - 1)
             assert (workdir / "checkpoints").is_dir()
-            server.start()
-            serving.wait_up(server)
-            run(workdir, *flags, f"--config.engine.urls={server.url}")
+            serving.wait_up(other)
+            run(workdir, *flags, f"--config.engine.urls={other.url}")
     finally:
         server.stop()
-        del os.environ["VLLM_API_KEY"]
+        other.stop()
     every = records(workdir)
     assert [record["step"] for record in every] == [1, 2, 3, 4, 5]
     assert [record["rollout/staleness"] for record in every] == [float(i not in fresh) for i in range(5)]
@@ -136,7 +155,7 @@ def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_check
 
 def test_a_run_that_cannot_get_its_server_is_one_line(tmp_path: pathlib.Path) -> None:
     absent = run(tmp_path / "a", "--config.engine.name=vllm", "--config.engine.python=/nowhere/python", status=2)
-    assert absent.stderr.splitlines()[-1].startswith("gigpo_jax: config.engine.python='/nowhere/python'")
+    assert "gigpo_jax: config.engine.python='/nowhere/python'" in absent.splitlines()[-1]
     failing = run(tmp_path / "b", "--config.engine.name=vllm", "--config.engine.args=--no-such-flag", status=2)
-    assert "config.engine.launch: the server ended" in failing.stderr
-    assert "no-such-flag" in failing.stderr
+    assert "config.engine.launch: the server ended" in failing
+    assert "no-such-flag" in failing
