@@ -67,7 +67,7 @@ def _jax_engine(config: ConfigDict, policy: Policy, params: Any, version: int, f
 
 def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, folder: Path) -> Any:
     try:
-        from gigpo_jax.sampling import vllm_adapter, vllm_engine, vllm_extension, vllm_fleet, weight_store
+        from gigpo_jax.sampling import vllm_engine, vllm_extension, vllm_fleet, weight_store
     except ModuleNotFoundError as err:
         raise InputError(
             f"config.engine.name='vllm': needs the package {err.name}; pip install 'gigpo_jax[vllm]'"
@@ -92,7 +92,7 @@ def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, 
             max_length=max_length(config),
             tokenizer=vllm_extension.tokenizer_fingerprint((Path(config.model.path) / "tokenizer.json").read_bytes()),
             probe=probe_tokens(policy.tokenizer, max_length(config)),
-            base=vllm_adapter.folder_checksum(Path(config.model.path)) if config.model.lora.rank else "",
+            base=policy.base,
             pull_from=engine.weights_host if urls else "",
             pull_port=engine.weights_port,
             request_s=engine.request_timeout_s,

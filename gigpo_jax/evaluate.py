@@ -25,7 +25,7 @@ from gigpo_jax.rollout import TooManyAborted
 from gigpo_jax.sampling.base import EngineLost
 from gigpo_jax.tasks import host_share
 from gigpo_jax.trajectory import Trajectory
-from gigpo_jax.workdir import check_writable
+from gigpo_jax.workdir import check_adapter, check_writable
 
 Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 
@@ -181,11 +181,15 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
 
     Returns:
       The exit status: 0 done, 1 no engine was left or too many episodes were aborted.
+
+    Raises:
+      InputError: the workdir's adapter is another one, or of another model.
     """
     check_writable(Path(out).parent if out else workdir, "--out" if out else "--workdir")
     options = env_options(config)
     panel, tasks = panel_tasks(config, options)
     policy = load_policy(config, partition.make_mesh(**config.mesh))
+    check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
     report.say(f"weights: {f'checkpoint {version} of {workdir}' if version else config.model.path}")
     player = Player(config, policy, policy.whole(trained), options=options, version=version, folder=workdir / "servers")

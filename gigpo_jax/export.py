@@ -9,7 +9,7 @@ from gigpo_jax.checkpoint import newest_params
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import load_policy, save_policy
-from gigpo_jax.workdir import check_writable
+from gigpo_jax.workdir import check_adapter, check_writable
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
@@ -21,7 +21,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       out: the folder; default WORKDIR/export.
 
     Raises:
-      InputError: the workdir has no checkpoint, or the folder cannot be written.
+      InputError: the workdir has no checkpoint, or one of another adapter or model, or the folder cannot be written.
     """
     target = Path(out) if out else workdir / "export"
     check_target(target)
@@ -30,6 +30,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         raise InputError(f"--workdir={workdir}: no checkpoint in it; name the workdir of a training run")
     mesh = partition.make_mesh(**config.mesh)
     policy = load_policy(config, mesh)
+    check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
     save_policy(target, config, policy, trained)
     report.say(f"checkpoint {version} is in {target}")

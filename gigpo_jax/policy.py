@@ -19,6 +19,7 @@ from gigpo_jax.models.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits, load_tokenizer, word_tokenizer
 from gigpo_jax.models.weights import load_hf, save_hf
+from gigpo_jax.sampling.vllm_adapter import folder_checksum
 
 ADAPTER = "adapter"  # in an exported folder: the adapter alone
 
@@ -33,6 +34,7 @@ class Policy:
       tokenizer: text <-> token ids.
       adapter: low-rank pairs to train in place of `params`, float32, sharded likewise; None: all are trained.
       scale: what the pairs add is multiplied by it.
+      base: with an adapter the checksum of `model.path`'s tensors: which model it belongs to; "" otherwise.
     """
 
     config: qwen2.Qwen2Config
@@ -40,6 +42,7 @@ class Policy:
     tokenizer: Tokenizer
     adapter: Any = None
     scale: float = 1.0
+    base: str = ""
 
     @property
     def trained(self) -> Any:
@@ -83,7 +86,8 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
     check_memory(config, shape, mesh.size)
     dtype = jnp.dtype(config.model.param_dtype)
     adapter, scale = start_adapter(config, shape, mesh)
-    return Policy(*load_hf(path, dtype=dtype, shardings=shardings(shape, mesh)), tokenizer, adapter, scale)
+    loaded = load_hf(path, dtype=dtype, shardings=shardings(shape, mesh))
+    return Policy(*loaded, tokenizer, adapter, scale, "" if adapter is None else folder_checksum(Path(path)))
 
 
 def start_adapter(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh) -> tuple[Any, float]:

@@ -25,7 +25,7 @@ from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, save_policy, trained_shardings
 from gigpo_jax.rl import update
-from gigpo_jax.workdir import check_writable, claim_workdir, host_folder, open_workdir
+from gigpo_jax.workdir import check_adapter, check_writable, claim_workdir, host_folder, open_workdir
 
 HOLD_OUT = 64  # demonstrations that are never trained on
 
@@ -43,6 +43,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     mesh = partition.make_mesh(**config.mesh)
     partition.local_rows(mesh, config.batch.rows)
     policy = load_policy(config, mesh) if config.model.path else None
+    check_adapter(workdir, config, policy.base if policy else "")
     try:
         shown = demonstrations(config, policy.tokenizer if policy else None)
     except EnvError as error:
@@ -58,7 +59,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
             "so there is nothing to learn from; make it larger"
         )
     imitation = Imitation(config, policy, mesh, episodes, workdir)
-    claim_workdir(workdir, config)
+    claim_workdir(workdir, config, policy.base)
     status = imitation.run()
     if status:
         return status

@@ -25,7 +25,7 @@ from gigpo_jax.rollout_stats import rollout_metrics
 from gigpo_jax.sampling.base import EngineLost
 from gigpo_jax.tasks import draw_tasks, host_share
 from gigpo_jax.trajectory import Trajectory, write_trajectories
-from gigpo_jax.workdir import claim_workdir, host_folder, open_workdir
+from gigpo_jax.workdir import check_adapter, claim_workdir, host_folder, open_workdir
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
@@ -82,6 +82,7 @@ class Trainer:
         self.tasks = list_tasks(config, options)
         panel = panel_tasks(config, options)[1] if config.eval.panel else ()
         policy = load_policy(config, self.mesh)
+        check_adapter(workdir, config, policy.base)
         # Frozen parameters get no gradient, which is a third of the work.
         self.flops = param_count(policy.config) * (6 if policy.frozen is None else 4)
         self.learner = Learner(config, policy, self.mesh)
@@ -104,7 +105,7 @@ class Trainer:
         )
         self.evaluator = Evaluator(config, self.player, panel) if panel else None
         self.writer = MetricsWriter(host_folder(workdir), position=position, purge_step=self.done + 1)
-        claim_workdir(workdir, config)
+        claim_workdir(workdir, config, policy.base)
 
     def __enter__(self) -> "Trainer":
         return self

@@ -12,6 +12,8 @@ from gigpo_jax.config import default_config
 from gigpo_jax.errors import InputError
 from gigpo_jax.metrics import write_json
 
+CONFIG = "config.json"
+BASE = "base.json"  # which weights the adapter of a run belongs to
 # What may differ when a run goes on: where it runs and what it shows, not what it computes.
 FREE = (
     *("env.workers", "env.start_timeout_s", "env.step_timeout_s", "checkpoint.", "train.save_rollouts"),
@@ -32,7 +34,7 @@ def open_workdir(workdir: Path, config: ConfigDict) -> None:
       InputError: it cannot be written, or another config was trained here.
     """
     check_writable(workdir, "--workdir")
-    path = workdir / "config.json"
+    path = workdir / CONFIG
     if path.exists():
         defaults = flat(default_config().to_dict())
         ours, theirs = flat(config.to_dict()), flat(json.loads(path.read_text(encoding="utf-8")))
@@ -51,11 +53,54 @@ def open_workdir(workdir: Path, config: ConfigDict) -> None:
         (workdir / name).mkdir(exist_ok=True)
 
 
-def claim_workdir(workdir: Path, config: ConfigDict) -> None:
-    """Writes config.json once a run has all it needs: a start that failed leaves the folder to the next config."""
-    path = workdir / "config.json"
-    if jax.process_index() == 0 and not path.exists():
-        write_json(path, config.to_dict())
+def claim_workdir(workdir: Path, config: ConfigDict, base: str = "") -> None:
+    """Writes config.json once a run has all it needs: a start that failed leaves the folder to the next config.
+
+    Args:
+      workdir: of the run.
+      config: of the run.
+      base: `Policy.base`, kept beside it for `check_adapter`.
+    """
+    for path, content in ((workdir / BASE, {"base": base} if base else None), (workdir / CONFIG, config.to_dict())):
+        if jax.process_index() == 0 and content is not None and not path.exists():
+            write_json(path, content)
+
+
+def check_adapter(workdir: Path, config: ConfigDict, base: str) -> None:
+    """Refuses to take the checkpoints of a run for another adapter than it trained, or for one of another model.
+
+    Checkpoints of an adapter hold neither its scale nor the model below it.
+
+    Args:
+      workdir: of the run; without checkpoints there is nothing to check.
+      config: how they are about to be read.
+      base: `Policy.base`.
+
+    Raises:
+      InputError: with what differs.
+    """
+    if not (workdir / CONFIG).exists() or not any((workdir / "checkpoints").glob("*")):
+        return
+    found = flat(json.loads((workdir / CONFIG).read_text(encoding="utf-8")))
+    asked, trained = (_adapter(values) for values in (flat(config.to_dict()), found))
+    if asked != trained:
+        raise InputError(
+            f"--workdir={workdir}: its checkpoints were trained with config.model.lora {trained}, given is {asked}; "
+            "use the same values"
+        )
+    known = json.loads((workdir / BASE).read_text(encoding="utf-8"))["base"] if (workdir / BASE).exists() else base
+    if base != known:
+        raise InputError(
+            f"config.model.path={config.model.path!r}: not the weights that the adapter in --workdir={workdir} was "
+            f"trained on (there: model.path={found.get('model.path')!r}); name the folder that has them"
+        )
+
+
+def _adapter(values: dict[str, Any]) -> dict[str, Any]:
+    """What of a flat config decides what an adapter means."""
+    rank = values.get("model.lora.rank", 0)
+    shape = {"alpha": values["model.lora.alpha"], "targets": sorted(values["model.lora.targets"])} if rank else {}
+    return {"rank": rank} | shape
 
 
 def check_writable(folder: Path, flag: str) -> None:

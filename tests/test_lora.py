@@ -7,19 +7,23 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import numpy as np
 import pytest
 
-from gigpo_jax import partition
+from configs.quickstart import get_config
+from gigpo_jax import evaluate, export, partition, sft, train
 from gigpo_jax.batching import make_minibatches
 from gigpo_jax.config import default_config
+from gigpo_jax.errors import InputError
 from gigpo_jax.learner import Learner
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.weights import load_hf
 from gigpo_jax.policy import Policy, load_policy
 from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.workdir import claim_workdir, open_workdir
 from tests.multi_device import make_samples
 
 ROOT = Path(__file__).parents[1]
@@ -168,6 +172,19 @@ def test_the_export_is_the_merged_model_and_the_adapter(whole: Path) -> None:
     with torch.no_grad():
         theirs = model(torch.as_tensor(tokens.astype(np.int64))).logits.numpy()
     np.testing.assert_allclose(theirs, expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("mode", [train, evaluate, export, sft])
+def test_no_mode_takes_checkpoints_for_those_of_another_model(mode: ModuleType, tmp_path: Path) -> None:
+    """Shapes would fit, and the path is the same: nothing else would notice."""
+    config = get_config()
+    config.model.path, config.model.lora.rank = str(TINY), 4
+    config.sft.episodes = 1
+    open_workdir(tmp_path, config)
+    claim_workdir(tmp_path, config, "what was there before")
+    (tmp_path / "checkpoints/1").mkdir()
+    with pytest.raises(InputError, match="not the weights that the adapter in --workdir"):
+        mode.run(config, tmp_path, str(tmp_path / "out"))
 
 
 def test_a_model_from_nothing_has_no_adapter(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from gigpo_jax.config import default_config
 from gigpo_jax.errors import InputError
-from gigpo_jax.workdir import check_writable, claim_workdir, flat, open_workdir
+from gigpo_jax.workdir import check_adapter, check_writable, claim_workdir, flat, open_workdir
 
 
 def test_the_same_config_opens_it_again(tmp_path: Path):
@@ -67,3 +67,37 @@ def test_a_file_in_the_way(tmp_path: Path):
 
 def test_flat():
     assert flat({"a": {"b": (1, 2), "c": {}}, "d": None}) == {"a.b": [1, 2], "d": None}
+
+
+def test_checkpoints_of_an_adapter_are_read_with_its_scale_and_on_its_model_alone(tmp_path: Path):
+    config = default_config()
+    config.model.lora.rank, config.model.path = 8, "a/model"
+    check_adapter(tmp_path, config, "b0")
+    open_workdir(tmp_path, config)
+    claim_workdir(tmp_path, config, "b0")
+    check_adapter(tmp_path, default_config(), "")  # no checkpoint yet: nothing to take for another
+    (tmp_path / "checkpoints/1").mkdir()
+    config.model.lora.targets = tuple(reversed(config.model.lora.targets))
+    config.model.path, config.optim.lr, config.eval.tasks = "moved/model", 1.0, 3
+    check_adapter(tmp_path, config, "b0")
+    with pytest.raises(InputError, match=r"'moved/model': not the weights .* \(there: model.path='a/model'\)"):
+        check_adapter(tmp_path, config, "b1")
+    config.model.lora.alpha = 4.0
+    with pytest.raises(InputError, match=r"trained with config.model.lora .*'alpha': 32.0.*, given is .*'alpha': 4.0"):
+        check_adapter(tmp_path, config, "b0")
+    with pytest.raises(InputError, match=r"given is \{'rank': 0\}"):
+        check_adapter(tmp_path, default_config(), "")
+
+
+def test_checkpoints_of_all_parameters_are_read_with_any_model_path(tmp_path: Path):
+    config = default_config().unlock()
+    del config.model["lora"]  # and those of before there were adapters
+    open_workdir(tmp_path, default_config())
+    claim_workdir(tmp_path, config)
+    (tmp_path / "checkpoints/1").mkdir()
+    config = default_config()
+    config.model.path = "another"
+    check_adapter(tmp_path, config, "")
+    config.model.lora.rank = 8
+    with pytest.raises(InputError, match=r"trained with config.model.lora \{'rank': 0\}, given is \{'rank': 8,"):
+        check_adapter(tmp_path, config, "b0")
