@@ -166,11 +166,9 @@ def _check_config(file: pathlib.Path, config: LoraConfig) -> None:
         found = (int(raw["r"]), float(raw["lora_alpha"]), sorted(raw["target_modules"]))
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise InputError(f"{file}: missing or broken ({err!r}); give an adapter's folder in PEFT's layout") from err
-    unlike = [
-        key for key in ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern") if raw.get(key)
-    ]
-    if unlike or raw.get("bias", "none") != "none":
-        raise InputError(f"{file}: {(*unlike, 'bias')[0]}={raw.get((*unlike, 'bias')[0])!r} is not supported")
+    for key, plain in _PLAIN.items():
+        if raw.get(key, plain) != plain and raw[key]:  # false, none and empty all say that it is not used
+            raise InputError(f"{file}: {key}={raw[key]!r} is not supported")
     wanted = (config.rank, config.alpha, sorted(config.targets))
     if found[0] != wanted[0] or not math.isclose(found[1], wanted[1]) or found[2] != wanted[2]:
         raise InputError(f"{file}: rank, alpha and targets are {found}, config.model.lora has {wanted}")

@@ -31,7 +31,7 @@ class RequireKey:
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Lets a request through, or answers it."""
-        path = scope.get("path", "").rstrip("/")
+        path = scope.get("path", "").removeprefix(scope.get("root_path", "")).rstrip("/")  # as routes see it
         if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN:
             await self._app(scope, receive, send)
         elif not self._known(scope):

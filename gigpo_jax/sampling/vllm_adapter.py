@@ -150,7 +150,10 @@ def stage(data: bytes, rank: int, targets: list[str], server: str, name: str) ->
     root = pathlib.Path(os.environ[WEIGHTS_DIR]).resolve()
     folder, temporary = root / f"{STAGED}.{server}.{name}", root / f".{STAGED}.{server}.{name}.{os.getpid()}"
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": targets, "bias": "none"}
-    older = sorted(root.glob(f"{STAGED}.{server}.*"), key=lambda path: path.stat().st_mtime_ns)
+    older = sorted(root.glob(f"{STAGED}.{server}.*"), key=_written)
+    for left in root.glob(f".{STAGED}.{server}.*"):  # by a worker that was killed; others of this push have its name
+        if not left.name.startswith(f"{temporary.stem}."):
+            shutil.rmtree(left, ignore_errors=True)
     try:
         temporary.mkdir(mode=0o700)
         (temporary / FILES[0]).write_text(json.dumps(config), encoding="utf-8")
@@ -165,6 +168,14 @@ def stage(data: bytes, rank: int, targets: list[str], server: str, name: str) ->
     for path in [path for path in older if path != folder][: -(KEPT - 1)]:
         shutil.rmtree(path, ignore_errors=True)
     return folder
+
+
+def _written(path: pathlib.Path) -> int:
+    """When, in ns; long ago for what another worker of this server removes at this moment."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def folder_checksum(folder: pathlib.Path) -> str:

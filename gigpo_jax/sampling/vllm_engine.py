@@ -238,7 +238,8 @@ class VllmEngine:
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(CLOSE_LIMIT_S)
-            self._store.close()
+            members = self._fleet.members if self._fleet is not None else []
+            self._store.close(member.server.staged_as for member in members if member.process is not None)
 
     # What follows runs in the client's event loop.
 

@@ -1,6 +1,8 @@
 """One vLLM server over HTTP: every call has a time limit, and every failure is one of two kinds of error."""
 
 import json
+import socket
+import urllib.parse
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +14,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.sampling.vllm_protocol import LOADING, ServerFault, check_release, label, probe_request, read_probe
 
 QUICK_S = 30.0  # what a server that lives answers at once
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HINT = "it must be vLLM started by launch/vllm_sidecar.sh, or with the flags that docs/scaling.md lists"
 
 
@@ -69,6 +72,12 @@ class Server:
         self.url, self.weights_dir, self.adapter = url.rstrip("/"), "", ""
         self._loads = 0
         self._session, self._request_s, self._push_s = session, request_s, push_s
+
+    @property
+    def staged_as(self) -> str:
+        """Tells its adapters from those of others in a shared folder, where several machines may have this address."""
+        machine = socket.gethostname() if urllib.parse.urlsplit(self.url).hostname in LOOPBACK else ""
+        return f"{zlib.crc32(f'{machine} {self.url}'.encode()):08x}"
 
     async def call(
         self, method: str, path: str, body: Any = None, *, limit_s: float = QUICK_S, plain: bool = False
@@ -172,7 +181,7 @@ class Server:
         name = f"{weights.file.removesuffix('.safetensors')}.{self._loads}"
         source = weights.pull_from or f"{self.weights_dir or weights.folder}/"
         arguments = {"source": source + weights.file, "checksum": weights.checksum, "base": weights.base}
-        arguments |= {"server": f"{zlib.crc32(self.url.encode()):08x}", "name": name}
+        arguments |= {"server": self.staged_as, "name": name}
         staged = self._same(weights, await self._rpc("gigpo_stage", arguments, self._push_s))
         body = {"lora_name": name, "lora_path": staged[0]["folder"]}
         await self.call("POST", "/v1/load_lora_adapter", body, limit_s=self._push_s, plain=True)
@@ -183,8 +192,13 @@ class Server:
     async def _unload_others(self) -> None:
         """What was sampled with before, also by a run that was killed: its files are about to go."""
         answer = await self.call("GET", "/v1/models")
-        cards = answer.get("data", ()) if isinstance(answer, dict) else ()
-        for name in [card["id"] for card in cards if card.get("parent") and card["id"] != self.adapter]:
+        try:
+            names = [str(card["id"]) for card in answer["data"] if card.get("parent")]
+        except (TypeError, KeyError, AttributeError) as err:
+            raise ServerFault(f"{self.url}: /v1/models answered {str(answer)[:200]}") from err
+        for name in names:
+            if name == self.adapter:
+                continue
             await self.call("POST", "/v1/unload_lora_adapter", {"lora_name": name}, plain=True)
 
     def _same(self, weights: Weights, reports: list[dict]) -> list[dict]:

@@ -7,7 +7,7 @@ import pathlib
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models.adapter_file import write_adapter
 from gigpo_jax.models.qwen2 import Params, Qwen2Config, param_count
 from gigpo_jax.models.weights import OnTensor, write_tensors
+from gigpo_jax.sampling.vllm_adapter import STAGED
 from gigpo_jax.sampling.vllm_extension import SUFFIX, Checksum
 
 PREFIX = "gigpo_jax-weights"
@@ -107,9 +108,16 @@ class WeightStore:
             self._newest.unlink(missing_ok=True)
         self._newest = None
 
-    def close(self) -> None:
-        """Deletes what is left; may be called twice."""
+    def close(self, servers: Iterable[str] = ()) -> None:
+        """Deletes what is left, and the adapters that servers have put there; may be called twice.
+
+        Args:
+          servers: `Server.staged_as` of those that ended with this run.
+        """
         self.discard()
+        for name in servers:
+            for folder in [*self.folder.glob(f"{STAGED}.{name}.*"), *self.folder.glob(f".{STAGED}.{name}.*")]:
+                shutil.rmtree(folder, ignore_errors=True)
         if self._own:
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -64,6 +64,27 @@ def test_a_good_adapter_is_staged_as_peft_has_it_and_two_stay(allowed: pathlib.P
     assert "keeps its model" in worker.gigpo_load(str(file), checksum)["error"]
 
 
+def test_what_a_killed_worker_left_goes_and_what_another_removes_is_no_error(
+    allowed: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for left in (".adapter.ab.run.0.17", ".adapter.ab.run.1.18", ".adapter.cd.run.0.17"):
+        (allowed / left).mkdir()
+    (allowed / "adapter.ab.gone").symlink_to(allowed / "nowhere")  # listed, and not there any more when looked at
+    folder = vllm_adapter.stage(b"data", 4, ["q_proj"], "ab", "run.1")
+    assert (folder / "adapter_model.safetensors").read_bytes() == b"data"
+    (allowed / "adapter.ab.gone").unlink()
+    # Of this server all but what another worker of it is writing at the moment; nothing of other servers.
+    assert staged_in(allowed) == [".adapter.ab.run.1.18", ".adapter.cd.run.0.17", "adapter.ab.run.1"]
+
+
+def test_servers_that_end_with_the_run_leave_no_adapters(allowed: pathlib.Path) -> None:
+    for name in ("ab", "cd"):
+        vllm_adapter.stage(b"data", 4, ["q_proj"], name, "run.1")
+    (allowed / ".adapter.ab.run.2.17").mkdir()
+    weight_store.WeightStore(allowed).close(["ab"])
+    assert staged_in(allowed) == ["adapter.cd.run.1"]
+
+
 def test_nothing_else_gets_past(allowed: pathlib.Path, served: pathlib.Path, tmp_path: pathlib.Path) -> None:
     store, base = weight_store.WeightStore(allowed), vllm_adapter.folder_checksum(served)
     adapter = random_adapter(SHAPE, CONFIG)
@@ -113,7 +134,7 @@ def test_a_model_folder_is_told_by_its_tensors_alone(served: pathlib.Path, tmp_p
     assert vllm_adapter.folder_checksum(tmp_path / "absent") == ""
 
 
-def ask(path: str, body: bytes, key: str = "sesame") -> tuple[int, bytes]:
+def ask(path: str, body: bytes, key: str = "sesame", root: str = "") -> tuple[int, bytes]:
     """What the middleware answers, or 200 and the body that the application was given."""
     got: dict[str, Any] = {}
 
@@ -127,7 +148,7 @@ def ask(path: str, body: bytes, key: str = "sesame") -> tuple[int, bytes]:
     async def send(message: dict[str, Any]) -> None:
         got.setdefault("status", message.get("status"))
 
-    scope = {"type": "http", "path": path, "headers": [(b"authorization", f"Bearer {key}".encode())]}
+    scope = {"type": "http", "path": path, "root_path": root, "headers": [(b"authorization", f"Bearer {key}".encode())]}
     asyncio.run(vllm_access.RequireKey(app)(scope, receive, send))
     return got.get("status", 200), got.get("body", b"")
 
@@ -157,6 +178,10 @@ def test_only_staged_adapters_are_loaded_whoever_asks(
         assert load(path) == 403
     assert load(allowed / "adapter.ab.x", padding="x" * 70000) == 403
     assert ask("/v1/load_lora_adapter", b"no json")[0] == 403
+    assert ask("/v1/load_lora_adapter/", b"no json")[0] == 403
+    # Started with --root-path, a server has its routes under that too.
+    assert ask("/x/v1/load_lora_adapter", b"no json", root="/x")[0] == 403
+    assert ask("/x/adapters", b"", root="/x")[0] == 403
     assert ask("/adapters", json.dumps({"name": "n", "src": str(allowed / "adapter.ab.x")}).encode())[0] == 403
     assert ask("/adapters/n", b"")[0] == 403
     assert ask("/v1/load_lora_adapter", b"{}", key="wrong")[0] == 401

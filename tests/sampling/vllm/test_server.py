@@ -100,6 +100,38 @@ def test_a_server_that_pulls_is_told_the_address() -> None:
     assert answers.arguments == {"url": "http://learner:9/weights/w.safetensors", "checksum": "c0ffee"}
 
 
+STAGED = {"results": [LOADED | {"folder": "/server/adapter.x"}]}
+ADAPTER = Weights(**{**vars(WEIGHTS), "base": "b0"})
+
+
+def test_an_adapter_is_staged_loaded_under_a_new_name_and_alone() -> None:
+    models = {"data": [{"id": "m"}, {"id": "old", "parent": "m"}, {"id": "w.1", "parent": "m"}]}
+    answers = Answers(rpc=STAGED, models=models)
+    push(answers, ADAPTER)
+    load = ["gigpo_stage", "load_lora_adapter", "models", "unload_lora_adapter"]
+    assert answers.calls == [*PUSH[:2], *load, *PUSH[3:]]
+    assert answers.arguments["source"] == "/learner/w.safetensors"
+    assert (answers.arguments["base"], answers.arguments["name"]) == ("b0", "w.1")
+
+
+@pytest.mark.parametrize("answer", [{}, [], {"data": None}, {"data": ["m"]}, {"data": [{"parent": "m"}]}])
+def test_a_list_of_adapters_that_is_none_is_a_fault_of_the_server(answer: Any) -> None:
+    with pytest.raises(ServerFault, match="/v1/models answered"):
+        push(Answers(rpc=STAGED, models=answer), ADAPTER)
+
+
+def test_adapters_of_machines_with_one_loopback_address_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def names(machine: str) -> list[str]:
+        monkeypatch.setattr("socket.gethostname", lambda: machine)
+        urls = ("http://127.0.0.1:8000/", "http://127.0.0.1:8001", "http://node7:8000")
+        return [Server(url, None, request_s=1, push_s=1).staged_as for url in urls]  # type: ignore[arg-type]
+
+    here, there = names("here"), names("there")
+    assert len({*here, *there}) == 5
+    assert here[2] == there[2]  # from run to run, wherever the learner is
+    assert here == names("here")
+
+
 @pytest.mark.parametrize(
     ("changes", "says", "steps"),
     [
