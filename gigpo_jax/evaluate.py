@@ -191,7 +191,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     policy = load_policy(config, partition.make_mesh(**config.mesh))
     check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
-    report.say(f"weights: {f'checkpoint {version} of {workdir}' if version else config.model.path}")
+    start = " with ".join(filter(None, (config.model.path, config.model.lora.path)))
+    report.say(f"weights: {f'checkpoint {version} of {workdir}' if version else start}")
     player = Player(config, policy, policy.whole(trained), options=options, version=version, folder=workdir / "servers")
     try:
         results = asyncio.run(Evaluator(config, player, tasks).results(greedy=True))

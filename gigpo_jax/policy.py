@@ -91,10 +91,19 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
 
 
 def start_adapter(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh) -> tuple[Any, float]:
-    """The adapter that a run of `model.lora` starts from, drawn from the seed or read, and its scale; None without."""
+    """The adapter that a run of `model.lora` starts from, drawn from the seed or read, and its scale; None without.
+
+    Raises:
+      InputError: its rank is not low, or the folder that it is read from holds no such adapter.
+    """
     wanted = lora_config(config)
     if wanted is None:
         return None, 1.0
+    if wanted.rank > shape.hidden_size:
+        raise InputError(
+            f"config.model.lora.rank={wanted.rank}: the model is only {shape.hidden_size} wide; "
+            "use a lower rank, or 0 to train all parameters"
+        )
     where = adapter_shardings(shape, wanted, mesh)
     if config.model.lora.path:
         return jax.device_put(load_adapter(config.model.lora.path, shape, wanted), where), wanted.scale

@@ -62,6 +62,7 @@ IFS=, read -ra servers <<<"$server_gpus"
 [[ $tensor =~ ^[1-9][0-9]*$ ]] && [ $((${#servers[@]} % tensor)) = 0 ] ||
   fail "--tensor $tensor: ${#servers[@]} GPUs do not divide into groups of that size"
 
+[[ $lora_rank =~ ^(0|[1-9][0-9]*)$ ]] && [ "$lora_rank" -le 512 ] || fail "--lora-rank $lora_rank: must be a whole number from 0 to 512"
 adapter=()
 [ "$lora_rank" = 0 ] || adapter=(--config.model.lora.rank="$lora_rank")
 
@@ -84,6 +85,9 @@ fi
 VLLM_API_KEY=${VLLM_API_KEY:-$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')}
 export VLLM_API_KEY
 mkdir -p "$workdir/servers"
+# Everybody may write to /dev/shm: what another user has put there under this name must not be taken for weights.
+mkdir -m 700 "$weights_dir" 2>/dev/null || true # left by a run that was killed
+[ -d "$weights_dir" ] && [ -O "$weights_dir" ] && [ ! -L "$weights_dir" ] || fail "$weights_dir: somebody else's; another --port"
 "${sidecar[@]}" >"$workdir/servers/sidecar.log" 2>&1 &
 sidecar_pid=$!
 trap 'kill $sidecar_pid 2>/dev/null || true; wait $sidecar_pid 2>/dev/null || true; rm -rf "$weights_dir"' EXIT

@@ -91,6 +91,13 @@ def test_nothing_is_kept_twice(rank: int, copies: float) -> None:
     assert copies <= held < copies + 0.3
 
 
+def test_a_rank_that_is_not_low_is_refused() -> None:
+    width = load_hf(TINY)[0].hidden_size
+    learner_of(lora={"rank": width})
+    with pytest.raises(InputError, match=rf"config\.model\.lora\.rank={width + 1}: the model is only {width} wide"):
+        learner_of(lora={"rank": width + 1})
+
+
 def test_an_engine_that_computes_in_another_dtype_casts_the_adapter_alone() -> None:
     learner, policy = learner_of(param_dtype="bfloat16")
     with JaxEngine(policy.config, learner.params, slots=2, max_length=32, dtype="bfloat16") as engine:

@@ -126,6 +126,8 @@ def test_a_server_without_a_key_is_refused(arguments: tuple[str, ...], says: str
         ("vllm_sidecar.sh", (*SIDECAR, "--gpus", "none"), "--model /m: no config.json there"),
         ("gpu_node.sh", (*NODE[:-1], "1,2"), "GPU 1 is the learner's too"),
         ("gpu_node.sh", NODE[:-2], "--server-gpus: missing"),
+        ("gpu_node.sh", (*NODE, "--lora-rank", "08"), "--lora-rank 08: must be a whole number from 0 to 512"),
+        ("slurm.sbatch", (*JOB, "--nodes", "a,b", "--lora-rank", "513"), "--lora-rank 513: must be a whole number"),
         ("tpu_pod.sh", (*POD, "--urls", "http://a:1"), "--weights-dir: missing"),
         ("tpu_pod.sh", POD[2:], "--name: missing"),
         ("slurm.sbatch", JOB, "--nodes: missing"),
@@ -142,6 +144,18 @@ def test_one_node_shares_its_gpus() -> None:
     assert learner.startswith("env CUDA_VISIBLE_DEVICES=0\\,1 .venv/bin/python -m gigpo_jax.main ")
     assert "--config.engine.urls=http://127.0.0.1:8000\\,http://127.0.0.1:8001 " in learner
     assert learner.rstrip().endswith("--config.train.max_staleness=1")
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs /dev/shm")
+def test_what_somebody_put_where_weights_go_is_not_used(tmp_path: pathlib.Path) -> None:
+    place = pathlib.Path(f"/dev/shm/gigpo_jax-node.{os.getuid()}.64999")
+    place.symlink_to(tmp_path)
+    try:
+        says = refused("gpu_node.sh", *NODE, "--port", "64999", "--workdir", str(tmp_path / "run"))
+        assert place.is_symlink()
+    finally:
+        place.unlink()
+    assert f"{place}: somebody else's; another --port" in says
 
 
 def test_a_pod_runs_the_same_command_on_all_hosts_and_the_key_stays_in_its_file() -> None:
