@@ -132,7 +132,8 @@ def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[st
 def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) -> None:
     """Writes a policy for transformers and vLLM.
 
-    Of a run with an adapter the folder has the merged model, and the adapter alone, in PEFT's layout, in `adapter/`.
+    Of a run with an adapter the folder has the merged model, in float32, and the adapter alone, in PEFT's layout, in
+    `adapter/`.
 
     Args:
       folder: see `weights.save_hf`.
@@ -148,7 +149,7 @@ def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) 
         save_hf(folder, policy.config, trained, tokenizer=policy.tokenizer)
         return
     merged = lora.merge(policy.params, trained, policy.scale)
-    save_hf(folder, policy.config, merged, tokenizer=policy.tokenizer)
+    save_hf(folder, policy.config, merged, dtype=jnp.float32, tokenizer=policy.tokenizer)
     save_adapter(folder / ADAPTER, adapter, trained, base=config.model.path)
 
 

@@ -21,7 +21,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.learner import Learner
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.weights import load_hf
-from gigpo_jax.policy import Policy, load_policy
+from gigpo_jax.policy import Policy, load_policy, save_policy
 from gigpo_jax.sampling.jax_engine import JaxEngine
 from gigpo_jax.workdir import claim_workdir, open_workdir
 from tests.multi_device import make_samples
@@ -89,6 +89,25 @@ def test_nothing_is_kept_twice(rank: int, copies: float) -> None:
     gc.collect()
     held = (sum(x.nbytes for x in jax.live_arrays()) - before) / size
     assert copies <= held < copies + 0.3
+
+
+def test_the_export_of_a_model_in_bfloat16_keeps_what_was_learnt(tmp_path: Path) -> None:
+    learner, policy = learner_of(param_dtype="bfloat16")
+    trained = jax.tree.map(lambda x: x + 1e-4, learner.state.params)  # changes weights by less than bfloat16 resolves
+    base = kernels_of(policy.params)
+    pairs = lora.scaled(trained, policy.scale)["layers"]
+    change = {name: np.matmul(pair["lora_a"], pair["lora_b"]) for name, pair in pairs.items()}
+    config = default_config()
+    config.model.path, config.model.lora.rank = str(TINY), 4
+    save_policy(tmp_path / "out", config, policy, trained)
+    saved = kernels_of(load_hf(tmp_path / "out")[1])
+    for name, expected in change.items():
+        assert np.abs(expected).mean() < 2**-8 * np.abs(base[name]).mean()
+        np.testing.assert_allclose(saved[name] - base[name], expected, atol=0.01 * np.abs(expected).mean())
+
+
+def kernels_of(params: qwen2.Params) -> dict[str, np.ndarray]:
+    return {name: np.array(params["layers"][name]["kernel"], np.float32) for name in lora.LINEARS.values()}
 
 
 def test_a_rank_that_is_not_low_is_refused() -> None:

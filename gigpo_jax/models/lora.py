@@ -131,7 +131,7 @@ def detach(params: Params) -> Params | None:
 
 
 def merge(params: Params, adapter: Params, scale: float) -> Params:
-    """Adds an adapter to the kernels for good.
+    """Adds an adapter to the kernels for good, in float32: bfloat16 would round most of a small change away.
 
     Args:
       params: as from `qwen2.init`; the kernels that an adapter belongs to are taken over (donated).
@@ -139,12 +139,16 @@ def merge(params: Params, adapter: Params, scale: float) -> Params:
       scale: `LoraConfig.scale`.
 
     Returns:
-      Parameters of the same tree, dtypes and shardings.
+      Parameters of the same tree and shardings, the kernels with an adapter in float32.
     """
     layers = dict(params["layers"])
     for name, pair in adapter["layers"].items():
-        kernel = _add(layers[name]["kernel"], pair["lora_a"], pair["lora_b"], jnp.float32(scale))
-        layers[name] = layers[name] | {"kernel": kernel}
+        kernel = layers[name]["kernel"]
+        if kernel.dtype != jnp.float32:
+            narrow, kernel = kernel, kernel.astype(jnp.float32)
+            narrow.delete()  # or the model would be there a second time
+        merged = _add(kernel, pair["lora_a"], pair["lora_b"], jnp.float32(scale))
+        layers[name] = layers[name] | {"kernel": merged}
     return params | {"layers": layers}
 
 
@@ -153,7 +157,7 @@ def _add(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: jax.Array) -> jax
     def one(index: jax.Array, kernel: jax.Array) -> jax.Array:
         # float32 and not what the device's matrix unit would take by default: this is done once and kept.
         change = scale * jnp.matmul(a[index], b[index], precision=jax.lax.Precision.HIGHEST)
-        return kernel.at[index].set((kernel[index].astype(jnp.float32) + change).astype(kernel.dtype))
+        return kernel.at[index].add(change)
 
     return jax.lax.fori_loop(0, kernel.shape[0], one, kernel)
 
