@@ -104,16 +104,19 @@ def test_a_purchase_by_clicking_in_a_browser(reference, tmp_path):
 
 
 def _buy(driver, port, goal):
-    from selenium.webdriver.support.expected_conditions import staleness_of
+    from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.support.wait import WebDriverWait
+
+    # While one page takes another's place the driver may know the nodes of neither.
+    wait = WebDriverWait(driver, 30, ignored_exceptions=[WebDriverException])
 
     def find(css):
         return driver.find_element("css selector", css)
 
     def follow(element):
-        old = find("html")
+        driver.execute_script("window.left = true")
         element.click()
-        WebDriverWait(driver, 30).until(staleness_of(old))
+        wait.until(lambda d: d.execute_script("return !window.left && document.readyState === 'complete'"))
 
     def press(text):
         follow(next(button for button in driver.find_elements("css selector", "#shop button") if button.text == text))
