@@ -1,10 +1,12 @@
-"""What the tests against real servers share."""
+"""What the tests of rollouts from vLLM servers share."""
 
 import pathlib
 from collections.abc import Iterator
 
 import jax
 import pytest
+
+from gigpo_jax.sampling import vllm_extension
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +22,12 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
         for name, value in before.items():
             jax.config.update(name, value)
+
+
+@pytest.fixture
+def allowed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The one folder that workers take weights from."""
+    folder = tmp_path / "allowed"
+    folder.mkdir()
+    monkeypatch.setenv(vllm_extension.WEIGHTS_DIR, str(folder))
+    return folder

@@ -28,14 +28,6 @@ class Worker(vllm_adapter.AdapterLoader):
 
 
 @pytest.fixture
-def allowed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    folder = tmp_path / "allowed"
-    folder.mkdir()
-    monkeypatch.setenv(vllm_extension.WEIGHTS_DIR, str(folder))
-    return folder
-
-
-@pytest.fixture
 def served(tmp_path: pathlib.Path) -> pathlib.Path:
     save_hf(tmp_path / "served", SHAPE, random_params(SHAPE))
     return tmp_path / "served"

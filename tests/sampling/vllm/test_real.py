@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from aiohttp import web
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
@@ -343,39 +342,6 @@ def test_what_cannot_be_used_is_refused_with_the_fix(
     assert "engine.dtype='bfloat16'" in connect(served.url, dtype="bfloat16")
     assert "tokenizer is not the learner's" in connect(served.url, tokenizer="other")
     assert "correct config.engine.urls or start it" in connect("http://127.0.0.1:9", limits=IMPATIENT)
-
-
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [({}, "not a vLLM server"), ({"/version": {"version": "0.11.0"}}, "known to work: 0.32.x")],
-)
-def test_other_programs_and_other_releases_are_refused(
-    servers: dict[str, Served], tokenizer: Tokenizer, weights_dir: pathlib.Path, answers: dict, says: str
-) -> None:
-    proxy = _Fake({"/health": None, "/version": [], **answers})
-    served = servers["tied"]
-    with pytest.raises(InputError, match=says):
-        serving.engine(served.config, served.params, tokenizer, urls=(proxy.url,), weights_dir=weights_dir)
-
-
-class _Fake:
-    """Some other web server."""
-
-    def __init__(self, answers: dict[str, Any]) -> None:
-        import threading
-
-        application = web.Application()
-        for path, answer in answers.items():
-            application.router.add_get(path, lambda _, answer=answer: web.json_response(answer))
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self.url = asyncio.run_coroutine_threadsafe(self._start(application), self._loop).result(10)
-
-    async def _start(self, application: web.Application) -> str:
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return f"http://127.0.0.1:{runner.addresses[0][1]}"
 
 
 def test_a_server_that_is_killed_is_dropped_while_another_is_left_and_the_last_ends_the_run(

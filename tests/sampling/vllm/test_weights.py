@@ -98,14 +98,6 @@ def test_a_folder_without_room_is_refused_with_the_numbers(
         store.write(SHAPE, params, dtype=np.dtype("float32"), name="a")
 
 
-@pytest.fixture
-def allowed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    folder = tmp_path / "allowed"
-    folder.mkdir()
-    monkeypatch.setenv(extension.WEIGHTS_DIR, str(folder))
-    return folder
-
-
 def test_a_server_takes_files_from_its_folder_only(allowed: pathlib.Path, tmp_path: pathlib.Path) -> None:
     good = allowed / "w.safetensors"
     good.touch()
