@@ -44,8 +44,6 @@ class JaxEngine:
 
     Attributes:
       generated_tokens: tokens drawn and handed out so far.
-      prefill_tokens: prompt tokens read so far, padding left out.
-      prefill_padding: padding read beside them.
     """
 
     def __init__(
@@ -89,7 +87,7 @@ class JaxEngine:
         if slots < 1 or decode_steps < 1 or not self._rows or self._rows[0] < 1:
             raise InputError(f"slots={slots}, decode_steps={decode_steps}, prefill_rows={prefill_rows}: must be >= 1")
         self.config, self.slots, self.max_length = config, slots, max_length
-        self.generated_tokens = self.prefill_tokens = self.prefill_padding = 0
+        self.generated_tokens = 0
         self._programs = Programs(
             config,
             slots=slots,
@@ -278,14 +276,10 @@ class JaxEngine:
     def _packed(self, taken: list[int], size: int, bucket: int) -> np.ndarray:
         rows = np.zeros((size, device.SETTINGS + device.STOP_IDS + bucket), np.int32)
         rows[:, 0] = self.slots  # nobody's
-        tokens = 0
         for row, slot in zip(rows, taken):
             request = self._slots[slot]
             assert request is not None
             device.pack_request(row, request.prompt, slot, request.params, request.stop_ids)
-            tokens += request.prompt.size
-        self.prefill_tokens += tokens
-        self.prefill_padding += size * bucket - tokens
         return rows
 
     def _collect(self, out: Any, taken: Sequence[int] | None = None) -> None:

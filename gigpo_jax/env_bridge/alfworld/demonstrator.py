@@ -29,7 +29,6 @@ class Demonstrator:
         self._rng = random.Random(f"alfworld demonstrator {seed}")
         self._random, self._detour, self._idle, self._forget = random_share, detour_share, idle_share, forget_share
         self._forgotten: dict[str, bool] = {}
-        self._skipping = ""
         self.lapse = False
 
     def act(self, observation: Observation) -> str:

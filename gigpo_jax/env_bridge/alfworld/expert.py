@@ -26,7 +26,6 @@ class AlfworldExpert:
     def __init__(self, seed: int):
         self._rng = random.Random(f"alfworld expert {seed}")
         self._rank: dict[str, float] = {}
-        self._ruled_out: set[str] = set()
         self.goal: Goal | None = None
         self.beliefs: Beliefs | None = None
 

@@ -167,11 +167,6 @@ class Session:
         """The actions that follow what can be clicked, in the page's order."""
         return self._shown.clicks
 
-    @property
-    def page_number(self) -> int:
-        """The page of the results that was last open."""
-        return self._number
-
     def _page(self, reward: float = 0.0, done: bool = False) -> Page:
         if self._rich:
             text = pages.rich_text(self.nodes(), url=self._url, visited=self._visited)
