@@ -31,7 +31,7 @@ format: $(VENV)/.installed-dev
 	$(PY) -m ruff format .
 
 difftest: $(VENV)/.installed-dev
-	$(PY) -m pytest -m long -n 2 tests/env_bridge/alfworld --seed=$(SEED)
+	$(PY) -m pytest -m long -n 2 tests/envs/alfworld --seed=$(SEED)
 
 # The alfworld package is installed without what only its own engine needs: the games are made from its floor plans.
 $(VENV)/.installed: requirements.txt setup.py

@@ -18,9 +18,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["gigpo_jax", "gigpo_jax.*"]),
     include_package_data=True,
-    package_data={
-        "gigpo_jax": ["env_bridge/**/*.json", "env_bridge/**/*.json.gz", "env_bridge/**/*.css", "env_bridge/**/*.html"]
-    },
+    package_data={"gigpo_jax": ["py.typed", "envs/**/*.json", "envs/**/*.css", "envs/**/*.html"]},
     install_requires=[
         "absl-py>=2.1",
         "bm25s>=0.3",

@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gigpo_jax.env_bridge.alfworld.engine import Game
-from gigpo_jax.env_bridge.alfworld.generate import generate_games
+from gigpo_jax.envs.alfworld.data.generate import generate_games
+from gigpo_jax.envs.alfworld.engine.game import Game
 from gigpo_jax.errors import InputError
 
 RESULT = Path(__file__).parent / "results" / "alfworld_engine.json"
@@ -50,9 +50,9 @@ def resident_bytes() -> int:
 def measure(engine: str, games: list[tuple[str, list[str]]], answers: Any) -> None:
     """Plays all walks in one engine; puts times and memory into a queue. Runs in a process of its own."""
     if engine == "official":
-        from gigpo_jax.env_bridge.alfworld.official import OfficialGame as Engine
+        from gigpo_jax.envs.alfworld.engine.official import OfficialGame as Engine
     else:
-        from gigpo_jax.env_bridge.alfworld.engine import Game as Engine  # type: ignore[assignment]
+        from gigpo_jax.envs.alfworld.engine.game import Game as Engine  # type: ignore[assignment]
     Engine(games[0][0]).reset()  # imports and caches
     loads, resets, steps, said = [], [], [], []
     kept = []

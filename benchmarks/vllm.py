@@ -30,10 +30,10 @@ from gigpo_jax.models.hf_config import config_json, read_config
 from gigpo_jax.models.tokenizer import load_tokenizer
 from gigpo_jax.sampling.base import SamplingParams
 from gigpo_jax.sampling.jax_engine import JaxEngine
-from gigpo_jax.sampling.vllm_engine import VllmEngine, VllmSettings
-from gigpo_jax.sampling.vllm_extension import tokenizer_fingerprint
-from gigpo_jax.sampling.vllm_launch import LaunchPlan, ServerProcess, choose_ports
-from gigpo_jax.sampling.weight_store import WeightStore
+from gigpo_jax.sampling.vllm.engine import VllmEngine, VllmSettings
+from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, choose_ports
+from gigpo_jax.sampling.vllm.weight_store import WeightStore
+from gigpo_jax.sampling.vllm.worker.extension import tokenizer_fingerprint
 
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "models/alfworld_tiny"

@@ -42,7 +42,7 @@ def own_mb() -> float:
 def play(folder: str, steps: int, seed: int, answers: Any) -> None:
     """A worker: starts, plays random episodes, then searches for what it has not searched before."""
     wall, cpu = time.perf_counter(), time.process_time()
-    from gigpo_jax.env_bridge.webshop.env import SEARCH, make
+    from gigpo_jax.envs.webshop.env import SEARCH, make
 
     env = make(folder)
     tasks = env.tasks("train")
@@ -80,8 +80,9 @@ def play(folder: str, steps: int, seed: int, answers: Any) -> None:
 
 def prepare(folder: str, products: int, answers: Any) -> None:
     """Generates (unless it is there) and prepares a catalogue."""
-    from gigpo_jax.env_bridge.webshop import generate, prepare
-    from gigpo_jax.env_bridge.webshop.sources import find_sources
+    from gigpo_jax.envs.webshop.data import generate
+    from gigpo_jax.envs.webshop.engine import prepare
+    from gigpo_jax.envs.webshop.engine.sources import find_sources
 
     made: dict[str, float] = {}
     path = Path(folder)

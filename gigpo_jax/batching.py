@@ -12,14 +12,13 @@ import bisect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from gigpo_jax.env_bridge.similarity import similar_anchors
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.errors import InputError
+from gigpo_jax.rl.types import StepBatch, StepColumns
 from gigpo_jax.trajectory import Trajectory
 
 _WORTH_WORKERS = 512  # steps; fewer are grouped faster than worker processes start
@@ -45,51 +44,6 @@ class Sample:
     weight: float = 1.0
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class StepBatch:
-    """One minibatch: M microbatches of B packed rows; of the M stored, the first `microbatches` are computed.
-
-    Attributes:
-      tokens: [M, B, T] i32, model input; 0 in padding.
-      positions: [M, B, T] i32, from 0 in each segment.
-      segment_ids: [M, B, T] i32, from 1 in each row; 0 is padding.
-      reply_index: [M, B, C] i32, the place in the row whose hidden state predicts the reply token; 0 in padding.
-      targets: [M, B, C] i32, the reply tokens.
-      behaviour: [M, B, C] f32, nats; log-probabilities of the policy that sampled the reply.
-      advantage: [M, B, C] f32.
-      weight: [M, B, C] f32, 0 in padding.
-      microbatches: [] i32, how many of the M hold rows.
-      reference: [M, B, C] f32, nats; log-probabilities of the reference policy, or None.
-      proximal: [M, B, C] f32, nats; the behaviour policy's, recomputed by the learner, or None. Given, the ratio is
-        against these.
-    """
-
-    tokens: Any
-    positions: Any
-    segment_ids: Any
-    reply_index: Any
-    targets: Any
-    behaviour: Any
-    advantage: Any
-    weight: Any
-    microbatches: Any
-    reference: Any = None
-    proximal: Any = None
-
-
-class AdvantageInputs(NamedTuple):
-    """The positional arguments of `rl.advantages.gigpo_advantages`; one row a step, padded to a bucketed N."""
-
-    reward: np.ndarray  # [N] f32, the environment's units
-    penalty: np.ndarray  # [N] f32, >= 0
-    trajectory: np.ndarray  # [N] i32
-    step: np.ndarray  # [N] i32
-    group: np.ndarray  # [N] i32
-    anchor: np.ndarray  # [N, 2] u32
-    mask: np.ndarray  # [N] bool, False in padding
-
-
 def bucket(n: int, minimum: int = 256) -> int:
     """The smallest of minimum, 1.5 minimum, 2 minimum, 3 minimum, 4 minimum, ... that is at least n."""
     size = minimum
@@ -98,7 +52,7 @@ def bucket(n: int, minimum: int = 256) -> int:
     return size
 
 
-def advantage_inputs(trajectories: Sequence[Trajectory], *, similarity: float | None = None) -> AdvantageInputs:
+def advantage_inputs(trajectories: Sequence[Trajectory], *, similarity: float | None = None) -> StepColumns:
     """Collects what the advantages are computed from; aborted trajectories are left out.
 
     Args:
@@ -112,7 +66,7 @@ def advantage_inputs(trajectories: Sequence[Trajectory], *, similarity: float | 
     kept = [(i, t) for i, t in enumerate(trajectories) if not t.aborted]
     steps = [(i, k, t.group, turn) for i, t in kept for k, turn in enumerate(t.turns)]
     n, size = len(steps), bucket(len(steps))
-    out = AdvantageInputs(
+    out = StepColumns(
         reward=np.zeros(size, np.float32),
         penalty=np.zeros(size, np.float32),
         trajectory=np.zeros(size, np.int32),

@@ -21,7 +21,7 @@ def default_config() -> ConfigDict:
 
 def _env() -> ConfigDict:
     env = ConfigDict()
-    env.name = "alfworld"  # a name in gigpo_jax.env_bridge.registry
+    env.name = "alfworld"  # a name in gigpo_jax.envs.registry
     env.options = ConfigDict()  # passed to the environment's builder as they are
     env.generate = ConfigDict()  # games to make once, in the user's cache folder, in place of options.data; {} = none
     env.split = "train"  # the split that training tasks are drawn from

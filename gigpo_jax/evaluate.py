@@ -11,21 +11,21 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax import partition, report
-from gigpo_jax.checkpoint import newest_params
-from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.environment import env_options
+from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
-from gigpo_jax.metrics import write_json
-from gigpo_jax.player import Player
 from gigpo_jax.policy import load_policy
-from gigpo_jax.rollout import TooManyAborted
+from gigpo_jax.rollout.environment import env_options
+from gigpo_jax.rollout.rollout import TooManyAborted
+from gigpo_jax.rollout.tasks import host_share
+from gigpo_jax.rollout.worker import Player
+from gigpo_jax.run import partition, report
+from gigpo_jax.run.checkpoint import newest_params
+from gigpo_jax.run.metrics import write_json
+from gigpo_jax.run.workdir import check_adapter, check_writable
 from gigpo_jax.sampling.base import EngineLost
-from gigpo_jax.tasks import host_share
 from gigpo_jax.trajectory import Trajectory
-from gigpo_jax.workdir import check_adapter, check_writable
 
 Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 

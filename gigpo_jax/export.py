@@ -4,12 +4,12 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from gigpo_jax import partition, report
-from gigpo_jax.checkpoint import newest_params
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import load_policy, save_policy
-from gigpo_jax.workdir import check_adapter, check_writable
+from gigpo_jax.run import partition, report
+from gigpo_jax.run.checkpoint import newest_params
+from gigpo_jax.run.workdir import check_adapter, check_writable
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax import partition
 from gigpo_jax.batching import advantage_inputs, make_minibatches, packing_stats, step_samples
 from gigpo_jax.config import behaviour
-from gigpo_jax.metrics import Timers
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
 from gigpo_jax.rl import algorithms, update
+from gigpo_jax.run import partition
+from gigpo_jax.run.metrics import Timers
 from gigpo_jax.trajectory import Trajectory
 
 Progress = Callable[[int, int], None]  # (minibatches done, of all)

@@ -50,7 +50,7 @@ def main(_: list[str]) -> None:
         validate(CONFIG.value)
         mode = importlib.import_module(f"gigpo_jax.{MODES[MODE.value]}")  # jax starts here, the config being good
         if CONFIG.value.distributed:
-            importlib.import_module("gigpo_jax.partition").connect_hosts()
+            importlib.import_module("gigpo_jax.run.partition").connect_hosts()
         sys.exit(mode.run(CONFIG.value, workdir, OUT.value))
     except InputError as error:
         fail(error)

@@ -10,22 +10,23 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from gigpo_jax import partition, report
-from gigpo_jax.batching import Sample, StepBatch, make_minibatches, packing_stats
-from gigpo_jax.checkpoint import Checkpointer
-from gigpo_jax.demonstrations import Demonstration, demonstrate, episode_seed, shuffled_tasks
-from gigpo_jax.env_bridge import registry
+from gigpo_jax.batching import Sample, make_minibatches, packing_stats
 from gigpo_jax.env_bridge.types import EnvError
-from gigpo_jax.environment import env_options
+from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
-from gigpo_jax.interrupts import Interrupts
 from gigpo_jax.learner import NotFinite, make_optimizer, stop_if_stuck
-from gigpo_jax.metrics import MetricsWriter, Timers
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, save_policy, trained_shardings
 from gigpo_jax.rl import update
-from gigpo_jax.workdir import check_adapter, check_writable, claim_workdir, host_folder, open_workdir
+from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rollout.demonstrations import Demonstration, demonstrate, episode_seed, shuffled_tasks
+from gigpo_jax.rollout.environment import env_options
+from gigpo_jax.run import partition, report
+from gigpo_jax.run.checkpoint import Checkpointer
+from gigpo_jax.run.interrupts import Interrupts
+from gigpo_jax.run.metrics import MetricsWriter, Timers
+from gigpo_jax.run.workdir import check_adapter, check_writable, claim_workdir, host_folder, open_workdir
 
 HOLD_OUT = 64  # demonstrations that are never trained on
 

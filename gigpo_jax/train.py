@@ -10,22 +10,22 @@ import jax
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from gigpo_jax import partition, report
-from gigpo_jax.checkpoint import Checkpointer
-from gigpo_jax.environment import env_options, list_tasks
 from gigpo_jax.evaluate import Evaluator, panel_tasks
-from gigpo_jax.interrupts import Interrupts
 from gigpo_jax.learner import Learner, NotFinite, objective
-from gigpo_jax.metrics import MetricsWriter, Timers
 from gigpo_jax.models.qwen2 import param_count
-from gigpo_jax.player import Player
 from gigpo_jax.policy import load_policy
-from gigpo_jax.rollout import TooManyAborted
-from gigpo_jax.rollout_stats import rollout_metrics
+from gigpo_jax.rollout.environment import env_options, list_tasks
+from gigpo_jax.rollout.rollout import TooManyAborted
+from gigpo_jax.rollout.statistics import rollout_metrics
+from gigpo_jax.rollout.tasks import draw_tasks, host_share
+from gigpo_jax.rollout.worker import Player
+from gigpo_jax.run import partition, report
+from gigpo_jax.run.checkpoint import Checkpointer
+from gigpo_jax.run.interrupts import Interrupts
+from gigpo_jax.run.metrics import MetricsWriter, Timers
+from gigpo_jax.run.workdir import check_adapter, claim_workdir, host_folder, open_workdir
 from gigpo_jax.sampling.base import EngineLost
-from gigpo_jax.tasks import draw_tasks, host_share
 from gigpo_jax.trajectory import Trajectory, write_trajectories
-from gigpo_jax.workdir import check_adapter, claim_workdir, host_folder, open_workdir
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:

@@ -85,13 +85,13 @@ fi
 common=(-m vllm.entrypoints.openai.api_server --model "$model" --host "$host" --dtype "$dtype"
   --max-model-len "$max_length" --max-num-seqs "$sequences"
   --logprobs-mode processed_logprobs --generation-config vllm --enable-scale-out
-  --middleware gigpo_jax.sampling.vllm_access.RequireKey --disable-uvicorn-access-log)
+  --middleware gigpo_jax.sampling.vllm.worker.access.RequireKey --disable-uvicorn-access-log)
 if [ "$lora_rank" = 0 ]; then
-  common+=(--worker-extension-cls gigpo_jax.sampling.vllm_extension.WeightLoader)
+  common+=(--worker-extension-cls gigpo_jax.sampling.vllm.worker.extension.WeightLoader)
 else
   # vLLM takes these numbers only; one adapter more than is sampled with, so that a late request pushes none out.
   for served_rank in 1 8 16 32 64 128 256 320 512; do [ "$served_rank" -lt "$lora_rank" ] || break; done
-  common+=(--worker-extension-cls gigpo_jax.sampling.vllm_adapter.AdapterLoader
+  common+=(--worker-extension-cls gigpo_jax.sampling.vllm.worker.adapter.AdapterLoader
     --enable-lora --max-lora-rank "$served_rank" --max-cpu-loras 2)
 fi
 groups=()

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
-from gigpo_jax import partition
-from gigpo_jax.batching import Sample, StepBatch, make_minibatches
+from gigpo_jax.batching import Sample, make_minibatches
 from gigpo_jax.config import default_config
 from gigpo_jax.learner import Learner
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.attention import attention
 from gigpo_jax.policy import Policy
+from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.run import partition
 from gigpo_jax.sampling import slots
 
 SHAPE = qwen2.Qwen2Config(97, 32, 64, 2, 4, 2, 8)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.config import _value, validate
-from gigpo_jax.demonstrations import reply_text
-from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.actions import Reply
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import build_prompt
-from gigpo_jax.environment import env_options
+from gigpo_jax.envs import registry
 from gigpo_jax.models.tokenizer import load_tokenizer
+from gigpo_jax.rollout.demonstrations import reply_text
+from gigpo_jax.rollout.environment import env_options
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 COMMON = {

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from gigpo_jax import partition
 from gigpo_jax.batching import make_minibatches, step_samples
 from gigpo_jax.config import default_config
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner import Learner, NotFinite, make_optimizer, most_updates
-from gigpo_jax.metrics import Timers
 from gigpo_jax.models import qwen2
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
+from gigpo_jax.run import partition
+from gigpo_jax.run.metrics import Timers
 from gigpo_jax.trajectory import Trajectory, Turn
 
 SHAPE = qwen2.Qwen2Config(31, 16, 32, 1, 2, 1, 8)

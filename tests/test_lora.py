@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from configs.quickstart import get_config
-from gigpo_jax import evaluate, export, partition, sft, train
+from gigpo_jax import evaluate, export, sft, train
 from gigpo_jax.batching import make_minibatches
 from gigpo_jax.config import default_config
 from gigpo_jax.errors import InputError
@@ -22,9 +22,10 @@ from gigpo_jax.learner import Learner
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.weights import load_hf
 from gigpo_jax.policy import Policy, load_policy, save_policy
+from gigpo_jax.run import partition
+from gigpo_jax.run.workdir import claim_workdir, open_workdir
 from gigpo_jax.sampling.jax_engine import JaxEngine
-from gigpo_jax.workdir import claim_workdir, open_workdir
-from tests.multi_device import make_samples
+from tests.run.multi_device import make_samples
 
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "models/alfworld_tiny"

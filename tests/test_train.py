@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
+from gigpo_jax.envs import registry
 
 CONFIG = "tests/configs/example.py"
 LIMIT_S = 240

@@ -159,7 +159,7 @@ def find_panel(name: str, environment: str, *, key: str = "panel") -> Panel:
 
 
 def _folder(environment: str) -> Path:
-    return Path(__file__).parent / environment / "panels"
+    return Path(__file__).parents[1] / "envs" / environment / "panels"
 
 
 def check_panel(panel: Panel, env: TextEnv) -> tuple[Task, ...]:

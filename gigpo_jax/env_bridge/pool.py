@@ -18,10 +18,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.process import Call, Lost, WorkerProcess, stop
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.env_bridge.worker import Setup
+from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 
 _LOG = logging.getLogger(__name__)

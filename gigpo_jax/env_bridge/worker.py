@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.types import EnvError, StepResult, Task
+from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 
 _LENGTH = struct.Struct("!I")

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gigpo_jax.batching import StepBatch
 from gigpo_jax.rl.logprobs import token_logprobs
 from gigpo_jax.rl.losses import LossSums, policy_loss
+from gigpo_jax.rl.types import StepBatch
 
 Params = Any
 Metrics = dict[str, jax.Array]

@@ -9,9 +9,9 @@ import time
 import types
 from typing import Any
 
-from gigpo_jax.env_bridge import registry
-from gigpo_jax.env_bridge.example.env import TreasureEnv
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
+from gigpo_jax.envs import registry
+from gigpo_jax.envs.example.env import TreasureEnv
 from gigpo_jax.errors import InputError
 
 

@@ -12,8 +12,8 @@ import time
 import types
 from collections.abc import Sequence
 
-from gigpo_jax.env_bridge.example.env import TreasureEnv, TreasureExpert
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
+from gigpo_jax.envs.example.env import TreasureEnv, TreasureExpert
 
 
 class ShuffledTasks(TreasureEnv):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.panels import check_panel, find_panel, freeze_panel, read_panel, write_panel
+from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.paths import filled_in
+from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 
 

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gigpo_jax.env_bridge import registry
 from gigpo_jax.env_bridge.pool import EnvPool, PooledEnv
 from gigpo_jax.env_bridge.types import EnvError
+from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 
 FAILING = "tests.env_bridge.failing:"

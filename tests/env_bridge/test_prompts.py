@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gigpo_jax.env_bridge import registry
-from gigpo_jax.env_bridge.alfworld.prompt import COMPACT, FULL, shorten
 from gigpo_jax.env_bridge.history import Event, History
 from gigpo_jax.env_bridge.prompts import Compact, Instruct, Prompt, PromptInput, build_prompt, fit_prompt
 from gigpo_jax.env_bridge.types import Observation
+from gigpo_jax.envs import registry
+from gigpo_jax.envs.alfworld.prompt import COMPACT, FULL, shorten
 from gigpo_jax.models.tokenizer import word_tokenizer
 
 FIRST = (

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from gigpo_jax.config import _all_keys, default_config
-from gigpo_jax.sampling.vllm_launch import LaunchPlan, server_command, server_environment
+from gigpo_jax.sampling.vllm.launch import LaunchPlan, server_command, server_environment
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = ("vllm_sidecar.sh", "gpu_node.sh", "tpu_pod.sh", "slurm.sbatch")

@@ -10,8 +10,9 @@ import numpy as np
 import optax
 import pytest
 
-from gigpo_jax.batching import Sample, StepBatch, make_minibatches
+from gigpo_jax.batching import Sample, make_minibatches
 from gigpo_jax.models import qwen2
+from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import (
     Optimizer,
     TrainState,

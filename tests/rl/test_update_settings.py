@@ -8,7 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from gigpo_jax.batching import Sample, StepBatch, make_minibatches
+from gigpo_jax.batching import Sample, make_minibatches
+from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import TrainState, init_state, make_optimizer, make_score, make_update
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28, "chunk": 16}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-from gigpo_jax.sampling import vllm_extension
+from gigpo_jax.sampling.vllm.worker import extension as vllm_extension
 
 
 @pytest.fixture(scope="session")

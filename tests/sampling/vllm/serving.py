@@ -16,16 +16,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from gigpo_jax import engines
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import Tokenizer
+from gigpo_jax.rollout import engines
 from gigpo_jax.sampling.base import SamplingParams
 from gigpo_jax.sampling.jax_engine import JaxEngine
-from gigpo_jax.sampling.vllm_engine import VllmEngine, VllmSettings
-from gigpo_jax.sampling.vllm_extension import tokenizer_fingerprint
-from gigpo_jax.sampling.vllm_fleet import Limits
-from gigpo_jax.sampling.vllm_launch import LaunchPlan, ServerProcess, choose_ports
-from gigpo_jax.sampling.weight_store import WeightStore
+from gigpo_jax.sampling.vllm.engine import VllmEngine, VllmSettings
+from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, choose_ports
+from gigpo_jax.sampling.vllm.servers import Limits
+from gigpo_jax.sampling.vllm.weight_store import WeightStore
+from gigpo_jax.sampling.vllm.worker.extension import tokenizer_fingerprint
 
 ROOT = pathlib.Path(__file__).parents[3]
 TINY = ROOT / "models/alfworld_tiny"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gigpo_jax.sampling.vllm_access import RequireKey
+from gigpo_jax.sampling.vllm.worker.access import RequireKey
 
 
 def status(path: str, authorization: str | None, kind: str = "http") -> int:

@@ -23,10 +23,10 @@ from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.tokenizer import Tokenizer, load_tokenizer
 from gigpo_jax.models.weights import load_hf
 from gigpo_jax.sampling.base import EngineLost, SamplingParams
-from gigpo_jax.sampling.vllm_adapter import folder_checksum
-from gigpo_jax.sampling.vllm_engine import VllmEngine
-from gigpo_jax.sampling.vllm_launch import ServerProcess, choose_ports
-from gigpo_jax.sampling.vllm_protocol import probe_request, read_probe
+from gigpo_jax.sampling.vllm.engine import VllmEngine
+from gigpo_jax.sampling.vllm.launch import ServerProcess, choose_ports
+from gigpo_jax.sampling.vllm.protocol import probe_request, read_probe
+from gigpo_jax.sampling.vllm.worker.adapter import folder_checksum
 from tests.sampling.vllm import serving
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800), pytest.mark.usefixtures("compiled_once")]

@@ -13,7 +13,10 @@ from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.adapter_file import load_adapter
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.weights import load_hf, save_hf
-from gigpo_jax.sampling import vllm_access, vllm_adapter, vllm_extension, weight_store
+from gigpo_jax.sampling.vllm import weight_store
+from gigpo_jax.sampling.vllm.worker import access as vllm_access
+from gigpo_jax.sampling.vllm.worker import adapter as vllm_adapter
+from gigpo_jax.sampling.vllm.worker import extension as vllm_extension
 from tests.models.test_lora import SHAPE, random_adapter, random_params
 
 CONFIG = LoraConfig(4, 4.0, ("q_proj", "down_proj"))

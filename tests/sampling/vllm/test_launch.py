@@ -12,8 +12,8 @@ import time
 import pytest
 
 from gigpo_jax.errors import InputError
-from gigpo_jax.sampling import vllm_launch
-from gigpo_jax.sampling.vllm_launch import LaunchPlan, ServerProcess, check_plan, choose_ports, server_environment
+from gigpo_jax.sampling.vllm import launch as vllm_launch
+from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, check_plan, choose_ports, server_environment
 from tests.sampling.vllm.serving import gone
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -59,7 +59,7 @@ def test_servers_take_adapters_only_when_asked(tmp_path: pathlib.Path) -> None:
     for rank, served in ((1, "1"), (2, "8"), (32, "32"), (33, "64"), (512, "512")):
         command = vllm_launch.server_command(plan(tmp_path, lora_rank=rank), 8123)
         assert command[command.index("--max-lora-rank") + 1] == served
-    assert command[command.index("--worker-extension-cls") + 1].endswith("vllm_adapter.AdapterLoader")
+    assert command[command.index("--worker-extension-cls") + 1].endswith("adapter.AdapterLoader")
     assert server_environment(plan(tmp_path, lora_rank=4), "")["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.sampling.base import SamplingParams
-from gigpo_jax.sampling.vllm_protocol import (
+from gigpo_jax.sampling.vllm.protocol import (
     ServerFault,
     check_description,
     check_release,

@@ -19,9 +19,9 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import Tokenizer, load_tokenizer
 from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.sampling.base import EngineLost, SamplingParams
-from gigpo_jax.sampling.vllm_engine import VllmEngine
-from gigpo_jax.sampling.vllm_fleet import Limits
-from gigpo_jax.sampling.vllm_launch import ServerProcess
+from gigpo_jax.sampling.vllm.engine import VllmEngine
+from gigpo_jax.sampling.vllm.launch import ServerProcess
+from gigpo_jax.sampling.vllm.servers import Limits
 from tests.sampling.vllm import serving
 from tests.sampling.vllm.serving import KEY, TINY, Proxy, ask, learner_logprobs, shaken
 

@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from gigpo_jax.errors import InputError
-from gigpo_jax.sampling.vllm_protocol import ServerFault
-from gigpo_jax.sampling.vllm_server import Server, Weights
+from gigpo_jax.sampling.vllm.protocol import ServerFault
+from gigpo_jax.sampling.vllm.server import Server, Weights
 
 PROBE = (4, 7, 4)
 WEIGHTS = Weights(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gigpo_jax.sampling.vllm_guard import _die_with_parent
+from gigpo_jax.sampling.vllm.worker.guard import _die_with_parent
 from tests.sampling.vllm import serving
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800), pytest.mark.usefixtures("compiled_once")]
@@ -91,7 +91,7 @@ def test_the_quickstart_learns_with_vllm_as_it_does_in_process_through_two_kills
     with running(ours, *flags) as in_process, running(vllm, *with_vllm) as process:
         wait_for(process, vllm, 1)
         servers = descendants(process.pid)
-        front = next(pid for pid, args in servers.items() if "api_server" in args and "vllm_guard" not in args)
+        front = next(pid for pid, args in servers.items() if "api_server" in args and "vllm.worker.guard" not in args)
         os.kill(front, signal.SIGKILL)
         wait_for(process, vllm, 3)
         servers |= descendants(process.pid)

@@ -21,8 +21,8 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import config_json
 from gigpo_jax.models.weights import load_hf, save_hf
-from gigpo_jax.sampling import vllm_extension as extension
-from gigpo_jax.sampling import weight_store
+from gigpo_jax.sampling.vllm import weight_store
+from gigpo_jax.sampling.vllm.worker import extension
 
 ROOT = pathlib.Path(__file__).parents[3]
 SHAPE = qwen2.Qwen2Config(40, 16, 32, 2, 4, 2, 4, tie_word_embeddings=False)
@@ -267,10 +267,10 @@ def test_fingerprints_tell_vocabularies_and_architectures_apart(tmp_path: pathli
     assert extension.architecture(newer) == extension.architecture(served)
 
 
-@pytest.mark.parametrize("module", ["vllm_extension", "vllm_adapter", "vllm_access", "vllm_guard"])
+@pytest.mark.parametrize("module", ["extension", "adapter", "access", "guard"])
 def test_what_runs_beside_vllm_needs_neither_jax_nor_torch(module: str) -> None:
     code = (
-        f"import sys, gigpo_jax.sampling.{module}; "
+        f"import sys, gigpo_jax.sampling.vllm.worker.{module}; "
         "print([m for m in ('jax', 'torch', 'vllm', 'aiohttp', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run(

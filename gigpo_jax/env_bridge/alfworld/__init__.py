@@ -1,5 +1,0 @@
-"""ALFWorld: household text games, played by our own engine or by the official one."""
-
-from gigpo_jax.env_bridge.alfworld.engine import Game, Step
-
-__all__ = ["Game", "Step"]

@@ -1,0 +1,309 @@
+"""Makes ALFWorld games from the floor plans of the `alfworld` package, without any download.
+
+    python -m gigpo_jax.envs.alfworld.data.generate --out DIR --split train|valid_seen|valid_unseen --games N --seed S
+        [--size small|full] [--receptacles N|MIN,MAX] [--objects N|MIN,MAX] [--task-types TYPE,TYPE]
+
+Game i of a split depends on the split, the seed, the size and i alone, on any machine. A split is written beside its
+place and moved there when it is complete, with a manifest of its arguments; a folder with other contents is refused.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gigpo_jax.env_bridge.paths import filled_in
+from gigpo_jax.envs.alfworld.data.draw import SIZES, RoomSize, draw_room, room_size
+from gigpo_jax.envs.alfworld.data.goal_templates import TASK_TYPES, phrase
+from gigpo_jax.envs.alfworld.data.package import Package, read_package
+from gigpo_jax.envs.alfworld.data.room import Room, problem_pddl
+from gigpo_jax.envs.alfworld.data.scenes import SPLITS, split_scenes
+from gigpo_jax.envs.alfworld.engine.listing import GAME_FILE, MANIFEST, TRAJ_FILE
+from gigpo_jax.errors import InputError
+
+VERSION = 1  # raise it whenever the same arguments would give other games
+Progress = Callable[[int], object]
+
+
+def make_game(package: Package, split: str, index: int, seed: int, size: RoomSize, task_types: Sequence[str]) -> tuple:
+    """One game of a split.
+
+    Args:
+      package: the tables of the `alfworld` package.
+      split: whose rooms to use.
+      index: which game; task types take turns.
+      seed: of the whole split.
+      size: of the rooms.
+      task_types: which of TASK_TYPES there are.
+
+    Returns:
+      The room, the task in words and the walkthrough.
+    """
+    task_type = task_types[index % len(task_types)]
+    key = f"gigpo_jax alfworld {VERSION}|{split}|{seed}|{size.receptacles}|{size.objects}|{task_type}|{index}"
+    rng = random.Random(key)
+    room, plan = draw_room(package, split, task_type, size, rng)
+    return room, phrase(package, room.goal, rng.randrange(2)), plan
+
+
+def _files(package: Package, room: Room, task: str, plan: tuple[str, ...], name: str) -> dict[str, str]:
+    goal = room.goal
+    game = {
+        "pddl_domain": package.domain,
+        "grammar": package.grammar.replace("UNKNOWN GOAL", task),
+        "pddl_problem": problem_pddl(package, room),
+        "solvable": True,
+        "walkthrough": list(plan),
+    }
+    traj = {
+        "task_id": name,
+        "task_type": goal.type,
+        "pddl_params": {
+            "object_target": goal.object,
+            "parent_target": goal.receptacle,
+            "toggle_target": goal.lamp,
+            "mrecep_target": "",
+            "object_sliced": False,
+        },
+        "scene": {"floor_plan": f"FloorPlan{room.scene}", "scene_num": room.scene},
+        "turk_annotations": {"anns": [{"task_desc": task, "high_descs": []}]},
+    }
+    return {GAME_FILE: json.dumps(game), TRAJ_FILE: json.dumps(traj)}
+
+
+def _write_games(folder: Path, manifest: Mapping, size: RoomSize, progress: Progress | None) -> None:
+    package = read_package()
+    for index in range(manifest["games"]):
+        room, task, plan = make_game(package, manifest["split"], index, manifest["seed"], size, manifest["task_types"])
+        goal = room.goal
+        trial = f"trial_S{manifest['seed']}_{index:06d}"
+        task_folder = f"{goal.type}-{goal.object}-None-{goal.receptacle or goal.lamp}-{room.scene}"
+        here = folder / task_folder / trial
+        here.mkdir(parents=True)
+        for file_name, text in _files(package, room, task, plan, trial).items():
+            (here / file_name).write_text(text, encoding="utf-8", newline="\n")
+        if progress is not None:
+            progress(1)
+    text = json.dumps({**manifest, "sha256": _content_hash(folder)}, indent=1)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8", newline="\n")
+
+
+def _content_hash(folder: Path) -> str:
+    """SHA-256 over the names and bytes of all games of a split, in the order in which they were made."""
+    digest = hashlib.sha256()
+    for trial in sorted(folder.glob("*/trial_*"), key=lambda path: path.name):
+        for name in (GAME_FILE, TRAJ_FILE):
+            content = (trial / name).read_bytes()
+            digest.update(f"{trial.parent.name}/{trial.name}/{name}\n{len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def _manifest(split: str, games: int, seed: int, size: RoomSize, task_types: Sequence[str]) -> dict:
+    if not isinstance(games, int) or isinstance(games, bool) or games < 1:
+        raise InputError(f"games={games!r}: give a number of at least 1")
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise InputError(f"seed={seed!r}: give a whole number")
+    if unknown := [kind for kind in task_types if kind not in TASK_TYPES]:
+        raise InputError(f"task_types={unknown[0]!r}: no such task type; choose among {', '.join(TASK_TYPES)}")
+    if not task_types:
+        raise InputError(f"task_types=(): give at least one of {', '.join(TASK_TYPES)}")
+    split_scenes(read_package(), split)
+    return {
+        "made_by": "gigpo_jax.envs.alfworld.data.generate",
+        "version": VERSION,
+        "split": split,
+        "games": games,
+        "seed": seed,
+        "receptacles": list(size.receptacles) if size.receptacles else None,
+        "objects": list(size.objects) if size.objects else None,
+        "task_types": list(task_types),
+    }
+
+
+def _already_there(folder: Path, manifest: Mapping) -> bool:
+    """Whether a complete split with the same arguments is there.
+
+    Raises:
+      InputError: something else is there, or a game of it is missing or damaged.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return False
+    try:
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        sha256 = found.pop("sha256")
+    except (OSError, ValueError, KeyError, AttributeError):
+        raise InputError(f"out={folder}: holds something else than generated games; choose another folder") from None
+    other = [key for key in manifest if found.get(key) != manifest[key]]
+    if other:
+        raise InputError(
+            f"out={folder}: holds games made with {other[0]}={found.get(other[0])!r}, not {manifest[other[0]]!r};"
+            " choose another folder or delete this one"
+        )
+    try:
+        whole = _content_hash(folder) == sha256
+    except OSError:
+        whole = False
+    if not whole:
+        raise InputError(f"out={folder}: a game in it is missing or damaged; delete this folder and run this again")
+    return True
+
+
+def generate_games(
+    out: str | os.PathLike,
+    split: str,
+    games: int,
+    seed: int = 0,
+    size: str = "full",
+    *,
+    receptacles: int | tuple[int, int] | None = None,
+    objects: int | tuple[int, int] | None = None,
+    task_types: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Writes the games of one split to `out/split`, in the layout of the genuine data.
+
+    Args:
+      out: the data folder; splits lie beside one another in it.
+      split: "train", "valid_seen" or "valid_unseen".
+      games: how many.
+      seed: other seeds give other games.
+      size: "small" or "full".
+      receptacles: a number or a (least, greatest) pair instead of the size's own.
+      objects: likewise; the object of the task and the lamp are among them.
+      task_types: which task types there are, in turn; all six by default.
+      progress: called with 1 after every game.
+
+    Returns:
+      The folder `out/split`. If it already holds just these games, nothing is done.
+
+    Raises:
+      InputError: the `alfworld` package is missing, an argument is wrong, or the folder holds something else.
+    """
+    exact = room_size(size, receptacles, objects)
+    manifest = _manifest(split, games, seed, exact, TASK_TYPES if task_types is None else task_types)
+    if not os.fspath(out):
+        raise InputError("out='': name the data folder to write to")
+    folder = filled_in("out", out) / split
+    if _already_there(folder, manifest):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{split}-", dir=folder.parent))
+    except OSError as err:
+        raise InputError(f"out={out}: cannot write there ({err.strerror}); choose another folder") from err
+    try:
+        _write_games(draft, manifest, exact, progress)
+        draft.chmod(0o755)
+        _move(draft, folder, manifest)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def _move(draft: Path, folder: Path, manifest: Mapping) -> None:
+    """Puts a complete draft in its place, unless another process was faster with the same games."""
+    try:
+        os.replace(draft, folder)  # an empty folder may be there, a full one may not
+    except OSError as err:
+        if not _already_there(folder, manifest):
+            raise InputError(f"out={folder}: cannot put the games there ({err.strerror})") from err
+
+
+def ensure_games(
+    cache_root: str | os.PathLike,
+    splits: Mapping[str, int],
+    seed: int = 0,
+    size: str = "full",
+    *,
+    receptacles: int | tuple[int, int] | None = None,
+    objects: int | tuple[int, int] | None = None,
+    task_types: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Generates the splits of a data folder once and finds them again later; several processes may do so at once.
+
+    Args:
+      cache_root: a folder of ours; the data folder is made in it, under a name that tells its arguments.
+      splits: split -> number of games, such as {"train": 512, "valid_unseen": 128}.
+      seed, size, receptacles, objects, task_types, progress: as for `generate_games`.
+
+    Returns:
+      The data folder, for `make(data=...)`.
+
+    Raises:
+      InputError: as for `generate_games`.
+    """
+    if not splits:
+        raise InputError('splits={}: say how many games of which split, such as {"train": 512, "valid_unseen": 128}')
+    exact = room_size(size, receptacles, objects)
+    plan = [_manifest(split, splits[split], seed, exact, task_types or TASK_TYPES) for split in sorted(splits)]
+    digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
+    data = Path(cache_root) / f"alfworld-{size}-seed{seed}-{digest}"
+    for split in sorted(splits):
+        generate_games(
+            data, split, splits[split], seed, size,
+            receptacles=receptacles, objects=objects, task_types=task_types, progress=progress,
+        )  # fmt: skip
+    return data
+
+
+def _range(text: str) -> int | tuple[int, int]:
+    try:
+        ends = [int(end) for end in text.split(",")]
+    except ValueError:
+        ends = []
+    if len(ends) not in (1, 2):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor MIN,MAX")
+    return ends[0] if len(ends) == 1 else (ends[0], ends[1])
+
+
+def add_game_arguments(parser: argparse.ArgumentParser, *, games_required: bool) -> None:
+    """Adds the arguments that say which games; `game_options` reads them."""
+    parser.add_argument("--split", required=True, help=f"one of {', '.join(SPLITS)}")
+    parser.add_argument("--games", required=games_required, type=int, help="how many games")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--size", choices=sorted(SIZES), default="full")
+    parser.add_argument("--receptacles", type=_range, help="a number or MIN,MAX instead of the size's own")
+    parser.add_argument("--objects", type=_range, help="a number or MIN,MAX instead of the size's own")
+    parser.add_argument("--task-types", help=f"a comma-separated choice among {', '.join(TASK_TYPES)}")
+
+
+def game_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of `generate_games` among parsed arguments."""
+    return {
+        "seed": args.seed,
+        "size": args.size,
+        "receptacles": args.receptacles,
+        "objects": args.objects,
+        "task_types": None if args.task_types is None else [kind.strip() for kind in args.task_types.split(",")],
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Makes ALFWorld games from the floor plans of the alfworld package.")
+    parser.add_argument("--out", required=True, help="data folder; the split becomes a folder in it")
+    add_game_arguments(parser, games_required=True)
+    args = parser.parse_args(argv)
+    from tqdm import tqdm  # only the command shows a bar
+
+    with tqdm(total=args.games, unit="game", file=sys.stderr, delay=0.5, leave=False) as bar:
+        try:
+            folder = generate_games(args.out, args.split, args.games, progress=bar.update, **game_options(args))
+        except InputError as err:
+            bar.close()
+            sys.stderr.write(f"{err}\n")
+            return 2
+    sys.stdout.write(f"{folder}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Rooms: the floor plans of the `alfworld` package as receptacles that stand somewhere.
+
+The layouts list what was measured in the simulator. Some receptacles that a room has are named only in the list of its
+things (toasters, stove burners, most garbage cans); they get made-up positions, the same on every machine.
+"""
+
+import functools
+import random
+import re
+from dataclasses import dataclass
+
+from gigpo_jax.envs.alfworld.data.package import Package, read_layout, read_package
+from gigpo_jax.errors import InputError
+
+SPLITS = ("train", "valid_seen", "valid_unseen")
+_GRID = 0.25  # metres between the points one can stand on
+_BURNERS = 4  # at most, where the layout does not say
+
+
+@dataclass(frozen=True)
+class Receptacle:
+    """A place that holds objects.
+
+    Attributes:
+      id: raw name, such as "Cabinet|+00.68|+00.50|-02.20".
+      type: such as "Cabinet".
+      location: raw name of where one stands before it, such as "loc|0|-5|2|30"; several may share one.
+      openable: whether it has a door.
+    """
+
+    id: str
+    type: str
+    location: str
+    openable: bool
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A room without its objects.
+
+    Attributes:
+      number: of its floor plan.
+      kind: "Kitchen", "LivingRoom", "Bedroom" or "Bathroom".
+      receptacles: sorted by id.
+      object_types: what is found in such a room and can lie in one of its receptacles, sorted.
+      lamps: toggleable object types of the room, sorted.
+    """
+
+    number: int
+    kind: str
+    receptacles: tuple[Receptacle, ...]
+    object_types: tuple[str, ...]
+    lamps: tuple[str, ...]
+
+    def of_type(self, kind: str) -> tuple[Receptacle, ...]:
+        """The receptacles of a type."""
+        return tuple(place for place in self.receptacles if place.type == kind)
+
+
+def location_name(x: float, z: float, rotation: float, horizon: float) -> str:
+    """The raw name of a place to stand: grid coordinates, quarter turns, camera horizon in degrees."""
+    return f"loc|{round(x / _GRID)}|{round(z / _GRID)}|{round(rotation / 90) % 4}|{round(horizon)}"
+
+
+def coordinate(value: float) -> str:
+    """A coordinate as the raw ids have it: sign, two digits, a dot, two digits."""
+    return f"{value:+06.2f}"
+
+
+def _raw_receptacle(raw: str) -> tuple[str, str]:
+    """The id and the type of a layout's entry."""
+    parts = raw.split("|")
+    if re.fullmatch(r"[A-Za-z]+", parts[-1]):  # Sink|x|y|z|SinkBasin
+        return raw, parts[-1]
+    if parts[0] in ("Sink", "Bathtub"):
+        return f"{raw}|{parts[0]}Basin", f"{parts[0]}Basin"
+    return raw, parts[0]
+
+
+def _imagined(scene: int, missing: list[str], taken: set[str], openable: tuple[str, ...]) -> list[Receptacle]:
+    """Receptacles that the layout does not place."""
+    rng = random.Random(f"gigpo_jax alfworld room {scene}")
+    made = []
+    for kind in missing:
+        for _ in range(rng.randint(2, _BURNERS) if kind == "StoveBurner" else 1):
+            while True:
+                x, z = rng.randrange(-900, 900) / 100, rng.randrange(-900, 900) / 100
+                location = location_name(x, z, 90 * rng.randrange(4), 30)
+                if location not in taken:
+                    break
+            taken.add(location)
+            where = "|".join(coordinate(value) for value in (x, rng.randrange(0, 150) / 100, z))
+            name = f"{kind[:-5]}|{where}|{kind}" if kind.endswith("Basin") else f"{kind}|{where}"
+            made.append(Receptacle(name, kind, location, kind in openable))
+    return made
+
+
+@functools.lru_cache(maxsize=256)
+def read_scene(number: int) -> Scene:
+    """A room by the number of its floor plan.
+
+    Raises:
+      InputError: the package or the floor plan is missing.
+    """
+    package = read_package()
+    layout, things = read_layout(number)
+    places = []
+    for raw in sorted(layout):
+        name, kind = _raw_receptacle(raw)
+        if kind in package.holds:
+            places.append(Receptacle(name, kind, location_name(*layout[raw]), kind in package.openable))
+    placed = {place.type for place in places}
+    missing = [
+        kind for kind in package.receptacle_types if kind in things and kind not in placed and package.holds[kind]
+    ]
+    places += _imagined(number, missing, {place.location for place in places}, package.openable)
+    holdable = {kind for place in places for kind in package.holds[place.type]}
+    return Scene(
+        number=number,
+        kind=next(kind for kind, numbers in package.room_of.items() if number in numbers),
+        receptacles=tuple(sorted(places, key=lambda place: place.id)),
+        object_types=tuple(kind for kind in things if kind in holdable),
+        lamps=tuple(kind for kind in things if kind in package.actions["Toggleable"]),
+    )
+
+
+def split_scenes(package: Package, split: str) -> tuple[int, ...]:
+    """The rooms of a split: `valid_unseen` has those that neither `train` nor `valid_seen` use.
+
+    Raises:
+      InputError: there is no such split.
+    """
+    if split not in SPLITS:
+        raise InputError(f"split={split!r}: no such split; choose one of {', '.join(SPLITS)}")
+    return package.test_scenes if split == "valid_unseen" else package.train_scenes

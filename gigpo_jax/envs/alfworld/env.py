@@ -1,0 +1,194 @@
+"""ALFWorld as a text environment: `registry.make("alfworld", data=DIR)`."""
+
+import difflib
+import functools
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
+from gigpo_jax.envs.alfworld.anchors import Anchor
+from gigpo_jax.envs.alfworld.data.goal_templates import TASK_TYPES, task_of
+from gigpo_jax.envs.alfworld.engine.game import Game
+from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
+from gigpo_jax.envs.alfworld.engine.listing import GAME_FILE, Skipped, data_folder, list_games
+from gigpo_jax.errors import InputError
+
+WON_REWARD = 10.0  # the published reward of a success
+ENGINES = ("native", "official")
+
+
+class _Step(Protocol):
+    @property
+    def feedback(self) -> str: ...
+    @property
+    def admissible(self) -> Sequence[str]: ...
+    @property
+    def won(self) -> bool: ...
+
+
+class _Game(Protocol):
+    def reset(self) -> _Step: ...
+    def step(self, command: str) -> _Step: ...
+
+
+def _load(engine: str, path: Path) -> Any:
+    if engine == "official":
+        from gigpo_jax.envs.alfworld.engine.official import OfficialGame  # needs textworld, which is optional
+
+        return OfficialGame(path)
+    stat = path.stat()
+    return Game(_game_file(path, stat.st_mtime_ns, stat.st_size))
+
+
+@functools.lru_cache(maxsize=64)  # the members of a group play the same game, many of them in one worker
+def _game_file(path: Path, changed_ns: int, size: int) -> GameFile:
+    del changed_ns, size  # part of the key: a file that was made anew is read anew
+    return load_game(path)
+
+
+class AlfworldEnv:
+    """Plays the games of a data folder, one episode at a time. See `make`.
+
+    Attributes:
+      data: the data folder.
+      skipped: split -> the folders that are no tasks and why, for every split listed so far.
+    """
+
+    def __init__(self, data: Path, engine: str, max_steps: int, anchor: str, task_types: frozenset[str]):
+        self.data = data
+        self.skipped: dict[str, tuple[Skipped, ...]] = {}
+        self._engine, self._max_steps, self._task_types = engine, max_steps, task_types
+        self._anchor = Anchor(anchor)
+        self._listed: dict[str, tuple[Task, ...]] = {}
+        self._game: _Game | None = None
+        self._loaded: Path | None = None
+        self._last: StepResult | None = None
+        self._steps = 0
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The games of a split, sorted by path; the id is the path of the game's folder in the data folder.
+
+        Raises:
+          InputError: the split is missing, holds no game, or a file cannot be read.
+        """
+        if split not in self._listed:
+            found, self.skipped[split] = list_games(self.data, split)
+            self._listed[split] = tuple(task for task in found if task.type in self._task_types)
+            if not self._listed[split]:
+                raise InputError(f"task_types={sorted(self._task_types)}: {self.data / split} has no such games")
+        return self._listed[split]
+
+    def task(self, task_id: str) -> Task:
+        """The task with an id.
+
+        Raises:
+          InputError: there is none.
+        """
+        tasks = {task.id: task for task in self.tasks(task_id.partition("/")[0])}
+        if task_id not in tasks:
+            near = difflib.get_close_matches(task_id, tasks, n=1, cutoff=0.0)
+            raise InputError(f"task={task_id!r}: no such game in {self.data}; the nearest is {near[0]!r}")
+        return tasks[task_id]
+
+    def digest(self, task: Task) -> str:
+        """SHA-256 of a task's game file, in hexadecimal; panels freeze it."""
+        return hashlib.sha256(self._path(task).read_bytes()).hexdigest()
+
+    def _path(self, task: Task) -> Path:
+        path = self.data / task.id / GAME_FILE
+        if not path.is_file():
+            raise InputError(f"task={task.id!r}: there is no {path}; list the tasks with tasks({task.split!r})")
+        return path
+
+    def reset(self, task: Task) -> Observation:
+        """Starts an episode.
+
+        Raises:
+          InputError: the game is missing or broken.
+        """
+        path = self._path(task)
+        if path != self._loaded or self._game is None:
+            self._close_game()
+            self._game, self._loaded = _load(self._engine, path), path
+        first = self._game.reset()
+        self._steps = 0
+        observation = Observation(
+            text=first.feedback,
+            anchor=self._anchor.reset(first.feedback),
+            admissible=tuple(first.admissible),
+            task=task_of(first.feedback),
+        )
+        self._last = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
+        return observation
+
+    def step(self, action: str) -> StepResult:
+        """Acts. The reward is 10 when the goal is reached; the episode ends there, or after `max_steps` steps.
+
+        After the end it gives the last observation again, with reward 0.
+
+        Raises:
+          EnvError: no episode was started.
+        """
+        if self._game is None or self._last is None:
+            raise EnvError("step before reset: start an episode with reset(task)")
+        last = self._last
+        if last.done:
+            return StepResult(last.observation, 0.0, True, last.info)
+        now = self._game.step(action)
+        self._steps += 1
+        won = bool(now.won)
+        observation = Observation(
+            text=now.feedback,
+            anchor=self._anchor.step(now.feedback),
+            admissible=tuple(now.admissible),
+            task=last.observation.task,
+        )
+        done = won or self._steps >= self._max_steps
+        self._last = StepResult(
+            observation, WON_REWARD if won else 0.0, done, {"won": won, "score": 1.0 if won else 0.0}
+        )
+        return self._last
+
+    def _close_game(self) -> None:
+        close = getattr(self._game, "close", None)
+        if close is not None:
+            close()
+        self._game = self._loaded = self._last = None
+
+    def close(self) -> None:
+        """Lets go of the game."""
+        self._close_game()
+
+
+def make(
+    data: str | os.PathLike = "",
+    *,
+    engine: str = "native",
+    max_steps: int = 50,
+    anchor: str = "feedback",
+    task_types: Sequence[str] = TASK_TYPES,
+) -> AlfworldEnv:
+    """Builds the environment.
+
+    Args:
+      data: folder with the splits in it: generated games, or the genuine ones ($ALFWORLD_DATA/json_2.1.1).
+      engine: "native" (ours) or "official" (textworld; a thousand times slower, the same words).
+      max_steps: length of an episode.
+      anchor: what makes two states the same: "feedback" (published), with additions as in `anchors.py`.
+      task_types: which kinds of task to list; all six by default.
+
+    Raises:
+      InputError: the folder is missing, or an option has no such value.
+    """
+    if engine not in ENGINES:
+        raise InputError(f"engine={engine!r}: no such engine; choose one of {', '.join(ENGINES)}")
+    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
+        raise InputError(f"max_steps={max_steps!r}: give a number of at least 1")
+    if isinstance(task_types, str) or not task_types:
+        raise InputError(f"task_types={task_types!r}: give a list of one or more of {', '.join(TASK_TYPES)}")
+    if unknown := [kind for kind in task_types if kind not in TASK_TYPES]:
+        raise InputError(f"task_types={unknown[0]!r}: no such task type; choose among {', '.join(TASK_TYPES)}")
+    return AlfworldEnv(data_folder(data), engine, max_steps, anchor, frozenset(task_types))

@@ -1,0 +1,104 @@
+"""A mediocre demonstrator: the expert with lapses, to warm up a policy that reinforcement learning then improves.
+
+A policy that imitates it knows the words and most of what tasks take, but wanders, and forgets steps. After each lapse
+the expert carries on from where that led, so every episode still ends in success if it is given enough steps.
+"""
+
+import random
+from collections.abc import Sequence
+
+from gigpo_jax.env_bridge.base import check_shares
+from gigpo_jax.env_bridge.types import Observation
+from gigpo_jax.envs.alfworld.expert.beliefs import kind_of
+from gigpo_jax.envs.alfworld.expert.expert import AlfworldExpert
+from gigpo_jax.errors import InputError
+
+_IDLE = ("look", "inventory", "examine", "help")
+
+
+class Demonstrator:
+    """Plays one episode. See `make_demonstrator`."""
+
+    def __init__(self, seed: int, *, random_share: float, detour_share: float, idle_share: float, forget_share: float):
+        check_shares(
+            random_share=random_share, detour_share=detour_share, idle_share=idle_share, forget_share=forget_share
+        )
+        if random_share + detour_share + idle_share > 1.0:
+            raise InputError("random_share + detour_share + idle_share: must be at most 1 together")
+        self._expert = AlfworldExpert(seed)
+        self._rng = random.Random(f"alfworld demonstrator {seed}")
+        self._random, self._detour, self._idle, self._forget = random_share, detour_share, idle_share, forget_share
+        self._forgotten: dict[str, bool] = {}
+        self.lapse = False
+
+    def act(self, observation: Observation) -> str:
+        """The next command; afterwards `lapse` says whether it differs from the expert's."""
+        best = self._expert.act(observation)
+        commands = observation.admissible or ()
+        draw = self._rng.random()
+        command = best
+        if draw < self._random:
+            command = self._one_of(commands, best)
+        elif draw < self._random + self._detour:
+            command = self._one_of([name for name in commands if name.startswith("go to ")], best)
+        elif draw < self._random + self._detour + self._idle:
+            command = self._one_of([name for name in commands if name.startswith(_IDLE) and name != "help"], best)
+        else:
+            command = self._forgetful(best, commands)
+        self.lapse = command != best
+        return command
+
+    def _one_of(self, commands: Sequence[str], otherwise: str) -> str:
+        return self._rng.choice(commands) if commands else otherwise
+
+    def _forgetful(self, best: str, commands: tuple[str, ...]) -> str:
+        """Leaves out a change of state at times, and notices only when the object was put down without an effect."""
+        goal, known = self._expert.goal, self._expert.beliefs
+        if goal is None or known is None or goal.change is None or kind_of(known.held) != goal.object:
+            return best
+        held = known.held
+        if held in known.changed[goal.change.verb]:
+            return best
+        if held not in self._forgotten:
+            self._forgotten[held] = self._rng.random() < self._forget
+        if not self._forgotten[held]:
+            return best
+        for name in known.of_kind(goal.receptacle):
+            if f"move {held} to {name}" in commands:
+                self._forgotten[held] = False
+                return f"move {held} to {name}"
+        return self._towards(known.of_kind(goal.receptacle), commands, best)
+
+    def _towards(self, targets: list[str], commands: tuple[str, ...], best: str) -> str:
+        opening = [f"open {name}" for name in targets if f"open {name}" in commands]
+        going = [f"go to {name}" for name in targets if f"go to {name}" in commands]
+        return (opening + going + [best])[0]
+
+
+def make_demonstrator(
+    seed: int,
+    *,
+    random_share: float = 0.0,
+    detour_share: float = 0.0,
+    idle_share: float = 0.0,
+    forget_share: float = 0.0,
+) -> Demonstrator:
+    """A demonstrator for one episode; with no shares given it is the expert itself.
+
+    Args:
+      seed: the same seed and numbers, the same lapses.
+      random_share: probability at each step of any admissible command instead of the expert's.
+      detour_share: probability at each step of walking to some receptacle instead.
+      idle_share: probability at each step of looking at something instead.
+      forget_share: probability for each object that it is put down without being cleaned, heated or cooled first.
+
+    Raises:
+      InputError: a number is no probability.
+    """
+    return Demonstrator(
+        seed,
+        random_share=random_share,
+        detour_share=detour_share,
+        idle_share=idle_share,
+        forget_share=forget_share,
+    )

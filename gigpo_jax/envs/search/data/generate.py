@@ -1,0 +1,140 @@
+"""Writes the invented world in the formats of real data, and its index; in a cache folder, once.
+
+    python -m gigpo_jax.envs.search.data.generate --out DIR [--people 480] [--seed 0]
+
+DIR gets corpus.jsonl, train.jsonl and test.jsonl (the columns of docs/search.md) and the index folder.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gigpo_jax.envs.search.data.world import SPLITS, Question, make_world
+from gigpo_jax.envs.search.retrieval.index import build_index, open_index
+from gigpo_jax.errors import InputError
+
+VERSION = 1  # counts changes of what is generated; part of the cache's name
+PEOPLE = 480
+LOCK_TIMEOUT_S = 600.0
+Progress = Callable[[int], object]
+
+
+def cache_folder() -> Path:
+    """Where generated worlds are kept: $XDG_CACHE_HOME/gigpo_jax/search, by default under ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gigpo_jax" / "search"
+
+
+def question_row(question: Question) -> dict[str, object]:
+    """A question in the columns of the reference data set."""
+    golden = list(question.golden)
+    return {
+        "id": question.id,
+        "data_source": question.source,
+        "prompt": [{"role": "user", "content": question.text}],
+        "ability": "fact-reasoning",
+        "reward_model": {"style": "rule", "ground_truth": {"target": golden}},
+        "extra_info": {"split": question.split},
+        "env_kwargs": {"ground_truth": golden, "question": question.text, "data_source": question.source},
+    }
+
+
+def generate(
+    out: Path, *, people: int = PEOPLE, questions: int = 0, seed: int = 0, progress: Progress = lambda done: None
+) -> None:
+    """Writes a world and its index into a folder.
+
+    Args:
+      out: gets the files; an index that is there already is the user's mistake.
+      people, questions, seed: as for `make_world`.
+      progress: called with 1 after every passage.
+
+    Raises:
+      InputError: a number out of range, or the folder holds a world.
+    """
+    world = make_world(seed, people=people, questions=questions)
+    if (out / "index").exists():
+        raise InputError(f"--out {out}: holds a world already; name another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    rows: dict[str, list[dict]] = {"corpus": [{"id": d.id, "contents": d.contents} for d in world.documents]}
+    for split in SPLITS:
+        rows[split] = [question_row(question) for question in world.questions if question.split == split]
+    for name, lines in rows.items():
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (out / f"{name}.jsonl").write_text(text, encoding="utf-8", newline="\n")
+    build_index(world.documents, out / "index", progress=progress)  # last: it says that all is there
+
+
+def ensure_world(
+    cache_root: Path | None = None,
+    *,
+    people: int = PEOPLE,
+    questions: int = 0,
+    seed: int = 0,
+    progress: Progress = lambda done: None,
+) -> Path:
+    """A generated world in the cache folder, made on first use; several processes may ask at once.
+
+    Args:
+      cache_root: where to keep it; the user's cache folder by default.
+      people, questions, seed, progress: as for `generate`.
+
+    Returns:
+      The folder, for the environment's `data` option.
+    """
+    root = cache_folder() if cache_root is None else Path(cache_root)
+    out = root / f"world-{VERSION}-{people}-{questions}-{seed}"
+    if (out / "index" / "manifest.json").is_file():
+        return out
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root / f".{out.name}.lock"):
+        if not (out / "index" / "manifest.json").is_file():
+            generate(out, people=people, questions=questions, seed=seed, progress=progress)
+            open_index(out / "index")
+    return out
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a lock file; gives up after `LOCK_TIMEOUT_S`."""
+    with open(path, "w") as file:
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as err:
+                if time.monotonic() > deadline:
+                    raise InputError(f"{path}: another process holds it for {LOCK_TIMEOUT_S:g} s; end it") from err
+                time.sleep(0.1)
+        yield
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    from tqdm import tqdm
+
+    parser = argparse.ArgumentParser(
+        prog="python -m gigpo_jax.envs.search.data.generate", description="Makes an invented world to search in."
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--people", type=int, default=PEOPLE, metavar="N")
+    parser.add_argument("--questions", type=int, default=0, metavar="N", help="the most of a split; 0 = all")
+    parser.add_argument("--seed", type=int, default=0, metavar="S")
+    args = parser.parse_args(argv)
+    try:
+        with tqdm(desc="passages", unit="") as bar:
+            generate(args.out, people=args.people, questions=args.questions, seed=args.seed, progress=bar.update)
+    except (InputError, OSError) as err:
+        sys.stderr.write(f"{err}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

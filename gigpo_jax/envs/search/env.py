@@ -1,0 +1,203 @@
+"""Search-augmented question answering: `registry.make("search")`, with nothing downloaded.
+
+A turn searches or answers; an episode ends with an answer, or with the fourth turn, which is why at most three searches
+run. Reward 1 for an exact match.
+
+Choices where the published description is silent: a reply that is neither a search nor an answer costs a turn and
+leaves the anchor as it was; a search in the last turn does not run, for nobody could read what it finds.
+"""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from gigpo_jax.env_bridge.paths import filled_in
+from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
+from gigpo_jax.envs.search.actions import split_action
+from gigpo_jax.envs.search.data import generate
+from gigpo_jax.envs.search.data.world import SPLITS, Question
+from gigpo_jax.envs.search.questions import load_questions
+from gigpo_jax.envs.search.retrieval.retriever import (
+    MAX_QUERY_CHARS,
+    MAX_TOPK,
+    Hit,
+    Retriever,
+    open_retriever,
+    search_async,
+)
+from gigpo_jax.envs.search.text import exact_match, information
+from gigpo_jax.errors import InputError
+
+REWARD = 1.0
+START = "Nothing was looked up yet."
+NO_ACTION = "That was neither a search nor an answer."
+OVER = "The episode is over."
+
+
+class SearchEnv:
+    """Asks the questions of a folder, one episode at a time. See `make`."""
+
+    def __init__(self, data: str, retriever: Retriever, *, topk: int, max_steps: int, document_chars: int) -> None:
+        self._data, self._retriever = data, retriever
+        self._topk, self._max_steps, self._document_chars = topk, max_steps, document_chars
+        self._question: Question | None = None
+        self._anchor, self._steps = "", 0
+        self._last: StepResult | None = None
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The questions of a split in the order of their files; their type is the data set.
+
+        Raises:
+          InputError: there is no such split, or its files cannot be used.
+        """
+        if split not in SPLITS:
+            raise InputError(f"env.split={split!r}: search has the splits {' and '.join(SPLITS)}")
+        questions = _questions(self._data, split)
+        return [Task(question.id, question.source, split, str(n)) for n, question in enumerate(questions)]
+
+    def digest(self, task: Task) -> str:
+        """SHA-256 of the question and its golden answers, in hexadecimal; panels freeze it."""
+        question = self._find(task)
+        what = [question.text, question.golden, question.source]
+        return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+    def _find(self, task: Task) -> Question:
+        questions = _questions(self._data, task.split)
+        number = int(task.data) if task.data.isascii() and task.data.isdecimal() else -1
+        if not 0 <= number < len(questions) or questions[number].id != task.id:
+            raise InputError(f"task={task.id!r}: is not question {task.data} of {self._data}; list its tasks again")
+        return questions[number]
+
+    def reset(self, task: Task) -> Observation:
+        """Starts an episode.
+
+        Raises:
+          InputError: the task is not of these questions.
+        """
+        self._question = self._find(task)
+        self._anchor, self._steps = self._question.text, 0
+        observation = self._observe(START)
+        self._last = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
+        return observation
+
+    def step(self, action: str) -> StepResult:
+        """Acts; after the end it gives the last observation again, with reward 0.
+
+        Args:
+          action: `<search>query</search>` or `<answer>text</answer>`, as `actions.parse` gives them.
+
+        Raises:
+          EnvError: no episode was started, or the retriever is not to be had.
+        """
+        query = self._query(action)
+        return self._advance(action, [] if query is None else self._retriever.search([query], self._topk)[0])
+
+    async def step_async(self, action: str) -> StepResult:
+        """As `step`; while a search is under way others can be played."""
+        query = self._query(action)
+        if query is None:
+            return self._advance(action, [])
+        return self._advance(action, (await search_async(self._retriever, [query], self._topk))[0])
+
+    def _query(self, action: str) -> str | None:
+        """What an action asks the retriever; None if it does not. A search in the last turn does not run."""
+        if self._question is None or self._last is None:
+            raise EnvError("step before reset: start an episode with reset(task)")
+        kind, text = split_action(action)
+        runs = kind == "search" and not self._last.done and self._steps + 1 < self._max_steps
+        return one_line(text) if runs else None
+
+    def _advance(self, action: str, found: Sequence[Hit]) -> StepResult:
+        """Takes a turn, once its search has ended: one that failed has not happened."""
+        question, last = self._question, self._last
+        if question is None or last is None:
+            raise EnvError("step before reset: start an episode with reset(task)")
+        if last.done:
+            return StepResult(last.observation, 0.0, True, last.info)
+        kind, text = split_action(action)
+        ends = kind == "answer" or self._steps + 1 >= self._max_steps
+        won = kind == "answer" and exact_match(text, question.golden)
+        if kind == "search" and not ends:
+            shown = self._anchor = information(
+                [hit.document for hit in found[: self._topk]], document_chars=self._document_chars
+            )
+        else:
+            shown = OVER if ends else NO_ACTION
+        self._steps += 1
+        score = REWARD if won else 0.0
+        self._last = StepResult(self._observe(shown), score, ends, {"won": won, "score": float(won)})
+        return self._last
+
+    def _observe(self, text: str) -> Observation:
+        return Observation(text, self._anchor, None, self._question.text if self._question else "")
+
+    def close(self) -> None:
+        """Ends the episode; questions and retriever stay open for the other environments of this process."""
+        self._question = self._last = None
+
+
+def one_line(text: str) -> str:
+    """What a retriever is asked: one line, not longer than it may be, of characters that UTF-8 has."""
+    return " ".join(text[: 2 * MAX_QUERY_CHARS].encode("utf-8", "replace").decode().split())[:MAX_QUERY_CHARS]
+
+
+@functools.lru_cache(maxsize=4)  # the environments of a worker share their questions
+def _questions(data: str, split: str) -> tuple[Question, ...]:
+    return load_questions(Path(data), split)
+
+
+def make(
+    data: str | os.PathLike[str] | None = None,
+    *,
+    url: str = "",
+    index: str = "",
+    topk: int = 3,
+    max_steps: int = 4,
+    document_chars: int = 4000,
+    timeout_s: float = 10.0,
+    limit_s: float = 45.0,
+) -> SearchEnv:
+    """Builds the environment.
+
+    Args:
+      data: folder of questions (docs/search.md); None: an invented world, made on first use in the user's cache folder.
+      url: of a retriever that speaks the `/retrieve` protocol, such as http://127.0.0.1:8000; "" = search `index` here.
+      index: an index folder to search in this process; "" = the folder `index` in `data`.
+      topk: documents shown after a search.
+      max_steps: turns of an episode.
+      document_chars: a longer document is cut there.
+      timeout_s: of one request to `url`, s.
+      limit_s: of a search with all its retries, s; past it the episode is aborted. Keep it below
+        `env.step_timeout_s`, or the whole worker is replaced.
+
+    Raises:
+      InputError: files are missing or cannot be used, or an option has no such value.
+    """
+    ranges = {"topk": (topk, MAX_TOPK), "max_steps": (max_steps, 1000), "document_chars": (document_chars, 10**6)}
+    for name, (value, most) in ranges.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise InputError(f"env.options.{name}={value!r}: give a whole number from 1 to {most}")
+    for name, seconds in (("timeout_s", timeout_s), ("limit_s", limit_s)):
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
+            raise InputError(f"env.options.{name}={seconds!r}: give a number of seconds above 0, at most 3600")
+    if url and data is None:
+        raise InputError(f"env.options.url={url!r}: name the folder of questions too, env.options.data; docs/search.md")
+    folder = filled_in("env.options.data", data) if data is not None else generate.ensure_world()
+    if not folder.is_dir():
+        raise InputError(
+            f"env.options.data={str(data)!r}: no such folder; give one of questions (docs/search.md says what "
+            "stands in it), or none at all for the invented world"
+        )
+    index = str(filled_in("env.options.index", index)) if index else ""
+    if not url and not index:
+        index = str(folder / "index")
+        if not Path(index).is_dir():
+            raise InputError(
+                "env.options.url='', env.options.index='': no retriever; give the URL of one, or an index folder, "
+                f"or make {index} with python -m gigpo_jax.envs.search.retrieval.index (docs/search.md)"
+            )
+    retriever = open_retriever(url, index, timeout_s=float(timeout_s), limit_s=float(limit_s))
+    return SearchEnv(str(folder.resolve()), retriever, topk=topk, max_steps=max_steps, document_chars=document_chars)

@@ -1,0 +1,49 @@
+"""What a server of the `/retrieve` protocol may answer, and how its answers are read."""
+
+import json
+from typing import Any
+
+from gigpo_jax.envs.search.retrieval.retriever import Document, Hit
+
+RETRIED = (500, 502, 503, 504)  # statuses after which the same request may succeed
+MAX_ANSWER_BYTES = 64 << 20
+_EXCERPT = 80  # characters of an answer that are shown in a message
+
+
+class Malformed(Exception):
+    """An answer that is not of the protocol; the text says what is wrong and how it begins."""
+
+
+def read_answer(answer: bytes, count: int) -> list[list[Hit]]:
+    """Reads the body of an answer.
+
+    Args:
+      answer: what a server sent with status 200.
+      count: queries that were asked.
+
+    Raises:
+      Malformed: it is not `{"result": [[..], ..]}` with a list of documents for each query.
+    """
+    try:
+        result = json.loads(answer.decode("utf-8"))["result"]
+        if not isinstance(result, list) or len(result) != count:
+            raise ValueError(f"no list of {count} results")
+        return [[_hit(found) for found in row] for row in result]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as err:
+        said = f"{type(err).__name__}: {' '.join(str(err).split())[:200]}"
+        raise Malformed(f"its answer is not of the /retrieve protocol ({said}): {excerpt(answer)}") from err
+
+
+def _hit(found: Any) -> Hit:
+    """`{"document": {..}, "score": ..}`, or the document alone."""
+    document = found.get("document", found)
+    contents = document["contents"]
+    if not isinstance(contents, str):
+        raise TypeError(f"contents is a {type(contents).__name__}")
+    return Hit(Document(str(document.get("id", "")), contents), float(found.get("score") or 0.0))
+
+
+def excerpt(answer: bytes) -> str:
+    """The first words of an answer, for a message."""
+    text = " ".join(answer[: 4 * _EXCERPT].decode("utf-8", "replace").split())
+    return repr(text[:_EXCERPT]) if text else "an empty answer"

@@ -1,0 +1,225 @@
+"""The retriever as a server: `python -m gigpo_jax.envs.search.retrieval.server --corpus FILE|DIR --port P`.
+
+    POST /retrieve {"queries": [..] or "query": "..", "topk": 3, "return_scores": true}
+        -> {"result": [[{"document": {"id", "contents"}, "score"}, ..], ..]}; without scores the documents alone
+    GET /health    -> {"status": "ok", "passages": N, ..}
+
+Searching runs in threads beside the event loop, query by query, so requests do not wait for one another. It listens on
+loopback unless told otherwise: there is no password.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gigpo_jax.env_bridge.types import EnvError
+from gigpo_jax.envs.search.retrieval.index import Bm25Index, ensure_index
+from gigpo_jax.envs.search.retrieval.retriever import INSTALL, MAX_QUERY_CHARS, MAX_TOPK, Hit, Retriever
+from gigpo_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+MAX_BODY_BYTES = 16 << 20
+MAX_QUERIES = 4096  # of one request
+MAX_WAITING = 65536  # queries of all requests; beyond it new requests are refused with 503
+TIMEOUT_S = 60.0  # to take a request in (then 408), and again to answer it (then 504)
+
+
+def _web() -> Any:
+    """The module aiohttp.web, imported on use: `gigpo_jax.env_bridge` itself needs numpy alone.
+
+    Raises:
+      InputError: it is not installed.
+    """
+    try:
+        from aiohttp import web
+    except ImportError as err:
+        raise InputError(f"aiohttp is not installed ({err}); {INSTALL}") from err
+    return web
+
+
+class _Refused(Exception):
+    """A request that is not of the protocol; the text says why."""
+
+
+class Service:
+    """Answers requests from a retriever.
+
+    Attributes:
+      app: the aiohttp application.
+    """
+
+    def __init__(self, retriever: Retriever, about: dict[str, Any], *, threads: int = 0) -> None:
+        """Args:
+        retriever: does the searching.
+        about: goes into `/health`.
+        threads: searches at the same time; 0 = one for each core.
+        """
+        self._retriever, self._about = retriever, about
+        self._together = bool(getattr(retriever, "together", False))  # one call a request, else one a query
+        if threads < 0:
+            raise InputError(f"--threads {threads}: give 0 (one a core) or more")
+        self._threads = ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="search")
+        self._waiting = 0
+        web = _web()
+        self.app = web.Application(client_max_size=MAX_BODY_BYTES)
+        self.app.router.add_post("/retrieve", self._retrieve)
+        self.app.router.add_get("/health", self._health)
+        self.app.on_cleanup.append(self._close)
+
+    async def _close(self, _: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _health(self, _: object) -> "web.Response":
+        return _web().json_response({"status": "ok", "waiting": self._waiting, **self._about})
+
+    async def _retrieve(self, request: "web.Request") -> "web.Response":
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                body = await request.read()
+            queries, topk, scores = read_request(body)
+        except TimeoutError:
+            return _error(408, f"the request was not here within {TIMEOUT_S:g} s")
+        except _Refused as err:
+            return _error(400, str(err))
+        if self._waiting + len(queries) > MAX_WAITING:
+            return _error(503, f"{self._waiting} queries are waiting; ask again later")
+        self._waiting += len(queries)
+        try:
+            loop = asyncio.get_running_loop()
+            parts = [queries] if self._together else [[query] for query in queries]
+            searches = [loop.run_in_executor(self._threads, self._retriever.search, part, topk) for part in parts]
+            async with asyncio.timeout(TIMEOUT_S):
+                found = [hits for part in await asyncio.gather(*searches) for hits in part]
+        except TimeoutError:
+            return _error(504, f"not done within {TIMEOUT_S:g} s")
+        except EnvError as err:
+            return _error(500, str(err))
+        finally:
+            self._waiting -= len(queries)
+        return _web().json_response({"result": [[_row(hit, scores) for hit in hits] for hits in found]})
+
+
+def read_request(body: bytes) -> tuple[list[str], int, bool]:
+    """Queries, topk and whether scores are wanted, of a request's body; each query cut to `MAX_QUERY_CHARS`."""
+    try:
+        asked = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError) as err:
+        raise _Refused(f"the body is not JSON in UTF-8 ({' '.join(str(err).split())})") from err
+    if not isinstance(asked, dict):
+        raise _Refused('the body has to be an object with "queries" (or "query")')
+    queries = asked.get("query") if asked.get("queries") is None else asked["queries"]
+    if isinstance(queries, str):
+        queries = [queries]
+    if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
+        raise _Refused('"queries" has to be a list of texts, or "query" a text')
+    if len(queries) > MAX_QUERIES:
+        raise _Refused(f"{len(queries)} queries in one request; at most {MAX_QUERIES}")
+    topk = asked.get("topk")
+    topk = 3 if topk is None else topk
+    if isinstance(topk, bool) or not isinstance(topk, int) or not 1 <= topk <= MAX_TOPK:
+        raise _Refused(f'"topk" has to be a whole number from 1 to {MAX_TOPK}')
+    scores = asked.get("return_scores")
+    if scores is not None and not isinstance(scores, bool):
+        raise _Refused('"return_scores" has to be true or false')
+    return [query[:MAX_QUERY_CHARS] for query in queries], topk, bool(scores)
+
+
+def _row(hit: Hit, scores: bool) -> dict[str, Any]:
+    document = {"id": hit.document.id, "contents": hit.document.contents}
+    return {"document": document, "score": hit.score} if scores else document
+
+
+def _error(status: int, message: str) -> "web.Response":
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return _web().json_response({"error": message}, status=status, headers=headers)
+
+
+async def serve(service: Service, host: str, port: int, started: asyncio.Future[int] | None = None) -> None:
+    """Serves until cancelled.
+
+    Args:
+      service: what to serve.
+      host: address to listen on.
+      port: 0 = any that is free.
+      started: gets the port once requests are answered.
+
+    Raises:
+      OSError: the port is taken.
+    """
+    web = _web()
+    runner = web.AppRunner(service.app, access_log=None, shutdown_timeout=5.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port, backlog=1024)
+        await site.start()
+        if started is not None:
+            started.set_result(runner.addresses[0][1])
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+
+
+async def _run(service: Service, host: str, port: int) -> None:
+    loop = asyncio.get_running_loop()
+    started: asyncio.Future[int] = loop.create_future()
+    serving = asyncio.create_task(serve(service, host, port, started))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, serving.cancel)
+    await asyncio.wait((serving, started), return_when=asyncio.FIRST_COMPLETED)
+    if started.done():
+        sys.stdout.write(f"http://{host}:{started.result()}/retrieve\n")
+        sys.stdout.flush()
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if not serving.cancelled():
+            raise
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gigpo_jax.envs.search.retrieval.server", description="Serves passages over HTTP."
+    )
+    parser.add_argument(
+        "--corpus",
+        required=True,
+        metavar="FILE|DIR",
+        help="JSON lines {id, contents} (an index is made beside them, once), or an index folder",
+    )
+    parser.add_argument("--port", type=int, default=8000, metavar="P", help="0 = any that is free; it is printed")
+    parser.add_argument("--host", default="127.0.0.1", help="default: this machine alone can ask")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="searches at a time; 0 = one a core")
+    parser.add_argument("--faiss", default="", metavar="FILE", help="search vectors instead of words: a faiss index")
+    parser.add_argument("--encoder", default="", metavar="DIR", help="with --faiss: folder of an encoder (e5)")
+    args = parser.parse_args(argv)
+    try:
+        if bool(args.faiss) != bool(args.encoder):
+            raise InputError(
+                f"--faiss={args.faiss!r}, --encoder={args.encoder!r}: give both, or neither to search words"
+            )
+        index: Bm25Index = ensure_index(Path(args.corpus))
+        about = {"kind": "bm25", "passages": len(index.passages), "digest": index.digest}
+        retriever: Retriever = index
+        if args.faiss:
+            from gigpo_jax.envs.search.retrieval.dense import open_dense
+
+            retriever = open_dense(index.passages, args.faiss, args.encoder)
+            about["kind"] = "dense"
+        asyncio.run(_run(Service(retriever, about, threads=args.threads), args.host, args.port))
+    except (InputError, OSError, OverflowError) as err:
+        sys.stderr.write(f"{err}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The shop as a page to look at: play an episode by hand, and see beside it what an agent would get.
+
+    python -m gigpo_jax.envs.webshop.browse DIR [--port 8000] [--goals human]
+
+Listens on loopback. The page and the agent's text come from the same session; every word of the catalogue and of the
+visitor is escaped. Needs Flask: pip install "gigpo_jax[web]".
+"""
+
+import argparse
+import secrets
+import sys
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from gigpo_jax.envs.webshop.data import generate
+from gigpo_jax.envs.webshop.engine import pages
+from gigpo_jax.envs.webshop.engine.catalogue import Catalogue, open_catalogue
+from gigpo_jax.envs.webshop.engine.session import Page, Session
+from gigpo_jax.errors import InputError
+
+_COOKIE = "webshop"
+_VISITORS = 64  # sessions kept; the one that was idle longest goes first
+_POLICY = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+
+class Visit:
+    """One visitor's episode.
+
+    Attributes:
+      session: the shop as the visitor left it.
+      page: what it showed last.
+      log: the actions so far, with what they earned.
+    """
+
+    def __init__(self, catalogue: Catalogue, goal: int = 0) -> None:
+        self.session = Session(catalogue)
+        self.open(goal)
+
+    def open(self, goal: int) -> None:
+        """Starts an episode."""
+        self.goal = goal
+        self.page: Page = self.session.reset(goal)
+        self.log: list[tuple[str, float]] = []
+
+    def act(self, action: str) -> None:
+        """Takes an action."""
+        self.page = self.session.step(action)
+        self.log.append((action, self.page.reward))
+
+
+def view(visit: Visit) -> dict[str, Any]:
+    """All that the page shows, as plain values; the template escapes them."""
+    session = visit.session
+    buttons, body = [], []
+    cards: list[dict[str, Any]] = []
+    options: list[dict[str, Any]] = []
+    for kind, text in pages.visible(session.nodes()):
+        if kind == "button":
+            buttons.append(text)
+        elif kind == "product":
+            cards.append({"asin": text, "lines": []})
+        elif kind == "label":
+            options[-1]["values"].append(text)
+        elif cards:
+            cards[-1]["lines"].append(text)
+        else:
+            body.append(text)
+            options.append({"name": text, "values": []})
+    options = [option for option in options if option["values"]]
+    named = {option["name"] for option in options}
+    score = session.score
+    return {
+        "place": session.place,
+        "goal": visit.goal,
+        "last_goal": session.catalogue.goal_count - 1,
+        "task": session.goal.instruction,
+        "buttons": [b for b in buttons if b not in (pages.BUY, pages.SEARCH)],
+        "can_buy": pages.BUY in buttons,
+        "cards": cards,
+        "options": options,
+        "chosen": session.options,
+        "body": [text for text in body if text not in named and text.strip(": ") != "Instruction"][1:],
+        "product": session.product,
+        "done": session.place == "done",
+        "score": score,
+        "wanted": session.goal,
+        "text": visit.page.text,
+        "available": visit.page.available,
+        "log": visit.log,
+    }
+
+
+def make_app(catalogue: Catalogue) -> Any:
+    """The web application (a `flask.Flask`).
+
+    Raises:
+      InputError: Flask is not installed.
+    """
+    try:
+        import flask
+    except ImportError as err:
+        raise InputError('browse: Flask is not installed; pip install "gigpo_jax[web]"') from err
+    app = flask.Flask("gigpo_jax.envs.webshop", root_path=str(Path(__file__).parent))
+    app.config.update(MAX_CONTENT_LENGTH=1 << 20, TRUSTED_HOSTS=["127.0.0.1", "localhost", "[::1]"])
+    visits: OrderedDict[str, Visit] = OrderedDict()
+
+    def visit() -> tuple[str, Visit]:
+        key = flask.request.cookies.get(_COOKIE, "")
+        if key not in visits:
+            key = secrets.token_urlsafe(16)
+            visits[key] = Visit(catalogue)
+            if len(visits) > _VISITORS:
+                visits.popitem(last=False)
+        visits.move_to_end(key)
+        return key, visits[key]
+
+    def answer(response: Any, key: str) -> Any:
+        response.set_cookie(_COOKIE, key, httponly=True, samesite="Strict")
+        response.headers["Content-Security-Policy"] = _POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    @app.get("/")
+    def show() -> Any:
+        key, current = visit()
+        return answer(flask.make_response(flask.render_template("shop.html", **view(current))), key)
+
+    @app.post("/act")
+    def act() -> Any:
+        key, current = visit()
+        form = flask.request.form
+        current.act(f"search[{form['search']}]" if "search" in form else f"click[{form.get('click', '')}]")
+        return answer(flask.redirect("/", code=303), key)
+
+    @app.post("/goal")
+    def goal() -> Any:
+        key, current = visit()
+        text = flask.request.form.get("goal", "")
+        if text.isdecimal() and len(text) < 10 and int(text) < catalogue.goal_count:
+            current.open(int(text))
+        return answer(flask.redirect("/", code=303), key)
+
+    return app
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    prog = "python -m gigpo_jax.envs.webshop.browse"
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__.split("\n")[0])
+    parser.add_argument("folder", metavar="DIR", type=Path, nargs="?", help="a catalogue; left out: a generated one")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--goals", default="synthetic", choices=("synthetic", "human"))
+    parser.add_argument("--variant", help="which of several catalogues in DIR, e.g. _1000")
+    args = parser.parse_args(argv)
+    try:
+        folder = args.folder or generate.ensure_catalogue()
+        app = make_app(open_catalogue(folder, goals=args.goals, variant=args.variant))
+        from werkzeug.serving import make_server
+
+        server = make_server("127.0.0.1", args.port, app)
+    except InputError as err:
+        sys.stderr.write(f"{err}\n")
+        return 2
+    except (OSError, OverflowError, SystemExit) as err:
+        sys.stderr.write(f"--port {args.port}: cannot listen there ({err}); name another one\n")
+        return 2
+    sys.stdout.write(f"the shop is open at http://127.0.0.1:{server.server_port} (Ctrl-C closes it)\n")
+    sys.stdout.flush()
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""Turns a catalogue into memory-mapped files, once; workers then start at once and share them.
+
+    python -m gigpo_jax.envs.webshop.engine.prepare DIR [--out OUT] [--variant _1000] [--num-products N]
+
+The result goes to DIR/prepared. It belongs to exactly these source files: a folder whose sources changed is refused
+when it is opened and rebuilt when this command runs again.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.envs.webshop.engine import goals, store
+from gigpo_jax.envs.webshop.engine.bm25 import IndexBuilder
+from gigpo_jax.envs.webshop.engine.goals import Template
+from gigpo_jax.envs.webshop.engine.sources import Sources, find_sources, load_products, read_object
+from gigpo_jax.errors import InputError
+
+CANONICAL_SEED = 0
+Progress = Callable[[str, float], None]  # what is being done, share done in [0, 1]
+
+
+def silent(_what: str, _share: float) -> None:
+    pass
+
+
+class _Templates:
+    """The goal templates of one kind, written as they come."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.kind = kind
+        self.items: list[tuple[int, int, int]] = []  # row, number, goals
+        self.attributes: list[tuple[str, ...]] = []
+        self.repeated: list[int] = []  # templates that repeat an earlier one of the same product
+        self.texts = store.BlobWriter(folder / f"goals_{kind}.blob")
+        self._of_row: tuple[int, set[Any]] = (-1, set())
+
+    def add(self, template: Template) -> None:
+        """Appends one template."""
+        self.texts.add(json.dumps([template.instruction, template.attributes, template.options]))
+        if self._of_row[0] != template.row:
+            self._of_row = (template.row, set())
+        key = (template.instruction, template.attributes, template.options)
+        if key in self._of_row[1]:
+            self.repeated.append(len(self.items))
+        self._of_row[1].add(key)
+        self.items.append((template.row, template.number, template.goals))
+        self.attributes.append(template.attributes)
+
+
+def build(sources: Sources, out: Path, *, num_products: int | None = None, progress: Progress = silent) -> None:
+    """Writes a prepared folder.
+
+    Args:
+      sources: the catalogue's files.
+      out: the folder to make; an older one is replaced.
+      num_products: use only the first so many entries of the product file.
+      progress: told how far the work is.
+
+    Raises:
+      InputError: a source file is broken; nothing is written then.
+    """
+    described = store.describe(sources)
+
+    def fill(folder: Path) -> dict[str, Any]:
+        return _fill(folder, sources, described, num_products, progress)
+
+    store.write_folder(out, fill)
+    progress("prepared", 1.0)
+
+
+def _fill(
+    folder: Path, sources: Sources, described: list[dict[str, Any]], num_products: int | None, progress: Progress
+) -> dict[str, Any]:
+    progress("annotations", 0.0)
+    instructions = read_object(sources.instructions)
+    human = read_object(sources.human) if sources.human is not None else {}
+    size = max(1, sources.products.stat().st_size)
+    index = IndexBuilder()
+    products = store.BlobWriter(folder / "products.blob")
+    templates = {kind: _Templates(folder, kind) for kind in goals.KINDS}
+    asins: list[str] = []
+    pricing: list[tuple[float, ...]] = []
+    repeats: dict[int, np.ndarray] = {}
+    filed: dict[str, dict[str, int]] = {"category": {}, "query": {}}
+    files: dict[str, list[int]] = {"category": [], "query": []}
+    done = 0
+    for row, product in enumerate(load_products(sources, instructions, num_products=num_products)):
+        record = json.dumps(product.record(), ensure_ascii=False)
+        products.add(record)
+        index.add(product.asin, product.document())
+        asins.append(product.asin)
+        pricing.append(product.pricing)
+        for name, known in filed.items():
+            files[name].append(known.setdefault(getattr(product, name), len(known)))
+        for template in goals.human_templates(row, product.asin, human):
+            templates["human"].add(template)
+        synthetic = goals.synthetic_template(row, product, instructions.get(product.asin))
+        if synthetic is not None:
+            if any(len(set(values)) < len(values) for values in product.options.values()):
+                repeats[len(templates["synthetic"].items)] = goals.distinct(goals.combinations(product.options))
+            templates["synthetic"].add(synthetic)
+        done += len(record)
+        if row % 500 == 0:
+            progress(f"{row:,} products", min(0.9, 0.9 * done / size))
+    products.close()
+    if not asins:
+        raise InputError(f"{sources.products}: holds no product; get the file again")
+    progress(f"{len(asins):,} products: postings", 0.92)
+    for name, array in index.arrays().items():
+        np.save(folder / f"{name}.npy", array)
+    progress(f"{len(asins):,} products: goals", 0.96)
+    by_asin = np.argsort(np.array(asins), kind="stable")
+    np.save(folder / "asin_sorted.npy", np.array(asins)[by_asin])
+    np.save(folder / "asin_rows.npy", by_asin.astype(np.int32))
+    for name, known in filed.items():
+        np.save(folder / f"filed_{name}.npy", np.array(files[name], dtype=np.int32))
+        (folder / f"filed_{name}.json").write_text(json.dumps(list(known)), encoding="utf-8")
+    counts = _write_goals(folder, templates, pricing, repeats)
+    return {
+        "format": store.FORMAT,
+        "content": store.content_hash(described, num_products),
+        "sources": described,
+        "num_products": num_products,
+        "products": len(asins),
+        "goals": counts,
+    }
+
+
+def _write_goals(
+    folder: Path, templates: dict[str, _Templates], pricing: list[tuple[float, ...]], repeats: dict[int, np.ndarray]
+) -> dict[str, int]:
+    """Writes templates, weights and the canonical draws; returns how many goals each canonical list has."""
+    width = np.array([len(p) for p in pricing], dtype=np.int8)
+    np.save(folder / "price_low.npy", np.array([p[0] for p in pricing], dtype=np.float64))
+    np.save(folder / "price_high.npy", np.array([p[-1] for p in pricing], dtype=np.float64))
+    np.save(folder / "price_count.npy", width)
+    counts = {}
+    for kind, made in templates.items():
+        made.texts.close()
+        items = np.array(made.items, dtype=np.int64).reshape(-1, 3)
+        rng = random.Random(CANONICAL_SEED)
+        prices = goals.draw_prices(pricing, rng)
+        np.save(folder / "prices.npy", prices)
+        np.save(folder / f"goals_{kind}_row.npy", items[:, 0].astype(np.int32))
+        np.save(folder / f"goals_{kind}_number.npy", items[:, 1].astype(np.int32))
+        starts = np.concatenate([[0], np.cumsum(items[:, 2])]).astype(np.int64)
+        np.save(folder / f"goals_{kind}_start.npy", starts)
+        np.save(folder / f"goals_{kind}_cap.npy", goals.draw_caps(prices[items[:, 0]].tolist(), rng))
+        if kind == "human":
+            weight = np.ones(len(items))
+        else:
+            weight = goals.weights(made.attributes, items[:, 2].tolist())
+        np.save(folder / f"goals_{kind}_weight.npy", weight)
+        keep = np.ones(int(starts[-1]), dtype=bool)
+        for template in made.repeated:
+            keep[starts[template] : starts[template + 1]] = False
+        for template, first in (repeats if kind == "synthetic" else {}).items():
+            part = np.zeros(int(starts[template + 1] - starts[template]), dtype=bool)
+            part[first] = True
+            keep[starts[template] : starts[template + 1]] &= part
+        order = goals.shuffled(int(starts[-1]))
+        order = order[keep[order]]
+        np.save(folder / f"goals_{kind}_order.npy", order)
+        counts[kind] = len(order)
+    return counts
+
+
+def ensure(
+    sources: Sources, out: Path, *, num_products: int | None = None, rebuild: bool = False, progress: Progress = silent
+) -> bool:
+    """Builds a prepared folder unless one that fits is there; several processes may ask at once.
+
+    Returns:
+      Whether it was built now.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with store.locked(out):
+            manifest = None if rebuild else store.read_manifest(out)
+            if manifest is not None and manifest["num_products"] == num_products and store.fits(manifest, sources):
+                return False
+            for left_over in out.parent.glob(f".{out.name}-*"):  # of a builder that was killed; nobody else builds now
+                shutil.rmtree(left_over, ignore_errors=True)
+            build(sources, out, num_products=num_products, progress=progress)
+    except OSError as err:
+        raise InputError(f"{out}: cannot be written ({err}); name another place with --out OUT") from err
+    return True
+
+
+class Bar:
+    """A progress bar on standard error, redrawn a few times a second."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def __call__(self, what: str, share: float) -> None:
+        now = time.monotonic()
+        if share < 1.0 and now - self._last < 0.2:
+            return
+        self._last = now
+        filled = int(30 * share)
+        end = "\n" if share >= 1.0 else ""
+        sys.stderr.write(f"\r[{'#' * filled}{'.' * (30 - filled)}] {share:4.0%} {what:<40}{end}")
+        sys.stderr.flush()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gigpo_jax.envs.webshop.engine.prepare", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="holds items_shuffle*.json and its companions")
+    parser.add_argument("--out", type=Path, help="the prepared folder (DIR/prepared)")
+    parser.add_argument("--variant", help="which of several catalogues in DIR, e.g. _1000")
+    parser.add_argument("--num-products", type=int, help="use only the first so many entries")
+    parser.add_argument("--rebuild", action="store_true", help="build even if a folder that fits is there")
+    args = parser.parse_args(argv)
+    try:
+        sources = find_sources(args.folder, variant=args.variant)
+        out = args.out or args.folder / "prepared"
+        built = ensure(sources, out, num_products=args.num_products, rebuild=args.rebuild, progress=Bar())
+    except InputError as err:
+        sys.stderr.write(f"\n{err}\n")
+        return 2
+    manifest = store.read_manifest(out)
+    if manifest is not None:
+        sys.stdout.write(
+            f"{out}: {manifest['products']:,} products, {manifest['goals']['human']:,} human and "
+            f"{manifest['goals']['synthetic']:,} synthetic goals, content {manifest['content']}"
+            f"{'' if built else ' (already there)'}\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,290 @@
+"""One visit to the shop: the page that is open, what was chosen, and what an action does."""
+
+import json
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gigpo_jax.envs.webshop.engine import pages
+from gigpo_jax.envs.webshop.engine.catalogue import Catalogue, Recent
+from gigpo_jax.envs.webshop.engine.goals import Goal
+from gigpo_jax.envs.webshop.engine.pages import Node
+from gigpo_jax.envs.webshop.engine.reward import Score, score
+from gigpo_jax.envs.webshop.engine.sources import Product
+from gigpo_jax.errors import InputError
+
+OBSERVATIONS = ("text", "text_rich")
+_ACTION = re.compile(r"(.+)\[(.+)\]")
+_BASE = "http://127.0.0.1:3000"
+_PAGE_NAMES = ("search_results", "item_page", "item_sub_page", "done")
+_SUB_PAGES = {name.lower(): name for name in pages.SUB_PAGES}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a session shows.
+
+    Attributes:
+      text: the observation.
+      available: `has_search_bar` and `clickables` (what `click[..]` takes here, in the page's order).
+      reward: of the last action.
+      done: whether the last action was a purchase.
+    """
+
+    text: str
+    available: dict[str, Any]
+    reward: float = 0.0
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A page without its instruction: what is the same for every goal and can be kept."""
+
+    nodes: tuple[Node, ...]
+    tail: str  # the `text` observation after the instruction
+    clickables: dict[str, str | None]  # what can be clicked -> the option's name, None for buttons and products
+    clicks: tuple[str, ...]  # the same as actions
+
+
+def _view(nodes: list[Node], owners: Sequence[str] = ()) -> _View:
+    """Splits a page made with an empty instruction; `owners` names the options of its labels in turn."""
+    clickables: dict[str, str | None] = {}
+    for kind in ("button", "product"):
+        clickables.update((text.lower(), None) for have, text in nodes if have == kind)
+    clickables.update(zip((text for have, text in nodes if have == "label"), owners, strict=True))
+    return _View(tuple(nodes), pages.plain_text(nodes), clickables, tuple(f"click[{what}]" for what in clickables))
+
+
+class Session:
+    """Plays episodes on a catalogue; see `reset` and `step`.
+
+    An action that means nothing on the page (or that the original could not carry out) changes nothing: the same page
+    comes back with reward 0.
+
+    Attributes:
+      goal: what is to be bought in this episode.
+      score: how the purchase of this episode was scored, None before it.
+      options: option name -> value chosen on the current product.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, *, observation: str = "text", show_attributes: bool = False, seed: int | None = None
+    ) -> None:
+        """Starts without an episode.
+
+        Args:
+          catalogue: the shop.
+          observation: "text" or "text_rich".
+          show_attributes: whether items have the Attributes page.
+          seed: of the goals that are drawn when `reset` names none.
+
+        Raises:
+          InputError: an unknown observation.
+        """
+        if observation not in OBSERVATIONS:
+            raise InputError(f"observation={observation!r}: choose one of {', '.join(OBSERVATIONS)}")
+        self.catalogue = catalogue
+        self._rich = observation == "text_rich"
+        self._attributes = show_attributes
+        self._rng = random.Random(seed)
+        self._views: Recent[_View] = Recent(1024)
+        self._goal: Goal | None = None
+        self._name = ""
+
+    @property
+    def goal(self) -> Goal:
+        """What is to be bought."""
+        if self._goal is None:
+            raise RuntimeError("call reset() before asking a session for its goal or taking a step")
+        return self._goal
+
+    def reset(self, goal_index: int | None = None) -> Page:
+        """Starts an episode.
+
+        Args:
+          goal_index: which goal of the catalogue's list; None draws one by weight.
+
+        Raises:
+          InputError: there is no such goal.
+        """
+        if goal_index is None:
+            goal_index = self.catalogue.draw_goal(self._rng)
+        self._goal = self.catalogue.goal(goal_index)
+        self._name = str(goal_index)
+        self.score: Score | None = None
+        self._open_index()
+        return self._page()
+
+    def step(self, action: str) -> Page:
+        """Takes an action: `search[words]` or `click[what]`."""
+        self.goal  # noqa: B018  a session without an episode says so
+        match = _ACTION.match(action)
+        if match is None:
+            return self._page()
+        name, argument = match.group(1), match.group(2).lower()
+        if name == "search":
+            self._search(argument.split(" "), 1)
+        elif name == "click" and argument != "search" and argument in self._shown.clickables:
+            if argument == pages.BUY.lower():
+                return self._buy()
+            self._click(argument)
+        return self._page()
+
+    @property
+    def url(self) -> str:
+        """The address of the open page, as the original makes it (some of its rules look at it)."""
+        return self._url
+
+    @property
+    def product(self) -> Product | None:
+        """The product whose page is open, or whose page was left for a sub-page or the checkout."""
+        return None if self._row is None else self.catalogue.product(self._row)
+
+    def nodes(self) -> list[Node]:
+        """The open page, node by node, as the observation is made from it."""
+        nodes = list(self._shown.nodes)
+        if self._place == "index":
+            nodes[2] = ("text", self.goal.instruction)
+        elif self._place != "done":
+            nodes[1] = ("text", self.goal.instruction)
+        return nodes
+
+    @property
+    def place(self) -> str:
+        """Which kind of page is open: index, results, item, sub or done."""
+        return self._place
+
+    @property
+    def tail(self) -> str:
+        """The `text` observation after the instruction (of the whole page on the done page): the same for all goals."""
+        return self._shown.tail
+
+    @property
+    def clicks(self) -> tuple[str, ...]:
+        """The actions that follow what can be clicked, in the page's order."""
+        return self._shown.clicks
+
+    def _page(self, reward: float = 0.0, done: bool = False) -> Page:
+        if self._rich:
+            text = pages.rich_text(self.nodes(), url=self._url, visited=self._visited)
+        else:
+            text = self.plain_text()
+        available = {"has_search_bar": self._place == "index", "clickables": list(self._shown.clickables)}
+        return Page(text, available, reward, done)
+
+    def plain_text(self) -> str:
+        """The open page as the `text` observation, whichever one the session shows."""
+        if self._place == "done":
+            return self._shown.tail
+        head = "WebShop [SEP] Instruction:" if self._place == "index" else "Instruction:"
+        task = pages.plain_text([("text", self.goal.instruction)])
+        if not task and not pages.visible([("text", self.goal.instruction)]):
+            return head + pages.SEPARATOR + self._shown.tail
+        return head + pages.SEPARATOR + task + pages.SEPARATOR + self._shown.tail
+
+    def _open(self, place: str, view: _View, url: str) -> None:
+        self._place, self._shown, self._url = place, view, f"{_BASE}/{url}"
+
+    def _open_index(self) -> None:
+        self._keywords: list[str] = []
+        self._number = 1
+        self._row: int | None = None
+        self._asin = ""
+        self._visited: set[str] = set()
+        self.options: dict[str, str] = {}
+        view = self._views.get_or("index", lambda: _strip(pages.index_page(""), 3))
+        self._open("index", view, self._name)
+
+    def _search(self, keywords: list[str], number: int) -> None:
+        rows = self.catalogue.search(keywords)
+        if rows is None:
+            return
+        joined = "+".join(keywords)
+        self._keywords, self._number, self._row, self._asin, self.options = keywords, number, None, "", {}
+
+        def make() -> _View:
+            found = [self.catalogue.product(int(row)) for row in _page_of(rows, number)]
+            return _strip(pages.results_page("", found, number, len(rows)), 2)
+
+        view = self._views.get_or((" ".join(keywords), number), make)
+        self._open("results", view, f"search_results/{self._name}/{joined}/{number}")
+
+    def _click(self, what: str) -> None:
+        """Follows a clickable other than the purchase, in the order in which the original asks what it may be."""
+        if what == pages.BACK.lower():
+            self._open_index()
+            return
+        page_name = next((name for name in _PAGE_NAMES if name in self._url), "")
+        if what == pages.NEXT.lower() and page_name == "search_results":
+            self._search(self._keywords, self._number + 1)
+        elif what == pages.PREVIOUS.lower() and page_name == "search_results":
+            self._search(self._keywords, self._number - 1)
+        elif what == pages.PREVIOUS.lower() and page_name == "item_page":
+            self._search(self._keywords, self._number)
+        elif what in _SUB_PAGES:
+            self._open_sub_page(_SUB_PAGES[what])
+        else:
+            self._open_item(what)
+
+    def _open_item(self, what: str) -> None:
+        option = self._shown.clickables[what]
+        if option is not None:
+            self.options[option.lower()] = what
+        elif self._place == "results":
+            asin = what.upper()
+            row = self.catalogue.row(asin)
+            if row is None:
+                return
+            self._row, self._asin = row, asin
+            self._visited.add(asin)
+        row = self._row
+        if row is None:
+            return
+
+        def make() -> _View:
+            product = self.catalogue.product(row)
+            owners = [name for name, values in product.options.items() for value in values]
+            return _strip(pages.item_page("", product, show_attributes=self._attributes), 2, owners)
+
+        view = self._views.get_or(row, make)
+        chosen = json.dumps(self.options)
+        self._open(
+            "item", view, f"item_page/{self._name}/{self._asin}/{'+'.join(self._keywords)}/{self._number}/{chosen}"
+        )
+
+    def _open_sub_page(self, name: str) -> None:
+        row = self._row
+        if row is None:
+            return
+        view = self._views.get_or((row, name), lambda: _strip(pages.sub_page("", self.catalogue.product(row), name), 2))
+        place = f"{self._name}/{self._asin}/{'+'.join(self._keywords)}/{self._number}/{name}/{self.options}"
+        self._open("sub", view, f"item_sub_page/{place}")
+
+    def _buy(self) -> Page:
+        if self._row is None:
+            return self._page()
+        product, goal = self.catalogue.product(self._row), self.goal
+        self.score = score(
+            product,
+            self.catalogue.price(self._row),
+            self.options,
+            goal,
+            nouns=self.catalogue.nouns(product.title),
+            goal_nouns=self.catalogue.nouns(goal.name),
+        )
+        view = _view(pages.done_page(self._asin, self.options, self.score.total))
+        self._open("done", view, f"done/{self._name}/{self._asin}/{self.options}")
+        return self._page(self.score.total, True)
+
+
+def _strip(nodes: list[Node], head: int, owners: Sequence[str] = ()) -> _View:
+    """A view whose tail leaves out the first `head` nodes (the words before the task, and the task)."""
+    whole = _view(nodes, owners)
+    return replace(whole, tail=pages.plain_text(nodes[head:]))
+
+
+def _page_of(rows: Any, number: int) -> list[int]:
+    return rows[(number - 1) * pages.PER_PAGE : number * pages.PER_PAGE].tolist()

@@ -1,0 +1,212 @@
+"""A prepared catalogue on disk: arrays and texts as memory-mapped files, and the manifest that says what they belong
+to.
+
+Files of a prepared folder (all written once, never changed):
+  manifest.json   format, content hash, the sources with size, time stamps and hash, the size of every other file
+  *.npy           one array each
+  *.blob          texts, one after the other in UTF-8; `*.blob.npy` holds where each starts, [n+1] i64
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import mmap
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.envs.webshop.engine.sources import PREPARE, Sources
+from gigpo_jax.errors import InputError
+
+FORMAT = 2
+LOCK_TIMEOUT_S = 3600.0
+
+
+def _unmap_pages(mapped: mmap.mmap) -> None:
+    if hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def let_go(arrays: Mapping[str, np.ndarray]) -> None:
+    """`Blob.let_go` for arrays of `load_arrays`."""
+    for array in arrays.values():
+        if isinstance(array.base, np.memmap) and isinstance(array.base.base, mmap.mmap):
+            _unmap_pages(array.base.base)
+
+
+class Blob:
+    """A list of texts in a memory-mapped file; each is decoded when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._starts = np.load(path.with_name(path.name + ".npy"), mmap_mode="r")
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def let_go(self) -> None:
+        """Takes the pages that were read out of this process; they stay in the page cache for the next reader."""
+        if isinstance(self._data, mmap.mmap):
+            _unmap_pages(self._data)
+
+    def __getitem__(self, index: int) -> bytes:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._data[int(self._starts[index]) : int(self._starts[index + 1])]
+
+
+class BlobWriter:
+    """Writes a `Blob`, text by text."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = open(path, "wb")  # noqa: SIM115  closed by `close`
+        self._starts = [0]
+
+    def add(self, text: str) -> None:
+        """Appends one text."""
+        data = text.encode("utf-8", "surrogatepass")
+        self._file.write(data)
+        self._starts.append(self._starts[-1] + len(data))
+
+    def close(self) -> None:
+        """Finishes both files."""
+        self._file.close()
+        np.save(self._path.with_name(self._path.name + ".npy"), np.array(self._starts, dtype=np.int64))
+
+
+def file_hash(path: Path) -> str:
+    """A hash of a file's content."""
+    digest = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _stat(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def describe(sources: Sources) -> list[dict[str, Any]]:
+    """The sources as a manifest names them (reads every file once)."""
+    out = []
+    for path in sources.paths():
+        before = _stat(path)
+        entry = {"name": path.name, "hash": file_hash(path), "stat": before}
+        if _stat(path) != before:
+            raise InputError(f"{path}: changed while it was read; wait until it is written and run `{PREPARE}` again")
+        out.append(entry)
+    return out
+
+
+def content_hash(described: Iterable[Mapping[str, Any]], num_products: int | None) -> str:
+    """What a prepared folder is made from, in one word."""
+    key = json.dumps([FORMAT, num_products, [[entry["name"], entry["hash"]] for entry in described]])
+    return hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a prepared folder whose files are all there in full, else None."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            return None
+        complete = all((folder / name).stat().st_size == size for name, size in manifest["files"].items())
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return manifest if complete else None
+
+
+def fits(manifest: Mapping[str, Any], sources: Sources) -> bool:
+    """Whether a manifest describes these sources.
+
+    Files whose size, time stamps and place are those of the manifest are taken as the same; others are read and
+    compared.
+    """
+    paths = sources.paths()
+    if [entry["name"] for entry in manifest["sources"]] != [path.name for path in paths]:
+        return False
+    for entry, path in zip(manifest["sources"], paths):
+        now = _stat(path)
+        if now != entry["stat"] and (now[0] != entry["stat"][0] or file_hash(path) != entry["hash"]):
+            return False
+    return True
+
+
+def write_folder(out: Path, fill: Callable[[Path], dict[str, Any]]) -> None:
+    """Makes a prepared folder all at once: it is complete or it is not there.
+
+    Args:
+      out: the folder; an older one in its place is replaced (whoever has it open keeps what it mapped).
+      fill: writes all files into the folder it is given and returns the manifest, without "files".
+    """
+    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        manifest = fill(temporary)
+        manifest["files"] = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
+        (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        temporary.chmod(0o755)
+        old = None
+        if out.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.parent)) / "old"
+            out.rename(old)
+        temporary.rename(out)
+        if old is not None:
+            shutil.rmtree(old.parent, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def locked(out: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Only one process builds a folder at a time; the others wait here.
+
+    Raises:
+      InputError: another process held the lock for longer than `timeout_s` seconds.
+    """
+    path = out.parent / f".{out.name}.lock"
+    with open(path, "w") as file:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise InputError(
+                        f"{path}: another process has been preparing for {timeout_s:.0f} s; end it"
+                    ) from None
+                time.sleep(0.05)
+        yield
+
+
+def load_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """The arrays of a prepared folder, memory-mapped."""
+    paths = [path for path in folder.glob("*.npy") if not path.name.endswith(".blob.npy")]
+    return {path.stem: np.load(path, mmap_mode="r").view(np.ndarray) for path in paths}
+
+
+def cache_folder() -> Path:
+    """The user's cache folder for catalogues: $GIGPO_JAX_CACHE, else $XDG_CACHE_HOME/gigpo_jax, else
+    ~/.cache/gigpo_jax.
+    """
+    own = os.environ.get("GIGPO_JAX_CACHE")
+    base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gigpo_jax"
+    folder = base / "webshop"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise InputError(f"{folder}: cannot be made ({err}); set GIGPO_JAX_CACHE to a folder you can write to") from err
+    return folder

@@ -1,0 +1,206 @@
+"""WebShop as a text environment: `registry.make("webshop", data=DIR)`.
+
+What is shown follows the published training wrapper: the observation is the page's text after the instruction, each
+  node in single quotes; a purchase with score 1 is worth 10, anything else 0; an episode has at most 15 steps.
+"""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from gigpo_jax.env_bridge.paths import filled_in
+from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
+from gigpo_jax.envs.webshop.data import generate
+from gigpo_jax.envs.webshop.engine import pages
+from gigpo_jax.envs.webshop.engine.catalogue import Catalogue, open_catalogue
+from gigpo_jax.envs.webshop.engine.session import OBSERVATIONS, Page, Session
+from gigpo_jax.errors import InputError
+
+WON_REWARD = 10.0  # the published reward of a purchase with score 1
+SPLITS = ("train", "test")
+SEARCH = "search[<your query>]"
+
+
+class GoalTasks(Sequence[Task]):
+    """The tasks of a split, each made when it is looked at (a large catalogue has hundreds of thousands)."""
+
+    def __init__(self, catalogue: Catalogue, split: str) -> None:
+        self._catalogue, self._split = catalogue, split
+        self._goals = catalogue.test_goals if split == "test" else catalogue.train_goals
+
+    def __len__(self) -> int:
+        return len(self._goals)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self._task(goal) for goal in self._goals[index])
+        return self._task(self._goals[index])
+
+    def _task(self, index: int) -> Task:
+        goal = self._catalogue.goal(index)
+        return Task(id=goal.id, type=goal.category, split=self._split, data=str(index))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self),)
+
+
+class WebshopEnv:
+    """Plays the goals of a catalogue, one episode at a time. See `make`.
+
+    Attributes:
+      catalogue: the shop.
+    """
+
+    def __init__(self, catalogue: Catalogue, observation: str, max_steps: int, show_attributes: bool) -> None:
+        self.catalogue = catalogue
+        self._rich = observation == "text_rich"
+        self._session = Session(catalogue, observation=observation, show_attributes=show_attributes)
+        self._max_steps = max_steps
+        self._last: StepResult | None = None
+        self._task, self._plain_task = "", True
+        self._steps = 0
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The goals of a split in the catalogue's canonical order; their type is the department.
+
+        Raises:
+          InputError: there is no such split.
+        """
+        if split not in SPLITS:
+            raise InputError(f"split={split!r}: WebShop has {' and '.join(SPLITS)}; choose one of them")
+        return GoalTasks(self.catalogue, split)
+
+    def digest(self, task: Task) -> str:
+        """SHA-256 of all that a task's score depends on, in hexadecimal; panels freeze it."""
+        goal = self.catalogue.goal(self._index(task))
+        row = self.catalogue.row(goal.asin)
+        product = None if row is None else self.catalogue.product(row).record()
+        what = [goal.instruction, goal.attributes, goal.options, goal.price_cap, product]
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+    def _index(self, task: Task) -> int:
+        index = int(task.data) if task.data.isdecimal() else -1
+        if self.catalogue.goal(index).id != task.id:
+            raise InputError(f"task={task.id!r}: is not goal {index} of {self.catalogue.folder}; list its tasks again")
+        return index
+
+    def reset(self, task: Task) -> Observation:
+        """Starts an episode.
+
+        Raises:
+          InputError: the task is not of this catalogue.
+        """
+        page = self._session.reset(self._index(task))
+        self._task = self._session.plain_text().split(pages.SEPARATOR)[2]
+        self._plain_task = self._task == self._session.goal.instruction.strip() not in ("", "WebShop", "Instruction:")
+        self._steps = 0
+        observation = self._observe(page)
+        self._last = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
+        return observation
+
+    def step(self, action: str) -> StepResult:
+        """Acts. The reward is 10 for a purchase with score 1; the episode ends with any purchase, or after `max_steps`.
+
+        After the end it gives the last observation again, with reward 0.
+
+        Raises:
+          EnvError: no episode was started.
+        """
+        last = self._last
+        if last is None:
+            raise EnvError("step before reset: start an episode with reset(task)")
+        if last.done:
+            return StepResult(last.observation, 0.0, True, last.info)
+        page = self._session.step(action)
+        self._steps += 1
+        won = page.done and page.reward == 1.0
+        self._last = StepResult(
+            self._observe(page),
+            WON_REWARD if won else 0.0,
+            page.done or self._steps >= self._max_steps,
+            {"won": won, "score": float(page.reward)},
+        )
+        return self._last
+
+    def _observe(self, page: Page) -> Observation:
+        session = self._session
+        if session.place == "done":  # this page does not repeat the task
+            anchor = session.tail
+        elif self._plain_task:
+            anchor = _quoted(session.tail)
+        else:  # the wrapper looks for the task among the segments, whatever else is there
+            after = session.plain_text().split(pages.SEPARATOR)
+            anchor = _quoted(pages.SEPARATOR.join(after[after.index(self._task) + 1 :]))
+        admissible = (SEARCH, *session.clicks) if page.available["has_search_bar"] else session.clicks
+        return Observation(self._rich_text(page) if self._rich else anchor, anchor, admissible, self._task)
+
+    def _rich_text(self, page: Page) -> str:
+        """The text_rich observation without the lines that repeat the task."""
+        for head in ("WebShop\nInstruction: \n", "Instruction:\n"):
+            before, found, after = page.text.partition(f"{head}{self._session.goal.instruction}\n")
+            if found:
+                return before + after
+        return page.text
+
+    def close(self) -> None:
+        """Ends the episode; the catalogue stays open for other environments of this process."""
+        self._last = None
+
+
+@functools.lru_cache(maxsize=512)
+def _quoted(text: str) -> str:
+    """Each segment of a page's text in single quotes."""
+    return pages.SEPARATOR.join(f"'{segment}'" for segment in text.split(pages.SEPARATOR))
+
+
+@functools.lru_cache(maxsize=2)  # the environments of a worker share one open catalogue
+def _open(data: str, options: tuple[tuple[str, Any], ...]) -> Catalogue:
+    return open_catalogue(data, **dict(options))
+
+
+def make(
+    data: str | os.PathLike[str] | None = None,
+    *,
+    observation: str = "text",
+    goals: str = "synthetic",
+    max_steps: int = 15,
+    show_attributes: bool = False,
+    draw_seed: int | None = None,
+    seed: int = 0,
+    nouns: str | None = None,
+    num_products: int | None = None,
+    variant: str | None = None,
+) -> WebshopEnv:
+    """Builds the environment.
+
+    Args:
+      data: folder of a catalogue (see `open_catalogue`); None: a generated one of 1,000 products, which is made on
+        first
+        use in the user's cache folder.
+      observation: "text" (published) or "text_rich".
+      goals: "synthetic" (published) or "human".
+      max_steps: length of an episode.
+      show_attributes: whether items have an Attributes page.
+      draw_seed, seed, nouns, num_products, variant: as in `open_catalogue`.
+
+    Raises:
+      InputError: files are missing or broken, or an option has no such value.
+    """
+    if observation not in OBSERVATIONS:
+        raise InputError(f"observation={observation!r}: choose one of {', '.join(OBSERVATIONS)}")
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+        raise InputError(f"max_steps={max_steps!r}: give a number of at least 1")
+    folder = filled_in("env.options.data", data) if data is not None else generate.ensure_catalogue()
+    options = {
+        "goals": goals,
+        "draw_seed": draw_seed,
+        "seed": seed,
+        "nouns": nouns,
+        "num_products": num_products,
+        "variant": variant,
+    }
+    catalogue = _open(str(folder.resolve()), tuple(options.items()))
+    return WebshopEnv(catalogue, observation, max_steps, show_attributes)

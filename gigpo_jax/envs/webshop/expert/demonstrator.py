@@ -1,0 +1,89 @@
+"""A mediocre demonstrator: the expert with lapses, to warm up a policy that reinforcement learning then improves.
+
+A policy that imitates it finds its way through the shop, but forgets to choose options and wanders at times.
+"""
+
+import random
+
+from gigpo_jax.env_bridge.base import check_shares
+from gigpo_jax.env_bridge.types import Observation
+from gigpo_jax.envs.webshop.env import SEARCH
+from gigpo_jax.envs.webshop.expert.expert import ShopExpert
+
+_VAGUE = 3  # words of a careless search
+
+
+class Demonstrator:
+    """Plays one episode. See `make_demonstrator`."""
+
+    def __init__(
+        self, seed: int, *, max_steps: int, random_share: float, vague_share: float, forget_share: float, brief: bool
+    ):
+        check_shares(random_share=random_share, vague_share=vague_share, forget_share=forget_share)
+        self._expert = ShopExpert(seed, max_steps=max_steps)
+        self._rng = random.Random(f"webshop demonstrator {seed}")
+        self._random, self._vague, self._forget = random_share, vague_share, forget_share
+        self._brief = brief
+        self._forgotten: dict[str, bool] = {}
+
+    def act(self, observation: Observation) -> str:
+        """The next action."""
+        actions = [action for action in observation.admissible or () if action not in (SEARCH, "click[search]")]
+        best = self._expert.act(observation)
+        if actions and self._rng.random() < self._random:
+            self._expert.retract()
+            return self._rng.choice(actions)
+        if best.startswith("search["):
+            return self._search(best)
+        while self._forgets(best):
+            best = self._expert.act(observation)
+        return best
+
+    def _search(self, best: str) -> str:
+        words = best[len("search[") : -1].split(" ")
+        if self._brief:
+            words = list(dict.fromkeys(words))
+        if self._rng.random() >= self._vague:
+            return f"search[{' '.join(words)}]"
+        first = self._rng.randrange(max(1, len(words) - _VAGUE + 1))
+        return f"search[{' '.join(words[first : first + _VAGUE])}]"
+
+    def _forgets(self, action: str) -> bool:
+        """Whether this is an option that does not come to mind in this episode."""
+        if action not in self._expert.choices:
+            return False
+        if action not in self._forgotten:
+            self._forgotten[action] = self._rng.random() < self._forget
+        return self._forgotten[action]
+
+
+def make_demonstrator(
+    seed: int = 0,
+    *,
+    max_steps: int = 15,
+    random_share: float = 0.0,
+    vague_share: float = 0.0,
+    forget_share: float = 0.0,
+    brief: bool = False,
+) -> Demonstrator:
+    """A demonstrator for one episode; with no shares given it is the expert itself.
+
+    Args:
+      seed: the same seed and numbers, the same lapses.
+      max_steps: the length of the episode.
+      random_share: probability at each step of any click that the page allows instead of the expert's.
+      vague_share: probability for each search that it has three words of the expert's alone.
+      forget_share: probability for each option that it is never chosen in this episode.
+      brief: searches name every word once (short replies, for tiny models).
+
+    Raises:
+      InputError: a number is no probability.
+    """
+    return Demonstrator(
+        seed,
+        max_steps=max_steps,
+        random_share=random_share,
+        vague_share=vague_share,
+        forget_share=forget_share,
+        brief=brief,
+    )

@@ -1,0 +1,165 @@
+"""The engine of a run, as its config describes it."""
+
+import os
+import secrets
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.models.tokenizer import Tokenizer
+from gigpo_jax.policy import Policy
+from gigpo_jax.run import partition, report
+from gigpo_jax.sampling.jax_engine import JaxEngine
+
+PROBE_TEXT = "you are in the middle of a room. looking quickly around you, you see a desk 1, a drawer 1 and a shelf 1."
+PROBE_TOKENS = 64
+
+
+def make_engine(config: ConfigDict, policy: Policy, params: Any, *, version: int, folder: Path) -> Any:
+    """Makes the engine `engine.name`, ready to sample.
+
+    Args:
+      config: `engine` and `sampling` say how.
+      policy: shape and tokenizer.
+      params: the parameters to sample from.
+      version: of these parameters.
+      folder: where servers that are started write their logs.
+
+    Raises:
+      InputError: servers or what they need are missing, or they serve something else.
+    """
+    make = {"jax": _jax_engine, "vllm": _vllm_engine}[config.engine.name]
+    return make(config, policy, params, version, folder)
+
+
+def for_engine(config: ConfigDict, params: Any) -> Any:
+    """Parameters as `engine.name` takes them.
+
+    The in-process engine samples alone: from them as they are, or from a copy where other hosts hold parts. Servers
+    get a file that all hosts gather for.
+    """
+    return params if config.engine.name == "vllm" or jax.process_count() == 1 else partition.local_copy(params)
+
+
+def _jax_engine(config: ConfigDict, policy: Policy, params: Any, version: int, folder: Path) -> JaxEngine:
+    del folder
+    engine = config.engine
+    made = JaxEngine(
+        policy.config,
+        for_engine(config, params),
+        tokenizer=policy.tokenizer,
+        slots=engine.slots,
+        max_length=max_length(config),
+        prefill_buckets=tuple(engine.prefill_buckets),
+        prefill_rows=tuple(engine.prefill_rows),
+        decode_steps=engine.decode_steps,
+        dtype=jnp.dtype(engine.dtype),
+        version=version,
+    )
+    made.warmup()
+    return made
+
+
+def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, folder: Path) -> Any:
+    try:
+        from gigpo_jax.sampling.vllm import engine as vllm_engine
+        from gigpo_jax.sampling.vllm import servers as vllm_fleet
+        from gigpo_jax.sampling.vllm import weight_store
+        from gigpo_jax.sampling.vllm.worker import extension as vllm_extension
+    except ModuleNotFoundError as err:
+        raise InputError(
+            f"config.engine.name='vllm': needs the package {err.name}; pip install 'gigpo_jax[vllm]'"
+        ) from err
+    engine = config.engine
+    key = os.environ.get("VLLM_API_KEY", "")
+    urls = urls_of_host(engine.urls, jax.process_index(), jax.process_count())
+    if not urls:
+        key = key or secrets.token_urlsafe(24)
+    if not key and engine.weights_host:
+        raise InputError(
+            f"config.engine.weights_host={engine.weights_host!r}: who pulls weights must show a key; export "
+            "VLLM_API_KEY here and for the servers"
+        )
+    store = weight_store.WeightStore(engine.weights_dir)
+    try:
+        settings = vllm_engine.VllmSettings(
+            urls=urls,
+            processes=() if urls else _processes(config, store.folder, folder, key),
+            key=key,
+            dtype=engine.dtype,
+            max_length=max_length(config),
+            tokenizer=vllm_extension.tokenizer_fingerprint((Path(config.model.path) / "tokenizer.json").read_bytes()),
+            probe=probe_tokens(policy.tokenizer, max_length(config)),
+            base=policy.base,
+            pull_from=engine.weights_host if urls else "",
+            pull_port=engine.weights_port,
+            request_s=engine.request_timeout_s,
+            push_s=engine.push_timeout_s,
+            limits=vllm_fleet.Limits(engine.start_timeout_s, engine.connect_timeout_s, engine.restarts),
+        )
+        return vllm_engine.VllmEngine(
+            policy.config,
+            params,
+            settings=settings,
+            store=store,
+            tokenizer=policy.tokenizer,
+            version=version,
+            say=report.say,
+        )
+    except BaseException:
+        store.close()
+        raise
+
+
+def _processes(config: ConfigDict, weights_dir: Path, folder: Path, key: str) -> tuple[Any, ...]:
+    from gigpo_jax.sampling.vllm import launch as vllm_launch
+
+    engine = config.engine
+    plan = vllm_launch.LaunchPlan(
+        python=Path(os.path.abspath(engine.python)),  # not resolved: a link to another interpreter is what a venv is
+        model=Path(config.model.path),
+        dtype=engine.dtype,
+        max_length=max_length(config),
+        sequences=engine.slots,
+        weights_dir=weights_dir,
+        weights_url="",
+        folder=folder,
+        gpu=vllm_launch.has_gpu(),
+        cache_gib=engine.cache_gib,
+        gpu_share=engine.gpu_share,
+        lora_rank=config.model.lora.rank,
+        arguments=tuple(shlex.split(engine.args)),
+    )
+    vllm_launch.check_plan(plan, engine.servers)
+    ports = vllm_launch.choose_ports(engine.port, engine.servers)
+    report.say(f"starting {len(ports)} vLLM server(s), about a minute; logs: {folder}")
+    return tuple(vllm_launch.ServerProcess(plan, port, key) for port in ports)
+
+
+def max_length(config: ConfigDict) -> int:
+    """Tokens of the longest prompt and reply together."""
+    return config.sampling.max_prompt_tokens + config.sampling.max_reply_tokens
+
+
+def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:
+    """The servers of `engine.urls` that a host uses: every server belongs to one host, which alone gives it weights.
+
+    Raises:
+      InputError: there are fewer servers than hosts.
+    """
+    every = tuple(url.strip().rstrip("/") for url in urls.split(",") if url.strip())
+    if every and len(every) < hosts:
+        raise InputError(
+            f"config.engine.urls={urls!r}: {len(every)} servers for {hosts} hosts; each needs one of its own"
+        )
+    return every[host::hosts]
+
+
+def probe_tokens(tokenizer: Tokenizer, limit: int) -> tuple[int, ...]:
+    """A short prompt whose log-probabilities verify a push, at most `limit` - 1 tokens."""
+    return tuple(tokenizer.encode_chat(PROBE_TEXT))[: min(PROBE_TOKENS, limit - 1)]

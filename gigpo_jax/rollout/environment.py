@@ -1,0 +1,88 @@
+"""The environment of a run, as its config describes it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.envs import registry
+from gigpo_jax.errors import InputError
+from gigpo_jax.rollout.rollout import EpisodeSettings
+from gigpo_jax.sampling.base import SamplingParams
+
+
+def cache_folder() -> Path:
+    """Where generated games and catalogues are kept: $XDG_CACHE_HOME/gigpo_jax, by default under ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gigpo_jax"
+
+
+def env_options(config: ConfigDict) -> dict[str, Any]:
+    """What the environment's builder is called with; games that `env.generate` asks for are made first.
+
+    Raises:
+      InputError: no such environment or prompt style; generation is not possible, or not with these values.
+    """
+    try:
+        registry.style(config.env.name, config.env.prompt)
+    except InputError as err:
+        raise InputError(f"config.env.prompt={config.env.prompt!r}: {err}") from err
+    options = {name: value for name, value in config.env.options.to_dict().items() if value != ""}
+    if not config.env.generate:
+        return options
+    wanted = config.env.generate.to_dict()
+    with tqdm(desc=f"{config.env.name} data", unit="", delay=1, leave=False) as bar:
+        data = registry.generate(config.env.name, cache_folder() / config.env.name, progress=bar.update, **wanted)
+    return options | {"data": str(data)}
+
+
+def list_tasks(config: ConfigDict, options: dict[str, Any]) -> list[Task]:
+    """The tasks of `env.split`.
+
+    Raises:
+      InputError: the environment or its data is not there, or it has no such split.
+    """
+    env = registry.make(config.env.name, **options)
+    try:
+        return list(env.tasks(config.env.split))
+    finally:
+        env.close()
+
+
+def make_pool(config: ConfigDict, options: dict[str, Any], episodes: int) -> EnvPool:
+    """Worker processes with room for so many episodes at once; `options` as from `env_options`."""
+    env = config.env
+    return EnvPool(
+        env.name,
+        options,
+        workers=env.workers,
+        envs_per_worker=-(-episodes // env.workers),
+        start_timeout_s=env.start_timeout_s,
+        step_timeout_s=env.step_timeout_s,
+    )
+
+
+def episode_settings(config: ConfigDict, *, temperature: float, stop_token_ids: tuple[int, ...]) -> EpisodeSettings:
+    """How episodes are played, at a temperature (0 is greedy, and then top-p and top-k are off)."""
+    env, sampling = config.env, config.sampling
+    return EpisodeSettings(
+        template=registry.style(env.name, env.prompt),
+        parse=registry.spec(env.name).parse,
+        max_steps=env.max_steps,
+        prompt_tokens=sampling.max_prompt_tokens,
+        history=env.history,
+        show_admissible=env.show_admissible,
+        invalid_penalty=env.invalid_penalty,
+        require_admissible=env.require_admissible,
+        sampling=SamplingParams(
+            temperature=temperature,
+            top_p=sampling.top_p if temperature else 1.0,
+            top_k=sampling.top_k if temperature else -1,
+            max_tokens=sampling.max_reply_tokens,
+            stop_token_ids=stop_token_ids,
+            stop_strings=tuple(sampling.stop),
+        ),
+    )

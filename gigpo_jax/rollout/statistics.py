@@ -1,0 +1,74 @@
+"""Numbers of an iteration's trajectories, over all hosts."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from gigpo_jax.run.partition import all_hosts
+from gigpo_jax.trajectory import Trajectory
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory], task_types: Iterable[str]) -> dict[str, float]:
+    """Sums up a rollout.
+
+    Args:
+      trajectories: of this host, aborted ones included.
+      task_types: of the whole split, so that all hosts report the same names.
+
+    Returns:
+      The metrics `episode/*`, `action/*`, `response/*`, `credit/ambiguous_anchor_share` of the guide, and `rollout/*`;
+      means over episodes or steps that were not aborted. A task type that was not played is left out.
+    """
+    done = [trajectory for trajectory in trajectories if not trajectory.aborted]
+    turns = [turn for trajectory in done for turn in trajectory.turns]
+    listed = [turn.admissible for turn in turns if turn.admissible is not None]
+    values: dict[str, Sequence[float]] = {
+        "episode/success_rate": [t.won for t in done],
+        "episode/score": [t.score for t in done],
+        "episode/reward": [t.total_reward for t in done],
+        "episode/length": [len(t.turns) for t in done],
+        "action/valid_rate": [turn.valid for turn in turns],
+        "action/admissible_rate": listed,
+        "credit/ambiguous_anchor_share": ambiguous_anchors(done),
+        "response/length_mean": [len(turn.reply_tokens) for turn in turns],
+        "response/truncated_share": [turn.finish_reason == "length" for turn in turns],
+        "prompt/length_mean": [len(turn.prompt_tokens) for turn in turns],
+        "time/environment": [t.environment_s for t in done],
+    }
+    for kind in sorted(filter(None, task_types)):
+        values[f"episode/success_rate/{kind}"] = [t.won for t in done if t.task.type == kind]
+    totals = {
+        "episode/aborted": float(len(trajectories) - len(done)),
+        "rollout/episodes": float(len(done)),
+        "rollout/steps": float(len(turns)),
+        "rollout/generated_tokens": float(sum(len(turn.reply_tokens) for turn in turns)),
+    }
+    sums = [[float(np.sum(v)), float(len(v))] for v in values.values()] + [[v, 1.0] for v in totals.values()]
+    gathered = all_hosts(np.asarray(sums, np.float32)).sum(0)
+    means = {name: total / count for name, (total, count) in zip(values, gathered, strict=False) if count}
+    return means | {name: float(total) for name, (total, _) in zip(totals, gathered[len(values) :], strict=True)}
+
+
+def ambiguous_anchors(trajectories: Sequence[Trajectory]) -> list[bool]:
+    """Whether the anchor state of each step stands for more than one state of the environment.
+
+    An anchor is ambiguous if the environment listed different actions at two steps of a task group that share it, such
+    as "Nothing happens." in two places. Such steps are compared with each other although acting from them differs.
+
+    Args:
+      trajectories: whole groups, none of them aborted.
+
+    Returns:
+      One value for every step at which the environment listed its actions.
+    """
+    steps = [
+        ((trajectory.group, turn.anchor), turn.choices)
+        for trajectory in trajectories
+        for turn in trajectory.turns
+        if turn.choices is not None
+    ]
+    seen = defaultdict(set)
+    for anchor, choices in steps:
+        seen[anchor].add(choices)
+    return [len(seen[anchor]) > 1 for anchor, _ in steps]

@@ -1,0 +1,86 @@
+"""The policy in its environments: engine and worker processes of a run, ready to play episodes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.policy import Policy
+from gigpo_jax.rollout.engines import for_engine, make_engine
+from gigpo_jax.rollout.environment import episode_settings, make_pool
+from gigpo_jax.rollout.rollout import rollout
+from gigpo_jax.trajectory import Trajectory
+
+
+class Player:
+    """Plays episodes; close it when done.
+
+    Attributes:
+      engine: the sampler.
+      pool: the environments.
+    """
+
+    def __init__(
+        self, config: ConfigDict, policy: Policy, params: Any, *, options: dict[str, Any], version: int, folder: Path
+    ) -> None:
+        """Starts the worker processes and makes the engine.
+
+        Args:
+          config: `env`, `engine`, `sampling` say how.
+          policy: shape and tokenizer.
+          params: the parameters to sample from.
+          options: what the environment is built with (`environment.env_options`).
+          version: of these parameters.
+          folder: where servers that the engine starts write their logs.
+
+        Raises:
+          InputError: the engine or the environment cannot be had.
+        """
+        self._config, self._tokenizer = config, policy.tokenizer
+        self.pool = make_pool(config, options, config.engine.slots)
+        try:
+            self.engine = make_engine(config, policy, params, version=version, folder=folder)
+        except BaseException:
+            self.pool.close()
+            raise
+
+    async def play(
+        self,
+        tasks: Sequence[Task],
+        *,
+        group_size: int,
+        iteration: int,
+        temperature: float,
+        title: str,
+        first_group: int = 0,
+    ) -> list[Trajectory]:
+        """Plays `group_size` episodes of each task; arguments as for `rollout`, `title` is shown beside the bar."""
+        config = self._config
+        with tqdm(total=len(tasks) * group_size, desc=title, unit="ep", leave=False) as bar:
+            return await rollout(
+                tasks,
+                engine=self.engine,
+                pool=self.pool,
+                tokenizer=self._tokenizer,
+                settings=episode_settings(
+                    config, temperature=temperature, stop_token_ids=self._tokenizer.stop_token_ids
+                ),
+                group_size=group_size,
+                seed=config.seed,
+                iteration=iteration,
+                first_group=first_group,
+                max_aborted_share=config.env.max_aborted_share,
+                on_episode=lambda _: bar.update(),
+            )
+
+    def update_weights(self, params: Any, version: int) -> None:
+        """Samples from other parameters from now on."""
+        self.engine.update_weights(for_engine(self._config, params), version)
+
+    def close(self) -> None:
+        """Stops the engine and the worker processes."""
+        self.engine.close()
+        self.pool.close()

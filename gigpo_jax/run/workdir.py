@@ -1,0 +1,138 @@
+"""The folder of a run: which config it belongs to, and whether it can be written."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from gigpo_jax.config import default_config
+from gigpo_jax.errors import InputError
+from gigpo_jax.run.metrics import write_json
+
+CONFIG = "config.json"
+BASE = "base.json"  # which weights the adapter of a run belongs to
+# What may differ when a run goes on: where it runs and what it shows, not what it computes.
+FREE = (
+    *("env.workers", "env.start_timeout_s", "env.step_timeout_s", "checkpoint.", "train.save_rollouts"),
+    *("engine.urls", "engine.launch", "engine.servers", "engine.python", "engine.port", "engine.args"),
+    *("engine.cache_gib", "engine.gpu_share", "engine.weights_", "engine.start_", "engine.connect_"),
+    *("engine.request_", "engine.push_", "engine.restarts"),
+)
+
+
+def open_workdir(workdir: Path, config: ConfigDict) -> None:
+    """Makes the folder of a run, or checks that it belongs to this config; `claim_workdir` makes it this config's.
+
+    Args:
+      workdir: created if needed, with checkpoints/ and rollouts/.
+      config: compared with the config.json that is there.
+
+    Raises:
+      InputError: it cannot be written, or another config was trained here.
+    """
+    check_writable(workdir, "--workdir")
+    path = workdir / CONFIG
+    if path.exists():
+        defaults = flat(default_config().to_dict())
+        ours, theirs = flat(config.to_dict()), flat(json.loads(path.read_text(encoding="utf-8")))
+        theirs = {key: value for key, value in defaults.items() if key in ours} | theirs  # keys that are newer than it
+        differing = [
+            f"{key}={ours.get(key)!r} (there: {theirs.get(key)!r})"
+            for key in sorted(ours.keys() | theirs.keys())
+            if ours.get(key) != theirs.get(key) and not key.startswith(FREE)
+        ]
+        if differing:
+            raise InputError(
+                f"--workdir={workdir}: holds a run of another config; choose another folder or use the same values: "
+                + "; ".join(differing)
+            )
+    for name in ("checkpoints", "rollouts"):
+        (workdir / name).mkdir(exist_ok=True)
+
+
+def claim_workdir(workdir: Path, config: ConfigDict, base: str = "") -> None:
+    """Writes config.json once a run has all it needs: a start that failed leaves the folder to the next config.
+
+    Args:
+      workdir: of the run.
+      config: of the run.
+      base: `Policy.base`, kept beside it for `check_adapter`.
+    """
+    for path, content in ((workdir / BASE, {"base": base} if base else None), (workdir / CONFIG, config.to_dict())):
+        if jax.process_index() == 0 and content is not None and not path.exists():
+            write_json(path, content)
+
+
+def check_adapter(workdir: Path, config: ConfigDict, base: str) -> None:
+    """Refuses to take the checkpoints of a run for another adapter than it trained, or for one of another model.
+
+    Checkpoints of an adapter hold neither its scale nor the model below it.
+
+    Args:
+      workdir: of the run; without checkpoints there is nothing to check.
+      config: how they are about to be read.
+      base: `Policy.base`.
+
+    Raises:
+      InputError: with what differs.
+    """
+    if not (workdir / CONFIG).exists() or not any((workdir / "checkpoints").glob("*")):
+        return
+    found = flat(json.loads((workdir / CONFIG).read_text(encoding="utf-8")))
+    asked, trained = (_adapter(values) for values in (flat(config.to_dict()), found))
+    if asked != trained:
+        raise InputError(
+            f"--workdir={workdir}: its checkpoints were trained with config.model.lora {trained}, given is {asked}; "
+            "use the same values"
+        )
+    known = json.loads((workdir / BASE).read_text(encoding="utf-8"))["base"] if (workdir / BASE).exists() else base
+    if base != known:
+        raise InputError(
+            f"config.model.path={config.model.path!r}: not the weights that the adapter in --workdir={workdir} was "
+            f"trained on (there: model.path={found.get('model.path')!r}); name the folder that has them"
+        )
+
+
+def _adapter(values: dict[str, Any]) -> dict[str, Any]:
+    """What of a flat config decides what an adapter means."""
+    rank = values.get("model.lora.rank", 0)
+    shape = {"alpha": values["model.lora.alpha"], "targets": sorted(values["model.lora.targets"])} if rank else {}
+    return {"rank": rank} | shape
+
+
+def check_writable(folder: Path, flag: str) -> None:
+    """Makes a folder, if needed, and a file in it for a moment.
+
+    Args:
+      folder: where something will be written later.
+      flag: the command-line flag that named it.
+
+    Raises:
+      InputError: that cannot be done.
+    """
+    probe = folder / f".probe.{jax.process_index()}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"{flag}={folder}: cannot be written ({error.strerror}); choose another folder") from error
+
+
+def host_folder(workdir: Path) -> Path:
+    """Where this host writes its metrics: the workdir itself for the first host, a folder in it for the others."""
+    return workdir if jax.process_index() == 0 else workdir / f"host{jax.process_index()}"
+
+
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, with dotted keys; tuples become lists, as JSON has them."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            out |= flat(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return out

@@ -1,0 +1,16 @@
+"""A small invented world with its index, made once."""
+
+from pathlib import Path
+
+import pytest
+
+from gigpo_jax.envs.search.data.generate import generate
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with corpus.jsonl, train.jsonl, test.jsonl and index/."""
+    pytest.importorskip("bm25s")
+    folder = tmp_path_factory.mktemp("world")
+    generate(folder, people=48)
+    return folder

@@ -1,0 +1,152 @@
+"""Corpora in, passages out: BM25 against its definition, and everything a corpus can get wrong."""
+
+import contextlib
+import gzip
+import json
+import math
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gigpo_jax.envs.search.retrieval import index
+from gigpo_jax.envs.search.retrieval.corpus import read_corpus
+from gigpo_jax.envs.search.retrieval.index import K1, MAX_TERMS, B, build_index, ensure_index, open_index, terms
+from gigpo_jax.envs.search.retrieval.retriever import Document
+from gigpo_jax.errors import InputError
+
+pytest.importorskip("bm25s")
+
+
+def write(path: Path, rows: list) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def bm25(query: str, texts: list[str]) -> list[float]:
+    """The definition (Lucene's form: the factor k1 + 1 is left out)."""
+    bags = [Counter(terms(text)) for text in texts]
+    average = sum(bag.total() for bag in bags) / len(bags)
+    scores = []
+    for bag in bags:
+        score = 0.0
+        for term in set(terms(query)):
+            having = sum(term in other for other in bags)
+            idf = math.log(1 + (len(bags) - having + 0.5) / (having + 0.5))
+            score += idf * bag[term] / (bag[term] + K1 * (1 - B + B * bag.total() / average))
+        scores.append(score)
+    return scores
+
+
+def test_scores_are_those_of_the_definition_and_ties_keep_the_order(world: Path) -> None:
+    found = open_index(world / "index")
+    documents = list(read_corpus(world / "corpus.jsonl"))
+    texts = [document.contents for document in documents]
+    for query in ("Alda born in Amber Ford", "who founded the guild of candles", "river", "brook river town town"):
+        scores = bm25(query, texts)
+        best = sorted((number for number, score in enumerate(scores) if score), key=lambda n: (-round(scores[n], 4), n))
+        for topk in (1, 3, 1000):
+            hits = found.search([query], topk)[0]
+            assert [hit.document for hit in hits] == [documents[number] for number in best[:topk]]
+            assert [hit.score for hit in hits] == pytest.approx([scores[number] for number in best[:topk]], rel=1e-4)
+
+
+def test_odd_queries_find_nothing_or_something_but_never_fail(world: Path) -> None:
+    found = open_index(world / "index")
+    assert found.search(["", "   ", "the of and", "zzzz", "\x00\ud800", "?!"], 3) == [[]] * 6
+    assert found.search([], 3) == []
+    assert len(found.search(["river " * 20_000], 3)[0]) == 3  # 100,000 characters and more
+    assert found.search(["river"], 0) == [[]]
+
+
+def test_a_damaged_gzipped_corpus_is_named(tmp_path: Path) -> None:
+    text = "\n".join(json.dumps({"id": number, "contents": f"text {number}"}) for number in range(50)).encode()
+    packed = gzip.compress(text)
+    path = tmp_path / "c.jsonl.gz"
+    for place in range(0, len(packed), 7):
+        path.write_bytes(packed[:place] + bytes([packed[place] ^ 0xFF]) + packed[place + 1 :])
+        with contextlib.suppress(InputError):  # some bytes of the head mean nothing
+            assert len(list(read_corpus(path))) == 50
+    path.write_bytes(packed[:20] + b"\xff" * 9 + packed[29:])
+    with pytest.raises(InputError, match=r"c\.jsonl\.gz: cannot be read"):
+        list(read_corpus(path))
+
+
+def test_a_gzipped_folder_and_a_command_give_the_same_index(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    rows = [{"id": number, "contents": f'"T{number}"\ntext number{number} \u2603'} for number in range(6)]
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    write(folder / "a.jsonl", rows[:3])
+    with gzip.open(folder / "b.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(map(json.dumps, rows[3:])))
+    assert index.main(["--corpus", str(folder), "--out", str(tmp_path / "one")]) == 0
+    two = ensure_index(write(tmp_path / "all.jsonl", rows))
+    one = open_index(tmp_path / "one")
+    assert [one.passages[number] for number in range(6)] == [two.passages[number] for number in range(6)]
+    assert one.digest == two.digest
+    assert one.search(["number4"], 1)[0][0].document == Document("4", rows[4]["contents"])
+    assert index.main(["--corpus", str(folder), "--out", str(tmp_path / "one")]) == 2
+    assert "is there already" in capsys.readouterr().err
+    with pytest.raises(IndexError):
+        one.passages[6]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the corpus is empty"),
+        (b"\n\n", "the corpus is empty"),
+        (b'{"id": "1", "contents": "a b"}\n{"id": "1", "contents": "c"}\n', "id '1' is there more than once"),
+        (b'{"id": "1", "contents": "a b"}\n{"id": 1, "contents": "c"}\n', "id '1' is there more than once"),
+        (b'{"id": "1", "contents": "caf\xe9"}\n', ":1: not UTF-8"),
+        (b'{"id": "1", "contents": "a"}\n<html>\n', ":2: not JSON"),
+        (b"[1]\n", "a JSON list"),
+        (b'{"id": "1"}\n', 'has no "contents"'),
+        (b'{"id": "1", "contents": "  "}\n', 'has no "contents"'),
+        (b'{"contents": "a"}\n', "id=None"),
+        (b'{"id": "1", "contents": "?!"}\n', "no passage has a word"),
+        (b"[" * 100_000, "not JSON"),
+    ],
+)
+def test_bad_corpora_are_told_and_leave_nothing_behind(tmp_path: Path, content: bytes, message: str) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        build_index(read_corpus(corpus), tmp_path / "out")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+
+
+def test_a_missing_damaged_or_outdated_index_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no index"):
+        open_index(tmp_path)
+    with pytest.raises(InputError, match="no such corpus"):
+        ensure_index(tmp_path / "none.jsonl")
+    corpus = write(tmp_path / "c.jsonl", [{"id": 1, "contents": "alpha"}])
+    built = ensure_index(corpus)
+    assert ensure_index(corpus).digest == built.digest
+    write(corpus, [{"id": 1, "contents": "alpha beta"}])
+    with pytest.raises(InputError, match="was changed since"):
+        ensure_index(corpus)
+    (tmp_path / "c.jsonl.index" / "bm25" / "data.csc.index.npy").write_bytes(b"nonsense")
+    with pytest.raises(InputError, match="damaged"):
+        open_index(tmp_path / "c.jsonl.index")
+
+
+def test_bm25s_comes_without_jax() -> None:
+    check = (
+        "import sys; from gigpo_jax.envs.search.retrieval.index import import_bm25s; import_bm25s(); "
+        "print('jax' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"
+
+
+def test_of_a_long_query_the_first_terms_alone_are_scored(tmp_path: Path) -> None:
+    words = [f"w{number}" for number in range(MAX_TERMS + 40)]
+    build_index([Document(word, word) for word in words], tmp_path / "out")
+    hits = open_index(tmp_path / "out").search([" ".join(words)], 1000)[0]
+    assert [hit.document.id for hit in hits] == words[:MAX_TERMS]

@@ -1,0 +1,58 @@
+"""The registry: what it finds, and what it says when it does not."""
+
+import pytest
+
+from gigpo_jax.envs import registry
+from gigpo_jax.envs.example.env import TreasureEnv
+from gigpo_jax.errors import InputError
+from tests.env_bridge import failing
+
+
+def test_an_environment_of_the_table_and_one_of_a_module_are_found() -> None:
+    assert isinstance(registry.make("example", drawers=2), TreasureEnv)
+    assert registry.spec("tests.env_bridge.failing:FAILING") is failing.FAILING
+    assert isinstance(registry.make("tests.env_bridge.failing:FAILING"), failing.FailingEnv)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("alfwrld", 'env.name="alfwrld": unknown; did you mean "alfworld"? known are alfworld, example'),
+        ("", 'env.name="": unknown; known are'),
+        ("no.such.module:ENV", "cannot load no.such.module:ENV (No module named 'no')"),
+        ("tests.env_bridge.failing:FailingEnv", "not a registry.Environment"),
+        (":", "cannot load"),
+    ],
+)
+def test_an_unknown_name_is_the_users_mistake(name: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        registry.spec(name)
+    assert message in str(caught.value)
+
+
+def test_unknown_styles_and_missing_experts_are_told() -> None:
+    with pytest.raises(InputError, match='"fancy": the environment alfworld has compact, full'):
+        registry.style("alfworld", "fancy")
+    with pytest.raises(InputError, match="no expert"):
+        registry.make_expert("tests.env_bridge.failing:FAILING_WITHOUT_EXPERT", 0)
+    with pytest.raises(InputError, match="unexpected keyword argument"):
+        registry.make_expert("example", 0, patience=3)
+
+
+@pytest.mark.parametrize("drawers", [1, 4, 9])
+def test_the_expert_of_the_example_solves_it_and_its_states_recur(drawers: int) -> None:
+    environment = registry.make("example", drawers=drawers)
+    anchors: dict[str, set[str]] = {}
+    for seed in range(3):
+        for task in environment.tasks("train"):
+            expert, observation = registry.make_expert("example", seed), environment.reset(task)
+            for _ in range(2 * drawers):
+                anchors.setdefault(task.id, set()).add(observation.anchor)
+                result = environment.step(expert.act(observation))
+                observation = result.observation
+                if result.done:
+                    break
+            assert result.done
+            assert result.info == {"won": True, "score": 1.0}
+            assert result.reward == 10
+    assert all(len(seen) <= 2 * drawers + 1 for seen in anchors.values())

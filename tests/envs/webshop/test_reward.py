@@ -1,0 +1,123 @@
+"""Rewards: the quirks of the original, worked out by hand."""
+
+import sys
+
+import pytest
+
+from gigpo_jax.envs.webshop.engine.fuzzy import token_set_ratio
+from gigpo_jax.envs.webshop.engine.goals import Goal
+from gigpo_jax.envs.webshop.engine.nouns import builtin_nouns, file_nouns, open_tagger
+from gigpo_jax.envs.webshop.engine.reward import COLOURS, matched_options, normalise_colour, score
+from gigpo_jax.envs.webshop.engine.sources import Product
+from gigpo_jax.errors import InputError
+
+
+def _product(**changes):
+    fields = {
+        "asin": "B1",
+        "title": "Red Shoes",
+        "category": "c",
+        "query": "shoes",
+        "product_category": "A › B › C",
+        "description": "Very Soft indeed",
+        "bullets": ("one", "two halves"),
+        "pricing": (10.0,),
+        "options": {},
+        "attributes": ("non slip",),
+        "image": "",
+    }
+    return Product(**{**fields, **changes})
+
+
+def _goal(**changes):
+    fields = {
+        "id": "g",
+        "asin": "B1",
+        "category": "c",
+        "query": "shoes",
+        "name": "Red Shoes",
+        "product_category": "A › B › C",
+        "instruction": "",
+        "attributes": ("non slip",),
+        "options": (),
+        "price_cap": 20.0,
+        "weight": 1.0,
+    }
+    return Goal(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("non slip", "slip non", 100),
+        ("abc", "abd", 67),
+        ("é", "é", 0),  # nothing is left of either
+        ("CAFÉ latte!", "cafe latte", 95),  # "caf latte" and "cafe latte": 2 x 9 of 19 characters
+        ("", "x", 0),
+        ("x", "('color', 'x')", 100),
+    ],
+)
+def test_token_set_ratio(first, second, expected):
+    assert token_set_ratio(first, second) == expected
+
+
+def test_colours_are_the_first_substring_in_alphabetical_order():
+    assert len(COLOURS) == 102
+    assert list(COLOURS) == sorted(COLOURS)
+    assert normalise_colour("standard") == "tan"
+    assert normalise_colour("rose gold") == "gold"
+    assert normalise_colour(("color", "rose gold")) == ("color", "rose gold")  # a tuple is asked for an element
+    assert normalise_colour(("color", "black")) == "black"
+
+
+def test_a_synthetic_goal_cannot_ask_for_a_hidden_colour():
+    assert matched_options(["standard"], ["standard"]) == 1
+    assert matched_options(["standard"], [("size", "standard")]) == 0
+    assert matched_options(["large"], [("size", "large")]) == 1
+    assert matched_options([], ["red"]) == 0
+    assert matched_options(["red", "x"], ["dark red", "ruby red", "y"]) == 1  # dark is first in "dark red"
+
+
+@pytest.mark.parametrize(
+    ("product", "nouns", "goal_nouns", "expected"),
+    [
+        ({}, ["shoes"], ["shoes"], 1.0),
+        ({"query": "x"}, ["shoes"], ["shoes"], 1.0),
+        ({"query": "x", "product_category": "A › Z"}, ["a"], ["a", "b", "c", "d", "e"], 0.5),  # 0.2 is not above 0.2
+        ({"query": "x", "product_category": " B ›A"}, ["a"], ["a", "b", "c", "d", "e"], 1.0),
+        ({}, ["a"], list("abcdefghijk"), 0.1),
+        ({}, ["x"], ["a"], 0.0),
+        ({}, ["x"], [], 1.0),
+        ({"query": "x", "product_category": "Z"}, ["x"], [], 0.5),
+        ({}, ["a"], ["a", "a"], 1.0),  # a set over a list: one half
+    ],
+)
+def test_kind_of_thing(product, nouns, goal_nouns, expected):
+    assert score(_product(**product), 5.0, {}, _goal(), nouns=nouns, goal_nouns=goal_nouns).type == expected
+
+
+def test_attributes_are_also_looked_for_in_the_texts():
+    goal = _goal(attributes=("non slip", "soft", "halves", "shoes", "missing"), price_cap=9.0)
+    found = score(_product(), 10.0, {}, goal, nouns=["shoes"], goal_nouns=["shoes"])
+    assert (found.attributes, found.price, found.total) == (4, False, 4 / 6)
+
+
+def test_taggers(tmp_path, monkeypatch):
+    assert builtin_nouns("COSYCOST Comfortable Throw Pillow Cover for the Home Office, 2 Pack") == (
+        "cosycost",
+        "throw",
+        "pillow",
+        "cover",
+        "home",
+        "office",
+    )
+    path = tmp_path / "nouns.json"
+    path.write_text('{"Red Shoes": ["footwear"]}')
+    assert list(file_nouns(path)("Red Shoes")) == ["footwear"]
+    assert list(file_nouns(path)("Red Hats")) == ["hats"]
+    path.write_text('{"Red Shoes": 1}')
+    with pytest.raises(InputError, match="title -> list of nouns"):
+        open_tagger(path)
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(InputError, match="spaCy is not installed"):
+        open_tagger("spacy")

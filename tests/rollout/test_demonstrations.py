@@ -1,0 +1,45 @@
+"""Demonstrations show the policy what it will see, and what it should reply."""
+
+import itertools
+
+from gigpo_jax.env_bridge.history import History
+from gigpo_jax.env_bridge.prompts import build_prompt
+from gigpo_jax.envs import registry
+from gigpo_jax.rollout.demonstrations import demonstrate, episode_seed, reply_text, shuffled_tasks
+
+
+def play(seed: int):
+    env = registry.make("example", drawers=3)
+    task = env.tasks("train")[5]
+    expert = registry.make_expert("example", episode_seed(seed, 0))
+    how = {"template": registry.style("example", "compact"), "encode": str.split, "limit": 200, "show_admissible": True}
+    return env, task, how, demonstrate(env, expert, task, history=2, max_steps=12, **how)
+
+
+def test_an_expert_wins_and_its_replies_are_in_the_format_that_is_parsed():
+    _, _, _, shown = play(0)
+    assert shown.won
+    parse = registry.spec("example").parse
+    for _, reply in shown.turns:
+        assert parse(reply).valid
+        assert reply == reply_text(parse(reply).action)
+
+
+def test_the_prompts_are_those_of_a_rollout():
+    env, task, how, shown = play(0)
+    observation, history = env.reset(task), History(2)
+    for prompt, reply in shown.turns:
+        assert prompt == build_prompt(how["template"], observation, history, encode=str.split, limit=200).text
+        action = registry.spec("example").parse(reply).action
+        history.add(observation.text, action)
+        observation = env.step(action).observation
+
+
+def test_demonstrations_follow_from_the_seed():
+    assert play(1)[3] == play(1)[3]
+    assert episode_seed(0, 1) != episode_seed(1, 0)
+
+
+def test_shuffled_tasks_never_end_and_never_favour():
+    first = list(itertools.islice(shuffled_tasks(list(range(5)), seed=0), 15))  # type: ignore[arg-type]
+    assert [sorted(first[i : i + 5]) for i in (0, 5, 10)] == [[0, 1, 2, 3, 4]] * 3

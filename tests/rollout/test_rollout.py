@@ -1,0 +1,298 @@
+"""Rollouts: the same whatever runs where, and failures that cost their own episodes alone."""
+
+import asyncio
+import dataclasses
+import hashlib
+import os
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.env_bridge.prompts import PromptInput
+from gigpo_jax.envs import registry
+from gigpo_jax.envs.alfworld.data.generate import generate_games
+from gigpo_jax.models import qwen2
+from gigpo_jax.models.tokenizer import word_tokenizer
+from gigpo_jax.rollout.rollout import EpisodeSettings, rollout
+from gigpo_jax.sampling.base import Completion, SamplingParams, request_key
+from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.trajectory import Trajectory, Turn
+
+EXAMPLE = registry.ENVIRONMENTS["example"]
+TOKENIZER = word_tokenizer(
+    ["find the coin pearl ring did now can open close take drawer you stand before drawers in it see nothing a happens"]
+)
+SETTINGS = EpisodeSettings(
+    template=EXAMPLE.styles["compact"],
+    parse=EXAMPLE.parse,
+    max_steps=8,
+    prompt_tokens=64,
+    invalid_penalty=0.25,
+    sampling=SamplingParams(temperature=0.7, max_tokens=20, stop_strings=("</action>",)),
+)
+
+
+class StandIn:
+    """A policy that takes 3 ms at most: what it answers is a function of the prompt and the key alone.
+
+    It opens random drawers and takes what it sees; one reply in ten is malformed.
+    """
+
+    def __init__(self, fail: float = 0.0) -> None:
+        self.fail = fail
+        self.requests: list[tuple[tuple[int, ...], SamplingParams]] = []
+        self._order = random.Random(id(self))
+
+    async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
+        self.requests.append((tuple(tokens), params))
+        await asyncio.sleep(self._order.random() * 0.003)
+        seed = hashlib.sha256(repr((list(tokens), params.key, params.temperature)).encode()).digest()
+        draw = random.Random(seed)
+        if draw.random() < self.fail:
+            raise ValueError("this one is too much\nfor me")
+        text = TOKENIZER.decode(list(tokens))
+        take = "take " + text.split()[2]
+        action = take if take in text else f"{draw.choice(['open', 'close'])} drawer {draw.randint(1, 4)}"
+        reply = f"<think></think><action>{action}</action>" if draw.random() < 0.9 else f"<think> {action}"
+        ids = np.asarray(TOKENIZER.encode(reply), np.int32)
+        logprobs = np.asarray([draw.uniform(-3, 0) for _ in ids], np.float32)
+        return Completion(ids, logprobs, "stop", 7)
+
+    def update_weights(self, params: Any, version: int) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality to the bit of everything but times."""
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, (Turn, Trajectory)):
+        names = [field.name for field in dataclasses.fields(one) if not field.name.endswith("_s")]
+        return all(same(getattr(one, name), getattr(other, name)) for name in names)
+    return bool(one == other)
+
+
+def play(pool: EnvPool, engine: Any = None, *, groups: int = 6, size: int = 4, **overrides: Any) -> list[Trajectory]:
+    arguments: dict[str, Any] = {"settings": SETTINGS, "tokenizer": TOKENIZER, "seed": 3, "iteration": 5} | overrides
+    tasks = pool.tasks("train")[:groups]
+    return asyncio.run(rollout(tasks, engine=engine or StandIn(), pool=pool, group_size=size, **arguments))
+
+
+def test_a_rollout_does_not_depend_on_workers_places_or_order() -> None:
+    with EnvPool("example", workers=1, envs_per_worker=1) as pool:
+        expected = play(pool)
+    assert [(t.group, t.member) for t in expected] == [(group, member) for group in range(6) for member in range(4)]
+    lengths = {len(trajectory.turns) for trajectory in expected}
+    assert len(lengths) > 2, "a test with equal episodes would show nothing"
+    assert {trajectory.won for trajectory in expected} == {True, False}
+    for workers, places, most in ((1, 16, None), (3, 8, None), (2, 12, 5)):
+        with EnvPool("example", workers=workers, envs_per_worker=places) as pool:
+            assert same(play(pool, max_concurrent=most), expected)
+    with EnvPool("example", workers=1, envs_per_worker=8) as pool:
+        later = play(pool, groups=7)[4:28]  # the groups 1 to 6 again
+        tail = asyncio.run(
+            rollout(
+                pool.tasks("train")[1:7],
+                engine=StandIn(),
+                pool=pool,
+                tokenizer=TOKENIZER,
+                settings=SETTINGS,
+                group_size=4,
+                seed=3,
+                iteration=5,
+                first_group=1,
+            )
+        )
+        assert same(tail, later), "hosts that number their groups apart draw what one host would"
+        assert not same(play(pool, iteration=6), expected)
+
+
+def test_a_turn_holds_what_was_shown_said_and_done() -> None:
+    engine, ended = StandIn(), []
+
+    def show_all(inputs: PromptInput) -> str:
+        return SETTINGS.template(inputs) + "".join(" | " + event.observation for event in inputs.history)
+
+    settings = dataclasses.replace(SETTINGS, template=show_all, prompt_tokens=120)
+    with EnvPool("example", workers=2, envs_per_worker=4) as pool:
+        trajectories = play(pool, engine, settings=settings, on_episode=ended.append)
+    assert sorted((t.group, t.member) for t in ended) == [(t.group, t.member) for t in trajectories]
+    asked = {params.key: (tokens, params) for tokens, params in engine.requests}
+    assert len(asked) == len(engine.requests) == sum(len(t.turns) for t in trajectories)
+    environment = registry.make("example")
+    for trajectory in trajectories:
+        assert not trajectory.aborted
+        assert trajectory.environment_s > 0
+        assert trajectory.engine_s > 0
+        observation = environment.reset(trajectory.task)
+        for step, turn in enumerate(trajectory.turns):
+            tokens, params = asked[request_key(3, 5, trajectory.group, trajectory.member, step)]
+            assert tokens == tuple(turn.prompt_tokens) == tuple(TOKENIZER.encode_chat(turn.prompt))
+            assert (params.temperature, params.stop_strings) == (0.7, ("</action>",))
+            assert (turn.observation, turn.anchor) == (observation.text, observation.anchor)
+            assert turn.reply == TOKENIZER.decode(turn.reply_tokens.tolist())
+            assert turn.logprobs.shape == turn.reply_tokens.shape
+            assert (turn.action, turn.valid) == dataclasses.astuple(EXAMPLE.parse(turn.reply))
+            assert turn.admissible == (turn.action in (observation.admissible or ()))
+            assert turn.penalty == (0.0 if turn.valid else 0.25)
+            assert turn.prompt.startswith("find the ")
+            past = trajectory.turns[max(step - 2, 0) : step]
+            assert turn.prompt.count("did") == bool(past)
+            assert " ".join(earlier.action for earlier in past) in turn.prompt
+            assert turn.prompt.split(" | ")[1:] == [earlier.observation for earlier in past]
+            result = environment.step(turn.action)
+            assert turn.reward == result.reward
+            observation = result.observation
+        assert (trajectory.won, trajectory.score) == (result.info["won"], result.info["score"])
+        assert trajectory.total_reward == (10 if trajectory.won else 0)
+        assert len(trajectory.turns) == 8 or trajectory.won
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    assert {turn.valid for turn in turns} == {turn.admissible for turn in turns} == {True, False}
+
+
+def test_admissibility_counts_when_told_to_and_greedy_is_another_temperature() -> None:
+    engine = StandIn()
+    strict = dataclasses.replace(
+        SETTINGS, require_admissible=True, show_admissible=False, sampling=SamplingParams(temperature=0.0)
+    )
+    with EnvPool("example", workers=1, envs_per_worker=4) as pool:
+        trajectories = play(pool, engine, settings=strict)
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    for turn in turns:
+        assert turn.valid == (EXAMPLE.parse(turn.reply).valid and turn.admissible is True)
+        assert turn.penalty == 0.25 * (not turn.valid)
+        assert "can" not in turn.prompt.split()
+    assert any(EXAMPLE.parse(turn.reply).valid and not turn.valid for turn in turns)
+    assert {params.temperature for _, params in engine.requests} == {0.0}
+
+
+def test_a_worker_killed_in_mid_episode_costs_its_episodes_and_changes_no_other() -> None:
+    with EnvPool("example", workers=3, envs_per_worker=4) as pool:
+        expected = play(pool)
+        ended: list[Trajectory] = []
+
+        def kill_once(trajectory: Trajectory) -> None:
+            if not ended:
+                os.kill(pool.pids[0], signal.SIGKILL)
+            ended.append(trajectory)
+
+        hit = play(pool, on_episode=kill_once)
+        aborted = [trajectory for trajectory in hit if trajectory.aborted]
+        assert 1 <= len(aborted) <= 4
+        assert all("died with status -9" in trajectory.reason for trajectory in aborted)
+        assert not any(trajectory.won or trajectory.score for trajectory in aborted)
+        assert all(same(one, other) for one, other in zip(hit, expected) if not one.aborted)
+        assert pool.replaced == 1
+        assert same(play(pool), expected)
+
+
+def test_engine_errors_cost_their_episodes_until_there_are_too_many() -> None:
+    with EnvPool("example", workers=1, envs_per_worker=8) as pool:
+        expected = play(pool)
+        hit = play(pool, StandIn(fail=0.02))
+        aborted = [trajectory for trajectory in hit if trajectory.aborted]
+        assert 0 < len(aborted) < 12
+        assert {trajectory.reason for trajectory in aborted} == {"engine: ValueError: this one is too much for me"}
+        assert all(same(one, other) for one, other in zip(hit, expected) if not one.aborted)
+        message = r"\d+ of 24 episodes were aborted, too many to go on: \d+ x engine: ValueError: this one is too much"
+        with pytest.raises(RuntimeError, match=message):
+            play(pool, StandIn(fail=0.5), max_aborted_share=0.2)
+        assert same(play(pool), expected), "the pool is whole after a rollout that was given up"
+
+        def broken(reply: str) -> Any:
+            raise ZeroDivisionError(reply)
+
+        with pytest.raises(ZeroDivisionError):  # a bug of ours is no aborted episode
+            play(pool, settings=dataclasses.replace(SETTINGS, parse=broken))
+
+
+def test_a_reward_that_is_no_finite_number_costs_its_episode_alone() -> None:
+    with EnvPool("example", workers=1, envs_per_worker=8) as pool:
+        expected = play(pool)
+    with EnvPool("tests.env_bridge.failing:UNBOUNDED", workers=1, envs_per_worker=8) as pool:
+        hit = play(pool, max_aborted_share=1.0)
+    for one, other in zip(hit, expected, strict=True):
+        closes = any(turn.action.startswith("close") for turn in other.turns)
+        assert (one.reason == "environment: its reward is nan") if closes else same(one, other)
+    assert 0 < sum(trajectory.aborted for trajectory in hit) < len(hit)
+
+
+def test_a_closed_pool_aborts_and_a_cancelled_rollout_gives_its_places_back() -> None:
+    async def cancelled(pool: EnvPool) -> None:
+        running = asyncio.create_task(
+            rollout(
+                pool.tasks("train"),
+                engine=StandIn(),
+                pool=pool,
+                tokenizer=TOKENIZER,
+                settings=SETTINGS,
+                group_size=4,
+                seed=0,
+                iteration=0,
+            )
+        )
+        await asyncio.sleep(0.1)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    with EnvPool("example", workers=1, envs_per_worker=4) as pool:
+        asyncio.run(cancelled(pool))
+        assert not any(trajectory.aborted for trajectory in play(pool))
+    with pytest.raises(RuntimeError, match="the environment pool was closed"):
+        play(pool)
+
+
+@pytest.fixture(scope="module")
+def small_games(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A data folder with four small games."""
+    data = tmp_path_factory.mktemp("games")
+    generate_games(data, "train", 4, size="small")
+    return str(data)
+
+
+@pytest.fixture(scope="module")
+def tiny_engine() -> Iterator[JaxEngine]:
+    """The real engine with a tiny random model."""
+    config = qwen2.Qwen2Config(
+        vocab_size=TOKENIZER.vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=16,
+    )
+    params = qwen2.init(config, jax.random.key(0), np.float32)
+    shapes: dict[str, Any] = {"slots": 8, "max_length": 180, "prefill_buckets": (160,), "prefill_rows": (4,)}
+    with JaxEngine(config, params, tokenizer=TOKENIZER, **shapes) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("name", ["example", "alfworld"])
+def test_the_real_engine_plays_the_same_way_in_any_company(name: str, tiny_engine: JaxEngine, small_games: str) -> None:
+    options = {"data": small_games} if name == "alfworld" else {}
+    template = registry.style(name, "compact")
+    settings = dataclasses.replace(SETTINGS, template=template, max_steps=3, prompt_tokens=160)
+    with EnvPool(name, options, workers=2, envs_per_worker=6) as pool:
+        crowd = play(pool, tiny_engine, settings=settings, groups=4, size=3)
+    with EnvPool(name, options, workers=1, envs_per_worker=1) as pool:
+        alone = play(pool, tiny_engine, settings=settings, groups=4, size=3)
+    assert same(crowd, alone)
+    assert not any(trajectory.aborted for trajectory in crowd)
+    turns = [turn for trajectory in crowd for turn in trajectory.turns]
+    assert len(turns) == 36
+    assert all(0 < len(turn.reply_tokens) <= 20 and np.all(turn.logprobs <= 0) for turn in turns)
+    assert all(len(turn.prompt_tokens) <= 160 for turn in turns)
+    assert len({turn.reply for turn in turns}) > 30

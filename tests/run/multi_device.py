@@ -1,0 +1,148 @@
+"""Programs that tests/run/test_partition.py starts in processes of their own: `multi_device.py mesh|host ARGS...`.
+
+They need several devices or several processes, which must be asked for before jax starts.
+"""
+
+import sys
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from gigpo_jax.batching import Sample, make_minibatches
+from gigpo_jax.config import default_config
+from gigpo_jax.models import lora, qwen2
+from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shardings
+from gigpo_jax.rl.update import TrainState, init_state, make_optimizer, make_update, shard_state
+from gigpo_jax.run import partition
+from gigpo_jax.run.checkpoint import Checkpointer, newest_params
+
+CONFIG = qwen2.Qwen2Config(96, 16, 32, 2, 4, 2, 8)
+OPTIMIZER = make_optimizer(lr=1e-3)
+UPDATES = 2
+
+
+def make_samples() -> list[Sample]:
+    """24 steps of unequal length, the same in every process."""
+    rng = np.random.default_rng(0)
+    out = []
+    for _ in range(24):
+        p, r = int(rng.integers(2, 12)), int(rng.integers(1, 6))
+        logprobs = rng.normal(-4.5, 0.2, r).astype(np.float32)
+        tokens = rng.integers(0, 96, p + r).astype(np.int32)
+        out.append(Sample(tokens[:p], tokens[p:], logprobs, float(rng.normal())))
+    return out
+
+
+def start_params() -> qwen2.Params:
+    """The same random parameters in every process."""
+    rng = np.random.default_rng(1)
+    return jax.tree.map(lambda x: rng.normal(0, 0.2, x.shape).astype(np.float32), qwen2.abstract_params(CONFIG))
+
+
+def shardings(mesh: Mesh) -> TrainState:
+    shapes = qwen2.abstract_params(CONFIG)
+    where, _ = partition.param_shardings(mesh, qwen2.logical_axes(CONFIG), shapes)
+    return shard_state(OPTIMIZER, shapes, where, partition.replicated(mesh))
+
+
+def train_adapter(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
+    """Two updates of an adapter; returns it and the last metrics by name. The model below does not change."""
+    config = default_config()
+    config.model.compute_dtype, config.model.lora.rank, config.model.path = "float32", 4, "given"
+    forward, wanted = forward_function(config, CONFIG, mesh), lora_config(config)
+    base = jax.device_put(start_params(), shardings(mesh).params)
+    where = trained_shardings(config, CONFIG, mesh)
+    adapter = jax.jit(lambda key: lora.init(CONFIG, wanted, key), out_shardings=where)(jax.random.key(3))
+    policy = Policy(CONFIG, base, None, adapter, wanted.scale)
+    places = shard_state(OPTIMIZER, policy.trained, where, partition.replicated(mesh))
+    state = jax.jit(lambda p: init_state(p, OPTIMIZER), out_shardings=places)(policy.trained)
+    how = {"clip_low": 0.2, "clip_high": 0.2, "chunk": 16, "state_shardings": places, "attach": policy.attach}
+    update = make_update(forward, OPTIMIZER, **how)
+    for seed in range(UPDATES):
+        rows = {"steps": 24, "row_length": 32, "rows": partition.local_rows(mesh, 8), "agree": partition.all_hosts}
+        (batch,) = make_minibatches(samples, **rows, rng=np.random.default_rng(seed))
+        state, metrics = update(state, partition.global_batch(mesh, batch), policy.frozen)
+    assert update._cache_size() == 1
+    for x, y in zip(jax.tree.leaves(partition.local_copy(base)), jax.tree.leaves(start_params()), strict=True):
+        np.testing.assert_array_equal(np.asarray(x), y)
+    local = jax.tree_util.tree_leaves_with_path(partition.local_copy(state.params))
+    found = {"adapter" + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in local}
+    if mesh.shape["fsdp"] > 1:
+        down = state.params["layers"]["down"]  # [L, F over tensor, R], [L, R, D over fsdp]
+        assert down["lora_a"].addressable_data(0).size * mesh.shape["tensor"] == down["lora_a"].size
+        assert down["lora_b"].addressable_data(0).size * mesh.shape["fsdp"] == down["lora_b"].size
+    return found | {f"adapter {name}": np.asarray(value) for name, value in metrics.items()}
+
+
+def train(mesh: Mesh, samples: list[Sample], rows: int = 8) -> tuple[dict[str, np.ndarray], TrainState]:
+    """Two updates with all steps of all hosts; returns parameters and last metrics by name, and the state."""
+    config = default_config()
+    config.model.compute_dtype = "float32"
+    forward, places = forward_function(config, CONFIG, mesh), shardings(mesh)
+    params = jax.device_put(start_params(), places.params)
+    state = jax.jit(lambda p: init_state(p, OPTIMIZER), out_shardings=places)(params)
+    update = make_update(
+        forward, OPTIMIZER, clip_low=0.2, clip_high=0.2, entropy_coef=0.01, chunk=16, state_shardings=places
+    )
+    for seed in range(UPDATES):
+        (batch,) = make_minibatches(
+            samples,
+            steps=24,
+            row_length=32,
+            rows=partition.local_rows(mesh, rows),
+            rng=np.random.default_rng(seed),
+            agree=partition.all_hosts,
+        )
+        state, metrics = update(state, partition.global_batch(mesh, batch))
+    assert update._cache_size() == 1
+    local = jax.tree_util.tree_leaves_with_path(partition.local_copy(state.params))
+    found = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in local}
+    return found | {name: np.asarray(value) for name, value in metrics.items()}, state
+
+
+def compare(got: dict[str, np.ndarray], expected_file: str) -> None:
+    expected = np.load(expected_file)
+    assert set(expected) == set(got)
+    for name in expected:
+        np.testing.assert_allclose(got[name], expected[name], rtol=1e-4, atol=2e-4, err_msg=name)
+
+
+def mesh(expected: str, folder: str) -> None:
+    """2 x 2 x 2 devices give what one device gives; a checkpoint of theirs moves to 1 x 8 x 1."""
+    grid = partition.make_mesh(2, -1, 2)
+    rows = partition.global_batch(grid, {"rows": np.arange(24).reshape(3, 8)})["rows"]
+    assert {tuple(shard.data[0].tolist()) for shard in rows.addressable_shards} == {(0, 1), (2, 3), (4, 5), (6, 7)}
+    got, state = train(grid, make_samples())
+    compare(got | train_adapter(grid, make_samples()), expected)
+    for tree in (state.params, state.opt_state[1][0].mu, state.opt_state[1][0].nu):
+        leaf = tree["layers"]["gate"]["kernel"]
+        assert leaf.addressable_data(0).size * 4 == leaf.size
+    checkpoints = Checkpointer(folder)
+    checkpoints.save(7, state, {"iteration": 7})
+    places = shardings(partition.make_mesh(1, 8, 1))
+    restored, record = checkpoints.restore(state, places)
+    checkpoints.close()
+    assert record == {"iteration": 7}
+    for x, y, place in zip(*map(jax.tree.leaves, (restored, state, places)), strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+        assert x.sharding.is_equivalent_to(place, x.ndim)
+    params, iteration = newest_params(folder, restored.params)
+    assert iteration == 7
+    np.testing.assert_array_equal(np.asarray(params["embed"]), np.asarray(state.params["embed"]))
+
+
+def host(expected: str, index: str, port: str) -> None:
+    """One host of two with unequal shares of the steps; together they give what one device gives."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        f"127.0.0.1:{port}", 2, int(index), initialization_timeout=200, heartbeat_timeout_seconds=200
+    )
+    assert jax.process_count() == 2
+    samples = make_samples()
+    grid, mine = partition.make_mesh(-1, 2, 1), samples[:15] if index == "0" else samples[15:]
+    compare(train(grid, mine)[0] | train_adapter(grid, mine), expected)
+
+
+if __name__ == "__main__":
+    {"mesh": mesh, "host": host}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,133 @@
+"""Meshes and shardings; sharded equals unsharded, two hosts equal one (in processes of their own)."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.models import qwen2
+from gigpo_jax.run import partition
+from tests.run import multi_device
+
+PROGRAM = Path(__file__).with_name("multi_device.py")
+
+
+def start(devices: int, *arguments: str) -> subprocess.Popen:
+    environment = dict(
+        os.environ,
+        JAX_PLATFORMS="cpu",
+        # Optimising the many small programs takes longer than running them.
+        XLA_FLAGS=f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0",
+        PYTHONPATH=str(PROGRAM.parents[2]),
+    )
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(*processes: subprocess.Popen, timeout: float = 280) -> None:
+    try:
+        outputs = [process.communicate(timeout=timeout)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output[-4000:]
+        # XLA's warning when it replicates an array over all devices because it finds no way between two shardings.
+        assert "full rematerialization" not in output, output[-4000:]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory) -> str:
+    """What one device gives."""
+    path = tmp_path_factory.mktemp("one") / "expected.npz"
+    one = partition.make_mesh(1, 1, 1, devices=jax.devices()[:1])
+    found, _ = multi_device.train(one, multi_device.make_samples())
+    found |= multi_device.train_adapter(one, multi_device.make_samples())
+    assert np.abs(found["adapter['layers']['query']['lora_b']"]).max() > 1e-3
+    start = multi_device.start_params()
+    assert np.abs(found["['embed']"] - start["embed"]).max() > 1e-3
+    np.savez(path, **found)
+    return str(path)
+
+
+def test_eight_devices_equal_one(expected: str, tmp_path: Path) -> None:
+    finish(start(8, "mesh", expected, str(tmp_path)))
+
+
+def test_two_hosts_equal_one(expected: str) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    finish(*(start(2, "host", expected, str(i), port) for i in range(2)))
+
+
+def test_a_mesh_that_does_not_fit_is_refused() -> None:
+    devices = jax.devices()[:1] * 8
+    for sizes, message in (
+        ((3, 1, 1), "data=3 x fsdp=1 x tensor=1 does not fit 8 devices"),
+        ((2, 2, 1), "does not fit 8 devices; the product must be 8"),
+        ((-1, 3, 1), "does not fit 8 devices"),
+        ((-1, -1, 1), "only one axis can be -1"),
+        ((0, 1, 1), r"config\.mesh\.data=0: must be at least 1"),
+        ((1, 1, -2), r"config\.mesh\.tensor=-2"),
+    ):
+        with pytest.raises(InputError, match=message):
+            partition.make_mesh(*sizes, devices=devices)
+
+
+def abstract_mesh(data: int, fsdp: int, tensor: int) -> jax.sharding.AbstractMesh:
+    return jax.sharding.AbstractMesh((data, fsdp, tensor), partition.AXES)
+
+
+def test_published_shapes_split_as_planned() -> None:
+    """7B over fsdp=4, tensor=4: every matrix is split 16 ways, 512 key/value columns and 28 x 128 query columns too."""
+    config = qwen2.PUBLISHED["7b"]
+    shapes = qwen2.abstract_params(config)
+    where, notes = partition.param_shardings(abstract_mesh(2, 4, 4), qwen2.logical_axes(config), shapes)
+    assert notes == []
+    pieces = jax.tree.map(lambda s, x: x.size // int(np.prod(s.shard_shape(x.shape))), where, shapes)
+    assert pieces["embed"] == pieces["head"] == pieces["layers"]["key"]["kernel"] == 16
+    assert {pieces["layers"][name]["kernel"] for name in ("query", "value", "out", "gate", "up", "down")} == {16}
+    assert pieces["layers"]["mlp_norm"]["scale"] == 4
+    spec = jax.tree.map(lambda s: tuple(s.spec), where)
+    into, out_of = (None, "fsdp", "tensor"), (None, "tensor", "fsdp")  # columns first, then rows: one sum a block
+    layers = spec["layers"]
+    assert {layers[name]["kernel"] for name in ("query", "key", "value", "gate", "up")} == {into}
+    assert {layers[name]["kernel"] for name in ("out", "down")} == {out_of}
+    assert {layers[name]["bias"] for name in ("query", "key", "value")} == {(None, "tensor")}
+    assert spec["embed"] == spec["head"] == ("tensor", "fsdp")
+    assert spec["final_norm"]["scale"] == ("fsdp",)
+    assert tuple(partition.gathered(where["embed"]).spec) == ("tensor", None)
+
+
+def test_an_axis_that_does_not_divide_is_repeated_and_reported() -> None:
+    axes = {"embed": ("vocab", "embed")}
+    shapes = {"embed": jax.ShapeDtypeStruct((97, 8), np.float32)}
+    where, notes = partition.param_shardings(abstract_mesh(1, 2, 4), axes, shapes)
+    assert where["embed"].spec == jax.sharding.PartitionSpec(None, "fsdp")
+    assert notes == ["['embed']: axis vocab of 97 is repeated, not split over tensor=4"]
+
+
+def test_rows_that_cannot_be_spread_are_refused() -> None:
+    mesh = partition.make_mesh(1, 1, 1, devices=jax.devices()[:1])
+    assert partition.local_rows(mesh, 3) == 3
+
+    with pytest.raises(InputError, match=r"config\.batch\.rows=4: must be a multiple of .* = 6, such as 6"):
+        partition.local_rows(abstract_mesh(3, 2, 1), 4)
+
+
+def test_on_one_device_the_engine_gets_the_arrays_themselves() -> None:
+    params = {"kernel": jax.numpy.ones((2, 2))}
+    assert partition.local_copy(params)["kernel"] is params["kernel"]
+    assert partition.local_copy(params, "bfloat16")["kernel"].dtype == jax.numpy.bfloat16

@@ -1,0 +1,33 @@
+"""What a run says at its end: commands that work when they are typed as they stand."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gigpo_jax.run import report
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_the_next_commands_run_in_the_environment_that_printed_them(
+    active: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = str(Path(sys.executable).parent)
+    path = [part for part in os.environ["PATH"].split(os.pathsep) if part != here]
+    monkeypatch.setenv("PATH", os.pathsep.join([here, *path] if active else path))
+    monkeypatch.setattr(
+        sys, "argv", ["main.py", "--config=a b.py", "--mode", "train", "--workdir", "runs", "--config.seed=1"]
+    )
+    report.finish(tmp_path)
+    text = capsys.readouterr()
+    lines = [line.strip() for line in (text.out + text.err).partition("next:")[2].splitlines() if line.strip()]
+    board, *again = [shlex.split(line.partition("    ")[0].partition("(")[0]) for line in lines]
+    assert board[1:] == ["--logdir", f"{tmp_path}/tensorboard"]
+    common = ["-m", "gigpo_jax.main", f"--workdir={tmp_path}", "--config=a b.py", "--config.seed=1"]
+    assert [words[1:] for words in again] == [[*common, "--mode=eval"], [*common, "--mode=export"]]
+    ours = subprocess.check_output([again[0][0], "-c", "import sys; print(sys.prefix)"], text=True, timeout=60)
+    assert ours.strip() == sys.prefix
+    assert (again[0][0] == "python") == active

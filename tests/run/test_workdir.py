@@ -1,0 +1,103 @@
+"""A workdir belongs to one config."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gigpo_jax.config import default_config
+from gigpo_jax.errors import InputError
+from gigpo_jax.run.workdir import check_adapter, check_writable, claim_workdir, flat, open_workdir
+
+
+def test_the_same_config_opens_it_again(tmp_path: Path):
+    open_workdir(tmp_path / "a" / "b", default_config())
+    claim_workdir(tmp_path / "a" / "b", default_config())
+    open_workdir(tmp_path / "a" / "b", default_config())
+    assert {path.name for path in (tmp_path / "a/b").iterdir()} == {"config.json", "checkpoints", "rollouts"}
+
+
+def test_how_it_runs_may_differ_but_not_what_it_computes(tmp_path: Path):
+    open_workdir(tmp_path, default_config())
+    claim_workdir(tmp_path, default_config())
+    config = default_config()
+    config.env.workers, config.checkpoint.every = 7, 3
+    open_workdir(tmp_path, config)
+    config.sampling.stop = ("</answer>",)
+    with pytest.raises(InputError, match=r"sampling.stop=\['</answer>'\] \(there: \['</action>'\]\)"):
+        open_workdir(tmp_path, config)
+
+
+def test_a_config_of_before_a_key_was_there_means_its_default(tmp_path: Path):
+    config = default_config().unlock()
+    del config.model["lora"]
+    open_workdir(tmp_path, default_config())
+    claim_workdir(tmp_path, config)
+    open_workdir(tmp_path, default_config())
+    config = default_config()
+    config.model.lora.rank = 8
+    with pytest.raises(InputError, match=r"model.lora.rank=8 \(there: 0\)"):
+        open_workdir(tmp_path, config)
+
+
+def test_until_a_run_has_started_any_config_may_open_it(tmp_path: Path):
+    config = default_config()
+    config.optim.lr = 0.5
+    open_workdir(tmp_path, config)
+    open_workdir(tmp_path, default_config())
+    claim_workdir(tmp_path, default_config())
+    claim_workdir(tmp_path, config)  # the first one stays
+    with pytest.raises(InputError, match=r"optim.lr=0.5 \(there: 1e-06\)"):
+        open_workdir(tmp_path, config)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 and not os.path.exists("/proc"), reason="needs a folder that nobody can write")
+def test_a_folder_that_cannot_be_written():
+    with pytest.raises(InputError, match="--workdir=/proc/run: cannot be written"):
+        open_workdir(Path("/proc/run"), default_config())
+    with pytest.raises(InputError, match="--out=/proc/run: cannot be written"):
+        check_writable(Path("/proc/run"), "--out")
+
+
+def test_a_file_in_the_way(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="choose another folder"):
+        open_workdir(tmp_path / "file", default_config())
+
+
+def test_flat():
+    assert flat({"a": {"b": (1, 2), "c": {}}, "d": None}) == {"a.b": [1, 2], "d": None}
+
+
+def test_checkpoints_of_an_adapter_are_read_with_its_scale_and_on_its_model_alone(tmp_path: Path):
+    config = default_config()
+    config.model.lora.rank, config.model.path = 8, "a/model"
+    check_adapter(tmp_path, config, "b0")
+    open_workdir(tmp_path, config)
+    claim_workdir(tmp_path, config, "b0")
+    check_adapter(tmp_path, default_config(), "")  # no checkpoint yet: nothing to take for another
+    (tmp_path / "checkpoints/1").mkdir()
+    config.model.lora.targets = tuple(reversed(config.model.lora.targets))
+    config.model.path, config.optim.lr, config.eval.tasks = "moved/model", 1.0, 3
+    check_adapter(tmp_path, config, "b0")
+    with pytest.raises(InputError, match=r"'moved/model': not the weights .* \(there: model.path='a/model'\)"):
+        check_adapter(tmp_path, config, "b1")
+    config.model.lora.alpha = 4.0
+    with pytest.raises(InputError, match=r"trained with config.model.lora .*'alpha': 32.0.*, given is .*'alpha': 4.0"):
+        check_adapter(tmp_path, config, "b0")
+    with pytest.raises(InputError, match=r"given is \{'rank': 0\}"):
+        check_adapter(tmp_path, default_config(), "")
+
+
+def test_checkpoints_of_all_parameters_are_read_with_any_model_path(tmp_path: Path):
+    config = default_config().unlock()
+    del config.model["lora"]  # and those of before there were adapters
+    open_workdir(tmp_path, default_config())
+    claim_workdir(tmp_path, config)
+    (tmp_path / "checkpoints/1").mkdir()
+    config = default_config()
+    config.model.path = "another"
+    check_adapter(tmp_path, config, "")
+    config.model.lora.rank = 8
+    with pytest.raises(InputError, match=r"trained with config.model.lora \{'rank': 0\}, given is \{'rank': 8,"):
+        check_adapter(tmp_path, config, "b0")
