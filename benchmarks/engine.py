@@ -1,6 +1,6 @@
 """Generated tokens a second: the in-process engine against transformers `generate`, same weights, same run.
 
-    python benchmarks/engine.py [--dtypes float32 bfloat16] [--rounds 2] [--requests 32] [--prompt 256] [--reply 64]
+    python benchmarks/engine.py [--dtypes float32 bfloat16] [--rounds 2] [--requests 32] [--prompt 256] [--response 64]
 
 Random weights of the Qwen2.5-0.5B shape; both sides read the same prompts and sample at temperature 1 without stopping.
 The two take turns (A B A B ...) and the medians count. CPU seconds are of the whole process, all threads: on a machine
@@ -52,26 +52,32 @@ def timed(generate: Callable[[], int]) -> dict[str, float]:
     return {"wall_s": wall, "cpu_s": cpu, "tokens_per_s": tokens / wall, "tokens_per_cpu_s": tokens / cpu}
 
 
-def engine_side(engine: JaxEngine, prompts: np.ndarray, reply: int) -> Callable[[], int]:
+def engine_side(engine: JaxEngine, prompts: np.ndarray, response: int) -> Callable[[], int]:
     """A function that generates for all prompts at once and returns the number of tokens."""
 
     async def together() -> int:
-        settings = [SamplingParams(max_tokens=reply, key=(0, index)) for index in range(len(prompts))]
-        replies = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(prompts, settings)))
-        return sum(each.tokens.size for each in replies)
+        settings = [SamplingParams(max_tokens=response, key=(0, index)) for index in range(len(prompts))]
+        responses = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(prompts, settings)))
+        return sum(each.tokens.size for each in responses)
 
     return lambda: asyncio.run(together())
 
 
-def transformers_side(model: Any, prompts: np.ndarray, reply: int) -> Callable[[], int]:
+def transformers_side(model: Any, prompts: np.ndarray, response: int) -> Callable[[], int]:
     """The same for transformers."""
     tokens = torch.from_numpy(prompts).long()
     mask = torch.ones_like(tokens)
-    settings = {"do_sample": True, "top_k": 0, "max_new_tokens": reply, "min_new_tokens": reply, "pad_token_id": 0}
+    settings = {
+        "do_sample": True,
+        "top_k": 0,
+        "max_new_tokens": response,
+        "min_new_tokens": response,
+        "pad_token_id": 0,
+    }
 
     def generate() -> int:
         with torch.inference_mode():
-            return model.generate(tokens, attention_mask=mask, **settings).shape[0] * reply
+            return model.generate(tokens, attention_mask=mask, **settings).shape[0] * response
 
     return generate
 
@@ -87,15 +93,15 @@ def compare(config: qwen2.Qwen2Config, dtype: str, args: argparse.Namespace) -> 
         config,
         params,
         slots=args.requests,
-        max_length=args.prompt + args.reply,
+        max_length=args.prompt + args.response,
         prefill_buckets=(args.prompt,),
         prefill_rows=(min(8, args.requests),),
-        decode_steps=args.reply,
+        decode_steps=args.response,
     ) as engine:
         engine.warmup()
         sides = {
-            "gigpo_jax": engine_side(engine, prompts, args.reply),
-            "transformers": transformers_side(model, prompts, args.reply),
+            "gigpo_jax": engine_side(engine, prompts, args.response),
+            "transformers": transformers_side(model, prompts, args.response),
         }
         transformers_side(model, prompts[:1, :8], 2)()
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
@@ -119,7 +125,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=256)
-    parser.add_argument("--reply", type=int, default=64)
+    parser.add_argument("--response", type=int, default=64)
     parser.add_argument("--model", default="0.5b", choices=sorted(qwen2.PUBLISHED))
     parser.add_argument("--output", type=Path, default=RESULT)
     args = parser.parse_args()
@@ -132,7 +138,7 @@ def main() -> None:
         "model": args.model,
         "requests": args.requests,
         "prompt_tokens": args.prompt,
-        "reply_tokens": args.reply,
+        "response_tokens": args.response,
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "load_average": os.getloadavg(),

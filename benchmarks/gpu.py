@@ -6,7 +6,7 @@
 Writes benchmarks/results/gpu.json. Run the parts one by one to read the peak memory of each.
 
 * MFU counts the operations that the update needs: 6 per matrix weight and token, attention within segments only, the
-  vocabulary product at reply tokens only; no padding, no recomputation. Peak: dense bf16 of the data sheet.
+  vocabulary product at response tokens only; no padding, no recomputation. Peak: dense bf16 of the data sheet.
 * The decode bound is the time to read every weight once and the filled part of the KV cache once a step.
   Bandwidth: of the data sheet. A device that is not in `DEVICES` needs --peak-tflops and --bandwidth-gb; without them
   a matrix product and a copy are measured instead, and the program says so.
@@ -97,11 +97,11 @@ def household_samples(config: qwen2.Qwen2Config, tokens: int, row_length: int) -
     rng, scale, samples, total = np.random.default_rng(0), min(1.0, row_length / 4096), [], 0
     while total < tokens:
         prompt = int(np.clip(rng.normal(620, 170), 250, 2048) * scale) + 1
-        reply = int(np.clip(rng.lognormal(4.6, 0.5), 20, 512) * scale) + 1
-        ids = rng.integers(0, config.vocab_size, prompt + reply).astype(np.int32)
-        old = np.full(reply, -np.log(config.vocab_size), np.float32)
+        response = int(np.clip(rng.lognormal(4.6, 0.5), 20, 512) * scale) + 1
+        ids = rng.integers(0, config.vocab_size, prompt + response).astype(np.int32)
+        old = np.full(response, -np.log(config.vocab_size), np.float32)
         samples.append(Sample(ids[:prompt], ids[prompt:], old, float(rng.normal())))
-        total += prompt + reply - 1
+        total += prompt + response - 1
     return samples
 
 
@@ -129,10 +129,10 @@ def train(config: qwen2.Qwen2Config, args: argparse.Namespace, peak: float) -> d
         return metrics["policy/loss"]
 
     seconds = timed(step, args.repeats)
-    lengths = np.array([len(s.prompt_tokens) + len(s.reply_tokens) - 1 for s in samples], float)
-    replies = sum(len(s.reply_tokens) for s in samples)
+    lengths = np.array([len(s.prompt_tokens) + len(s.response_tokens) - 1 for s in samples], float)
+    responses = sum(len(s.response_tokens) for s in samples)
     width = config.num_heads * config.head_dim
-    operations = 6 * matrix_weights(config) * lengths.sum() + 6 * config.vocab_size * config.hidden_size * replies
+    operations = 6 * matrix_weights(config) * lengths.sum() + 6 * config.vocab_size * config.hidden_size * responses
     # A token sees half of its segment on average; scores and mixing, forward and twice that backward.
     operations += 6 * 2 * config.num_layers * width * (lengths**2).sum() / 2
     return {

@@ -3,12 +3,12 @@
     python benchmarks/train_step.py [--shapes tiny w512] [--repeats 7] [--threads 2]
 
 Writes benchmarks/results/train_step.json. Both sides have the same architecture (Qwen2), float32, AdamW with a
-gradient clip, a clipped policy-gradient loss over the reply tokens, gradient accumulation; they take turns, and the
+gradient clip, a clipped policy-gradient loss over the response tokens, gradient accumulation; they take turns, and the
 median of the ratios of neighbouring turns is quoted.
 
 * "dense": every row is one sample of full length, so neither side pads: raw compute.
 * "agent": steps of a household agent, unequal lengths. PyTorch gets them as they usually are: one sample a row, prompts
-  padded on the left to the longest prompt, replies on the right to the longest reply of the minibatch. We pack.
+  padded on the left to the longest prompt, responses on the right to the longest response of the minibatch. We pack.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Shape:
     rows: int
     steps: int
     prompt: tuple[float, float, int]  # mean, deviation, longest
-    reply: tuple[float, float, int]  # log-mean, log-deviation, longest
+    response: tuple[float, float, int]  # log-mean, log-deviation, longest
     torch_rows: int  # samples of a PyTorch microbatch
 
 
@@ -53,27 +53,27 @@ def agent_samples(shape: Shape, seed: int = 0) -> list[Sample]:
     """Steps with a spread of lengths as agents in a household have them."""
     rng = np.random.default_rng(seed)
     prompts = np.clip(rng.normal(*shape.prompt[:2], shape.steps), 8, shape.prompt[2]).astype(int)
-    replies = np.clip(rng.lognormal(*shape.reply[:2], shape.steps), 3, shape.reply[2]).astype(int)
-    return [_sample(rng, shape, p, r) for p, r in zip(prompts.tolist(), replies.tolist())]
+    responses = np.clip(rng.lognormal(*shape.response[:2], shape.steps), 3, shape.response[2]).astype(int)
+    return [_sample(rng, shape, p, r) for p, r in zip(prompts.tolist(), responses.tolist())]
 
 
 def dense_samples(shape: Shape, seed: int = 0) -> list[Sample]:
-    """As many rows as two microbatches take, each full; an eighth of a row is reply."""
+    """As many rows as two microbatches take, each full; an eighth of a row is response."""
     rng = np.random.default_rng(seed)
-    reply = shape.row_length // 8
-    return [_sample(rng, shape, shape.row_length + 1 - reply, reply) for _ in range(2 * shape.rows)]
+    response = shape.row_length // 8
+    return [_sample(rng, shape, shape.row_length + 1 - response, response) for _ in range(2 * shape.rows)]
 
 
-def _sample(rng: np.random.Generator, shape: Shape, prompt: int, reply: int) -> Sample:
-    tokens = rng.integers(0, shape.model.vocab_size, prompt + reply).astype(np.int32)
-    behaviour = np.full(reply, -np.log(shape.model.vocab_size), np.float32)
+def _sample(rng: np.random.Generator, shape: Shape, prompt: int, response: int) -> Sample:
+    tokens = rng.integers(0, shape.model.vocab_size, prompt + response).astype(np.int32)
+    behaviour = np.full(response, -np.log(shape.model.vocab_size), np.float32)
     return Sample(tokens[:prompt], tokens[prompt:], behaviour, float(rng.normal()))
 
 
 def jax_step(shape: Shape, samples: list[Sample]) -> tuple[Callable[[], float], float]:
     """Our update as it runs in training; returns a call that gives the loss, and the padding share."""
     config = shape.model
-    longest = max(len(s.prompt_tokens) + len(s.reply_tokens) - 1 for s in samples)
+    longest = max(len(s.prompt_tokens) + len(s.response_tokens) - 1 for s in samples)
 
     def forward(params, tokens, positions, segment_ids):
         how = {"unroll": config.num_layers, "max_segment": longest}
@@ -119,13 +119,13 @@ def torch_step(shape: Shape, samples: list[Sample], rows: int) -> tuple[Callable
     model = Qwen2ForCausalLM(hf).float().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.01)
     prompt = max(len(s.prompt_tokens) for s in samples)
-    reply = max(len(s.reply_tokens) for s in samples)
-    ids = np.zeros((len(samples), prompt + reply), np.int64)
-    mask, old = np.zeros_like(ids), np.zeros((len(samples), reply), np.float32)
+    response = max(len(s.response_tokens) for s in samples)
+    ids = np.zeros((len(samples), prompt + response), np.int64)
+    mask, old = np.zeros_like(ids), np.zeros((len(samples), response), np.float32)
     for i, s in enumerate(samples):
-        p, r = len(s.prompt_tokens), len(s.reply_tokens)
+        p, r = len(s.prompt_tokens), len(s.response_tokens)
         here = slice(prompt - p, prompt + r)
-        ids[i, here], mask[i, here] = np.concatenate([s.prompt_tokens, s.reply_tokens]), 1
+        ids[i, here], mask[i, here] = np.concatenate([s.prompt_tokens, s.response_tokens]), 1
         old[i, :r] = s.logprobs
     padding = 1 - mask.sum() / mask.size
     ids, mask, old = (torch.from_numpy(x) for x in (ids, mask, old))
@@ -139,7 +139,7 @@ def torch_step(shape: Shape, samples: list[Sample], rows: int) -> tuple[Callable
             part = slice(at, at + rows)
             attention = None if everywhere else mask[part]
             out = model(
-                input_ids=ids[part], attention_mask=attention, position_ids=positions[part], logits_to_keep=reply + 1
+                input_ids=ids[part], attention_mask=attention, position_ids=positions[part], logits_to_keep=response + 1
             )
             logp = torch.log_softmax(out.logits[:, :-1], -1)
             logp = logp.gather(-1, ids[part, prompt:, None])[..., 0]
@@ -161,7 +161,7 @@ def compare(name: str, samples: list[Sample], kind: str, repeats: int) -> dict[s
     shape = SHAPES[name]
     ours, our_padding = jax_step(shape, samples)
     theirs, their_padding = torch_step(shape, samples, shape.rows if kind == "dense" else shape.torch_rows)
-    tokens = sum(len(s.prompt_tokens) + len(s.reply_tokens) for s in samples)
+    tokens = sum(len(s.prompt_tokens) + len(s.response_tokens) for s in samples)
     sides, seconds, cpu = (ours, theirs), ([], []), ([], [])
     for turn in range(repeats + 2):
         for side, step in enumerate(sides):

@@ -61,13 +61,13 @@ def model_folder(folder: Path, config: qwen2.Qwen2Config, dtype: str) -> Path:
     return folder
 
 
-def together(engine: Any, prompts: np.ndarray, reply: int) -> float:
+def together(engine: Any, prompts: np.ndarray, response: int) -> float:
     """Tokens a second of the clock for all prompts at once."""
 
     async def ask() -> int:
-        settings = [SamplingParams(max_tokens=reply, key=(0, index)) for index in range(len(prompts))]
-        replies = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(prompts, settings)))
-        return sum(each.tokens.size for each in replies)
+        settings = [SamplingParams(max_tokens=response, key=(0, index)) for index in range(len(prompts))]
+        responses = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(prompts, settings)))
+        return sum(each.tokens.size for each in responses)
 
     started = time.perf_counter()
     return asyncio.run(ask()) / (time.perf_counter() - started)
@@ -82,16 +82,16 @@ def speed(config: qwen2.Qwen2Config, params: Any, vllm: VllmEngine, args: argpar
         config,
         params,
         slots=args.requests,
-        max_length=args.prompt + args.reply,
+        max_length=args.prompt + args.response,
         prefill_buckets=(args.prompt,),
         prefill_rows=(min(8, args.requests),),
-        decode_steps=args.reply,
+        decode_steps=args.response,
     ) as ours:
         ours.warmup()
         together(vllm, rng.integers(0, config.vocab_size, (2, args.prompt), np.int32), 2)
         for prompts in rounds:  # new prompts each time: the prefix cache has nothing of them
             for name, engine in (("in process", ours), ("vllm", vllm)):
-                runs[name].append(together(engine, prompts, args.reply))
+                runs[name].append(together(engine, prompts, args.response))
                 print(f"  {name:10} {runs[name][-1]:9.1f} tokens/s", flush=True)
     return {"tokens_per_s": {name: statistics.median(each) for name, each in runs.items()}, "runs": runs}
 
@@ -106,7 +106,7 @@ def measure(name: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]
         python=ROOT / ".venv-vllm/bin/python",
         model=model_folder(folder / name, config, dtype),
         dtype=dtype,
-        max_length=args.prompt + args.reply,
+        max_length=args.prompt + args.response,
         sequences=args.requests,
         weights_dir=store.folder,
         weights_url="",
@@ -120,7 +120,7 @@ def measure(name: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]
         processes=(ServerProcess(plan, port, "benchmark"),),
         key="benchmark",
         dtype=dtype,
-        max_length=args.prompt + args.reply,
+        max_length=args.prompt + args.response,
         tokenizer=tokenizer_fingerprint((TINY / "tokenizer.json").read_bytes()),
         probe=tuple(load_tokenizer(TINY).encode("you are in the middle of a room.")),
     )
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=256)
-    parser.add_argument("--reply", type=int, default=64)
+    parser.add_argument("--response", type=int, default=64)
     parser.add_argument("--output", type=Path, default=RESULT)
     args = parser.parse_args()
     results = []
@@ -160,7 +160,7 @@ def main() -> None:
         record = {
             "requests": args.requests,
             "prompt_tokens": args.prompt,
-            "reply_tokens": args.reply,
+            "response_tokens": args.response,
             "cores": os.cpu_count(),
             "machine": platform.processor() or platform.machine(),
             "versions": {"jax": jax.__version__, "vllm": "0.32.0"},

@@ -24,5 +24,5 @@ def get_config() -> ConfigDict:
     )
     config.optim.lr = 1e-5
     config.optim.schedule = "cosine"
-    config.optim.warmup_share = 0.03
+    config.optim.warmup_fraction = 0.03
     return config.lock()

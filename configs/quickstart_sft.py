@@ -3,9 +3,9 @@
 python -m gigpo_jax.main --mode=sft --config=configs/quickstart_sft.py:1 --workdir=runs/sft1 --out=runs/sft1/model
 python -m gigpo_jax.main --mode=sft --config=configs/quickstart_sft.py:2 --workdir=runs/sft2 --out=models/alfworld_tiny
 
-The first stage learns to read: it predicts prompts as well as replies, of a demonstrator that wanders half of the time.
-The second learns to act, from replies alone, of one that wanders a quarter of the time and puts four objects of five
-down without having cleaned, heated or cooled them. What is left to learn is to act well.
+The first stage learns to read: it predicts prompts as well as responses, of a demonstrator that wanders half of the
+time. The second learns to act, from responses alone, of one that wanders a quarter of the time and puts four objects of
+five down without having cleaned, heated or cooled them. What is left to learn is to act well.
 
 Hardware: 2 cores; 20 and 13 minutes (1,201 and 1,533 updates) on a busy machine. Result: 0.8 M parameters, held-out
 cross-entropy 0.150 nats a token; the header of quickstart.py says what it scores.
@@ -25,7 +25,7 @@ def get_config(stage: str = "1") -> ConfigDict:
     config.env.generate.splits = {"train": 8000, "valid_unseen": 128}
     config.optim.b2 = 0.98
     config.optim.schedule = "cosine"
-    config.optim.warmup_share = 0.02
+    config.optim.warmup_fraction = 0.02
     if stage == "1":
         shares, config.sft.learn_prompts = (0.2, 0.2, 0.1, 0.85), True
         config.sft.episodes, config.sft.minibatch, config.optim.lr = 14000, 128, 2e-3

@@ -31,7 +31,7 @@ def tiny_search_config() -> ConfigDict:
     config.env.history = 4
     config.env.prompt = "compact"
     config.sampling.max_prompt_tokens = 112
-    config.sampling.max_reply_tokens = 16
+    config.sampling.max_response_tokens = 16
     config.sampling.stop = ("</search>", "</answer>")
     config.model.shape.update(
         hidden_size=128, intermediate_size=192, num_layers=3, num_heads=4, num_kv_heads=2, rope_theta=1e4

@@ -21,7 +21,7 @@ def tiny_config() -> ConfigDict:
     config.env.history = 4
     config.env.prompt = "compact"
     config.sampling.max_prompt_tokens = 80
-    config.sampling.max_reply_tokens = 16
+    config.sampling.max_response_tokens = 16
     config.model.shape.update(
         hidden_size=128, intermediate_size=384, num_layers=4, num_heads=4, num_kv_heads=2, rope_theta=1e4
     )

@@ -29,7 +29,7 @@ def get_config(variant: str = "1.5b") -> ConfigDict:
     config.env.invalid_penalty = 0.1
     config.env.workers = 8
     config.sampling.max_prompt_tokens = 4096
-    config.sampling.max_reply_tokens = 512
+    config.sampling.max_response_tokens = 512
     config.rl.kl_coef = 0.01
     config.train.iterations = 150
     config.train.groups = 16
@@ -37,7 +37,7 @@ def get_config(variant: str = "1.5b") -> ConfigDict:
     config.train.minibatch = 64
     config.model.remat = "full"
     config.mesh.fsdp = {"1.5b": 1, "7b": 8}[variant]
-    config.batch.row_length = 6144  # at least a prompt and its reply, 4,608 tokens
+    config.batch.row_length = 6144  # at least a prompt and its response, 4,608 tokens
     config.batch.rows = {"1.5b": 8, "7b": 16}[variant]
     config.eval.every = 10
     return config.lock()

@@ -32,7 +32,7 @@ def webshop_tiny_config() -> ConfigDict:
     config.env.max_steps = 8
     config.env.history = 8
     config.sampling.max_prompt_tokens = 112
-    config.sampling.max_reply_tokens = 32
+    config.sampling.max_response_tokens = 32
     config.engine.prefill_buckets = (48, 80, 112)
     return config
 

@@ -3,8 +3,8 @@
 for n in 1 2 3; do python -m gigpo_jax.main --mode=sft --config=configs/webshop_tiny_sft.py:$n \
     --workdir=runs/shop$n --out=runs/shop$n/model; done
 
-The last model is models/webshop_tiny. The first stage learns to read: it predicts prompts as well as replies, of a
-demonstrator that clicks at random at times. The second learns to act, from replies alone. The third learns to copy
+The last model is models/webshop_tiny. The first stage learns to read: it predicts prompts as well as responses, of a
+demonstrator that clicks at random at times. The second learns to act, from responses alone. The third learns to copy
 exactly, from one that makes a single mistake: it forgets every second option. What is left to learn is to choose them.
 
 Hardware: 2 cores; 615, 389 and 388 updates in 46, 8 and 13 minutes on a machine that several other programs kept busy.
@@ -31,7 +31,7 @@ def get_config(stage: str = "1") -> ConfigDict:
     config.seed = int(stage) - 1
     config.optim.b2 = 0.98
     config.optim.schedule = "cosine"
-    config.optim.warmup_share = 0.02
+    config.optim.warmup_fraction = 0.02
     (random, vague, forget), steps, (config.sft.episodes, config.sft.minibatch, config.optim.lr) = STAGES[stage]
     if stage == "1":
         config.sft.learn_prompts = True

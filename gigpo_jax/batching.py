@@ -1,11 +1,11 @@
 """Turns into training batches: samples packed into rows of fixed length, in minibatches of whole steps.
 
-A sample is one environment step: a prompt and the reply to it. Its `prompt + reply` without the last token is the
+A sample is one environment step: a prompt and the response to it. Its `prompt + response` without the last token is the
 model's input (nothing is predicted from the last token), so hidden state p predicts token p + 1 of the same sample.
-Only reply tokens carry loss, so what the loss needs is stored for reply tokens alone (`[M, B, C]`, C much less than T),
-and the vocabulary product runs over those positions only.
+Only response tokens carry loss, so what the loss needs is stored for response tokens alone (`[M, B, C]`, C much less
+than T), and the vocabulary product runs over those positions only.
 
-Shapes: M microbatches, B rows, T tokens in a row, C reply tokens in a row, N environment steps.
+Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N environment steps.
 """
 
 import bisect
@@ -31,14 +31,14 @@ class Sample:
 
     Attributes:
       prompt_tokens: [P] i32, P >= 1.
-      reply_tokens: [R] i32, the exact tokens that were sampled.
-      logprobs: [R] f32, nats; behaviour log-probabilities of the reply tokens.
-      advantage: given to every reply token.
-      weight: of every reply token in the loss.
+      response_tokens: [R] i32, the exact tokens that were sampled.
+      logprobs: [R] f32, nats; behaviour log-probabilities of the response tokens.
+      advantage: given to every response token.
+      weight: of every response token in the loss.
     """
 
     prompt_tokens: np.ndarray
-    reply_tokens: np.ndarray
+    response_tokens: np.ndarray
     logprobs: np.ndarray
     advantage: float = 0.0
     weight: float = 1.0
@@ -97,7 +97,7 @@ def step_samples(trajectories: Sequence[Trajectory], advantages: np.ndarray) -> 
     """
     turns = [turn for t in trajectories if not t.aborted for turn in t.turns]
     values = np.asarray(advantages, np.float32)[: len(turns)].tolist()
-    return [Sample(t.prompt_tokens, t.reply_tokens, t.logprobs, a) for t, a in zip(turns, values, strict=True)]
+    return [Sample(t.prompt_tokens, t.response_tokens, t.logprobs, a) for t, a in zip(turns, values, strict=True)]
 
 
 def split_steps(n: int, parts: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -105,14 +105,14 @@ def split_steps(n: int, parts: int, rng: np.random.Generator) -> list[np.ndarray
     return np.array_split(rng.permutation(n), parts)
 
 
-def pack_rows(lengths: np.ndarray, replies: np.ndarray, row_length: int, reply_length: int) -> list[list[int]]:
+def pack_rows(lengths: np.ndarray, responses: np.ndarray, row_length: int, response_length: int) -> list[list[int]]:
     """Best-fit decreasing: each sample, longest first, goes to the fullest row that still takes it.
 
     Args:
       lengths: [n] i, tokens of each sample; samples of length 0 are left out.
-      replies: [n] i, how many of them carry loss.
+      responses: [n] i, how many of them carry loss.
       row_length: T.
-      reply_length: C.
+      response_length: C.
 
     Returns:
       For each row the samples in it. The rows do not depend on anything but the arguments.
@@ -124,41 +124,41 @@ def pack_rows(lengths: np.ndarray, replies: np.ndarray, row_length: int, reply_l
     if longest > row_length:
         raise InputError(
             f"batch.row_length={row_length}: a sample has {longest} tokens; make it at least the longest prompt plus "
-            "the longest reply"
+            "the longest response"
         )
     rows: list[list[int]] = []
-    room: list[int] = []  # reply tokens that still fit, for each row
+    room: list[int] = []  # response tokens that still fit, for each row
     open_rows: list[tuple[int, int]] = []  # (free tokens, row), sorted: the fullest first
     for i in np.lexsort((np.arange(len(lengths)), -lengths)).tolist():
-        length, reply = int(lengths[i]), int(replies[i])
+        length, response = int(lengths[i]), int(responses[i])
         if length == 0:
             continue
         at = bisect.bisect_left(open_rows, (length, -1))
-        while at < len(open_rows) and room[open_rows[at][1]] < reply:
+        while at < len(open_rows) and room[open_rows[at][1]] < response:
             at += 1
         if at == len(open_rows):
             free, row = row_length, len(rows)
             rows.append([])
-            room.append(reply_length)
+            room.append(response_length)
         else:
             free, row = open_rows.pop(at)
         rows[row].append(i)
-        room[row] -= reply
+        room[row] -= response
         if free > length:
             bisect.insort(open_rows, (free - length, row))
     return rows
 
 
-def reply_capacity(tokens: int, replies: int, longest_reply: int, row_length: int) -> int:
-    """How many reply tokens a row may hold: few sizes, so that few shapes compile, with a fifth to spare.
+def response_capacity(tokens: int, responses: int, longest_response: int, row_length: int) -> int:
+    """How many response tokens a row may hold: few sizes, so that few shapes compile, with a fifth to spare.
 
     Args:
       tokens: in all samples.
-      replies: reply tokens in all samples.
-      longest_reply: of one sample.
+      responses: response tokens in all samples.
+      longest_response: of one sample.
       row_length: T.
     """
-    wanted = max(longest_reply, 1.2 * row_length * replies / max(tokens, 1))
+    wanted = max(longest_response, 1.2 * row_length * responses / max(tokens, 1))
     sizes = [-(-row_length * eighths // 8) for eighths in (1, 2, 3, 4, 6, 8)]
     return next((size for size in sizes if size >= wanted), row_length)
 
@@ -192,12 +192,12 @@ def make_minibatches(
       InputError: a sample is longer than a row.
     """
     lengths = np.array([_length(s) for s in samples], np.int64)
-    replies = np.array([len(s.reply_tokens) for s in samples], np.int64)
-    totals = agree(np.array([len(samples), lengths.sum(), replies.sum(), replies.max(initial=0)], np.int64))
-    count, tokens, reply_tokens = totals[:, :3].sum(0).tolist()
+    responses = np.array([len(s.response_tokens) for s in samples], np.int64)
+    totals = agree(np.array([len(samples), lengths.sum(), responses.sum(), responses.max(initial=0)], np.int64))
+    count, tokens, response_tokens = totals[:, :3].sum(0).tolist()
     parts = split_steps(len(samples), max(1, -(-count // steps)), rng)
-    capacity = reply_capacity(tokens, reply_tokens, int(totals[:, 3].max()), row_length)
-    packed = [pack_rows(lengths[part], replies[part], row_length, capacity) for part in parts]
+    capacity = response_capacity(tokens, response_tokens, int(totals[:, 3].max()), row_length)
+    packed = [pack_rows(lengths[part], responses[part], row_length, capacity) for part in parts]
     used = agree(np.array([-(-len(p) // rows) for p in packed], np.int64)).max(0).tolist()
     stored = 4
     while stored < max(used):
@@ -221,8 +221,8 @@ def packing_stats(batches: Sequence[StepBatch]) -> dict[str, float]:
 
 
 def _length(sample: Sample) -> int:
-    # A reply without tokens has nothing to learn from, so its step takes no room.
-    return len(sample.prompt_tokens) + len(sample.reply_tokens) - 1 if len(sample.reply_tokens) else 0
+    # A response without tokens has nothing to learn from, so its step takes no room.
+    return len(sample.prompt_tokens) + len(sample.response_tokens) - 1 if len(sample.response_tokens) else 0
 
 
 def _fill(layout: list[list[Sample]], shape: tuple[int, int, int, int], microbatches: int) -> StepBatch:
@@ -232,20 +232,20 @@ def _fill(layout: list[list[Sample]], shape: tuple[int, int, int, int], microbat
     index, targets = (np.zeros((stored * rows, capacity), np.int32) for _ in range(2))
     behaviour, advantage, weight = (np.zeros((stored * rows, capacity), np.float32) for _ in range(3))
     for r, members in enumerate(layout):
-        at = reply_at = 0
+        at = response_at = 0
         for segment, sample in enumerate(members, start=1):
-            prompt, reply = len(sample.prompt_tokens), len(sample.reply_tokens)
-            here, replies = slice(at, at + prompt + reply - 1), slice(reply_at, reply_at + reply)
+            prompt, response = len(sample.prompt_tokens), len(sample.response_tokens)
+            here, responses = slice(at, at + prompt + response - 1), slice(response_at, response_at + response)
             tokens[r, at : at + prompt] = sample.prompt_tokens
-            tokens[r, at + prompt : here.stop] = sample.reply_tokens[:-1]
-            positions[r, here] = np.arange(prompt + reply - 1)
+            tokens[r, at + prompt : here.stop] = sample.response_tokens[:-1]
+            positions[r, here] = np.arange(prompt + response - 1)
             segments[r, here] = segment
-            index[r, replies] = np.arange(at + prompt - 1, here.stop)
-            targets[r, replies] = sample.reply_tokens
-            behaviour[r, replies] = sample.logprobs
-            advantage[r, replies] = sample.advantage
-            weight[r, replies] = sample.weight
-            at, reply_at = here.stop, replies.stop
+            index[r, responses] = np.arange(at + prompt - 1, here.stop)
+            targets[r, responses] = sample.response_tokens
+            behaviour[r, responses] = sample.logprobs
+            advantage[r, responses] = sample.advantage
+            weight[r, responses] = sample.weight
+            at, response_at = here.stop, responses.stop
 
     def stack(rows_of: np.ndarray) -> np.ndarray:
         return rows_of.reshape(stored, rows, -1)
@@ -254,7 +254,7 @@ def _fill(layout: list[list[Sample]], shape: tuple[int, int, int, int], microbat
         tokens=stack(tokens),
         positions=stack(positions),
         segment_ids=stack(segments),
-        reply_index=stack(index),
+        response_index=stack(index),
         targets=stack(targets),
         behaviour=stack(behaviour),
         advantage=stack(advantage),

@@ -29,12 +29,12 @@ def _env() -> ConfigDict:
     env.history = 2  # past (observation, action) pairs in a prompt
     env.prompt = "full"  # a style of the environment's prompts: full (instructions) or compact (tiny models)
     env.show_admissible = True  # list the admissible actions in the prompt
-    env.invalid_penalty = 0.1  # taken from the reward of a step whose reply is malformed
+    env.invalid_penalty = 0.1  # taken from the reward of a step whose response is malformed
     env.require_admissible = False  # whether an action that is not admissible counts as malformed too
     env.workers = 2  # environment processes
     env.start_timeout_s = 120.0  # for a worker to come up, and for a reset
     env.step_timeout_s = 60.0  # for one step; past it the worker is replaced and its episodes aborted
-    env.max_aborted_share = 0.5  # of an iteration's episodes; with more aborted the run stops
+    env.max_aborted_fraction = 0.5  # of an iteration's episodes; with more aborted the run stops
     return env
 
 
@@ -89,13 +89,13 @@ def _engine() -> ConfigDict:
     engine.port = 0  # vllm: of the first server to start, the others follow; 0 = any that are free
     engine.args = ""  # vllm: more arguments for the servers to start
     engine.cache_gib = 1.0  # vllm on CPUs: KV cache of a server
-    engine.gpu_share = 0.85  # vllm on GPUs: share of a GPU's memory that a server takes
+    engine.gpu_memory_fraction = 0.85  # vllm on GPUs: share of a GPU's memory that a server takes
     engine.weights_dir = ""  # vllm: where new weights are handed over, shared with the servers; "" = in memory (tmpfs)
     engine.weights_host = ""  # vllm: the learner's address, for servers that pull weights over HTTP; "" = weights_dir
     engine.weights_port = 0  # vllm: for that, as in the --weights-url of the servers
     engine.start_timeout_s = 600.0  # vllm: for a server to come up
     engine.connect_timeout_s = 60.0  # vllm: for a server of engine.urls to come (back)
-    engine.request_timeout_s = 600.0  # vllm: for one reply
+    engine.request_timeout_s = 600.0  # vllm: for one response
     engine.push_timeout_s = 600.0  # vllm: for each step of handing new weights over
     engine.restarts = 3  # vllm: how often a server that died is started again in a run
     return engine
@@ -107,8 +107,8 @@ def _sampling() -> ConfigDict:
     sampling.top_p = 1.0
     sampling.top_k = -1  # -1 = off
     sampling.max_prompt_tokens = 2048
-    sampling.max_reply_tokens = 512
-    sampling.stop = ("</action>",)  # a reply ends with the first of these
+    sampling.max_response_tokens = 512
+    sampling.stop = ("</action>",)  # a response ends with the first of these
     return sampling
 
 
@@ -135,7 +135,7 @@ def _optim() -> ConfigDict:
     optim = ConfigDict()
     optim.lr = 1e-6
     optim.schedule = "constant"  # constant, linear or cosine, after the warm-up
-    optim.warmup_share = 0.0  # of all optimizer steps
+    optim.warmup_fraction = 0.0  # of all optimizer steps
     optim.b1 = 0.9
     optim.b2 = 0.999
     optim.weight_decay = 0.01
@@ -145,7 +145,7 @@ def _optim() -> ConfigDict:
 
 def _batch() -> ConfigDict:
     batch = ConfigDict()
-    batch.row_length = 4096  # tokens of a packed row; a prompt and its reply must fit
+    batch.row_length = 4096  # tokens of a packed row; a prompt and its response must fit
     batch.rows = 4  # rows of a microbatch, over all devices
     batch.logprob_chunk = 1024  # tokens whose logits exist at a time
     return batch
@@ -354,13 +354,13 @@ def _validate_sizes(config: ConfigDict) -> None:
         "train.minibatch",
         f"larger than a whole iteration (train.groups x train.group_size x env.max_steps = {most_steps} steps)",
     )
-    sample = sampling.max_prompt_tokens + sampling.max_reply_tokens
+    sample = sampling.max_prompt_tokens + sampling.max_response_tokens
     _require(
         config.batch.row_length >= sample,
         config,
         "batch.row_length",
-        f"a prompt and its reply must fit in a row: at least {sample} "
-        "(sampling.max_prompt_tokens + sampling.max_reply_tokens)",
+        f"a prompt and its response must fit in a row: at least {sample} "
+        "(sampling.max_prompt_tokens + sampling.max_response_tokens)",
     )
     _require(
         all(0 < bucket <= sampling.max_prompt_tokens for bucket in config.engine.prefill_buckets),

@@ -4,9 +4,9 @@
 POSITIVE = (
     "env.max_steps", "model.unroll", "env.workers", "env.start_timeout_s", "env.step_timeout_s", "engine.slots",
     "engine.decode_steps", "model.lora.alpha",
-    "engine.servers", "engine.cache_gib", "engine.gpu_share", "engine.start_timeout_s",
+    "engine.servers", "engine.cache_gib", "engine.gpu_memory_fraction", "engine.start_timeout_s",
     "engine.connect_timeout_s", "engine.request_timeout_s", "engine.push_timeout_s", "rl.tis_cap",
-    "sampling.temperature", "sampling.max_prompt_tokens", "sampling.max_reply_tokens",
+    "sampling.temperature", "sampling.max_prompt_tokens", "sampling.max_response_tokens",
     "rl.dual_clip", "optim.lr", "optim.grad_clip", "batch.row_length", "batch.rows", "batch.logprob_chunk",
     "train.iterations", "train.groups", "train.group_size", "train.minibatch", "train.epochs", "sft.episodes",
     "sft.epochs", "sft.minibatch", "sft.checkpoint_every", "checkpoint.every", "checkpoint.keep",
@@ -18,8 +18,8 @@ NOT_NEGATIVE = (
 )
 FREE = ("env.options.", "env.generate.", "sft.demonstrator.")  # what is in them is the environment's affair
 SHARE = (
-    "env.max_aborted_share", "engine.gpu_share", "sampling.top_p", "rl.gamma", "rl.similarity",
-    "optim.warmup_share", "optim.b1", "optim.b2",
+    "env.max_aborted_fraction", "engine.gpu_memory_fraction", "sampling.top_p", "rl.gamma", "rl.similarity",
+    "optim.warmup_fraction", "optim.b1", "optim.b2",
 )
 # fmt: on
 ONE_OF = {

@@ -19,7 +19,7 @@ from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.tasks import host_share
-from gigpo_jax.rollout.worker import Player
+from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import newest_params
 from gigpo_jax.run.metrics import write_json
@@ -130,11 +130,11 @@ def panel_tasks(config: ConfigDict, options: dict[str, Any]) -> tuple[Panel, tup
 
 
 class Evaluator:
-    """Plays tasks of a panel with the weights that a player has."""
+    """Plays tasks of a panel with the weights that a worker has."""
 
-    def __init__(self, config: ConfigDict, player: Player, tasks: Sequence[Task]) -> None:
+    def __init__(self, config: ConfigDict, worker: RolloutWorker, tasks: Sequence[Task]) -> None:
         """Takes what `panel_tasks` gave."""
-        self._config, self._player, self._tasks = config, player, tasks
+        self._config, self._player, self._tasks = config, worker, tasks
 
     async def results(self, *, greedy: bool) -> dict[str, dict]:
         """One episode of every task: `summarise` by decoding, "temperature T" and, if asked for, "greedy"."""
@@ -193,14 +193,16 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
     start = " with ".join(filter(None, (config.model.path, config.model.lora.path)))
     report.say(f"weights: {f'checkpoint {version} of {workdir}' if version else start}")
-    player = Player(config, policy, policy.whole(trained), options=options, version=version, folder=workdir / "servers")
+    worker = RolloutWorker(
+        config, policy, policy.whole(trained), options=options, version=version, folder=workdir / "servers"
+    )
     try:
-        results = asyncio.run(Evaluator(config, player, tasks).results(greedy=True))
+        results = asyncio.run(Evaluator(config, worker, tasks).results(greedy=True))
     except (EngineLost, TooManyAborted) as error:
         report.say(f"not evaluated: {error}")
         return 1
     finally:
-        player.close()
+        worker.close()
     named = {
         f"temperature {config.eval.temperature:g}" if decoding == "sampled" else decoding: summary
         for decoding, summary in results.items()

@@ -26,7 +26,7 @@ ADAPTER = "adapter"  # in an exported folder: the adapter alone
 
 @dataclass(frozen=True)
 class Policy:
-    """What turns prompts into distributions over replies.
+    """What turns prompts into distributions over responses.
 
     Attributes:
       config: the model's shape.
@@ -188,7 +188,7 @@ def forward_function(
         "dtype": jnp.dtype(model.compute_dtype),
         "remat": model.remat,
         "unroll": model.unroll,
-        "max_segment": sampling.max_prompt_tokens + sampling.max_reply_tokens,
+        "max_segment": sampling.max_prompt_tokens + sampling.max_response_tokens,
         "constrain": partition.row_constraint(mesh),
     }
 

@@ -56,8 +56,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     episodes = encode(shown, policy.tokenizer, config)
     if not any(episodes):
         raise InputError(
-            f"config.sampling.max_reply_tokens={config.sampling.max_reply_tokens}: every demonstrated reply is longer, "
-            "so there is nothing to learn from; make it larger"
+            f"config.sampling.max_response_tokens={config.sampling.max_response_tokens}: every demonstrated response "
+            "is longer, so there is nothing to learn from; make it larger"
         )
     imitation = Imitation(config, policy, mesh, episodes, workdir)
     claim_workdir(workdir, config, policy.base)
@@ -108,14 +108,14 @@ def words(shown: Iterable[Demonstration]) -> list[str]:
 
 
 def encode(shown: Sequence[Demonstration], tokenizer: Tokenizer, config: ConfigDict) -> list[list[Sample]]:
-    """One list of samples an episode; a reply that is longer than `sampling.max_reply_tokens` is left out."""
+    """One list of samples an episode; a response that is longer than `sampling.max_response_tokens` is left out."""
     episodes = []
     for demonstration in tqdm(shown, "tokens", leave=False):
         samples = []
-        for prompt, reply in demonstration.turns:
+        for prompt, response in demonstration.turns:
             tokens = np.asarray(tokenizer.encode_chat(prompt), np.int32)[-config.sampling.max_prompt_tokens :]
-            target = np.asarray(tokenizer.encode(reply), np.int32)
-            if len(target) <= config.sampling.max_reply_tokens:
+            target = np.asarray(tokenizer.encode(response), np.int32)
+            if len(target) <= config.sampling.max_response_tokens:
                 samples.append(Sample(tokens, target, np.zeros(len(target), np.float32)))
         episodes.append(samples)
     return episodes
@@ -123,12 +123,12 @@ def encode(shown: Sequence[Demonstration], tokenizer: Tokenizer, config: ConfigD
 
 def with_prompts(sample: Sample) -> Sample:
     """The same sample with loss on everything but its first token."""
-    target = np.concatenate([sample.prompt_tokens[1:], sample.reply_tokens])
+    target = np.concatenate([sample.prompt_tokens[1:], sample.response_tokens])
     return Sample(sample.prompt_tokens[:1], target, np.zeros(len(target), np.float32))
 
 
 class Imitation:
-    """Minimises the cross-entropy of the demonstrated replies, from the newest checkpoint if there is one.
+    """Minimises the cross-entropy of the demonstrated responses, from the newest checkpoint if there is one.
 
     Attributes:
       state: parameters, optimizer and counters.
@@ -228,7 +228,7 @@ class Imitation:
         self._checkpoints.save(self.done, self.state, {"update": self.done, "metrics_position": self._writer.position})
 
     def _held_out(self) -> float:
-        """Cross-entropy of the held-out replies, in nats a token."""
+        """Cross-entropy of the held-out responses, in nats a token."""
         config, total, count = self._config, 0.0, 0.0
         for batch in make_minibatches(
             self._test,

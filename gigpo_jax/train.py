@@ -18,7 +18,7 @@ from gigpo_jax.rollout.environment import env_options, list_tasks
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.rollout.tasks import draw_tasks, host_share
-from gigpo_jax.rollout.worker import Player
+from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.interrupts import Interrupts
@@ -95,7 +95,7 @@ class Trainer:
             self.done, position, self.pending = record["iteration"], record["metrics_position"], record.get("pending")
             report.say(f"continuing after iteration {self.done}")
         self.timers = Timers()
-        self.player = Player(
+        self.worker = RolloutWorker(
             config,
             policy,
             self.learner.params,
@@ -103,7 +103,7 @@ class Trainer:
             version=self.done,
             folder=host_folder(workdir) / "servers",
         )
-        self.evaluator = Evaluator(config, self.player, panel) if panel else None
+        self.evaluator = Evaluator(config, self.worker, panel) if panel else None
         self.writer = MetricsWriter(host_folder(workdir), position=position, purge_step=self.done + 1)
         claim_workdir(workdir, config, policy.base)
 
@@ -111,7 +111,7 @@ class Trainer:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.player.close()
+        self.worker.close()
         self.checkpoints.close()
         self.writer.close()
 
@@ -162,7 +162,7 @@ class Trainer:
                 self.done += 1
             await ahead  # raises what it failed with
         with self.timers.time("weight_sync"):
-            self.player.update_weights(self.learner.params, self.done)
+            self.worker.update_weights(self.learner.params, self.done)
 
     async def finish_iteration(self) -> None:
         """Evaluates, writes metrics and saves, as far as due and not yet done."""
@@ -181,7 +181,7 @@ class Trainer:
         tasks = draw_tasks(self.tasks, iteration, train.groups, self.config.seed)
         first, mine = host_share(tasks)
         with self.timers.time("rollout"):
-            return await self.player.play(
+            return await self.worker.play(
                 mine,
                 group_size=train.group_size,
                 iteration=iteration,
@@ -223,7 +223,7 @@ class Trainer:
         """Writes and prints the metrics of an iteration."""
         times = self.timers.take()
         metrics |= times
-        metrics["compile/count"] = self.learner.compile_count + self.player.engine.compile_count
+        metrics["compile/count"] = self.learner.compile_count + self.worker.engine.compile_count
         metrics |= report.throughput(metrics, self.flops)
         self.writer.scalars(self.done, metrics)
         report.iteration(self.done, self.config.train.iterations, metrics)
@@ -235,7 +235,7 @@ class Trainer:
 
 
 def staleness(trajectories: list[Trajectory], iteration: int) -> float:
-    """The most updates that weights which sampled a reply were behind those that learn from it; 0 is on-policy."""
+    """The most updates that weights which sampled a response were behind those that learn from it; 0 is on-policy."""
     return float(max((iteration - turn.version for t in trajectories for turn in t.turns), default=0))
 
 

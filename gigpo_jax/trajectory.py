@@ -18,27 +18,27 @@ class Turn:
 
     Attributes:
       prompt_tokens: [P] i32, exactly what the engine was given.
-      reply_tokens: [R] i32, exactly what it sampled; the token that ended the reply included.
+      response_tokens: [R] i32, exactly what it sampled; the token that ended the response included.
       logprobs: [R] f32, nats, of the distribution each token was sampled from.
       prompt: the prompt's text before the chat template.
-      reply: the decoded reply.
+      response: the decoded response.
       action: what was sent to the environment.
-      valid: whether the reply kept to the format (and, if that counts, the action was admissible).
+      valid: whether the response kept to the format (and, if that counts, the action was admissible).
       admissible: whether the environment had listed the action; None if it lists none.
       observation: the text the agent saw before it acted.
       anchor: the anchor state of that observation, as text.
       reward: the environment's reward for the action.
       penalty: >= 0, for an invalid action.
-      finish_reason: why the reply ended: "stop", "length" or "abort".
+      finish_reason: why the response ended: "stop", "length" or "abort".
       version: which weights sampled it.
       choices: 64-bit hash of the actions that the environment had listed; None if it lists none.
     """
 
     prompt_tokens: np.ndarray
-    reply_tokens: np.ndarray
+    response_tokens: np.ndarray
     logprobs: np.ndarray
     prompt: str
-    reply: str
+    response: str
     action: str
     valid: bool
     admissible: bool | None
@@ -65,7 +65,7 @@ class Trajectory:
       aborted: whether the environment or the engine failed; such an episode takes part in no statistic.
       reason: why, in one line; "" if it was not aborted.
       environment_s: time spent waiting for the environment, s.
-      engine_s: time spent waiting for replies, s.
+      engine_s: time spent waiting for responses, s.
     """
 
     task: Task
@@ -135,7 +135,7 @@ def _turn_as_json(turn: Turn) -> dict[str, Any]:
     high, low = anchor_hash(turn.anchor)
     return {
         "prompt": turn.prompt,
-        "reply": turn.reply,
+        "response": turn.response,
         "action": turn.action,
         "valid": turn.valid,
         "admissible": turn.admissible,
@@ -145,6 +145,6 @@ def _turn_as_json(turn: Turn) -> dict[str, Any]:
         "anchor": f"{high:08x}{low:08x}",
         "finish_reason": turn.finish_reason,
         "prompt_tokens": len(turn.prompt_tokens),
-        "reply_tokens": len(turn.reply_tokens),
+        "response_tokens": len(turn.response_tokens),
         "version": turn.version,
     }

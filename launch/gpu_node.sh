@@ -16,7 +16,7 @@ servers with the learner. New weights go through memory (/dev/shm). The exit sta
   --tensor N           GPUs of one server (default 1)
   --workdir DIR        of the run (default runs/gpu_node)
   --port N             port of the first server (default 8000)
-  --max-length N       tokens of prompt and reply together, as the config says (default 2560)
+  --max-length N       tokens of prompt and response together, as the config says (default 2560)
   --sequences N        sequences decoded together by a server (default 128)
   --lora-rank N        train an adapter of this rank (model.lora.rank), which servers sample with (default 0: none)
   --python FILE        interpreter of the learner (default .venv/bin/python)

@@ -18,7 +18,7 @@ addresses, and waits; ends all of them when one ends or on Ctrl-C or SIGTERM.
   --tensor N          GPUs of one server (default 1); replicas = GPUs / N, each with a port of its own
   --host ADDRESS      address to listen on (default 127.0.0.1); any other needs VLLM_API_KEY
   --port N            port of the first replica (default 8000), the others follow
-  --max-length N      tokens of prompt and reply together (default 2560): sampling.max_prompt_tokens + max_reply_tokens
+  --max-length N      tokens of prompt and response together (default 2560): sampling.max_prompt_tokens + max_response_tokens
   --sequences N       the most sequences decoded together by a replica (default 128)
   --dtype NAME        bfloat16 (default) or float32: the learner's engine.dtype
   --lora-rank N       sample with adapters of rank N at most, for a learner with model.lora.rank=N (default 0: without)
@@ -41,7 +41,7 @@ fail() {
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 model='' weights_dir='' weights_url='' gpus=all tensor=1 host=127.0.0.1 port=8000 max_length=2560 sequences=128
-dtype=bfloat16 lora_rank=0 gpu_share=0.85 cache_gib=4 python=.venv-vllm/bin/python dry_run=no
+dtype=bfloat16 lora_rank=0 gpu_memory_fraction=0.85 cache_gib=4 python=.venv-vllm/bin/python dry_run=no
 while [ $# -gt 0 ]; do
   case $1 in
     --help) usage && exit 0 ;;
@@ -106,7 +106,7 @@ else
   for ((i = 0; i < ${#list[@]}; i += tensor)); do
     groups+=("$(IFS=, && echo "${list[*]:i:tensor}")")
   done
-  common+=(--gpu-memory-utilization "$gpu_share" --tensor-parallel-size "$tensor")
+  common+=(--gpu-memory-utilization "$gpu_memory_fraction" --tensor-parallel-size "$tensor")
 fi
 
 settings=(PYTHONPATH="$here" VLLM_SERVER_DEV_MODE=1 VLLM_NO_USAGE_STATS=1 GIGPO_WEIGHTS_DIR="$weights_dir"

@@ -59,7 +59,7 @@ def test_learner(platform: str, dtype: str) -> None:
     config = default_config()
     config.model.compute_dtype = dtype
     config.batch.rows, config.batch.row_length = 2, LENGTH
-    config.sampling.max_prompt_tokens = config.sampling.max_reply_tokens = 5  # rows hold several: the banded kernel
+    config.sampling.max_prompt_tokens = config.sampling.max_response_tokens = 5  # rows hold several: the banded kernel
     config.rl.entropy_coef = 0.01
     mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
     learner = Learner(config, Policy(SHAPE, qwen2.init(SHAPE, jax.random.key(0)), None), mesh)  # type: ignore[arg-type]

@@ -17,10 +17,10 @@ def turn(anchor: str) -> Turn:
     one = np.ones(1, np.int32)
     return Turn(
         prompt_tokens=one,
-        reply_tokens=one,
+        response_tokens=one,
         logprobs=one.astype(np.float32),
         prompt="",
-        reply="",
+        response="",
         action="",
         valid=True,
         admissible=None,

@@ -18,7 +18,7 @@ from gigpo_jax.batching import (
     make_minibatches,
     pack_rows,
     packing_stats,
-    reply_capacity,
+    response_capacity,
     split_steps,
     step_samples,
 )
@@ -32,7 +32,7 @@ def make_samples(lengths: list[tuple[int, int]], seed: int = 0) -> list[Sample]:
     return [
         Sample(
             prompt_tokens=rng.integers(1, 1000, p).astype(np.int32),
-            reply_tokens=rng.integers(1, 1000, r).astype(np.int32),
+            response_tokens=rng.integers(1, 1000, r).astype(np.int32),
             logprobs=rng.normal(size=r).astype(np.float32),
             advantage=float(np.float32(rng.normal())),
             weight=float(np.float32(rng.uniform(0.5, 1))),
@@ -48,13 +48,13 @@ def unpack(batch: StepBatch) -> list[tuple]:
         for b in range(batch.tokens.shape[1]):
             segments = batch.segment_ids[m, b]
             used = batch.weight[m, b] > 0
-            owner = segments[batch.reply_index[m, b]]
+            owner = segments[batch.response_index[m, b]]
             for s in range(1, segments.max() + 1):
                 here = np.flatnonzero(segments == s)
                 mine = used & (owner == s)
                 assert (np.diff(here) == 1).all()
                 assert (batch.positions[m, b, here] == np.arange(len(here))).all()
-                at, targets = batch.reply_index[m, b, mine], batch.targets[m, b, mine]
+                at, targets = batch.response_index[m, b, mine], batch.targets[m, b, mine]
                 tokens = batch.tokens[m, b]
                 assert (tokens[at[1:]] == targets[:-1]).all()  # a target is the input of the next position
                 assert at[-1] == here[-1]
@@ -74,7 +74,7 @@ def unpack(batch: StepBatch) -> list[tuple]:
 def as_tuple(sample: Sample) -> tuple:
     return (
         tuple(sample.prompt_tokens.tolist()),
-        tuple(sample.reply_tokens.tolist()),
+        tuple(sample.response_tokens.tolist()),
         tuple(sample.logprobs.tolist()),
         sample.advantage,
         sample.weight,
@@ -101,7 +101,7 @@ def test_every_sample_is_in_exactly_one_place(lengths, steps, rows, seed) -> Non
         assert not batch.positions[padding].any()
         assert not batch.weight[batch.microbatches :].any()
         assert not batch.segment_ids[batch.microbatches :].any()
-        assert (batch.reply_index < 64).all()
+        assert (batch.response_index < 64).all()
         assert len({b.tokens.shape for b in batches}) == len({b.targets.shape for b in batches}) == 1
     stats = packing_stats(batches)
     assert stats["batch/steps"] == len(samples)
@@ -111,20 +111,20 @@ def test_every_sample_is_in_exactly_one_place(lengths, steps, rows, seed) -> Non
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=80), st.integers(50, 100))
 def test_rows_respect_both_capacities_and_are_reasonably_full(pairs, row_length) -> None:
-    lengths, replies = (np.array([p[i] for p in pairs], np.int64) for i in (0, 1))
-    rows = pack_rows(lengths, replies, row_length, 20)
+    lengths, responses = (np.array([p[i] for p in pairs], np.int64) for i in (0, 1))
+    rows = pack_rows(lengths, responses, row_length, 20)
     assert sorted(i for row in rows for i in row) == np.flatnonzero(lengths).tolist()
-    assert all(lengths[row].sum() <= row_length and replies[row].sum() <= 20 for row in rows)
-    plain = pack_rows(lengths, np.zeros_like(replies), row_length, 20)
+    assert all(lengths[row].sum() <= row_length and responses[row].sum() <= 20 for row in rows)
+    plain = pack_rows(lengths, np.zeros_like(responses), row_length, 20)
     assert sum(2 * lengths[row].sum() <= row_length for row in plain) <= 1  # two half-empty rows would have been one
 
 
 def household(n: int, seed: int = 0) -> list[Sample]:
-    """Lengths like published ALFWorld training: a template, a window of two, admissible actions, a reasoned reply."""
+    """Lengths like published ALFWorld training: a template, a window of two, admissible actions, reasoned responses."""
     rng = np.random.default_rng(seed)
     prompts = np.clip(rng.normal(620, 170, n), 250, 2048).astype(int)
-    replies = np.clip(rng.lognormal(4.6, 0.5, n), 20, 512).astype(int)
-    return make_samples(list(zip(prompts.tolist(), replies.tolist())))
+    responses = np.clip(rng.lognormal(4.6, 0.5, n), 20, 512).astype(int)
+    return make_samples(list(zip(prompts.tolist(), responses.tolist())))
 
 
 def test_padding_share_of_household_batches_is_at_most_five_percent() -> None:
@@ -163,7 +163,7 @@ def test_same_seed_same_minibatches() -> None:
     assert any(not np.array_equal(np.unique(a.advantage), np.unique(b.advantage)) for a, b in zip(first, other))
 
 
-def test_a_reply_without_tokens_takes_no_room() -> None:
+def test_a_response_without_tokens_takes_no_room() -> None:
     samples = make_samples([(5, 3), (60, 0), (6, 2)])
     (batch,) = make_minibatches(samples, steps=3, row_length=16, rows=1, rng=np.random.default_rng(0))
     assert sorted(unpack(batch)) == sorted(as_tuple(sample) for sample in (samples[0], samples[2]))
@@ -203,10 +203,10 @@ def test_steps_of_aborted_trajectories_are_left_out() -> None:
     def turn(i: int) -> Turn:
         return Turn(
             prompt_tokens=np.array([i, 1], np.int32),
-            reply_tokens=np.array([2], np.int32),
+            response_tokens=np.array([2], np.int32),
             logprobs=np.array([-float(i)], np.float32),
             prompt="",
-            reply="",
+            response="",
             action="",
             valid=True,
             admissible=None,
@@ -241,8 +241,8 @@ def test_steps_of_aborted_trajectories_are_left_out() -> None:
 
 def test_small_numbers_by_hand() -> None:
     assert [bucket(n) for n in (1, 256, 257, 384, 385, 513, 769)] == [256, 256, 384, 384, 512, 768, 1024]
-    assert reply_capacity(tokens=1000, replies=100, longest_reply=10, row_length=800) == 100  # 96 wanted
-    assert reply_capacity(tokens=1000, replies=100, longest_reply=101, row_length=800) == 200
-    assert reply_capacity(tokens=10, replies=10, longest_reply=10, row_length=80) == 80
+    assert response_capacity(tokens=1000, responses=100, longest_response=10, row_length=800) == 100  # 96 wanted
+    assert response_capacity(tokens=1000, responses=100, longest_response=101, row_length=800) == 200
+    assert response_capacity(tokens=10, responses=10, longest_response=10, row_length=80) == 80
     assert pack_rows(np.array([3, 5, 2, 4]), np.ones(4, int), 7, 9) == [[1, 2], [3, 0]]
     assert sorted(np.concatenate(split_steps(7, 3, np.random.default_rng(0))).tolist()) == list(range(7))

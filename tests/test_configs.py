@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.config import _value, validate
-from gigpo_jax.env_bridge.actions import Reply
+from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import build_prompt
 from gigpo_jax.envs import registry
 from gigpo_jax.models.tokenizer import load_tokenizer
-from gigpo_jax.rollout.demonstrations import reply_text
+from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.rollout.environment import env_options
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -26,7 +26,7 @@ COMMON = {
     "optim.schedule": "constant",
     "optim.grad_clip": 1.0,
     "optim.weight_decay": 0.01,
-    "sampling.max_reply_tokens": 512,
+    "sampling.max_response_tokens": 512,
     "sampling.temperature": 1.0,
 }
 PUBLISHED = {
@@ -37,7 +37,7 @@ PUBLISHED = {
         "env.max_steps": 50,
         "env.history": 2,
         "sampling.max_prompt_tokens": 2048,
-        "optim.warmup_share": 0.0,
+        "optim.warmup_fraction": 0.0,
         "train.minibatch": 256,
         "rl.kl_coef": 0.01,
         "env.invalid_penalty": 0.1,
@@ -50,7 +50,7 @@ PUBLISHED = {
         "env.max_steps": 15,
         "env.history": 2,
         "sampling.max_prompt_tokens": 4096,
-        "optim.warmup_share": 0.0,
+        "optim.warmup_fraction": 0.0,
         "train.minibatch": 64,
         "rl.kl_coef": 0.01,
         "env.invalid_penalty": 0.1,
@@ -63,7 +63,7 @@ PUBLISHED = {
         "env.max_steps": 4,
         "env.history": 4,
         "sampling.max_prompt_tokens": 4096,
-        "optim.warmup_share": 0.1,
+        "optim.warmup_fraction": 0.1,
         "train.minibatch": 512,
         "rl.kl_coef": 0.001,
         "env.invalid_penalty": 0.01,
@@ -113,8 +113,8 @@ def test_the_tiny_shop_policy_can_say_what_the_expert_does(monkeypatch, tmp_path
             prompt = build_prompt(template, now, past, encode=tokenizer.encode_chat, limit=10_000)
             assert len(prompt.tokens) <= config.sampling.max_prompt_tokens
             action = expert.act(now)
-            reply = tokenizer.encode(reply_text(action))
-            said.append(parse(tokenizer.decode(reply)) == Reply(action, True))
+            response = tokenizer.encode(response_text(action))
+            said.append(parse(tokenizer.decode(response)) == Response(action, True))
             past.add(now.text, action)
             result = env.step(action)
             now = result.observation

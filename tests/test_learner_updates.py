@@ -27,7 +27,7 @@ def make_config() -> ConfigDict:
     config = default_config()
     config.model.compute_dtype, config.model.remat = "float32", "none"
     config.batch.rows, config.batch.row_length = 2, 32
-    config.sampling.max_prompt_tokens = config.sampling.max_reply_tokens = 8
+    config.sampling.max_prompt_tokens = config.sampling.max_response_tokens = 8
     config.sampling.temperature = 0.7
     config.train.minibatch, config.train.epochs = 4, 2
     config.rl.behaviour, config.rl.kl_coef = "recompute", 0.5
@@ -43,10 +43,10 @@ def make_trajectories(logprob: float = -3.0) -> list[Trajectory]:
     for member in range(4):
         turns = []
         for step in range(STEPS):
-            prompt, reply = (rng.integers(0, 31, n).astype(np.int32) for n in (4, 3))
+            prompt, response = (rng.integers(0, 31, n).astype(np.int32) for n in (4, 3))
             turns.append(
                 Turn(
-                    prompt, reply, np.full(3, logprob, np.float32), "", "", "", True, None, "", f"state {step}",
+                    prompt, response, np.full(3, logprob, np.float32), "", "", "", True, None, "", f"state {step}",
                     reward=float(member % 2 and step == STEPS - 1), penalty=0.0, finish_reason="stop", version=0,
                 )
             )  # fmt: skip

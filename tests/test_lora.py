@@ -36,7 +36,7 @@ def learner_of(**changes: object) -> tuple[Learner, Policy]:
     config = default_config()
     config.model.path, config.model.lora.rank = str(TINY), 4
     config.model.compute_dtype, config.model.remat = "float32", "none"
-    config.sampling.max_prompt_tokens, config.sampling.max_reply_tokens = 16, 8
+    config.sampling.max_prompt_tokens, config.sampling.max_response_tokens = 16, 8
     config.batch.row_length, config.batch.rows, config.optim.lr = 32, 4, 1e-2
     config.model.update(changes)
     mesh = partition.make_mesh(1, 1, 1, devices=jax.devices()[:1])

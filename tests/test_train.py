@@ -79,7 +79,7 @@ def test_a_run_leaves_what_it_promises(whole: Path):
         f"iteration_{i:06d}.host0.jsonl" for i in (1, 3, 5)
     ]
     episode = json.loads((whole / "rollouts/iteration_000001.host0.jsonl").read_text().splitlines()[0])
-    assert {"advantage", "anchor", "prompt", "reply", "reward", "penalty"} <= set(episode["turns"][0])
+    assert {"advantage", "anchor", "prompt", "response", "reward", "penalty"} <= set(episode["turns"][0])
 
 
 def test_killed_at_a_random_moment_and_resumed_it_gives_the_same_metrics(whole: Path, flags: list[str], tmp_path: Path):

@@ -15,10 +15,10 @@ NASTY = '"\\ \n\r\u2028\x00\x1b[31m </script> \ud800 \u6211'
 def turn(reward: float) -> Turn:
     return Turn(
         prompt_tokens=np.arange(4, dtype=np.int32),
-        reply_tokens=np.arange(3, dtype=np.int32),
+        response_tokens=np.arange(3, dtype=np.int32),
         logprobs=np.zeros(3, np.float32),
         prompt="prompt " + NASTY,
-        reply="reply " + NASTY,
+        response="response " + NASTY,
         action=NASTY,
         valid=True,
         admissible=None,
@@ -45,7 +45,7 @@ def test_lines_are_ascii_json_that_gives_every_text_back(tmp_path: pathlib.Path)
     assert b"\x1b" not in content
     first, second = (json.loads(line) for line in content.splitlines())
     assert [entry["advantage"] for entry in first["turns"]] == [0.5, -1.25]
-    assert first["turns"][1]["reply"] == "reply " + NASTY
+    assert first["turns"][1]["response"] == "response " + NASTY
     assert (first["task"], first["group"], first["member"], first["won"], first["score"]) == (
         "train/1",
         0,

@@ -1,4 +1,4 @@
-"""Reply text -> action: what the model wrote, what is sent to the environment, and whether it kept to the format."""
+"""Response text -> action: what the model wrote, what is sent to the environment, and whether it kept to the format."""
 
 import re
 from collections.abc import Sequence
@@ -9,40 +9,40 @@ _PLACEHOLDER = re.compile(r"<your [^<>]+>")
 
 
 @dataclass(frozen=True)
-class Reply:
-    """A parsed reply.
+class Response:
+    """A parsed response.
 
     Attributes:
       action: what the environment gets.
-      valid: whether the reply kept to the format; an invalid one pays the penalty and is played all the same.
+      valid: whether the response kept to the format; an invalid one pays the penalty and is played all the same.
     """
 
     action: str
     valid: bool
 
 
-def parse_tagged(reply: str, *, fallback_chars: int = 30, require_think: bool = True) -> Reply:
+def parse_tagged(response: str, *, fallback_chars: int = 30, require_think: bool = True) -> Response:
     """Reads `<think> .. </think><action> .. </action>`; never raises.
 
     The action is the text between the first `<action>` and the first `</action>`, stripped, in lower case. A closing
     tag that comes first makes no pair. The tags themselves are matched as they are written.
 
     Args:
-      reply: whatever the policy wrote.
-      fallback_chars: without an action pair so many characters from the end of the reply are the action; >= 1.
-      require_think: whether a reply without `<think>` and `</think>` is invalid.
+      response: whatever the policy wrote.
+      fallback_chars: without an action pair so many characters from the end of the response are the action; >= 1.
+      require_think: whether a response without `<think>` and `</think>` is invalid.
 
     Returns:
       The action, and valid = an action pair, both think tags, no Chinese character (U+4E00 to U+9FFF).
 
     Source: GiGPO (arXiv 2505.10978), the settings of its ALFWorld and WebShop experiments.
     """
-    start, end = reply.find("<action>"), reply.find("</action>")
+    start, end = response.find("<action>"), response.find("</action>")
     if start < 0 or end < start:
-        return Reply(reply[-fallback_chars:].lower(), False)
-    action = reply[start + len("<action>") : end].strip().lower()
-    thought = not require_think or ("<think>" in reply and "</think>" in reply)
-    return Reply(action, thought and _CHINESE.search(reply) is None)
+        return Response(response[-fallback_chars:].lower(), False)
+    action = response[start + len("<action>") : end].strip().lower()
+    thought = not require_think or ("<think>" in response and "</think>" in response)
+    return Response(action, thought and _CHINESE.search(response) is None)
 
 
 def is_admissible(action: str, admissible: Sequence[str] | None) -> bool | None:

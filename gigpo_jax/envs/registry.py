@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gigpo_jax.env_bridge.actions import Reply, parse_tagged
+from gigpo_jax.env_bridge.actions import Response, parse_tagged
 from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptTemplate
 from gigpo_jax.envs.alfworld import prompt as alfworld_prompt
@@ -25,19 +25,19 @@ class Environment:
     Attributes:
       build: "module:function", called with the options of the config, returns a `TextEnv`; imported on first use.
       styles: how prompts are worded; "full" for language models, "compact" for tiny ones.
-      parse: a reply's text -> `Reply`; must not raise.
+      parse: a response's text -> `Response`; must not raise.
       expert: "module:function", called with seed (and options), returns a `base.Expert`; None if there is none.
       max_steps: the published length of an episode.
       history: the published number of past steps in a prompt.
-      invalid_penalty: the published penalty for a reply that does not keep to the format, in units of reward.
+      invalid_penalty: the published penalty for a response that does not keep to the format, in units of reward.
       generate: "module:function", called with a cache folder (and options, and progress), makes data where there is
         none and returns the builder's `data` option; None if there is nothing to make.
-      write: the reply in which `parse` finds an action, for demonstrations; None: between `<action>` tags.
+      write: the response in which `parse` finds an action, for demonstrations; None: between `<action>` tags.
     """
 
     build: str
     styles: Mapping[str, PromptTemplate]
-    parse: Callable[[str], Reply]
+    parse: Callable[[str], Response]
     expert: str | None
     max_steps: int
     history: int

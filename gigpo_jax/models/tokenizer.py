@@ -43,7 +43,7 @@ class Tokenizer:
 
     Attributes:
       vocab_size: 1 + the highest token id.
-      stop_token_ids: ids that end a reply; the first is the one that ends a chat turn.
+      stop_token_ids: ids that end a response; the first is the one that ends a chat turn.
     """
 
     vocab_size: int
@@ -54,7 +54,7 @@ class Tokenizer:
 
         Args:
           files: contents by name, as in `FILES`; the first two are required.
-          stop_token_ids: more ids that end a reply, beside the eos token of the tokenizer's configuration.
+          stop_token_ids: more ids that end a response, beside the eos token of the tokenizer's configuration.
           source: what error messages call it.
 
         Raises:
@@ -84,7 +84,7 @@ class Tokenizer:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_chat(self, user_text: str) -> list[int]:
-        """Returns the ids of a chat of one user message, up to where the reply begins.
+        """Returns the ids of a chat of one user message, up to where the response begins.
 
         Args:
           user_text: the message; special tokens in it lose their meaning ("<|im_end|>" becomes "< |im_end|>").
@@ -172,7 +172,7 @@ def check_fits(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) 
 def word_tokenizer(words: Iterable[str]) -> Tokenizer:
     """Makes a tokenizer of whole words, for models with a vocabulary of hundreds.
 
-    Lower-case words, numbers, punctuation marks and the tags of replies are one token each. A word that is not known
+    Lower-case words, numbers, punctuation marks and the tags of responses are one token each. A word that is not known
     is spelled in single characters, so any text of ASCII letters, digits and punctuation comes back from `decode` in
     lower case, words separated by one space, marks set close to their words ("[" to both, as in `click[red]`; so does
     a dot between digits).
@@ -181,7 +181,7 @@ def word_tokenizer(words: Iterable[str]) -> Tokenizer:
       words: the words to know; longer texts are taken apart into theirs.
 
     Returns:
-      A tokenizer whose chat prompt is "<bos>" + text + "<sep>" and whose replies end with "<eos>".
+      A tokenizer whose chat prompt is "<bos>" + text + "<sep>" and whose responses end with "<eos>".
     """
     known = {piece for text in words for piece in re.findall(_PIECE, text.lower())}
     characters = string.ascii_lowercase + string.digits + "_"

@@ -44,7 +44,7 @@ class Advantages:
     """Advantages of N environment steps, each zero where masked.
 
     Attributes:
-      total: [N] f32, `episode + step_weight * step`; every token of the step's reply gets it.
+      total: [N] f32, `episode + step_weight * step`; every token of the step's response gets it.
       episode: [N] f32, the episode compared with the episodes of its task.
       step: [N] f32, the step compared with the steps of its task from the same anchor state.
     """

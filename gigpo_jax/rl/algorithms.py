@@ -31,7 +31,7 @@ class Algorithm:
       advantages: takes the columns of `gigpo_advantages` and the keyword settings of preset and config.
       settings: keyword settings of `advantages` that win over preset and config.
       loss: keyword settings of `losses.policy_loss` that win over the config.
-      sequence_ratio: whether the probability ratio is that of a whole reply (`sequence` of `losses.policy_loss`).
+      sequence_ratio: whether the probability ratio is that of a whole response (`sequence` of `losses.policy_loss`).
     """
 
     advantages: Callable[..., Advantages] = gigpo_advantages
@@ -122,7 +122,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "dr_grpo": Algorithm(settings={"step_weight": 0.0, "normalize": "mean"}),
     # DAPO (arXiv 2503.14476): a higher upper clip, no KL term.
     "dapo": Algorithm(settings={"step_weight": 0.0}, loss={"clip_low": 0.2, "clip_high": 0.28, "kl_coef": 0.0}),
-    # GSPO (arXiv 2507.18071): the ratio of whole replies is closer to 1, and so are its clips.
+    # GSPO (arXiv 2507.18071): the ratio of whole responses is closer to 1, and so are its clips.
     "gspo": Algorithm(settings={"step_weight": 0.0}, loss={"clip_low": 3e-4, "clip_high": 4e-4}, sequence_ratio=True),
     "rloo": Algorithm(advantages=rloo_advantages),
     "reinforce_pp": Algorithm(advantages=reinforce_pp_advantages),

@@ -1,7 +1,7 @@
 """The clipped surrogate with a KL term and an entropy bonus, as sums over tokens.
 
 Everything here returns sums, never means: microbatches add up, and `LossSums.means` divides once, so the loss is the
-mean over all reply tokens of the whole minibatch however it was cut. Log-probabilities are in nats.
+mean over all response tokens of the whole minibatch however it was cut. Log-probabilities are in nats.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ KL_LIMIT = 10.0
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LossSums:
-    """Sums over reply tokens; `a + b` joins two microbatches, `LossSums.zero()` is the empty one.
+    """Sums over response tokens; `a + b` joins two microbatches, `LossSums.zero()` is the empty one.
 
     Attributes:
       loss: [] f32, differentiable: policy loss + kl_coef * kl - entropy_coef * entropy.
-      tokens: [] f32, reply tokens (the sum of the weights).
+      tokens: [] f32, response tokens (the sum of the weights).
       policy_loss: [] f32, the clipped surrogate alone.
       kl: [] f32, k3 estimate of KL(policy || reference).
       entropy: [] f32.
@@ -90,14 +90,14 @@ def k3(logprob: Array, reference: Array) -> Array:
 
 
 def sequence_log_ratio(log_ratio: Array, weight: Array, sequence: Array) -> Array:
-    """Replaces the ratio of a token by that of its whole reply (GSPO, arXiv 2507.18071, eq. 7 and 14).
+    """Replaces the ratio of a token by that of its whole response (GSPO, arXiv 2507.18071, eq. 7 and 14).
 
-    The value is the mean log-ratio of the reply; the gradient is that of the token's own log-probability.
+    The value is the mean log-ratio of the response; the gradient is that of the token's own log-probability.
 
     Args:
       log_ratio: [B, T] f32.
       weight: [B, T] f32, 0 for padding.
-      sequence: [B, T] i32 in [0, T), which reply of its row a token belongs to.
+      sequence: [B, T] i32 in [0, T), which response of its row a token belongs to.
 
     Returns:
       [B, T] f32.
@@ -157,7 +157,7 @@ def policy_loss(
       logprob: [..., T] f32, of the policy that is trained; the only input with a gradient besides `entropy`.
       behaviour: [..., T] f32, of the policy that sampled the tokens.
       advantage: [..., T] f32.
-      weight: [..., T] f32, 1 for reply tokens, 0 for padding and prompts.
+      weight: [..., T] f32, 1 for response tokens, 0 for padding and prompts.
       clip_low: how far the ratio may fall below 1 in [0, 1].
       clip_high: how far it may rise above 1.
       dual_clip: > 1.
@@ -168,7 +168,7 @@ def policy_loss(
       proximal: [..., T] f32, the learner's own log-probabilities before the first update.
       tis_cap: with `proximal`, the surrogate of a token is weighted by min(exp(proximal - behaviour), tis_cap)
         (truncated importance sampling), which corrects for an engine that computes otherwise or lags behind.
-      sequence: [B, T] i32 in [0, T), the reply of each token; given, the ratio is of whole replies (GSPO).
+      sequence: [B, T] i32 in [0, T), the response of each token; given, the ratio is of whole responses (GSPO).
 
     Returns:
       LossSums.

@@ -1,6 +1,6 @@
 """What the learner hands to `rl`: minibatches of packed rows, and the columns that advantages are computed from.
 
-Shapes: M microbatches, B rows, T tokens in a row, C reply tokens in a row, N environment steps.
+Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N environment steps.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class StepBatch:
       tokens: [M, B, T] i32, model input; 0 in padding.
       positions: [M, B, T] i32, from 0 in each segment.
       segment_ids: [M, B, T] i32, from 1 in each row; 0 is padding.
-      reply_index: [M, B, C] i32, the place in the row whose hidden state predicts the reply token; 0 in padding.
-      targets: [M, B, C] i32, the reply tokens.
-      behaviour: [M, B, C] f32, nats; log-probabilities of the policy that sampled the reply.
+      response_index: [M, B, C] i32, the place in the row whose hidden state predicts the response token; 0 in padding.
+      targets: [M, B, C] i32, the response tokens.
+      behaviour: [M, B, C] f32, nats; log-probabilities of the policy that sampled the response.
       advantage: [M, B, C] f32.
       weight: [M, B, C] f32, 0 in padding.
       microbatches: [] i32, how many of the M hold rows.
@@ -33,7 +33,7 @@ class StepBatch:
     tokens: Any
     positions: Any
     segment_ids: Any
-    reply_index: Any
+    response_index: Any
     targets: Any
     behaviour: Any
     advantage: Any

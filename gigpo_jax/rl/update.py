@@ -1,8 +1,8 @@
 """The train step: a pure, jitted, donated function (state, minibatch) -> (state, metrics).
 
 Gradients of the M microbatches of a minibatch are summed in float32 inside one jitted call; M is a run-time value, so
-minibatches of any size share one compiled program. Every loss is a sum over reply tokens divided by the weight of
-*all* reply tokens of the minibatch, hence the result does not depend on how the steps were packed.
+minibatches of any size share one compiled program. Every loss is a sum over response tokens divided by the weight of
+*all* response tokens of the minibatch, hence the result does not depend on how the steps were packed.
 
 A loss or gradient that is not finite leaves parameters and optimizer as they were; it is counted in the state.
 
@@ -26,7 +26,7 @@ Params = Any
 Metrics = dict[str, jax.Array]
 # (params, tokens [B, T], positions [B, T], segment_ids [B, T]) -> (hidden states [B, T, D], output embedding [V, D])
 Forward = Callable[[Params, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-# (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis) -> sums over its reply tokens
+# (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis) -> sums over its response tokens
 Loss = Callable[[jax.Array, jax.Array, StepBatch], LossSums]
 # (frozen parameters or None, trained parameters) -> what `Forward` takes
 Attach = Callable[[Any, Params], Params]
@@ -65,7 +65,7 @@ def make_optimizer(
     lr: float,
     schedule: str = "constant",
     total_steps: int = 1,
-    warmup_share: float = 0.0,
+    warmup_fraction: float = 0.0,
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
@@ -78,7 +78,7 @@ def make_optimizer(
       lr: the peak learning rate.
       schedule: after the warm-up "constant", or "linear" or "cosine" down to 0 at `total_steps`.
       total_steps: optimizer steps of the whole run.
-      warmup_share: share of them with a rising rate; the first step already moves.
+      warmup_fraction: share of them with a rising rate; the first step already moves.
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: added to the root of the second moment.
@@ -90,7 +90,7 @@ def make_optimizer(
     """
     if schedule not in ("constant", "linear", "cosine"):
         raise ValueError(f"schedule={schedule!r}: choose constant, linear or cosine")
-    warmup = warmup_share * total_steps
+    warmup = warmup_fraction * total_steps
 
     def rate(step: jax.Array) -> jax.Array:
         done = jnp.clip((step - warmup) / max(total_steps - warmup, 1.0), 0.0, 1.0)
@@ -114,13 +114,13 @@ def init_state(params: Params, optimizer: Optimizer) -> TrainState:
     return TrainState(params, opt_state, zero, zero + 0, zero + 0)
 
 
-def reply_logprobs(
+def response_logprobs(
     forward: Forward, params: Params, batch: StepBatch, *, chunk: int, temperature: float = 1.0
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-probability and entropy at the reply tokens of one microbatch.
+    """Log-probability and entropy at the response tokens of one microbatch.
 
-    Hidden states are gathered at the reply positions first, so the vocabulary product, a large part of the work, runs
-    on C positions of a row instead of T.
+    Hidden states are gathered at the response positions first, so the vocabulary product, a large part of the work,
+    runs on C positions of a row instead of T.
 
     Args:
       forward: the model.
@@ -133,7 +133,7 @@ def reply_logprobs(
       Two [B, C] f32 arrays, nats; padding holds values without meaning.
     """
     hidden, embedding = forward(params, batch.tokens, batch.positions, batch.segment_ids)
-    hidden = jnp.take_along_axis(hidden, batch.reply_index[..., None], axis=1)
+    hidden = jnp.take_along_axis(hidden, batch.response_index[..., None], axis=1)
     rows, capacity, width = hidden.shape
     # Equal pieces of whole columns: nothing is padded, and a piece has tokens of every row, hence of every device.
     wanted = -(-rows * capacity // chunk)
@@ -175,15 +175,15 @@ def make_update(
       kl_coef: weight of the KL estimate; not 0 needs `batch.reference`.
       entropy_coef: weight of the entropy bonus.
       tis_cap: cap of the truncated importance weight; needs `batch.proximal`.
-      sequence_ratio: whether the ratio is of whole replies (GSPO).
+      sequence_ratio: whether the ratio is of whole responses (GSPO).
       chunk: tokens whose logits exist at a time.
-      temperature: of the distribution that the replies were sampled from.
+      temperature: of the distribution that the responses were sampled from.
       state_shardings: where each leaf of the state lives; gradients are summed in the parameters' shardings.
       attach: puts frozen parameters, which get no gradient, and the trained ones together; None if all are trained.
 
     Returns:
       A jitted function (state, minibatch, frozen=None) -> (state, metrics) that takes over (donates) the state; frozen
-      parameters are an argument that it only reads. The metrics, all [] f32, are means over the reply tokens of the
+      parameters are an argument that it only reads. The metrics, all [] f32, are means over the response tokens of the
       minibatch: `policy/{loss,kl,entropy,clip_fraction,dual_clip_fraction,behaviour_mismatch}`, and
       `policy/{ratio_max,grad_norm,lr,skipped}`.
     """
@@ -191,7 +191,7 @@ def make_update(
     def loss(logprob: jax.Array, entropy: jax.Array, batch: StepBatch) -> LossSums:
         if kl_coef and batch.reference is None:
             raise ValueError(f"kl_coef={kl_coef} needs batch.reference (see make_score)")
-        sequence = jnp.take_along_axis(batch.segment_ids, batch.reply_index, axis=1) - 1
+        sequence = jnp.take_along_axis(batch.segment_ids, batch.response_index, axis=1) - 1
         return policy_loss(
             logprob,
             batch.behaviour,
@@ -227,7 +227,7 @@ def make_sft_update(
     state_shardings: TrainState | None = None,
     attach: Attach | None = None,
 ) -> Update:
-    """Builds the supervised step, cross-entropy of the reply tokens; arguments and result as for `make_update`."""
+    """Builds the supervised step, cross-entropy of the response tokens; arguments and result as for `make_update`."""
     how: dict[str, Any] = {"chunk": chunk, "temperature": 1.0, "state_shardings": state_shardings, "attach": attach}
     return _make(forward, optimizer, imitation_loss, **how)
 
@@ -235,7 +235,7 @@ def make_sft_update(
 def make_score(
     forward: Forward, *, chunk: int = 1024, temperature: float = 1.0, attach: Attach | None = None
 ) -> Callable[..., jax.Array]:
-    """Builds a jitted function (params, minibatch, frozen=None) -> log-probabilities [M, B, C] f32 of the reply tokens.
+    """Builds a jitted (params, minibatch, frozen=None) -> log-probabilities [M, B, C] f32 of the response tokens.
 
     `dataclasses.replace(batch, reference=score(reference_params, batch))` gives a minibatch its reference policy, and
     `replace(batch, proximal=score(params, batch))` recomputes what the ratio is against. Arguments as for
@@ -246,7 +246,7 @@ def make_score(
         params = params if attach is None else attach(frozen, params)
 
         def body(m: jax.Array, out: jax.Array) -> jax.Array:
-            logprob, _ = reply_logprobs(forward, params, microbatch(batch, m), chunk=chunk, temperature=temperature)
+            logprob, _ = response_logprobs(forward, params, microbatch(batch, m), chunk=chunk, temperature=temperature)
             return jax.lax.dynamic_update_index_in_dim(out, logprob, m, 0)
 
         out = jax.lax.fori_loop(0, batch.microbatches, body, jnp.zeros_like(batch.behaviour))
@@ -261,7 +261,7 @@ def microbatch(batch: StepBatch, m: jax.Array | int) -> StepBatch:
 
 
 def imitation_loss(logprob: jax.Array, entropy: jax.Array, batch: StepBatch) -> LossSums:
-    """Sums the cross-entropy of the reply tokens [B, C]; of the metrics only loss and entropy mean something."""
+    """Sums the cross-entropy of the response tokens [B, C]; of the metrics only loss and entropy mean something."""
     weight = batch.weight
 
     def total(x: jax.Array) -> jax.Array:
@@ -292,7 +292,7 @@ def _make(
         def objective(params: Params, m: jax.Array) -> tuple[jax.Array, LossSums]:
             micro = microbatch(batch, m)
             params = params if attach is None else attach(frozen, params)
-            sums = loss(*reply_logprobs(forward, params, micro, chunk=chunk, temperature=temperature), micro)
+            sums = loss(*response_logprobs(forward, params, micro, chunk=chunk, temperature=temperature), micro)
             return sums.loss / total, sums
 
         def body(m: jax.Array, carry: tuple[Params, LossSums]) -> tuple[Params, LossSums]:

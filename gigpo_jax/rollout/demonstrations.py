@@ -1,4 +1,4 @@
-"""Expert episodes as supervised samples: what the policy would be shown at each step, and what it should reply."""
+"""Expert episodes as supervised samples: what the policy would be shown at each step, and what it should response."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ class Demonstration:
     """One demonstrated episode.
 
     Attributes:
-      turns: a pair (prompt text, reply text) for each step.
+      turns: a pair (prompt text, response text) for each step.
       won: whether the demonstrator reached the goal.
     """
 
@@ -49,14 +49,14 @@ def demonstrate(
       task: what to do.
       template, history, encode, limit, show_admissible: as the policy's prompts are made (`build_prompt`).
       max_steps: the episode ends after so many actions.
-      write: action -> reply, where the environment has a format of its own (`registry.Environment.write`).
+      write: action -> response, where the environment has a format of its own (`registry.Environment.write`).
     """
     observation, past = env.reset(task), History(history)
     turns, won = [], False
     for _ in range(max_steps):
         prompt = build_prompt(template, observation, past, encode=encode, limit=limit, show_admissible=show_admissible)
         action = expert.act(observation)
-        turns.append((prompt.text, (write or reply_text)(action)))
+        turns.append((prompt.text, (write or response_text)(action)))
         result = env.step(action)
         past.add(observation.text, action)
         observation, won = result.observation, bool(result.info["won"])
@@ -65,8 +65,8 @@ def demonstrate(
     return Demonstration(tuple(turns), won)
 
 
-def reply_text(action: str) -> str:
-    """A reply in the format of the environments, without a thought."""
+def response_text(action: str) -> str:
+    """A response in the format of the environments, without a thought."""
     return f"<think></think><action>{action}</action>"
 
 

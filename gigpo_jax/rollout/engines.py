@@ -68,7 +68,7 @@ def _jax_engine(config: ConfigDict, policy: Policy, params: Any, version: int, f
 def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, folder: Path) -> Any:
     try:
         from gigpo_jax.sampling.vllm import engine as vllm_engine
-        from gigpo_jax.sampling.vllm import servers as vllm_fleet
+        from gigpo_jax.sampling.vllm import servers as vllm_servers
         from gigpo_jax.sampling.vllm import weight_store
         from gigpo_jax.sampling.vllm.worker import extension as vllm_extension
     except ModuleNotFoundError as err:
@@ -100,7 +100,7 @@ def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, 
             pull_port=engine.weights_port,
             request_s=engine.request_timeout_s,
             push_s=engine.push_timeout_s,
-            limits=vllm_fleet.Limits(engine.start_timeout_s, engine.connect_timeout_s, engine.restarts),
+            limits=vllm_servers.Limits(engine.start_timeout_s, engine.connect_timeout_s, engine.restarts),
         )
         return vllm_engine.VllmEngine(
             policy.config,
@@ -131,7 +131,7 @@ def _processes(config: ConfigDict, weights_dir: Path, folder: Path, key: str) ->
         folder=folder,
         gpu=vllm_launch.has_gpu(),
         cache_gib=engine.cache_gib,
-        gpu_share=engine.gpu_share,
+        gpu_memory_fraction=engine.gpu_memory_fraction,
         lora_rank=config.model.lora.rank,
         arguments=tuple(shlex.split(engine.args)),
     )
@@ -142,8 +142,8 @@ def _processes(config: ConfigDict, weights_dir: Path, folder: Path, key: str) ->
 
 
 def max_length(config: ConfigDict) -> int:
-    """Tokens of the longest prompt and reply together."""
-    return config.sampling.max_prompt_tokens + config.sampling.max_reply_tokens
+    """Tokens of the longest prompt and response together."""
+    return config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
 
 
 def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def episode_settings(config: ConfigDict, *, temperature: float, stop_token_ids: 
             temperature=temperature,
             top_p=sampling.top_p if temperature else 1.0,
             top_k=sampling.top_k if temperature else -1,
-            max_tokens=sampling.max_reply_tokens,
+            max_tokens=sampling.max_response_tokens,
             stop_token_ids=stop_token_ids,
             stop_strings=tuple(sampling.stop),
         ),

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from gigpo_jax.env_bridge.actions import Reply, is_admissible
+from gigpo_jax.env_bridge.actions import Response, is_admissible
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptTemplate, build_prompt
@@ -47,18 +47,18 @@ class EpisodeSettings:
 
     Attributes:
       template: how prompts are worded.
-      parse: a reply's text -> action and validity.
+      parse: a response's text -> action and validity.
       max_steps: the most actions in an episode.
       prompt_tokens: the most tokens of a prompt, chat template included.
       history: how many past steps a prompt shows.
       show_admissible: whether a prompt lists the admissible actions.
-      invalid_penalty: >= 0, for an invalid reply, in units of reward.
+      invalid_penalty: >= 0, for an invalid response, in units of reward.
       require_admissible: whether an action that the environment did not list is invalid.
       sampling: temperature, lengths and stops; the key is replaced for every request.
     """
 
     template: PromptTemplate
-    parse: Callable[[str], Reply]
+    parse: Callable[[str], Response]
     max_steps: int
     prompt_tokens: int
     history: int = 2
@@ -91,7 +91,7 @@ async def run_episode(
 
     Args:
       task: what to do.
-      engine: gives the replies.
+      engine: gives the responses.
       environment: where to do it; this episode alone uses it.
       tokenizer: text <-> ids.
       settings: prompts, length, penalties, sampling.
@@ -134,7 +134,7 @@ async def _turn(
     tokenizer: Tokenizer,
     settings: EpisodeSettings,
 ) -> tuple[Turn, StepResult]:
-    """Prompt, reply, action, result."""
+    """Prompt, response, action, result."""
     prompt = build_prompt(
         settings.template,
         observation,
@@ -145,8 +145,8 @@ async def _turn(
     )
     sampling = replace(settings.sampling, key=key, session=session)
     completion = await _timed(_generate(engine, prompt.tokens, sampling), trajectory, "engine_s")
-    reply = tokenizer.decode(completion.tokens.tolist())
-    parsed = settings.parse(reply)
+    response = tokenizer.decode(completion.tokens.tolist())
+    parsed = settings.parse(response)
     listed = is_admissible(parsed.action, observation.admissible)
     valid = parsed.valid and not (settings.require_admissible and listed is False)
     result = await _timed(environment.step(parsed.action), trajectory, "environment_s")
@@ -154,10 +154,10 @@ async def _turn(
         raise _Failure(f"environment: its reward is {result.reward}")
     turn = Turn(
         prompt_tokens=np.asarray(prompt.tokens, np.int32),
-        reply_tokens=np.asarray(completion.tokens, np.int32),
+        response_tokens=np.asarray(completion.tokens, np.int32),
         logprobs=np.asarray(completion.logprobs, np.float32),
         prompt=prompt.text,
-        reply=reply,
+        response=response,
         action=parsed.action,
         valid=valid,
         admissible=listed,
@@ -173,7 +173,7 @@ async def _turn(
 
 
 async def _generate(engine: Engine, tokens: list[int], sampling: SamplingParams) -> Completion:
-    """One reply; whatever an engine raises for one request costs that episode alone, unless the engine is gone."""
+    """One response; whatever an engine raises for one request costs that episode alone, unless the engine is gone."""
     try:
         completion = await engine.generate(tokens, sampling)
     except EngineLost:
@@ -205,14 +205,14 @@ async def rollout(
     iteration: int,
     first_group: int = 0,
     max_concurrent: int | None = None,
-    max_aborted_share: float = 0.5,
+    max_aborted_fraction: float = 0.5,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task, all at once as far as there are environments.
 
     Args:
       tasks: one group each, in this order.
-      engine: gives the replies.
+      engine: gives the responses.
       pool: environments.
       tokenizer: text <-> ids.
       settings: prompts, length, penalties, sampling (validation differs by its temperature).
@@ -221,7 +221,7 @@ async def rollout(
       iteration: part of every request's key; evaluations use negative numbers.
       first_group: number of the first task's group; hosts that share an iteration number theirs apart.
       max_concurrent: the most episodes at once; None: as many as the pool has environments.
-      max_aborted_share: when more than this share of all episodes was aborted, the rollout fails.
+      max_aborted_fraction: when more than this share of all episodes was aborted, the rollout fails.
       on_episode: called with each trajectory as it ends.
 
     Returns:
@@ -229,7 +229,7 @@ async def rollout(
 
     Raises:
       TooManyAborted: the message has the commonest reasons.
-      EngineLost: the engine will give no more replies.
+      EngineLost: the engine will give no more responses.
     """
     trajectories: list[Trajectory | None] = [None] * (len(tasks) * group_size)
     reasons: Counter[str] = Counter()
@@ -249,7 +249,7 @@ async def rollout(
             on_episode(trajectory)
         if trajectory.aborted:
             reasons[trajectory.reason] += 1
-            if reasons.total() > max_aborted_share * len(trajectories):
+            if reasons.total() > max_aborted_fraction * len(trajectories):
                 raise _too_many(reasons, len(trajectories))
 
     try:

@@ -31,7 +31,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], task_types: Iterable[str
         "action/valid_rate": [turn.valid for turn in turns],
         "action/admissible_rate": listed,
         "credit/ambiguous_anchor_share": ambiguous_anchors(done),
-        "response/length_mean": [len(turn.reply_tokens) for turn in turns],
+        "response/length_mean": [len(turn.response_tokens) for turn in turns],
         "response/truncated_share": [turn.finish_reason == "length" for turn in turns],
         "prompt/length_mean": [len(turn.prompt_tokens) for turn in turns],
         "time/environment": [t.environment_s for t in done],
@@ -42,7 +42,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], task_types: Iterable[str
         "episode/aborted": float(len(trajectories) - len(done)),
         "rollout/episodes": float(len(done)),
         "rollout/steps": float(len(turns)),
-        "rollout/generated_tokens": float(sum(len(turn.reply_tokens) for turn in turns)),
+        "rollout/generated_tokens": float(sum(len(turn.response_tokens) for turn in turns)),
     }
     sums = [[float(np.sum(v)), float(len(v))] for v in values.values()] + [[v, 1.0] for v in totals.values()]
     gathered = all_hosts(np.asarray(sums, np.float32)).sum(0)

@@ -15,7 +15,7 @@ from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.trajectory import Trajectory
 
 
-class Player:
+class RolloutWorker:
     """Plays episodes; close it when done.
 
     Attributes:
@@ -72,7 +72,7 @@ class Player:
                 seed=config.seed,
                 iteration=iteration,
                 first_group=first_group,
-                max_aborted_share=config.env.max_aborted_share,
+                max_aborted_fraction=config.env.max_aborted_fraction,
                 on_episode=lambda _: bar.update(),
             )
 

@@ -43,7 +43,7 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
     kept = {"full": shape.hidden_size, "dots": 6 * shape.hidden_size + 2 * shape.intermediate_size}.get(
         config.model.remat, 12 * shape.hidden_size + 4 * shape.intermediate_size
     )
-    slot = config.sampling.max_prompt_tokens + config.sampling.max_reply_tokens
+    slot = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * config.engine.slots * slot
     return {
         "parameters": kept_bytes / parts,

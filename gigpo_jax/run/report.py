@@ -76,7 +76,7 @@ def finish(workdir: Path) -> None:
                 "done.",
                 f"  metrics      {workdir}/metrics.jsonl",
                 f"  TensorBoard  {workdir}/tensorboard/",
-                f"  rollouts     {workdir}/rollouts/ (JSON lines: prompts, replies, anchors, advantages)",
+                f"  rollouts     {workdir}/rollouts/ (JSON lines: prompts, responses, anchors, advantages)",
                 f"  checkpoints  {workdir}/checkpoints/",
                 "next:",
                 f"  {shlex.join([_program('tensorboard'), '--logdir', f'{workdir}/tensorboard'])}",
@@ -114,7 +114,7 @@ def sample(trajectories: Sequence[Trajectory]) -> str:
     shown = next((trajectory for trajectory in done if trajectory.won), done[0])
     lines = [f"task {shown.task.id}, {'won' if shown.won else 'lost'}"]
     for turn in shown.turns:
-        lines += ["", turn.prompt, "> " + turn.reply]
+        lines += ["", turn.prompt, "> " + turn.response]
     return "\n".join(lines)
 
 

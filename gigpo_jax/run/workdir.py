@@ -18,7 +18,7 @@ BASE = "base.json"  # which weights the adapter of a run belongs to
 FREE = (
     *("env.workers", "env.start_timeout_s", "env.step_timeout_s", "checkpoint.", "train.save_rollouts"),
     *("engine.urls", "engine.launch", "engine.servers", "engine.python", "engine.port", "engine.args"),
-    *("engine.cache_gib", "engine.gpu_share", "engine.weights_", "engine.start_", "engine.connect_"),
+    *("engine.cache_gib", "engine.gpu_memory_fraction", "engine.weights_", "engine.start_", "engine.connect_"),
     *("engine.request_", "engine.push_", "engine.restarts"),
 )
 

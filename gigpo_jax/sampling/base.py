@@ -15,25 +15,25 @@ FinishReason = Literal["stop", "length", "abort"]
 
 
 class EngineLost(RuntimeError):
-    """No engine is left that could ever give a reply: the run has to stop, not only an episode."""
+    """No engine is left that could ever give a response: the run has to stop, not only an episode."""
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one reply is drawn.
+    """How one response is drawn.
 
     Attributes:
       temperature: divides the logits; 0 takes the likeliest token.
       top_p: keeps the fewest likeliest tokens whose probabilities reach this share, in (0, 1]; 1 keeps all. Tokens
         that tie with the last one kept are kept too.
       top_k: keeps this many likeliest tokens (and ties), before `top_p`; -1 or 0 keeps all.
-      max_tokens: the reply has at most this many tokens, >= 1.
-      stop_token_ids: the reply ends with the first of these, which belongs to it.
-      stop_strings: the reply ends with the token that completes one of these in its text; that token belongs to it.
+      max_tokens: the response has at most this many tokens, >= 1.
+      stop_token_ids: the response ends with the first of these, which belongs to it.
+      stop_strings: the response ends with the token that completes one of these in its text; that token belongs to it.
       key: two 32-bit words, the request's own random key; see `request_key`. The same prompt, settings, key and
-        weights give the same reply, whatever else the engine is doing.
+        weights give the same response, whatever else the engine is doing.
       session: requests of one episode share it, so that an engine with several servers can keep them together; it
-        changes nothing in the reply.
+        changes nothing in the response.
 
     Raises:
       InputError: a value outside its range.
@@ -63,10 +63,10 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Completion:
-    """One reply.
+    """One response.
 
     Attributes:
-      tokens: [T] i32, exactly the tokens that were sampled; the one that ended the reply is the last.
+      tokens: [T] i32, exactly the tokens that were sampled; the one that ended the response is the last.
       logprobs: [T] f32, nats, of the distribution each token was sampled from (after temperature, top-k and top-p);
         of the untempered distribution when temperature is 0.
       finish_reason: "stop" for a stop token or string, "length" for `max_tokens`, "abort" if the engine gave up.
@@ -80,10 +80,10 @@ class Completion:
 
 
 class Engine(Protocol):
-    """Turns prompts into replies; many coroutines call `generate` at once and the engine batches them."""
+    """Turns prompts into responses; many coroutines call `generate` at once and the engine batches them."""
 
     async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
-        """Samples one reply.
+        """Samples one response.
 
         Args:
           tokens: [P] the prompt's token ids, P >= 1.
@@ -91,7 +91,7 @@ class Engine(Protocol):
 
         Raises:
           InputError: the prompt does not fit; only this request fails.
-          EngineLost: there will be no more replies.
+          EngineLost: there will be no more responses.
         """
         ...
 
@@ -100,7 +100,7 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees the engine; whoever still waits for a reply gets an error. May be called twice."""
+        """Frees the engine; whoever still waits for a response gets an error. May be called twice."""
         ...
 
 

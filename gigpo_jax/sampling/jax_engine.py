@@ -1,6 +1,6 @@
 """The in-process engine: continuous batching over a fixed number of slots with a static KV cache.
 
-A thread of its own drives the device, so the event loop that asks for replies goes on serving environments. Every
+A thread of its own drives the device, so the event loop that asks for responses goes on serving environments. Every
 round reads waiting prompts into free slots (padded to one of a few shapes), then draws several tokens for all slots in
 one call. All programs are compiled by `warmup`; nothing compiles after it, because the engine only ever calls the
 compiled executables.
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class JaxEngine:
-    """Samples replies from a model in this process; see `sampling.base.Engine`.
+    """Samples responses from a model in this process; see `sampling.base.Engine`.
 
     Attributes:
       generated_tokens: tokens drawn and handed out so far.
@@ -67,11 +67,11 @@ class JaxEngine:
           config: the model's shape.
           params: its parameters, as from `qwen2.init`; used as they are, not copied, unless `dtype` differs. Whoever
             donates these arrays elsewhere must call `update_weights` before the next request.
-          tokenizer: decodes replies for stop strings; None if no request has any.
+          tokenizer: decodes responses for stop strings; None if no request has any.
           slots: S, sequences that are decoded together.
-          max_length: prompt and reply together have at most this many tokens; the length of the cache.
+          max_length: prompt and response together have at most this many tokens; the length of the cache.
           prefill_buckets: prompt lengths to compile for, each at most `max_length`; empty for powers of two up to it.
-          prefill_rows: how many prompts are read at once, each a shape to compile for; with one number replies do not
+          prefill_rows: how many prompts are read at once, each a shape to compile for; with one number responses do not
             depend on their company to the last bit.
           decode_steps: tokens drawn for a slot between two looks at the host, at most.
           dtype: what to compute in and keep the cache in; None is the parameters'.
@@ -132,19 +132,19 @@ class JaxEngine:
             self._advance(1)
 
     async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
-        """Samples one reply, batched with whatever else waits.
+        """Samples one response, batched with whatever else waits.
 
         Args:
           tokens: [P] the prompt's token ids, 1 <= P <= max_length - params.max_tokens.
           params: how to sample.
 
         Returns:
-          The reply, and the version of the weights that were the newest when this was called.
+          The response, and the version of the weights that were the newest when this was called.
 
         Raises:
           InputError: the prompt does not fit, or a setting cannot be met; only this request fails.
           RuntimeError: the engine was closed or its device failed.
-          TimeoutError: no reply within an hour.
+          TimeoutError: no response within an hour.
         """
         loop = asyncio.get_running_loop()
         request = self._request(tokens, params, loop)

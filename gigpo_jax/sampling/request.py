@@ -1,4 +1,4 @@
-"""One reply in the making, and how it gets back to the coroutine that waits for it."""
+"""One response in the making, and how it gets back to the coroutine that waits for it."""
 
 import asyncio
 import functools
@@ -26,12 +26,12 @@ class Weights:
 
 @dataclass(eq=False)
 class Request:
-    """One reply in the making; only the engine's thread touches it, but for `cancelled`.
+    """One response in the making; only the engine's thread touches it, but for `cancelled`.
 
     Attributes:
       prompt: [P] i32.
       params: how to sample.
-      stop_ids: token ids that end the reply, those that spell a stop string included.
+      stop_ids: token ids that end the response, those that spell a stop string included.
       weights: what it is sampled from, from its first token to its last.
       loop: the event loop that waits.
       future: what it waits for.
@@ -59,7 +59,7 @@ class Request:
           stops: finds stop strings; None if there are none.
 
         Returns:
-          The reply if it is finished, without what was drawn after the token that completed a stop string.
+          The response if it is finished, without what was drawn after the token that completed a stop string.
         """
         start = len(self.tokens)
         self.tokens += tokens.tolist()
@@ -98,8 +98,8 @@ def checked_prompt(
     Args:
       tokens: [P] token ids.
       params: how to sample.
-      max_length: what the engine takes, prompt and reply together, tokens.
-      longest: what it takes as a prompt, whatever the reply, tokens.
+      max_length: what the engine takes, prompt and response together, tokens.
+      longest: what it takes as a prompt, whatever the response, tokens.
       vocab_size: V.
 
     Returns:
@@ -112,7 +112,7 @@ def checked_prompt(
     if prompt.ndim != 1 or not 1 <= prompt.size <= limit:
         raise InputError(
             f"prompt of {prompt.size} tokens: with max_tokens={params.max_tokens} and max_length={max_length} "
-            f"the engine takes 1 to {max(limit, 0)}; shorten the prompt or the reply"
+            f"the engine takes 1 to {max(limit, 0)}; shorten the prompt or the response"
         )
     if prompt.min() < 0 or prompt.max() >= vocab_size:
         worst = prompt.min() if prompt.min() < 0 else prompt.max()
@@ -121,7 +121,7 @@ def checked_prompt(
 
 
 def stop_ids(params: SamplingParams, stops: StopStrings | None) -> list[int]:
-    """The token ids that end a reply: those of the settings, and those that alone spell one of its stop strings.
+    """The token ids that end a response: those of the settings, and those that alone spell one of its stop strings.
 
     Raises:
       InputError: there are stop strings, and no tokenizer to find them with.
@@ -134,10 +134,10 @@ def stop_ids(params: SamplingParams, stops: StopStrings | None) -> list[int]:
     return list(dict.fromkeys([*params.stop_token_ids, *(token for token in single if token is not None)]))
 
 
-def resolve(replies: Iterable[tuple[Request, Completion]]) -> None:
-    """Hands replies over from another thread, all those of one event loop in one call."""
+def resolve(responses: Iterable[tuple[Request, Completion]]) -> None:
+    """Hands responses over from another thread, all those of one event loop in one call."""
     loops: dict[asyncio.AbstractEventLoop, list[tuple[Request, Completion]]] = {}
-    for request, completion in replies:
+    for request, completion in responses:
         loops.setdefault(request.loop, []).append((request, completion))
     for loop, batch in loops.items():
         _call(loop, functools.partial(_set_results, batch))
@@ -153,4 +153,4 @@ def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None
     try:
         loop.call_soon_threadsafe(function)
     except RuntimeError:  # that loop is closed: nobody waits there any more
-        log.debug("a reply came after its event loop was closed")
+        log.debug("a response came after its event loop was closed")

@@ -19,13 +19,13 @@ class Decoder(Protocol):
 
 
 class StopStrings:
-    """Watches replies for stop strings; remembers what it learns about the vocabulary."""
+    """Watches responses for stop strings; remembers what it learns about the vocabulary."""
 
     def __init__(self, tokenizer: Decoder, vocab_size: int):
         """Makes a watcher.
 
         Args:
-          tokenizer: decodes the replies.
+          tokenizer: decodes the responses.
           vocab_size: V.
         """
         self._tokenizer = tokenizer
@@ -42,10 +42,10 @@ class StopStrings:
         return self._single[stop]
 
     def completed_at(self, tokens: Sequence[int], start: int, stops: tuple[str, ...]) -> int | None:
-        """Finds the first token, from index `start` on, with which the reply's text contains a stop string.
+        """Finds the first token, from index `start` on, with which the response's text contains a stop string.
 
         Args:
-          tokens: [T] the reply so far; no stop string was complete before `start`.
+          tokens: [T] the response so far; no stop string was complete before `start`.
           start: the first index to look at.
           stops: the stop strings.
 

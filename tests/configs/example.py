@@ -16,7 +16,7 @@ def get_config() -> ConfigDict:
     config.engine.slots = 8
     config.engine.prefill_buckets = (48,)
     config.engine.prefill_rows = (4,)
-    config.sampling.max_prompt_tokens, config.sampling.max_reply_tokens = 48, 10
+    config.sampling.max_prompt_tokens, config.sampling.max_response_tokens = 48, 10
     config.batch.row_length, config.batch.rows = 64, 4
     config.rl.kl_coef = 0.01
     config.optim.lr = 3e-3

@@ -1,36 +1,36 @@
-"""Reply -> action, against the published rules."""
+"""Response -> action, against the published rules."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gigpo_jax.env_bridge.actions import Reply, is_admissible, parse_tagged
+from gigpo_jax.env_bridge.actions import Response, is_admissible, parse_tagged
 
 THOUGHT = "<think> where is it </think>"
 
 
 @pytest.mark.parametrize(
-    ("reply", "expected"),
+    ("response", "expected"),
     [
-        (f"{THOUGHT}<action> Take Mug 1 from desk 1\n</action>", Reply("take mug 1 from desk 1", True)),
-        (f"{THOUGHT}<action>look</action> and <action>go</action>", Reply("look", True)),
-        (f"{THOUGHT}<action>go to <action>desk 1</action>", Reply("go to <action>desk 1", True)),
-        (f"<action>look</action>{THOUGHT}", Reply("look", True)),
-        (f"{THOUGHT}<action></action>", Reply("", True)),
-        ("<think>x<action>look</action>", Reply("look", False)),
-        ("x</think><action>look</action>", Reply("look", False)),
-        ("<action>look</action>", Reply("look", False)),
-        ("<think>\u6211</think><action>look</action>", Reply("look", False)),
-        (f"{THOUGHT}<action>\u9fff</action>", Reply("\u9fff", False)),
-        (f"{THOUGHT}<action>\u4dff \ua000 \u3042</action>", Reply("\u4dff \ua000 \u3042", True)),
-        (f"{THOUGHT}<action>go to desk 1", Reply("where is it </think><action>go to desk 1"[-30:], False)),
-        (f"{THOUGHT}</action><action>look", Reply(f"{THOUGHT}</action><action>look"[-30:], False)),
-        ("I would GO TO the DESK number 1 and look", Reply("to the desk number 1 and look"[-30:].rjust(30), False)),
-        ("", Reply("", False)),
+        (f"{THOUGHT}<action> Take Mug 1 from desk 1\n</action>", Response("take mug 1 from desk 1", True)),
+        (f"{THOUGHT}<action>look</action> and <action>go</action>", Response("look", True)),
+        (f"{THOUGHT}<action>go to <action>desk 1</action>", Response("go to <action>desk 1", True)),
+        (f"<action>look</action>{THOUGHT}", Response("look", True)),
+        (f"{THOUGHT}<action></action>", Response("", True)),
+        ("<think>x<action>look</action>", Response("look", False)),
+        ("x</think><action>look</action>", Response("look", False)),
+        ("<action>look</action>", Response("look", False)),
+        ("<think>\u6211</think><action>look</action>", Response("look", False)),
+        (f"{THOUGHT}<action>\u9fff</action>", Response("\u9fff", False)),
+        (f"{THOUGHT}<action>\u4dff \ua000 \u3042</action>", Response("\u4dff \ua000 \u3042", True)),
+        (f"{THOUGHT}<action>go to desk 1", Response("where is it </think><action>go to desk 1"[-30:], False)),
+        (f"{THOUGHT}</action><action>look", Response(f"{THOUGHT}</action><action>look"[-30:], False)),
+        ("I would GO TO the DESK number 1 and look", Response("to the desk number 1 and look"[-30:].rjust(30), False)),
+        ("", Response("", False)),
     ],
 )
-def test_the_published_rules(reply: str, expected: Reply) -> None:
-    assert parse_tagged(reply) == expected
+def test_the_published_rules(response: str, expected: Response) -> None:
+    assert parse_tagged(response) == expected
 
 
 def test_the_fallback_takes_as_many_characters_as_told() -> None:
@@ -39,7 +39,7 @@ def test_the_fallback_takes_as_many_characters_as_told() -> None:
 
 
 def test_the_thought_can_be_left_out_if_so_configured() -> None:
-    assert parse_tagged("<action>look</action>", require_think=False) == Reply("look", True)
+    assert parse_tagged("<action>look</action>", require_think=False) == Response("look", True)
     assert not parse_tagged("look", require_think=False).valid
 
 
@@ -49,14 +49,14 @@ _PIECES = st.sampled_from(
 
 
 @given(st.one_of(st.text(), st.lists(st.one_of(_PIECES, st.text(max_size=3))).map("".join)))
-def test_any_text_is_parsed_and_a_valid_reply_has_all_its_parts(reply: str) -> None:
-    parsed = parse_tagged(reply)
-    start, end = reply.find("<action>"), reply.find("</action>")
+def test_any_text_is_parsed_and_a_valid_response_has_all_its_parts(response: str) -> None:
+    parsed = parse_tagged(response)
+    start, end = response.find("<action>"), response.find("</action>")
     has_pair = 0 <= start < end
-    has_thought = "<think>" in reply and "</think>" in reply
-    chinese = any("\u4e00" <= character <= "\u9fff" for character in reply)
+    has_thought = "<think>" in response and "</think>" in response
+    chinese = any("\u4e00" <= character <= "\u9fff" for character in response)
     assert parsed.valid == (has_pair and has_thought and not chinese)
-    assert parsed.action == (reply[start + 8 : end].strip().lower() if has_pair else reply[-30:].lower())
+    assert parsed.action == (response[start + 8 : end].strip().lower() if has_pair else response[-30:].lower())
 
 
 def test_admissible_actions_may_have_a_hole() -> None:

@@ -62,18 +62,18 @@ def test_words_come_back_exactly(sequence: list[str]) -> None:
 
 
 @pytest.mark.parametrize("action", ["take mug 1 from shelf 2", "move mug 12 to shelf 2", "put mug 1 in/on shelf 2"])
-def test_actions_come_back_from_tagged_replies(words: Tokenizer, action: str) -> None:
-    reply = f"<think>open the desklamp</think> <action>{action}</action>"
-    ids = words.encode(reply)
+def test_actions_come_back_from_tagged_responses(words: Tokenizer, action: str) -> None:
+    response = f"<think>open the desklamp</think> <action>{action}</action>"
+    ids = words.encode(response)
     assert len(ids) == 4 + 3 + len(action.split())
-    assert words.decode(ids) == reply
+    assert words.decode(ids) == response
     assert re.search("<action>(.*)</action>", words.decode([*ids, words.stop_token_ids[0]]))[1] == action
 
 
 @pytest.mark.parametrize(
     "argument", ["red", "white | black", "10 ounce (pack of 6)", "8.5 wide", "0.75", "< prev", "women's"]
 )
-def test_shop_actions_come_back_from_tagged_replies(words: Tokenizer, argument: str) -> None:
+def test_shop_actions_come_back_from_tagged_responses(words: Tokenizer, argument: str) -> None:
     for action in (f"click[{argument}]", f"search[red {argument}]"):
         decoded = words.decode(words.encode(f"<think></think><action>{action}</action>"))
         assert decoded == f"<think></think> <action>{action}</action>"

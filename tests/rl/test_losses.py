@@ -84,7 +84,7 @@ def test_truncated_importance_sampling_by_hand():
         policy_loss(*arrays, **CLIP, tis_cap=2.0)
 
 
-def test_sequence_ratio_is_the_geometric_mean_of_a_reply_with_token_gradients():
+def test_sequence_ratio_is_the_geometric_mean_of_a_response_with_token_gradients():
     log_ratio = jnp.log(jnp.asarray([[1.0, 1.21, 1.1, 7.0]]))
     behaviour, advantage = jnp.full((1, 4), -1.0), jnp.asarray([[1.0, 1.0, 1.0, 1.0]])
     weight, sequence = jnp.asarray([[1.0, 1.0, 1.0, 0.0]]), jnp.asarray([[0, 0, 1, 1]])

@@ -67,7 +67,7 @@ def make_samples(n: int = 13, seed: int = 0) -> list[Sample]:
 
 
 def plain_logprobs(p, tokens: np.ndarray, prompt: int, temperature: float = 1.0) -> np.ndarray:
-    """Log-probabilities of the reply, one sample alone; the model is causal, so zeros on the right are harmless."""
+    """Log-probabilities of the response, one sample alone; the model is causal, so zeros on the right are harmless."""
     table = np.asarray(plain_table(p, np.pad(tokens, (0, LONGEST - len(tokens))), temperature))
     return table[np.arange(prompt - 1, len(tokens) - 1), tokens[prompt:]]
 
@@ -86,8 +86,8 @@ def plain_loss(p, samples: list[Sample], kl_coef: float, entropy_coef: float) ->
     tokens, own = np.zeros((len(samples), LONGEST), int), np.zeros((len(samples), LONGEST), bool)
     old, a = np.zeros(own.shape, np.float32), np.array([[s.advantage] for s in samples], np.float32)
     for i, s in enumerate(samples):
-        n, r = len(s.prompt_tokens), len(s.reply_tokens)
-        tokens[i, : n + r] = np.concatenate([s.prompt_tokens, s.reply_tokens])
+        n, r = len(s.prompt_tokens), len(s.response_tokens)
+        tokens[i, : n + r] = np.concatenate([s.prompt_tokens, s.response_tokens])
         own[i, n : n + r], old[i, n : n + r] = True, s.logprobs
     where = (*np.indices(own[:, 1:].shape), tokens[:, 1:])
     every = jax.vmap(plain_table, (None, 0))(p, jnp.asarray(tokens))[:, :-1]
@@ -186,14 +186,14 @@ def test_ratio_is_one_on_policy_whether_recomputed_or_not() -> None:
     assert float(metrics["policy/behaviour_mismatch"]) > 0.1  # still the engine's against the learner's
 
 
-def test_score_is_the_log_probability_of_each_reply_token() -> None:
+def test_score_is_the_log_probability_of_each_response_token() -> None:
     samples = make_samples()
     batch = pack(samples)
     got = np.asarray(make_score(forward, temperature=0.7, chunk=5)(params(), batch))
     behaviour, weight = np.asarray(batch.behaviour), np.asarray(batch.weight)
     expected = {}
     for s in samples:
-        full, n = np.concatenate([s.prompt_tokens, s.reply_tokens]), len(s.prompt_tokens)
+        full, n = np.concatenate([s.prompt_tokens, s.response_tokens]), len(s.prompt_tokens)
         values = plain_logprobs(params(), full, n, 0.7)
         expected |= dict(zip(s.logprobs.tolist(), values.tolist(), strict=True))  # a token's fingerprint
     for b, w, g in zip(behaviour.ravel().tolist(), weight.ravel(), got.ravel(), strict=True):
@@ -238,17 +238,17 @@ def test_imitation_equals_cross_entropy_and_learns() -> None:
     for _ in range(80):
         state, metrics = update(state, batch)
         losses.append(float(metrics["policy/loss"]))
-    replies = [
-        plain_logprobs(params(), np.concatenate([s.prompt_tokens, s.reply_tokens]), len(s.prompt_tokens))
+    responses = [
+        plain_logprobs(params(), np.concatenate([s.prompt_tokens, s.response_tokens]), len(s.prompt_tokens))
         for s in samples
     ]
-    assert losses[0] == pytest.approx(-float(np.concatenate(replies).mean()), rel=1e-5)
+    assert losses[0] == pytest.approx(-float(np.concatenate(responses).mean()), rel=1e-5)
     assert losses[-1] < 0.1
 
 
 def test_schedules_by_hand() -> None:
     def rates(name: str) -> list[float]:
-        schedule = make_optimizer(lr=1.0, schedule=name, total_steps=10, warmup_share=0.2).schedule
+        schedule = make_optimizer(lr=1.0, schedule=name, total_steps=10, warmup_fraction=0.2).schedule
         return [float(schedule(jnp.int32(i))) for i in (0, 1, 2, 6, 10, 11)]
 
     np.testing.assert_allclose(rates("constant"), [0.5, 1, 1, 1, 1, 1], atol=1e-6)

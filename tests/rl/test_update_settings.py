@@ -50,18 +50,18 @@ def test_the_update_scores_at_the_temperature_of_the_sampler() -> None:
 def test_truncated_importance_weights_reach_the_loss() -> None:
     batch = make_batch()
     own = make_score(forward)(params(), batch)
-    batch = dataclasses.replace(batch, proximal=own, behaviour=own - 1.0)  # the engine thought all replies rarer
+    batch = dataclasses.replace(batch, proximal=own, behaviour=own - 1.0)  # the engine thought all responses rarer
     plain, capped = (run(batch, tis_cap=cap)[1] for cap in (None, 2.0))
     assert float(capped["policy/loss"]) == pytest.approx(2 * float(plain["policy/loss"]), rel=1e-5)
     assert float(plain["policy/loss"]) != 0
 
 
-def test_the_ratio_of_a_whole_reply_is_its_own_and_no_neighbours() -> None:
+def test_the_ratio_of_a_whole_response_is_its_own_and_no_neighbours() -> None:
     batch = make_batch()
     own = make_score(forward)(params(), batch)
     gap = jnp.asarray(np.random.default_rng(1).normal(0, 0.3, own.shape), jnp.float32)
     _, metrics = run(dataclasses.replace(batch, behaviour=own - gap), sequence_ratio=True)
-    segments, index, weight = (np.asarray(x) for x in (batch.segment_ids, batch.reply_index, batch.weight))
+    segments, index, weight = (np.asarray(x) for x in (batch.segment_ids, batch.response_index, batch.weight))
     means = []
     for m, b in np.ndindex(weight.shape[:2]):
         owner = segments[m, b][index[m, b]]

@@ -1,11 +1,11 @@
-"""Demonstrations show the policy what it will see, and what it should reply."""
+"""Demonstrations show the policy what it will see, and what it should response."""
 
 import itertools
 
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import build_prompt
 from gigpo_jax.envs import registry
-from gigpo_jax.rollout.demonstrations import demonstrate, episode_seed, reply_text, shuffled_tasks
+from gigpo_jax.rollout.demonstrations import demonstrate, episode_seed, response_text, shuffled_tasks
 
 
 def play(seed: int):
@@ -16,21 +16,21 @@ def play(seed: int):
     return env, task, how, demonstrate(env, expert, task, history=2, max_steps=12, **how)
 
 
-def test_an_expert_wins_and_its_replies_are_in_the_format_that_is_parsed():
+def test_an_expert_wins_and_its_responses_are_in_the_format_that_is_parsed():
     _, _, _, shown = play(0)
     assert shown.won
     parse = registry.spec("example").parse
-    for _, reply in shown.turns:
-        assert parse(reply).valid
-        assert reply == reply_text(parse(reply).action)
+    for _, response in shown.turns:
+        assert parse(response).valid
+        assert response == response_text(parse(response).action)
 
 
 def test_the_prompts_are_those_of_a_rollout():
     env, task, how, shown = play(0)
     observation, history = env.reset(task), History(2)
-    for prompt, reply in shown.turns:
+    for prompt, response in shown.turns:
         assert prompt == build_prompt(how["template"], observation, history, encode=str.split, limit=200).text
-        action = registry.spec("example").parse(reply).action
+        action = registry.spec("example").parse(response).action
         history.add(observation.text, action)
         observation = env.step(action).observation
 

@@ -41,7 +41,7 @@ SETTINGS = EpisodeSettings(
 class StandIn:
     """A policy that takes 3 ms at most: what it answers is a function of the prompt and the key alone.
 
-    It opens random drawers and takes what it sees; one reply in ten is malformed.
+    It opens random drawers and takes what it sees; one response in ten is malformed.
     """
 
     def __init__(self, fail: float = 0.0) -> None:
@@ -59,8 +59,8 @@ class StandIn:
         text = TOKENIZER.decode(list(tokens))
         take = "take " + text.split()[2]
         action = take if take in text else f"{draw.choice(['open', 'close'])} drawer {draw.randint(1, 4)}"
-        reply = f"<think></think><action>{action}</action>" if draw.random() < 0.9 else f"<think> {action}"
-        ids = np.asarray(TOKENIZER.encode(reply), np.int32)
+        response = f"<think></think><action>{action}</action>" if draw.random() < 0.9 else f"<think> {action}"
+        ids = np.asarray(TOKENIZER.encode(response), np.int32)
         logprobs = np.asarray([draw.uniform(-3, 0) for _ in ids], np.float32)
         return Completion(ids, logprobs, "stop", 7)
 
@@ -141,9 +141,9 @@ def test_a_turn_holds_what_was_shown_said_and_done() -> None:
             assert tokens == tuple(turn.prompt_tokens) == tuple(TOKENIZER.encode_chat(turn.prompt))
             assert (params.temperature, params.stop_strings) == (0.7, ("</action>",))
             assert (turn.observation, turn.anchor) == (observation.text, observation.anchor)
-            assert turn.reply == TOKENIZER.decode(turn.reply_tokens.tolist())
-            assert turn.logprobs.shape == turn.reply_tokens.shape
-            assert (turn.action, turn.valid) == dataclasses.astuple(EXAMPLE.parse(turn.reply))
+            assert turn.response == TOKENIZER.decode(turn.response_tokens.tolist())
+            assert turn.logprobs.shape == turn.response_tokens.shape
+            assert (turn.action, turn.valid) == dataclasses.astuple(EXAMPLE.parse(turn.response))
             assert turn.admissible == (turn.action in (observation.admissible or ()))
             assert turn.penalty == (0.0 if turn.valid else 0.25)
             assert turn.prompt.startswith("find the ")
@@ -170,10 +170,10 @@ def test_admissibility_counts_when_told_to_and_greedy_is_another_temperature() -
         trajectories = play(pool, engine, settings=strict)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     for turn in turns:
-        assert turn.valid == (EXAMPLE.parse(turn.reply).valid and turn.admissible is True)
+        assert turn.valid == (EXAMPLE.parse(turn.response).valid and turn.admissible is True)
         assert turn.penalty == 0.25 * (not turn.valid)
         assert "can" not in turn.prompt.split()
-    assert any(EXAMPLE.parse(turn.reply).valid and not turn.valid for turn in turns)
+    assert any(EXAMPLE.parse(turn.response).valid and not turn.valid for turn in turns)
     assert {params.temperature for _, params in engine.requests} == {0.0}
 
 
@@ -207,11 +207,11 @@ def test_engine_errors_cost_their_episodes_until_there_are_too_many() -> None:
         assert all(same(one, other) for one, other in zip(hit, expected) if not one.aborted)
         message = r"\d+ of 24 episodes were aborted, too many to go on: \d+ x engine: ValueError: this one is too much"
         with pytest.raises(RuntimeError, match=message):
-            play(pool, StandIn(fail=0.5), max_aborted_share=0.2)
+            play(pool, StandIn(fail=0.5), max_aborted_fraction=0.2)
         assert same(play(pool), expected), "the pool is whole after a rollout that was given up"
 
-        def broken(reply: str) -> Any:
-            raise ZeroDivisionError(reply)
+        def broken(response: str) -> Any:
+            raise ZeroDivisionError(response)
 
         with pytest.raises(ZeroDivisionError):  # a bug of ours is no aborted episode
             play(pool, settings=dataclasses.replace(SETTINGS, parse=broken))
@@ -221,7 +221,7 @@ def test_a_reward_that_is_no_finite_number_costs_its_episode_alone() -> None:
     with EnvPool("example", workers=1, envs_per_worker=8) as pool:
         expected = play(pool)
     with EnvPool("tests.env_bridge.failing:UNBOUNDED", workers=1, envs_per_worker=8) as pool:
-        hit = play(pool, max_aborted_share=1.0)
+        hit = play(pool, max_aborted_fraction=1.0)
     for one, other in zip(hit, expected, strict=True):
         closes = any(turn.action.startswith("close") for turn in other.turns)
         assert (one.reason == "environment: its reward is nan") if closes else same(one, other)
@@ -293,6 +293,6 @@ def test_the_real_engine_plays_the_same_way_in_any_company(name: str, tiny_engin
     assert not any(trajectory.aborted for trajectory in crowd)
     turns = [turn for trajectory in crowd for turn in trajectory.turns]
     assert len(turns) == 36
-    assert all(0 < len(turn.reply_tokens) <= 20 and np.all(turn.logprobs <= 0) for turn in turns)
+    assert all(0 < len(turn.response_tokens) <= 20 and np.all(turn.logprobs <= 0) for turn in turns)
     assert all(len(turn.prompt_tokens) <= 160 for turn in turns)
-    assert len({turn.reply for turn in turns}) > 30
+    assert len({turn.response for turn in turns}) > 30

@@ -11,14 +11,14 @@ from gigpo_jax.trajectory import Trajectory, Turn
 
 
 def turn(
-    reply: int, reward: float = 0.0, *, valid: bool = True, admissible: bool | None = True, end: str = "stop"
+    response: int, reward: float = 0.0, *, valid: bool = True, admissible: bool | None = True, end: str = "stop"
 ) -> Turn:
     return Turn(
         prompt_tokens=np.zeros(10, np.int32),
-        reply_tokens=np.zeros(reply, np.int32),
-        logprobs=np.zeros(reply, np.float32),
+        response_tokens=np.zeros(response, np.int32),
+        logprobs=np.zeros(response, np.float32),
         prompt="",
-        reply="",
+        response="",
         action="look",
         valid=valid,
         admissible=admissible,

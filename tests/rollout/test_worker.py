@@ -1,4 +1,4 @@
-"""Real worker processes and a real engine: what a player is asked for is what it plays."""
+"""Real worker processes and a real engine: what a worker is asked for is what it plays."""
 
 import asyncio
 from pathlib import Path
@@ -7,33 +7,33 @@ import pytest
 
 from gigpo_jax.policy import fresh_policy
 from gigpo_jax.rollout.environment import env_options, list_tasks
-from gigpo_jax.rollout.worker import Player
+from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition
 from tests.configs.example import get_config
 
 
 @pytest.fixture(scope="module")
-def player(tmp_path_factory: pytest.TempPathFactory):
+def worker(tmp_path_factory: pytest.TempPathFactory):
     config = get_config()
     mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
     policy = fresh_policy(config, mesh, ["you look for a treasure in a row of drawers. open drawer 1 2"])
-    made = Player(config, policy, policy.params, options=env_options(config), version=0, folder=Path("unused"))
+    made = RolloutWorker(config, policy, policy.params, options=env_options(config), version=0, folder=Path("unused"))
     yield made
     made.close()
 
 
-def test_the_temperature_is_that_of_the_call_and_not_of_the_config(player: Player) -> None:
+def test_the_temperature_is_that_of_the_call_and_not_of_the_config(worker: RolloutWorker) -> None:
     config = get_config()
     tasks = list_tasks(config, env_options(config))[:2]
 
-    def replies(iteration: int, temperature: float) -> list[list[int]]:
+    def responses(iteration: int, temperature: float) -> list[list[int]]:
         played = asyncio.run(
-            player.play(tasks, group_size=2, iteration=iteration, temperature=temperature, title="test")
+            worker.play(tasks, group_size=2, iteration=iteration, temperature=temperature, title="test")
         )
         assert [(t.group, t.member, t.aborted) for t in played] == [(g, m, False) for g in (0, 1) for m in (0, 1)]
-        return [turn.reply_tokens.tolist() for trajectory in played for turn in trajectory.turns]
+        return [turn.response_tokens.tolist() for trajectory in played for turn in trajectory.turns]
 
     assert config.sampling.temperature == 1.0
-    assert replies(0, 0.0) == replies(1, 0.0)  # greedy: other keys, the same replies
-    assert replies(0, 1.0) == replies(0, 1.0)
-    assert replies(0, 1.0) != replies(1, 1.0)
+    assert responses(0, 0.0) == responses(1, 0.0)  # greedy: other keys, the same responses
+    assert responses(0, 1.0) == responses(0, 1.0)
+    assert responses(0, 1.0) != responses(1, 1.0)

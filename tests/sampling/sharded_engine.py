@@ -13,7 +13,7 @@ RULES = {"heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "vocab": "ten
 
 
 def main() -> None:
-    """Prints "equal" if replies are the same and nothing compiled after the warm-up."""
+    """Prints "equal" if responses are the same and nothing compiled after the warm-up."""
     assert jax.device_count() == 4
     mesh = Mesh(np.array(jax.devices()).reshape(1, 2, 2), ("data", "fsdp", "tensor"))
 
@@ -23,16 +23,16 @@ def main() -> None:
     params = weights(0)
     sharded = jax.tree.map(spread, qwen2.logical_axes(CONFIG), params, is_leaf=lambda x: isinstance(x, tuple))
     made = requests(9, seed=6)
-    replies = []
+    responses = []
     for each in (params, sharded):
         with JaxEngine(CONFIG, each, slots=4, max_length=64, prefill_buckets=(48,), prefill_rows=(4,)) as engine:
             engine.warmup()
             count = engine.compile_count
-            replies.append(run(*(engine.generate(p, s) for p, s in made)))
+            responses.append(run(*(engine.generate(p, s) for p, s in made)))
             assert engine.compile_count == count
             if each is sharded:
                 assert engine._programs._cache.key.sharding.shard_shape((2, 4, 2, 64, 8)) == (2, 4, 1, 64, 8)
-    for one, other in zip(*replies, strict=True):
+    for one, other in zip(*responses, strict=True):
         assert one.tokens.tolist() == other.tokens.tolist()
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4, rtol=0)
     print("equal")

@@ -44,7 +44,7 @@ class Letters:
 
 
 def weights(seed: int, scale: float = 8.0) -> qwen2.Params:
-    """Random parameters, larger than at the start of training so that replies are far from uniform."""
+    """Random parameters, larger than at the start of training so that responses are far from uniform."""
     params = qwen2.init(CONFIG, jax.random.key(seed))
     return jax.tree.map(lambda leaf: leaf * scale if leaf.ndim > 1 else leaf, params)
 
@@ -89,15 +89,17 @@ def requests(count: int, seed: int = 0) -> list[tuple[list[int], SamplingParams]
     return made
 
 
-def full_logprobs(params: qwen2.Params, prompt: list[int], reply: np.ndarray, settings: SamplingParams) -> np.ndarray:
-    """Log-probabilities [T] of a reply by one forward pass over all of it (no top-p, no top-k)."""
-    sequence = jnp.asarray([*prompt, *reply.tolist()])[None]
+def full_logprobs(
+    params: qwen2.Params, prompt: list[int], response: np.ndarray, settings: SamplingParams
+) -> np.ndarray:
+    """Log-probabilities [T] of a response by one forward pass over all of it (no top-p, no top-k)."""
+    sequence = jnp.asarray([*prompt, *response.tolist()])[None]
     padded = jnp.pad(sequence, ((0, 0), (0, 64 - sequence.shape[1])))
-    logits = np.asarray(FULL(params, padded))[0, len(prompt) - 1 :][: len(reply)].astype(np.float64)
+    logits = np.asarray(FULL(params, padded))[0, len(prompt) - 1 :][: len(response)].astype(np.float64)
     logits /= settings.temperature or 1.0
     shifted = logits - logits.max(-1, keepdims=True)
     logprobs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return logprobs[np.arange(len(reply)), reply]
+    return logprobs[np.arange(len(response)), response]
 
 
 FULL = jax.jit(lambda params, tokens: qwen2.logits(CONFIG, params, tokens))
@@ -105,29 +107,29 @@ FULL = jax.jit(lambda params, tokens: qwen2.logits(CONFIG, params, tokens))
 
 def test_logprobs_are_those_of_the_full_forward_pass(engine, params):
     made = [(p, s) for p, s in requests(40) if s.top_p == 1 and s.top_k == -1]
-    replies = run(*(engine.generate(p, s) for p, s in made))
-    assert sum(reply.tokens.size for reply in replies) > 100
-    for (prompt, settings), reply in zip(made, replies):
-        assert reply.tokens.dtype == np.int32
-        assert reply.logprobs.dtype == np.float32
+    responses = run(*(engine.generate(p, s) for p, s in made))
+    assert sum(response.tokens.size for response in responses) > 100
+    for (prompt, settings), response in zip(made, responses):
+        assert response.tokens.dtype == np.int32
+        assert response.logprobs.dtype == np.float32
         np.testing.assert_allclose(
-            reply.logprobs, full_logprobs(params, prompt, reply.tokens, settings), atol=1e-4, rtol=0
+            response.logprobs, full_logprobs(params, prompt, response.tokens, settings), atol=1e-4, rtol=0
         )
 
 
-def test_greedy_replies_are_the_argmax_of_the_full_forward_pass(engine, params):
+def test_greedy_responses_are_the_argmax_of_the_full_forward_pass(engine, params):
     prompt = [3, 1, 4, 1, 5, 9, 2, 6]
-    (reply,) = run(engine.generate(prompt, SamplingParams(temperature=0.0, max_tokens=12)))
+    (response,) = run(engine.generate(prompt, SamplingParams(temperature=0.0, max_tokens=12)))
     sequence = list(prompt)
-    for token in reply.tokens:
+    for token in response.tokens:
         padded = jnp.asarray(sequence + [0] * (64 - len(sequence)))[None]
         assert token == np.argmax(np.asarray(FULL(params, padded))[0, len(sequence) - 1])
         sequence.append(int(token))
-    assert reply.finish_reason == "length"
-    assert reply.tokens.size == 12
+    assert response.finish_reason == "length"
+    assert response.tokens.size == 12
 
 
-def test_the_same_request_gives_the_same_reply_in_any_company(engine):
+def test_the_same_request_gives_the_same_response_in_any_company(engine):
     made = requests(23, seed=1)  # many more than slots
     together = run(*(engine.generate(p, s) for p, s in made))
     alone = [run(engine.generate(p, s))[0] for p, s in made]
@@ -141,10 +143,10 @@ def test_the_same_request_gives_the_same_reply_in_any_company(engine):
             np.testing.assert_allclose(other.logprobs, together[index].logprobs, atol=1e-5, rtol=0)
 
 
-def test_another_key_gives_another_reply(engine):
+def test_another_key_gives_another_response(engine):
     settings = [SamplingParams(max_tokens=20, key=request_key(0, 0, 0, member, 0)) for member in range(4)]
-    replies = run(*(engine.generate([1, 2, 3], each) for each in settings))
-    assert len({tuple(reply.tokens.tolist()) for reply in replies}) == 4
+    responses = run(*(engine.generate([1, 2, 3], each) for each in settings))
+    assert len({tuple(response.tokens.tolist()) for response in responses}) == 4
 
 
 def test_nothing_compiles_after_warmup(engine):
@@ -166,40 +168,40 @@ def test_nothing_compiles_after_warmup(engine):
 
 def test_max_tokens_is_exact(engine):
     lengths = [1, 2, 3, 4, 5, 8, 9, 15, 16]
-    replies = run(*(engine.generate([7] * 48, SamplingParams(max_tokens=n, key=(n, 0))) for n in lengths))
-    assert [reply.tokens.size for reply in replies] == lengths
-    assert [reply.logprobs.size for reply in replies] == lengths
-    assert {reply.finish_reason for reply in replies} == {"length"}
+    responses = run(*(engine.generate([7] * 48, SamplingParams(max_tokens=n, key=(n, 0))) for n in lengths))
+    assert [response.tokens.size for response in responses] == lengths
+    assert [response.logprobs.size for response in responses] == lengths
+    assert {response.finish_reason for response in responses} == {"length"}
 
 
 def plain(engine, prompt, *, key, max_tokens=30) -> list[int]:
-    (reply,) = run(engine.generate(prompt, SamplingParams(max_tokens=max_tokens, key=key)))
-    return reply.tokens.tolist()
+    (response,) = run(engine.generate(prompt, SamplingParams(max_tokens=max_tokens, key=key)))
+    return response.tokens.tolist()
 
 
-def test_a_stop_token_ends_the_reply_and_belongs_to_it(engine):
+def test_a_stop_token_ends_the_response_and_belongs_to_it(engine):
     tokens = plain(engine, [1, 2], key=(5, 5))
     for index in (0, 1, 6):
         stop = tokens[index]
         first = tokens.index(stop)
         settings = SamplingParams(max_tokens=30, key=(5, 5), stop_token_ids=(58, stop))
-        (reply,) = run(engine.generate([1, 2], settings))
-        assert reply.tokens.tolist() == tokens[: first + 1]
-        assert reply.finish_reason == "stop"
+        (response,) = run(engine.generate([1, 2], settings))
+        assert response.tokens.tolist() == tokens[: first + 1]
+        assert response.finish_reason == "stop"
 
 
-def test_a_stop_string_over_several_tokens_ends_the_reply_where_it_is_complete(engine):
+def test_a_stop_string_over_several_tokens_ends_the_response_where_it_is_complete(engine):
     tokens = plain(engine, [1, 2], key=(6, 6))
     text = Letters().decode(tokens)
     for start in (0, 3, 10):
         stop = text[start : start + 3]
         end = text.index(stop) + 3
         settings = SamplingParams(max_tokens=30, key=(6, 6), stop_strings=("absent", stop))
-        (reply,) = run(engine.generate([1, 2], settings))
+        (response,) = run(engine.generate([1, 2], settings))
         assert "</b>" not in text[:end]  # then characters and tokens have the same indices
-        assert reply.tokens.tolist() == tokens[:end]
-        assert reply.logprobs.size == end
-        assert reply.finish_reason == "stop"
+        assert response.tokens.tolist() == tokens[:end]
+        assert response.logprobs.size == end
+        assert response.finish_reason == "stop"
 
 
 def test_a_stop_string_that_is_one_token_stops_on_the_device(engine):
@@ -213,14 +215,14 @@ class _Loop:
 
 
 def test_more_requests_than_slots_all_finish_and_free_slots_are_used_at_once(engine):
-    # Slots are taken by long replies; short ones go through the sixth slot meanwhile.
+    # Slots are taken by long responses; short ones go through the sixth slot meanwhile.
     async def main():
         done = []
 
         async def one(name, max_tokens):
-            reply = await engine.generate([1], SamplingParams(max_tokens=max_tokens, key=(1, 1)))
+            response = await engine.generate([1], SamplingParams(max_tokens=max_tokens, key=(1, 1)))
             done.append(name)
-            return reply.tokens.size
+            return response.tokens.size
 
         long = [asyncio.ensure_future(one("long", 60)) for _ in range(5)]
         short = [asyncio.ensure_future(one("short", 3)) for _ in range(8)]
@@ -244,12 +246,12 @@ def test_a_cancelled_request_frees_its_slot(params):
             endless.cancel()
             waiting.cancel()
             start = time.monotonic()
-            reply = await asyncio.wait_for(engine.generate([3], SamplingParams(max_tokens=2)), LIMIT_S)
+            response = await asyncio.wait_for(engine.generate([3], SamplingParams(max_tokens=2)), LIMIT_S)
             assert endless.cancelled()
-            return reply, time.monotonic() - start
+            return response, time.monotonic() - start
 
-        reply, _ = asyncio.run(main())
-        assert reply.tokens.size == 2
+        response, _ = asyncio.run(main())
+        assert response.tokens.size == 2
         assert engine.generated_tokens == 2  # had the others been finished first it would be thousands
 
 
@@ -266,11 +268,11 @@ def test_weights_never_mix(params):
             after = [asyncio.ensure_future(engine.generate(prompt, settings)) for _ in range(6)]
             return await asyncio.wait_for(asyncio.gather(*before, *after), LIMIT_S)
 
-        replies = asyncio.run(main())
-    assert [reply.version for reply in replies] == [7] * 6 + [8] * 6
-    for reply, used in zip(replies, [params] * 6 + [other] * 6):
+        responses = asyncio.run(main())
+    assert [response.version for response in responses] == [7] * 6 + [8] * 6
+    for response, used in zip(responses, [params] * 6 + [other] * 6):
         np.testing.assert_allclose(
-            reply.logprobs, full_logprobs(used, prompt, reply.tokens, settings), atol=1e-4, rtol=0
+            response.logprobs, full_logprobs(used, prompt, response.tokens, settings), atol=1e-4, rtol=0
         )
 
 
@@ -284,9 +286,9 @@ def test_weights_are_not_copied_and_must_have_the_same_shape(params):
 def test_parameters_in_float32_computed_in_bfloat16(params):
     with JaxEngine(CONFIG, params, slots=2, max_length=64, prefill_buckets=(16,), dtype=jnp.bfloat16) as engine:
         settings = SamplingParams(max_tokens=20, temperature=1.0)
-        (reply,) = run(engine.generate([1, 2, 3], settings))
+        (response,) = run(engine.generate([1, 2, 3], settings))
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
-    assert np.abs(reply.logprobs - full_logprobs(half, [1, 2, 3], reply.tokens, settings)).mean() < 0.2
+    assert np.abs(response.logprobs - full_logprobs(half, [1, 2, 3], response.tokens, settings)).mean() < 0.2
 
 
 @pytest.mark.parametrize(
@@ -323,9 +325,9 @@ def test_closing_fails_those_who_wait(params):
         await asyncio.sleep(0.05)
         engine.close()
         engine.close()
-        replies = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), LIMIT_S)
+        responses = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), LIMIT_S)
         late = await asyncio.gather(engine.generate([1], SamplingParams(max_tokens=1)), return_exceptions=True)
-        return replies + late
+        return responses + late
 
     errors = asyncio.run(main())
     assert [type(error) for error in errors] == [RuntimeError] * 4
@@ -341,8 +343,8 @@ def test_weights_that_were_donated_fail_the_request_and_new_ones_serve_again(par
         assert isinstance(error, RuntimeError)
         assert "deleted" in str(error)
         engine.update_weights(params, 1)
-        (reply,) = run(engine.generate([1], SamplingParams(max_tokens=4)))
-        assert (reply.version, reply.tokens.size) == (1, 4)
+        (response,) = run(engine.generate([1], SamplingParams(max_tokens=4)))
+        assert (response.version, response.tokens.size) == (1, 4)
 
 
 async def _outcome(coroutine):

@@ -3,7 +3,7 @@
 A turn searches or answers; an episode ends with an answer, or with the fourth turn, which is why at most three searches
 run. Reward 1 for an exact match.
 
-Choices where the published description is silent: a reply that is neither a search nor an answer costs a turn and
+Choices where the published description is silent: a response that is neither a search nor an answer costs a turn and
 leaves the anchor as it was; a search in the last turn does not run, for nobody could read what it finds.
 """
 

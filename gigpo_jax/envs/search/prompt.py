@@ -33,7 +33,7 @@ class Research:
     intro: str
 
     def __call__(self, inputs: PromptInput, /) -> str:
-        """Renders the question, what was looked up so far, and the format of a reply."""
+        """Renders the question, what was looked up so far, and the format of a response."""
         lines = [self.intro, "Question: " + inputs.task]
         if inputs.steps:
             lines.append(f"Turns taken so far: {inputs.steps}. What you did, and what it gave:")

@@ -1,12 +1,12 @@
-"""Samples replies from vLLM servers beside the learner; see `sampling.base.Engine`.
+"""Samples responses from vLLM servers beside the learner; see `sampling.base.Engine`.
 
 A thread with an event loop of its own talks to the servers, so that requests go on while the learner computes, and
-`update_weights` may be called from anywhere. A reply is handed out only if the server says that every token of it was
-sampled from weights of this run that are at least as new as those when it was asked for; whatever else comes back is
-asked for again, of another server or after this one was mended.
+`update_weights` may be called from anywhere. A response is handed out only if the server says that every token of it
+was sampled from weights of this run that are at least as new as those when it was asked for; whatever else comes back
+is asked for again, of another server or after this one was mended.
 
-Unlike the in-process engine's, replies are repeatable only to rounding: what else a server computes at the time changes
-the last bits, and now and then a token.
+Unlike the in-process engine's, responses are repeatable only to rounding: what else a server computes at the time
+changes the last bits, and now and then a token.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from gigpo_jax.sampling.vllm.protocol import (
     read_completion,
 )
 from gigpo_jax.sampling.vllm.server import Server, Weights
-from gigpo_jax.sampling.vllm.servers import Fleet, Limits, Member, Say
+from gigpo_jax.sampling.vllm.servers import Limits, Member, Say, ServerPool
 from gigpo_jax.sampling.vllm.weight_store import WeightStore, serve
 from gigpo_jax.sampling.vllm.worker.extension import architecture
 
@@ -67,13 +67,13 @@ class VllmSettings:
       processes: servers that this engine starts and ends.
       key: bearer token of all of them; "" for none.
       dtype: what they compute in, and what weights are written in.
-      max_length: prompt and reply together, in tokens.
+      max_length: prompt and response together, in tokens.
       tokenizer: fingerprint of the learner's tokenizer.
       probe: [P] token ids, P >= 2, whose log-probabilities verify a push.
       base: checksum of the model's folder (`adapter.folder_checksum`), if an adapter is learnt; "" otherwise.
       pull_from: host under which the servers reach this process to pull weights; "" if they share the store's folder.
       pull_port: for that; 0 for any.
-      request_s: limit of one reply, s.
+      request_s: limit of one response, s.
       push_s: limit of each step of a push, s.
       limits: of starting and restarting.
     """
@@ -94,7 +94,7 @@ class VllmSettings:
 
 
 class VllmEngine:
-    """An engine whose replies come from vLLM servers.
+    """An engine whose responses come from vLLM servers.
 
     Attributes:
       generated_tokens: tokens handed out so far.
@@ -138,7 +138,7 @@ class VllmEngine:
         self._closed, self._pull_from = False, ""
         self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._fleet: Fleet | None = None
+        self._pool: ServerPool | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-client", daemon=True)
         self._thread.start()
@@ -164,20 +164,20 @@ class VllmEngine:
         return self._score._cache_size()
 
     async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
-        """Samples one reply.
+        """Samples one response.
 
         Args:
           tokens: [P] the prompt's token ids, 1 <= P <= max_length - params.max_tokens.
           params: how to sample; requests of one session go to the same server while it is up.
 
         Returns:
-          The reply, and the version of the weights, at least that of the last `update_weights` before the call.
+          The response, and the version of the weights, at least that of the last `update_weights` before the call.
 
         Raises:
           InputError: the prompt does not fit, or a setting cannot be met; only this request fails.
           EngineLost: no server is left.
           RuntimeError: the engine is closed, or the servers failed on this request again and again.
-          TimeoutError: no reply within an hour.
+          TimeoutError: no response within an hour.
         """
         if self._closed:
             raise RuntimeError("the engine is closed")
@@ -222,10 +222,10 @@ class VllmEngine:
             tolerance=TOLERANCE[self._settings.dtype],
             base="" if adapter is None else self._settings.base,
         )
-        fleet = self._fleet
-        assert fleet is not None
-        self._wait(fleet.spread(weights))
-        reports = [member.pushed for member in fleet.members if member.state == "ready"]
+        pool = self._pool
+        assert pool is not None
+        self._wait(pool.spread(weights))
+        reports = [member.pushed for member in pool.members if member.state == "ready"]
         self.last_push = {key: max(report[key] for report in reports) for key in reports[0]} if reports else {}
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class VllmEngine:
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(CLOSE_LIMIT_S)
-            members = self._fleet.members if self._fleet is not None else []
+            members = self._pool.members if self._pool is not None else []
             self._store.close(member.server.staged_as for member in members if member.process is not None)
 
     # What follows runs in the client's event loop.
@@ -260,9 +260,9 @@ class VllmEngine:
             Member(Server(url, session, request_s=settings.request_s, push_s=settings.push_s), process)
             for url, process in owners
         ]
-        fleet = self._fleet = Fleet(members, settings.limits, self._say)
+        pool = self._pool = ServerPool(members, settings.limits, self._say)
         try:
-            await fleet.open(self._check)
+            await pool.open(self._check)
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -284,43 +284,43 @@ class VllmEngine:
         member.seeded = not (found.get("device") == "cpu" and found.get("chunked_prefill"))
 
     async def _generate(self, tokens: list[int], params: SamplingParams, ends: list[int]) -> Completion:
-        wanted, trouble, fleet = self._version, "", self._fleet
-        assert fleet is not None
+        wanted, trouble, pool = self._version, "", self._pool
+        assert pool is not None
         for attempt in range(ATTEMPTS):
-            member = await fleet.choose(params.session)
+            member = await pool.choose(params.session)
             member.load += 1
             try:
                 answer = await member.server.generate(generate_request(tokens, params, ends, member.seeded))
-                reply = read_completion(answer, self._run, params.max_tokens)
-                if reply.version < wanted:
-                    raise ServerFault(f"it sampled from version {reply.version}, wanted is {wanted}")
+                response = read_completion(answer, self._run, params.max_tokens)
+                if response.version < wanted:
+                    raise ServerFault(f"it sampled from version {response.version}, wanted is {wanted}")
             except ServerFault as err:
                 trouble = f"{member.server.url}: {err}"
                 self.retries += 1
-                fleet.suspect(member, str(err))
+                pool.suspect(member, str(err))
                 await asyncio.sleep(0.1 * attempt)
             else:
                 member.relapses, member.served = 0, member.served + 1
-                reply = self._cut(reply, params)
-                self.generated_tokens += reply.tokens.size
-                return reply
+                response = self._cut(response, params)
+                self.generated_tokens += response.tokens.size
+                return response
             finally:
                 member.load -= 1
-        raise RuntimeError(f"asked {ATTEMPTS} times without a usable reply; the last: {trouble}")
+        raise RuntimeError(f"asked {ATTEMPTS} times without a usable response; the last: {trouble}")
 
-    def _cut(self, reply: Completion, params: SamplingParams) -> Completion:
-        """Ends a reply with the token that completes a stop string, as the other engine does."""
+    def _cut(self, response: Completion, params: SamplingParams) -> Completion:
+        """Ends a response with the token that completes a stop string, as the other engine does."""
         if not params.stop_strings or self._stops is None:
-            return reply
-        end = self._stops.completed_at(reply.tokens.tolist(), 0, params.stop_strings)
-        if end is None or end + 1 == reply.tokens.size:
-            return reply if end is None else Completion(reply.tokens, reply.logprobs, "stop", reply.version)
-        return Completion(reply.tokens[: end + 1], reply.logprobs[: end + 1], "stop", reply.version)
+            return response
+        end = self._stops.completed_at(response.tokens.tolist(), 0, params.stop_strings)
+        if end is None or end + 1 == response.tokens.size:
+            return response if end is None else Completion(response.tokens, response.logprobs, "stop", response.version)
+        return Completion(response.tokens[: end + 1], response.logprobs[: end + 1], "stop", response.version)
 
     async def _close(self) -> None:
         me = asyncio.current_task()
-        if self._fleet is not None:
-            await self._fleet.close()
+        if self._pool is not None:
+            await self._pool.close()
         others = [task for task in asyncio.all_tasks() if task is not me]
         for task in others:
             task.cancel()

@@ -33,14 +33,14 @@ class LaunchPlan:
       python: interpreter of the environment that has vLLM.
       model: the model's folder.
       dtype: to compute in.
-      max_length: prompt and reply together, in tokens.
+      max_length: prompt and response together, in tokens.
       sequences: the most that are decoded together by one server.
       weights_dir: the folder that they take weights from.
       weights_url: the address that they may pull weights from; "" for none.
       folder: for logs.
       gpu: whether they run on GPUs.
       cache_gib: KV cache of each, CPU only.
-      gpu_share: share of a GPU's memory that each takes.
+      gpu_memory_fraction: share of a GPU's memory that each takes.
       lora_rank: of the adapters that they sample with; 0 for none.
       arguments: more arguments of the server.
     """
@@ -55,7 +55,7 @@ class LaunchPlan:
     folder: pathlib.Path
     gpu: bool
     cache_gib: float = 1.0
-    gpu_share: float = 0.85
+    gpu_memory_fraction: float = 0.85
     lora_rank: int = 0
     arguments: tuple[str, ...] = ()
 
@@ -64,7 +64,7 @@ def server_command(plan: LaunchPlan, port: int) -> list[str]:
     """The command of one server on loopback; `launch/vllm_sidecar.sh` gives the same arguments."""
     batched = str(max(plan.max_length, 2048))
     device = (
-        ["--gpu-memory-utilization", f"{plan.gpu_share:g}"]
+        ["--gpu-memory-utilization", f"{plan.gpu_memory_fraction:g}"]
         if plan.gpu
         # On a CPU a seed of a request's own together with chunked prefill kills the engine; compiling takes longer than
         # it saves for models that a CPU can serve.

@@ -36,12 +36,12 @@ def version_of(run: str, text: str) -> int | None:
 
 
 def generate_request(tokens: Sequence[int], params: SamplingParams, stop_ids: Sequence[int], seeded: bool) -> dict:
-    """The body for one reply.
+    """The body for one response.
 
     Args:
       tokens: [P] the prompt.
       params: how to sample.
-      stop_ids: token ids that end the reply, those that spell a stop string included.
+      stop_ids: token ids that end the response, those that spell a stop string included.
       seeded: whether to send the request's own seed.
     """
     sampling: dict[str, Any] = {
@@ -51,7 +51,7 @@ def generate_request(tokens: Sequence[int], params: SamplingParams, stop_ids: Se
         "max_tokens": params.max_tokens,
         "stop": list(params.stop_strings),
         "stop_token_ids": list(stop_ids),
-        "ignore_eos": True,  # what ends a reply is in stop_token_ids, as for the other engine
+        "ignore_eos": True,  # what ends a response is in stop_token_ids, as for the other engine
         "logprobs": 0,
     }
     if seeded:
@@ -65,7 +65,7 @@ def probe_request(tokens: Sequence[int]) -> dict:
 
 
 def read_completion(answer: Any, run: str, limit: int) -> Completion:
-    """Reads one reply.
+    """Reads one response.
 
     Args:
       answer: the JSON that came.
@@ -73,7 +73,7 @@ def read_completion(answer: Any, run: str, limit: int) -> Completion:
       limit: the most tokens that it may have.
 
     Returns:
-      The reply as the server ended it.
+      The response as the server ended it.
 
     Raises:
       ServerFault: a field is missing or impossible, or the weights behind it are not ours, or not the same throughout.
@@ -153,7 +153,7 @@ def check_description(
       architecture: of the learner's model (`extension.architecture`).
       tokenizer: fingerprint of the learner's tokenizer.
       dtype: what the config asks for.
-      max_length: prompt and reply together.
+      max_length: prompt and response together.
       pull_from: the address that it is to pull weights from; "" if it is to read them from a folder.
 
     Raises:
@@ -175,7 +175,8 @@ def check_description(
         )
     if found.get("max_model_len", 0) < max_length:
         raise InputError(
-            f"{url}: takes {found.get('max_model_len')} tokens, sampling.max_prompt_tokens + sampling.max_reply_tokens "
+            f"{url}: takes {found.get('max_model_len')} tokens, "
+            f"sampling.max_prompt_tokens + sampling.max_response_tokens "
             f"are {max_length}; start it with --max-model-len {max_length}"
         )
     if not found.get("weights_dir"):

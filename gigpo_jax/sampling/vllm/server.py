@@ -66,7 +66,7 @@ class Server:
         Args:
           url: such as http://127.0.0.1:8123.
           session: carries the key.
-          request_s: limit of one reply, s.
+          request_s: limit of one response, s.
           push_s: limit of each step of a push, s.
         """
         self.url, self.weights_dir, self.adapter = url.rstrip("/"), "", ""
@@ -110,7 +110,7 @@ class Server:
             raise ServerFault(f"{self.url}{path}: the answer is not JSON: {_message(content)}") from err
 
     async def generate(self, body: dict) -> Any:
-        """Asks for one reply; see `vllm_protocol`. With an adapter, it is the same one from question to answer."""
+        """Asks for one response; see `vllm_protocol`. With an adapter, it is the same one from question to answer."""
         asked = self.adapter
         body = body | {"model": asked} if asked else body
         answer = await self.call("POST", "/inference/v1/generate", body, limit_s=self._request_s)

@@ -22,7 +22,7 @@ PAUSE_S = 0.5  # between two looks at a server that is not up
 TELL_S = 15.0  # a person who waits hears this often that it goes on
 HANG_S = 60.0  # a server of ours that ran and does not answer any more gets this long
 PUSHES = 3  # failed pushes in a row before a server is given up
-RELAPSES = 5  # mended so often without a single reply in between: given up
+RELAPSES = 5  # mended so often without a single response in between: given up
 
 Say = Callable[[str], None]
 log = logging.getLogger(__name__)
@@ -54,11 +54,11 @@ class Member:
       load: requests under way.
       seeded: whether it takes a seed of a request's own.
       restarts: how often it was started again.
-      relapses: mendings since its last reply.
+      relapses: mendings since its last response.
       reason: why it is not ready.
       pushed: what its last push reported.
       mending: the task that brings it back.
-      served: replies since it was started; one that never answered is starting, not hanging.
+      served: responses since it was started; one that never answered is starting, not hanging.
     """
 
     server: Server
@@ -74,7 +74,7 @@ class Member:
     served: int = 0
 
 
-class Fleet:
+class ServerPool:
     """All servers of an engine."""
 
     def __init__(self, members: list[Member], limits: Limits, say: Say):

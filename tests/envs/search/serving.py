@@ -47,8 +47,8 @@ def serving(retriever: Retriever, seen: list[bytes] | None = None, **options: in
 
 
 @contextlib.contextmanager
-def answering(reply: Callable[[int], bytes | None]) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that sends bytes as they are: `reply(n)` for the n-th request, None = never answers.
+def answering(response: Callable[[int], bytes | None]) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that sends bytes as they are: `response(n)` for the n-th request, None = never answers.
 
     Yields its URL and the requests that came, each connection serving one.
     """
@@ -70,7 +70,7 @@ def answering(reply: Callable[[int], bytes | None]) -> Iterator[tuple[str, list[
             while len(body) < length:
                 body += connection.recv(65536)
             requests.append(body)
-            answer = reply(len(requests) - 1)
+            answer = response(len(requests) - 1)
             if answer is None:
                 held.append(connection)
             else:

@@ -1,4 +1,4 @@
-"""Replies: every rule of the published projection."""
+"""Responses: every rule of the published projection."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from gigpo_jax.envs.search.actions import parse, split_action, write_action
 
 
 @pytest.mark.parametrize(
-    ("reply", "action", "valid"),
+    ("response", "action", "valid"),
     [
         ("<think>who?</think><search> river of Amber Ford </search>", "<search>river of Amber Ford</search>", True),
         ("<answer>Amber\nFord</answer>", "<answer>Amber\nFord</answer>", True),
@@ -23,8 +23,8 @@ from gigpo_jax.envs.search.actions import parse, split_action, write_action
         ("", "", False),
     ],
 )
-def test_the_first_pair_counts(reply: str, action: str, valid: bool) -> None:
-    parsed = parse(reply)
+def test_the_first_pair_counts(response: str, action: str, valid: bool) -> None:
+    parsed = parse(response)
     assert (parsed.action, parsed.valid) == (action, valid)
 
 

@@ -42,8 +42,8 @@ class Searcher:
         seen = TOKENIZER.decode(list(tokens))
         done = seen.split().count("saw")
         text = ("<search>river</search>", "hm", "<answer>river</answer>")[min(done, 2)]
-        reply = np.asarray(TOKENIZER.encode(text), np.int32)
-        return Completion(reply, np.zeros(len(reply), np.float32), "stop", 0)
+        response = np.asarray(TOKENIZER.encode(text), np.int32)
+        return Completion(response, np.zeros(len(response), np.float32), "stop", 0)
 
     def update_weights(self, params: object, version: int) -> None:
         pass

@@ -136,14 +136,14 @@ def shaken(params: qwen2.Params, seed: int, size: float = 0.02) -> qwen2.Params:
 
 
 def learner_logprobs(
-    config: qwen2.Qwen2Config, params: qwen2.Params, prompt: list[int], reply: np.ndarray, temperature: float
+    config: qwen2.Qwen2Config, params: qwen2.Params, prompt: list[int], response: np.ndarray, temperature: float
 ) -> np.ndarray:
-    """What the learner gives the tokens of a reply; padded to one length, so that one program serves all."""
+    """What the learner gives the tokens of a response; padded to one length, so that one program serves all."""
     tokens = np.zeros((1, MAX_LENGTH), np.int32)
-    tokens[0, : len(prompt) + reply.size] = [*prompt, *reply.tolist()]
+    tokens[0, : len(prompt) + response.size] = [*prompt, *response.tolist()]
     scores = _scores(config, params, tokens, temperature or 1.0)
-    rows = np.arange(len(prompt) - 1, len(prompt) + reply.size - 1)
-    return np.asarray(scores)[rows, reply]
+    rows = np.arange(len(prompt) - 1, len(prompt) + response.size - 1)
+    return np.asarray(scores)[rows, response]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -158,7 +158,7 @@ def in_process(config: qwen2.Qwen2Config, params: qwen2.Params, tokenizer: Token
 
 
 def ask(engine: VllmEngine, prompts: list[list[int]], **settings: Any) -> list[Any]:
-    """One reply to each prompt, all at once; each request has its own key and session."""
+    """One response to each prompt, all at once; each request has its own key and session."""
     settings = {"max_tokens": 16} | settings
     session = settings.pop("session", None)
 

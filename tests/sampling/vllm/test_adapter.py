@@ -92,12 +92,12 @@ def prompts(words: Tokenizer, count: int) -> list[list[int]]:
 
 
 def assert_samples_from(engine: VllmEngine, shape: Any, merged: Any, words: Tokenizer, version: int) -> None:
-    """Replies carry the version and the merged model's log-probabilities."""
+    """Responses carry the version and the merged model's log-probabilities."""
     asked = prompts(words, 4)
-    for prompt, reply in zip(asked, serving.ask(engine, asked, temperature=0.7), strict=True):
-        assert reply.version == version
-        ours = serving.learner_logprobs(shape, merged, prompt, reply.tokens, 0.7)
-        np.testing.assert_allclose(reply.logprobs, ours, atol=1e-4)
+    for prompt, response in zip(asked, serving.ask(engine, asked, temperature=0.7), strict=True):
+        assert response.version == version
+        ours = serving.learner_logprobs(shape, merged, prompt, response.tokens, 0.7)
+        np.testing.assert_allclose(response.logprobs, ours, atol=1e-4)
 
 
 def test_an_adapter_is_pushed_and_samples_as_the_merged_model(
@@ -118,13 +118,13 @@ def test_an_adapter_is_pushed_and_samples_as_the_merged_model(
     assert len(list(weights.glob("adapter.*"))) == 2  # the newest, and the one before it for late requests
 
 
-def test_replies_during_pushes_are_of_the_version_that_they_name(
+def test_responses_during_pushes_are_of_the_version_that_they_name(
     server: ServerProcess, model: Any, words: Tokenizer, weights: pathlib.Path
 ) -> None:
     """Requests come without a break while adapters follow each other."""
     shape, _ = model
     trees = [adapted(model, seed) for seed in (1, 2, 3)]
-    asked, replies = prompts(words, 12), []
+    asked, responses = prompts(words, 12), []
 
     async def play(engine: VllmEngine) -> None:
         pushed = asyncio.Event()
@@ -134,9 +134,9 @@ def test_replies_during_pushes_are_of_the_version_that_they_name(
             while not pushed.is_set() or step == 0:
                 params = SamplingParams(key=(number, step), session=(0, number), max_tokens=8)
                 at_least = engine._version
-                reply = await engine.generate(asked[number], params)
-                assert reply.version >= at_least
-                replies.append((asked[number], reply))
+                response = await engine.generate(asked[number], params)
+                assert response.version >= at_least
+                responses.append((asked[number], response))
                 step += 1
 
         streams = [asyncio.ensure_future(stream(number)) for number in range(len(asked))]
@@ -148,12 +148,12 @@ def test_replies_during_pushes_are_of_the_version_that_they_name(
 
     with serving.engine(shape, trees[0][0], words, urls=(server.url,), weights_dir=weights, base=BASE) as engine:
         asyncio.run(play(engine))
-        assert engine._fleet is not None
-        assert engine._fleet.members[0].state == "ready"
-    assert {reply.version for _, reply in replies} == {0, 1, 2}
-    for prompt, reply in replies:
-        ours = serving.learner_logprobs(shape, trees[reply.version][1], prompt, reply.tokens, 1.0)
-        np.testing.assert_allclose(reply.logprobs, ours, atol=1e-4)
+        assert engine._pool is not None
+        assert engine._pool.members[0].state == "ready"
+    assert {response.version for _, response in responses} == {0, 1, 2}
+    for prompt, response in responses:
+        ours = serving.learner_logprobs(shape, trees[response.version][1], prompt, response.tokens, 1.0)
+        np.testing.assert_allclose(response.logprobs, ours, atol=1e-4)
 
 
 def test_an_exported_adapter_is_one_for_vllm(

@@ -47,7 +47,7 @@ def test_the_key_is_in_the_environment_and_on_no_command_line(
     assert not any("sesame" in part for part in command)
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert "--no-enable-chunked-prefill" in command
-    on_gpu = vllm_launch.server_command(plan(tmp_path, gpu=True, gpu_share=0.5), 8123)
+    on_gpu = vllm_launch.server_command(plan(tmp_path, gpu=True, gpu_memory_fraction=0.5), 8123)
     assert on_gpu[on_gpu.index("--gpu-memory-utilization") + 1] == "0.5"
     assert "--no-enable-chunked-prefill" not in on_gpu
 

@@ -41,10 +41,10 @@ def changed(**fields: Any) -> dict:
 
 
 def test_a_good_answer_is_a_completion_with_its_version() -> None:
-    reply = read_completion(ANSWER, "ab12", 16)
-    np.testing.assert_array_equal(reply.tokens, [5, 6, 8])
-    np.testing.assert_array_equal(reply.logprobs, np.float32([-2.5, -3.0, -4.0]))
-    assert (reply.finish_reason, reply.version) == ("stop", 7)
+    response = read_completion(ANSWER, "ab12", 16)
+    np.testing.assert_array_equal(response.tokens, [5, 6, 8])
+    np.testing.assert_array_equal(response.logprobs, np.float32([-2.5, -3.0, -4.0]))
+    assert (response.finish_reason, response.version) == ("stop", 7)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_anything_else_is_a_fault_of_the_server(answer: Any, says: str) -> None:
         read_completion(answer, "ab12", 16)
 
 
-def test_a_reply_longer_than_asked_for_is_a_fault() -> None:
+def test_a_response_longer_than_asked_for_is_a_fault() -> None:
     with pytest.raises(ServerFault, match="fit together"):
         read_completion(ANSWER, "ab12", 2)
 

@@ -105,7 +105,7 @@ def call(url: str, path: str, body: Any = None, key: str = KEY) -> Any:
 def test_log_probabilities_are_the_learners_before_and_after_pushes(
     servers: dict[str, Served], head: str, tokenizer: Tokenizer, prompts: list[list[int]], weights_dir: pathlib.Path
 ) -> None:
-    """Greedy replies are those of the in-process engine, token for token; what a server was started from it gives
+    """Greedy responses are those of the in-process engine, token for token; what a server was started from it gives
     again after other weights were pushed in between."""
     served = servers[head]
     fresh = raw_greedy(served.url, prompts)
@@ -128,9 +128,9 @@ def test_log_probabilities_are_the_learners_before_and_after_pushes(
                     assert theirs.tokens.tolist() == tokens
                     np.testing.assert_allclose(theirs.logprobs, logprobs, atol=1e-4)
             for temperature in (1.0, 0.6):
-                for prompt, reply in zip(prompts, ask(vllm, prompts, temperature=temperature)):
-                    expected = learner_logprobs(served.config, params, prompt, reply.tokens, temperature)
-                    np.testing.assert_allclose(reply.logprobs, expected, atol=1e-4)
+                for prompt, response in zip(prompts, ask(vllm, prompts, temperature=temperature)):
+                    expected = learner_logprobs(served.config, params, prompt, response.tokens, temperature)
+                    np.testing.assert_allclose(response.logprobs, expected, atol=1e-4)
 
 
 def raw_greedy(url: str, prompts: list[list[int]]) -> list[tuple[list[int], list[float]]]:
@@ -144,7 +144,7 @@ def raw_greedy(url: str, prompts: list[list[int]]) -> list[tuple[list[int], list
     return out
 
 
-def test_replies_end_where_the_other_engine_ends_them(
+def test_responses_end_where_the_other_engine_ends_them(
     servers: dict[str, Served], tokenizer: Tokenizer, prompts: list[list[int]], weights_dir: pathlib.Path
 ) -> None:
     served = servers["tied"]
@@ -158,16 +158,16 @@ def test_replies_end_where_the_other_engine_ends_them(
             for one, other in zip(theirs, here):
                 np.testing.assert_array_equal(one.tokens, other.tokens, err_msg=str(stop))
                 assert one.finish_reason == other.finish_reason
-        assert all(reply.finish_reason == "stop" for reply in ask(vllm, prompts, stop_strings=STOP, **ends))
+        assert all(response.finish_reason == "stop" for response in ask(vllm, prompts, stop_strings=STOP, **ends))
         short = ask(vllm, prompts, max_tokens=2)
-        assert {(reply.finish_reason, reply.tokens.size) for reply in short} == {("length", 2)}
+        assert {(response.finish_reason, response.tokens.size) for response in short} == {("length", 2)}
         with pytest.raises(InputError, match="takes 1 to 80"):
             ask(vllm, [[5] * 81])
         with pytest.raises(InputError, match="ids 0 to 272"):
             ask(vllm, [[5, 273]])
 
 
-def test_a_request_with_the_same_key_gets_the_same_reply_and_another_key_another(
+def test_a_request_with_the_same_key_gets_the_same_response_and_another_key_another(
     servers: dict[str, Served], tokenizer: Tokenizer, prompts: list[list[int]], weights_dir: pathlib.Path
 ) -> None:
     served = servers["tied"]
@@ -187,7 +187,7 @@ def test_sessions_stay_with_a_server_and_new_ones_go_to_the_least_loaded(
 ) -> None:
     served, urls = servers["tied"], (servers["tied"].url, servers["spare"].url)
     with serving.engine(served.config, served.params, tokenizer, urls=urls, weights_dir=weights_dir) as vllm:
-        members = vllm._fleet.members
+        members = vllm._pool.members
         ask(vllm, prompts)
         assert [member.served for member in members] == [6, 6]
         ask(vllm, prompts, session=(9, 9))
@@ -205,8 +205,8 @@ def test_weights_that_a_server_lost_are_pushed_again_and_nothing_sampled_meanwhi
         vllm.update_weights(shaken(served.params, 2), 5)
         for label in ("default", "ffffffff:5", f"{vllm._run}:4"):
             call(served.url, "/update_weight_version", {"new_version": label})
-            replies = ask(vllm, prompts)
-            assert {reply.version for reply in replies} == {5}
+            responses = ask(vllm, prompts)
+            assert {response.version for response in responses} == {5}
             assert vllm.retries > 0
             assert call(served.url, "/weight_info")["weight_version"] == f"{vllm._run}:5"
 
@@ -226,10 +226,10 @@ def test_a_server_that_shares_no_folder_pulls_the_weights_over_http(
     ) as vllm:
         vllm.update_weights(other, 1)
         assert vllm.last_push["bytes"] == 4 * qwen2.param_count(served.config)
-        for prompt, reply in zip(prompts, ask(vllm, prompts)):
-            expected = learner_logprobs(served.config, other, prompt, reply.tokens, 1.0)
-            np.testing.assert_allclose(reply.logprobs, expected, atol=1e-4)
-            assert reply.version == 1
+        for prompt, response in zip(prompts, ask(vllm, prompts)):
+            expected = learner_logprobs(served.config, other, prompt, response.tokens, 1.0)
+            np.testing.assert_allclose(response.logprobs, expected, atol=1e-4)
+            assert response.version == 1
         assert list(weights_dir.glob("pulled.*")) == []  # what was pulled is deleted when it is loaded
     with pytest.raises(InputError, match=rf"pulls weights from http://127.0.0.1:{pull_port}/weights/, the learner"):
         serving.engine(served.config, served.params, tokenizer, urls=(served.url,), pull_port=0, **offered)
@@ -276,11 +276,11 @@ def test_broken_answers_are_asked_for_again(
     expected = ask(vllm, prompts[:6], temperature=0.0)
     before = vllm.retries
     proxy.break_next(faults.split(), 4)
-    replies = ask(vllm, prompts[:6], temperature=0.0)
+    responses = ask(vllm, prompts[:6], temperature=0.0)
     assert proxy.seen == 4
     assert vllm.retries >= before + 4
-    assert [reply.tokens.tolist() for reply in replies] == [reply.tokens.tolist() for reply in expected]
-    assert {reply.version for reply in replies} == {0}
+    assert [response.tokens.tolist() for response in responses] == [response.tokens.tolist() for response in expected]
+    assert {response.version for response in responses} == {0}
 
 
 def test_a_push_whose_answer_gets_lost_is_made_again(
@@ -291,10 +291,10 @@ def test_a_push_whose_answer_gets_lost_is_made_again(
     proxy.break_next(["cut", "nonsense"], 2, path=b"/collective_rpc")
     vllm.update_weights(other, 1)
     assert proxy.seen == 2
-    for prompt, reply in zip(prompts, ask(vllm, prompts)):
-        expected = learner_logprobs(served.config, other, prompt, reply.tokens, 1.0)
-        np.testing.assert_allclose(reply.logprobs, expected, atol=1e-4)
-        assert reply.version == 1
+    for prompt, response in zip(prompts, ask(vllm, prompts)):
+        expected = learner_logprobs(served.config, other, prompt, response.tokens, 1.0)
+        np.testing.assert_allclose(response.logprobs, expected, atol=1e-4)
+        assert response.version == 1
     vllm.update_weights(served.params, 0)
 
 
@@ -361,12 +361,12 @@ def test_a_server_that_is_killed_is_dropped_while_another_is_left_and_the_last_e
             serving.kill_hard(victim)
             return await asyncio.gather(*asked, return_exceptions=True)
 
-        replies = asyncio.run(in_the_middle(servers["spare"].process))
-        assert {reply.version for reply in replies} == {3}
+        responses = asyncio.run(in_the_middle(servers["spare"].process))
+        assert {response.version for response in responses} == {3}
         assert vllm.retries > 0
         vllm.update_weights(served.params, 4)
         assert any(f"{urls[0]}: given up, 1 servers are left" in line for line in said)
-        assert {reply.version for reply in ask(vllm, prompts)} == {4}
-        replies = asyncio.run(in_the_middle(servers["tied"].process))
-        assert all(isinstance(reply, EngineLost) or reply.version == 4 for reply in replies)
-        assert any(isinstance(reply, EngineLost) for reply in replies)
+        assert {response.version for response in ask(vllm, prompts)} == {4}
+        responses = asyncio.run(in_the_middle(servers["tied"].process))
+        assert all(isinstance(response, EngineLost) or response.version == 4 for response in responses)
+        assert any(isinstance(response, EngineLost) for response in responses)

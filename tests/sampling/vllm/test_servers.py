@@ -9,9 +9,9 @@ import pytest
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.sampling.base import EngineLost
-from gigpo_jax.sampling.vllm import servers as vllm_fleet
+from gigpo_jax.sampling.vllm import servers as vllm_servers
 from gigpo_jax.sampling.vllm.protocol import ServerFault
-from gigpo_jax.sampling.vllm.servers import Fleet, Limits, Member
+from gigpo_jax.sampling.vllm.servers import Limits, Member, ServerPool
 
 
 @dataclass
@@ -72,22 +72,22 @@ class Process:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_fleet, "PAUSE_S", 0.01)
-    monkeypatch.setattr(vllm_fleet, "HANG_S", 0.2)
+    monkeypatch.setattr(vllm_servers, "PAUSE_S", 0.01)
+    monkeypatch.setattr(vllm_servers, "HANG_S", 0.2)
 
 
 LIMITS = Limits(start_s=30.0, connect_s=1.0, restarts=2)
 
 
-def fleet(*servers: Scripted, said: list[str] | None = None) -> Fleet:
+def pool(*servers: Scripted, said: list[str] | None = None) -> ServerPool:
     members = [Member(server) for server in servers]  # type: ignore[arg-type]
-    return Fleet(members, LIMITS, said.append if said is not None else lambda _: None)
+    return ServerPool(members, LIMITS, said.append if said is not None else lambda _: None)
 
 
-def ours(server: Scripted, takes_s: float, said: list[str]) -> tuple[Fleet, Process]:
+def ours(server: Scripted, takes_s: float, said: list[str]) -> tuple[ServerPool, Process]:
     process = Process(server, takes_s)
     process.loop = asyncio.get_running_loop()
-    made = fleet(server, said=said)
+    made = pool(server, said=said)
     made.members[0].process = process  # type: ignore[assignment]
     return made, process
 
@@ -148,7 +148,7 @@ def test_one_that_keeps_dying_is_given_up_and_says_how_often() -> None:
 def test_another_ones_server_may_come_back_in_time_and_gets_the_current_weights() -> None:
     async def scenario() -> tuple[str, str]:
         away, there = Scripted("http://a:1"), Scripted("http://b:1")
-        made = fleet(away, there)
+        made = pool(away, there)
         await made.spread(Wanted("r:1"))
         first, second = made.members
         first.load = 0
@@ -169,7 +169,7 @@ def test_without_a_return_it_is_dropped_and_with_the_last_one_everybody_is_told(
     async def scenario() -> None:
         first, second = Scripted("http://a:1"), Scripted("http://b:1")
         said: list[str] = []
-        made = fleet(first, second, said=said)
+        made = pool(first, second, said=said)
         await made.spread(Wanted("r:1"))
         first.up = False
         await asyncio.wait_for(made.spread(Wanted("r:2")), 60)
@@ -188,10 +188,10 @@ def test_a_server_that_takes_no_weights_is_dropped_after_three_pushes() -> None:
     async def scenario() -> int:
         server = Scripted(refuses=True)
         with pytest.raises(EngineLost, match=r"is left: http://a:1: will not$"):
-            await asyncio.wait_for(fleet(server).spread(Wanted("r:1")), 60)
+            await asyncio.wait_for(pool(server).spread(Wanted("r:1")), 60)
         return server.pushes
 
-    assert asyncio.run(scenario()) == vllm_fleet.PUSHES
+    assert asyncio.run(scenario()) == vllm_servers.PUSHES
 
 
 def test_what_nobody_foresaw_loses_the_server_instead_of_hanging() -> None:
@@ -200,12 +200,12 @@ def test_what_nobody_foresaw_loses_the_server_instead_of_hanging() -> None:
             raise KeyError("seconds")
 
     with pytest.raises(EngineLost, match="KeyError"):
-        asyncio.run(asyncio.wait_for(fleet(Odd()).spread(Wanted("r:1")), 60))
+        asyncio.run(asyncio.wait_for(pool(Odd()).spread(Wanted("r:1")), 60))
 
 
-def test_one_that_fails_again_and_again_without_a_reply_is_given_up() -> None:
+def test_one_that_fails_again_and_again_without_a_response_is_given_up() -> None:
     async def scenario() -> None:
-        made = fleet(Scripted())
+        made = pool(Scripted())
         await made.spread(Wanted("r:1"))
         for _ in range(10):
             made.suspect(await asyncio.wait_for(made.choose(None), 60), "nonsense")
@@ -216,7 +216,7 @@ def test_one_that_fails_again_and_again_without_a_reply_is_given_up() -> None:
 
 def test_an_episode_stays_until_new_weights_come_and_a_new_one_goes_to_the_least_loaded() -> None:
     async def scenario() -> None:
-        made = fleet(Scripted("http://a:1"), Scripted("http://b:1"))
+        made = pool(Scripted("http://a:1"), Scripted("http://b:1"))
         await made.spread(Wanted("r:1"))
         first, second = made.members
         first.load, second.load = 2, 3
@@ -235,7 +235,7 @@ def test_an_episode_stays_until_new_weights_come_and_a_new_one_goes_to_the_least
 def test_a_server_that_has_the_weights_is_not_given_them_again() -> None:
     async def scenario() -> int:
         server = Scripted()
-        made = fleet(server)
+        made = pool(server)
         await made.spread(Wanted("r:1"))
         made.suspect(made.members[0], "late")
         await asyncio.wait_for(made.choose(None), 60)
@@ -253,7 +253,7 @@ def test_weights_that_come_during_a_mending_are_the_ones_it_ends_with() -> None:
 
     async def scenario() -> tuple[str, int]:
         server = Slow()
-        made = fleet(server)
+        made = pool(server)
         first = asyncio.create_task(made.spread(Wanted("r:1")))
         await begun.wait()
         second = asyncio.create_task(made.spread(Wanted("r:2")))
@@ -277,20 +277,20 @@ def test_a_server_that_refuses_the_key_is_dropped_at_once() -> None:
     async def scenario() -> int:
         server = Strict()
         with pytest.raises(EngineLost, match="http://a:1: refuses the key"):
-            await asyncio.wait_for(fleet(server).spread(Wanted("r:1")), 60)
+            await asyncio.wait_for(pool(server).spread(Wanted("r:1")), 60)
         return server.pushes
 
     assert asyncio.run(scenario()) == 1
 
 
 def test_the_first_wait_tells_that_it_goes_on_and_ends_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_fleet, "TELL_S", 0.05)
+    monkeypatch.setattr(vllm_servers, "TELL_S", 0.05)
     checked: list[Member] = []
 
     async def check(member: Member) -> None:
         checked.append(member)
 
-    async def opened(made: Fleet) -> None:
+    async def opened(made: ServerPool) -> None:
         try:
             await asyncio.wait_for(made.open(check), 60)
         except ExceptionGroup as errors:
@@ -311,7 +311,7 @@ def test_the_first_wait_tells_that_it_goes_on_and_ends_in_any_case(monkeypatch: 
         with pytest.raises(InputError, match=r"not up within 0.2 s \(refused\); log: log"):
             await opened(made)
         with pytest.raises(InputError, match=r"not up within 1 s .* correct config.engine.urls"):
-            await opened(fleet(Scripted(up=False)))
+            await opened(pool(Scripted(up=False)))
         return said
 
     assert re.fullmatch(r"waiting for http://a:1, \d+ s; log: log", asyncio.run(scenario())[0])

@@ -59,7 +59,7 @@ def mangled(raw: str) -> str:
 
 
 def display_names(ids: Iterable[str]) -> dict[str, str]:
-    """The names that a player sees.
+    """The names that a worker sees.
 
     Args:
       ids: raw ids of all receptacles and things of a room.

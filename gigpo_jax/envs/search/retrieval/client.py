@@ -252,9 +252,12 @@ class _Line:
             )
         left = max(min(deadline - time.monotonic(), self._timeout_s), 0.01)
         try:
-            async with asyncio.timeout(left), self._session.post(self._url, json=body, allow_redirects=False) as reply:
+            async with (
+                asyncio.timeout(left),
+                self._session.post(self._url, json=body, allow_redirects=False) as response,
+            ):
                 answer = bytearray()
-                async for part in reply.content.iter_chunked(1 << 16):
+                async for part in response.content.iter_chunked(1 << 16):
                     answer += part
                     if len(answer) > MAX_ANSWER_BYTES:
                         raise _Refused(f"retriever {self._url}: its answer is larger than {MAX_ANSWER_BYTES >> 20} MiB")
@@ -262,10 +265,10 @@ class _Line:
             raise _Failed("no answer in time", hurried=left < 0.9 * min(self._timeout_s, self._limit_s)) from err
         except (aiohttp.ClientError, OSError) as err:
             raise _Failed(_reason(err), stale=isinstance(err, aiohttp.ServerDisconnectedError)) from err
-        if reply.status in RETRIED:
-            raise _Failed(f"HTTP status {reply.status}")
-        if reply.status != 200:
-            raise _Refused(f"retriever {self._url}: HTTP status {reply.status}, {excerpt(bytes(answer))}")
+        if response.status in RETRIED:
+            raise _Failed(f"HTTP status {response.status}")
+        if response.status != 200:
+            raise _Refused(f"retriever {self._url}: HTTP status {response.status}, {excerpt(bytes(answer))}")
         return bytes(answer)
 
     def close(self) -> None:

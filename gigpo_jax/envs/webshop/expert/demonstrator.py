@@ -74,7 +74,7 @@ def make_demonstrator(
       random_share: probability at each step of any click that the page allows instead of the expert's.
       vague_share: probability for each search that it has three words of the expert's alone.
       forget_share: probability for each option that it is never chosen in this episode.
-      brief: searches name every word once (short replies, for tiny models).
+      brief: searches name every word once (short responses, for tiny models).
 
     Raises:
       InputError: a number is no probability.
