@@ -82,22 +82,23 @@ def _engine() -> ConfigDict:
     engine.prefill_buckets = ()  # prompt lengths to compile for; () = powers of two up to sampling.max_prompt_tokens
     engine.prefill_rows = (16,)  # prompts read at once; with several sizes a run is repeatable only to rounding
     engine.decode_steps = 16  # tokens between two looks at the host
-    engine.urls = ""  # vllm: servers that are there already, "http://a:8000,http://b:8000"; their key: VLLM_API_KEY
-    engine.launch = True  # vllm: without engine.urls, start the servers on this machine and end them with the run
-    engine.servers = 1  # vllm: how many to start
-    engine.python = ".venv-vllm/bin/python"  # vllm: the interpreter of the environment that has vLLM
-    engine.port = 0  # vllm: of the first server to start, the others follow; 0 = any that are free
-    engine.args = ""  # vllm: more arguments for the servers to start
-    engine.cache_gib = 1.0  # vllm on CPUs: KV cache of a server
-    engine.gpu_memory_fraction = 0.85  # vllm on GPUs: share of a GPU's memory that a server takes
-    engine.weights_dir = ""  # vllm: where new weights are handed over, shared with the servers; "" = in memory (tmpfs)
-    engine.weights_host = ""  # vllm: the learner's address, for servers that pull weights over HTTP; "" = weights_dir
-    engine.weights_port = 0  # vllm: for that, as in the --weights-url of the servers
-    engine.start_timeout_s = 600.0  # vllm: for a server to come up
-    engine.connect_timeout_s = 60.0  # vllm: for a server of engine.urls to come (back)
-    engine.request_timeout_s = 600.0  # vllm: for one response
-    engine.push_timeout_s = 600.0  # vllm: for each step of handing new weights over
-    engine.restarts = 3  # vllm: how often a server that died is started again in a run
+    engine.vllm = ConfigDict()  # the servers of engine.name=vllm
+    engine.vllm.urls = ""  # servers that are there already, "http://a:8000,http://b:8000"; their key: VLLM_API_KEY
+    engine.vllm.launch = True  # without engine.vllm.urls, start the servers on this machine and end them with the run
+    engine.vllm.servers = 1  # how many to start
+    engine.vllm.python = ".venv-vllm/bin/python"  # the interpreter of the environment that has vLLM
+    engine.vllm.port = 0  # of the first server to start, the others follow; 0 = any that are free
+    engine.vllm.args = ""  # more arguments for the servers to start
+    engine.vllm.cache_gib = 1.0  # on CPUs: KV cache of a server
+    engine.vllm.gpu_memory_fraction = 0.85  # on GPUs: share of a GPU's memory that a server takes
+    engine.vllm.weights_dir = ""  # where new weights are handed over, shared with the servers; "" = in memory (tmpfs)
+    engine.vllm.weights_host = ""  # the learner's address, for servers that pull weights over HTTP; "" = weights_dir
+    engine.vllm.weights_port = 0  # for that, as in the --weights-url of the servers
+    engine.vllm.start_timeout_s = 600.0  # for a server to come up
+    engine.vllm.connect_timeout_s = 60.0  # for a server of engine.vllm.urls to come (back)
+    engine.vllm.request_timeout_s = 600.0  # for one response
+    engine.vllm.push_timeout_s = 600.0  # for each step of handing new weights over
+    engine.vllm.restarts = 3  # how often a server that died is started again in a run
     return engine
 
 
@@ -124,8 +125,9 @@ def _rl() -> ConfigDict:
     rl.dual_clip = 3.0
     rl.kl_coef = 0.01  # 0 = no reference policy is loaded
     rl.entropy_coef = 0.0
-    rl.behaviour = "auto"  # the ratio is against: engine, recompute or tis (docs/algorithm.md); auto: tis for vllm
-    rl.tis_cap = 2.0  # tis: the most that a token's importance weight, learner against engine, may be
+    rl.old_logprobs = "auto"  # of the ratio: engine (as sampled), recompute (by the learner); auto: recompute for vllm
+    rl.importance_correction = "auto"  # learner against engine: none, truncated; auto: truncated for recompute and vllm
+    rl.importance_cap = 2.0  # truncated: the largest importance weight of a token
     rl.anchor_match = "exact"  # or similar (rl.similarity)
     rl.similarity = 0.9
     return rl
@@ -264,24 +266,37 @@ def validate(config: ConfigDict) -> None:
     _validate_sizes(config)
     _validate_lora(config)
     _validate_engine(config)
+    _require(
+        importance_correction(config) == "none" or old_logprobs(config) == "recompute",
+        config,
+        "rl.importance_correction",
+        "it compares the engine with the learner's own log-probabilities; use rl.old_logprobs=recompute, or none",
+    )
     whole = config.sampling.top_p == 1 and config.sampling.top_k == -1
     _require(
-        whole or behaviour(config) != "engine",
+        whole or old_logprobs(config) != "engine",
         config,
         "sampling.top_p" if config.sampling.top_p != 1 else "sampling.top_k",
         "the engine's log-probabilities are then of a truncated distribution, the learner's of the whole one; use "
-        "sampling.top_p=1 and sampling.top_k=-1, or rl.behaviour=recompute",
+        "sampling.top_p=1 and sampling.top_k=-1, or rl.old_logprobs=recompute",
     )
 
 
-def behaviour(config: ConfigDict) -> str:
-    """What `rl.behaviour` comes to: engine, recompute or tis."""
-    chosen = config.rl.behaviour
-    return chosen if chosen != "auto" else "tis" if config.engine.name == "vllm" else "engine"
+def old_logprobs(config: ConfigDict) -> str:
+    """The value of `rl.old_logprobs`, "auto" resolved: "engine" or "recompute"."""
+    chosen = config.rl.old_logprobs
+    return chosen if chosen != "auto" else "recompute" if config.engine.name == "vllm" else "engine"
+
+
+def importance_correction(config: ConfigDict) -> str:
+    """The value of `rl.importance_correction`, "auto" resolved: "none" or "truncated"."""
+    chosen = config.rl.importance_correction
+    needed = config.engine.name == "vllm" and old_logprobs(config) == "recompute"
+    return chosen if chosen != "auto" else "truncated" if needed else "none"
 
 
 def _validate_engine(config: ConfigDict) -> None:
-    engine, vllm = config.engine, config.engine.name == "vllm"
+    servers, vllm = config.engine.vllm, config.engine.name == "vllm"
     _require(
         config.train.max_staleness == 0 or vllm,
         config,
@@ -289,32 +304,32 @@ def _validate_engine(config: ConfigDict) -> None:
         "the in-process engine shares the learner's arrays; use 0, or engine.name=vllm",
     )
     if not vllm:
-        _require(not engine.urls, config, "engine.urls", "only engine.name=vllm has servers; set it, or leave urls out")
+        _require(not servers.urls, config, "engine.vllm.urls", "needs engine.name=vllm")
         return
-    urls = [url.strip() for url in engine.urls.split(",")] if engine.urls else []
+    urls = [url.strip() for url in servers.urls.split(",")] if servers.urls else []
     for url in urls:
         host = url.removeprefix("http://").removeprefix("https://")
         good = host != url and host and "@" not in host and not set(host) & set("/?# ")
-        _require(bool(good), config, "engine.urls", f"{url!r} is not like http://host:port")
-    _require(len(set(urls)) == len(urls), config, "engine.urls", "names a server twice")
-    _require(bool(urls) or engine.launch, config, "engine.launch", "name servers in engine.urls or set it to True")
+        _require(bool(good), config, "engine.vllm.urls", f"{url!r} is not like http://host:port")
+    _require(len(set(urls)) == len(urls), config, "engine.vllm.urls", "names a server twice")
+    _require(bool(urls) or servers.launch, config, "engine.vllm.launch", "set it to True or engine.vllm.urls")
     loopback = [url for url in urls if url.split("//")[1].split(":")[0] in ("127.0.0.1", "localhost")]
     _require(
-        not urls or bool(engine.weights_dir or engine.weights_host),
+        not urls or bool(servers.weights_dir or servers.weights_host),
         config,
-        "engine.weights_dir",
-        "servers of engine.urls need the folder they were started with (GIGPO_WEIGHTS_DIR), or engine.weights_host",
+        "engine.vllm.weights_dir",
+        "servers of engine.vllm.urls need their GIGPO_WEIGHTS_DIR here, or engine.vllm.weights_host",
     )
     _require(
-        not (engine.weights_host in ("127.0.0.1", "localhost") and len(loopback) < len(urls)),
+        not (servers.weights_host in ("127.0.0.1", "localhost") and len(loopback) < len(urls)),
         config,
-        "engine.weights_host",
+        "engine.vllm.weights_host",
         "servers on other machines cannot reach that; give this machine's address",
     )
     _require(
-        not (urls and engine.weights_host and engine.weights_port == 0),
+        not (urls and servers.weights_host and servers.weights_port == 0),
         config,
-        "engine.weights_port",
+        "engine.vllm.weights_port",
         "servers pull weights from one fixed address; give the port that is in their --weights-url",
     )
 

@@ -4,8 +4,8 @@
 POSITIVE = (
     "env.max_steps", "model.unroll", "env.workers", "env.start_timeout_s", "env.step_timeout_s", "engine.slots",
     "engine.decode_steps", "model.lora.alpha",
-    "engine.servers", "engine.cache_gib", "engine.gpu_memory_fraction", "engine.start_timeout_s",
-    "engine.connect_timeout_s", "engine.request_timeout_s", "engine.push_timeout_s", "rl.tis_cap",
+    "engine.vllm.servers", "engine.vllm.cache_gib", "engine.vllm.gpu_memory_fraction", "engine.vllm.start_timeout_s",
+    "engine.vllm.connect_timeout_s", "engine.vllm.request_timeout_s", "engine.vllm.push_timeout_s", "rl.importance_cap",
     "sampling.temperature", "sampling.max_prompt_tokens", "sampling.max_response_tokens",
     "rl.dual_clip", "optim.lr", "optim.grad_clip", "batch.row_length", "batch.rows", "batch.logprob_chunk",
     "train.iterations", "train.groups", "train.group_size", "train.minibatch", "train.epochs", "sft.episodes",
@@ -14,11 +14,11 @@ POSITIVE = (
 NOT_NEGATIVE = (
     "env.history", "env.invalid_penalty", "rl.step_weight", "rl.clip_low", "rl.clip_high", "rl.kl_coef",
     "rl.entropy_coef", "optim.weight_decay", "train.save_rollouts", "eval.every", "eval.tasks", "eval.temperature",
-    "seed", "model.lora.rank", "engine.port", "engine.weights_port", "engine.restarts",
+    "seed", "model.lora.rank", "engine.vllm.port", "engine.vllm.weights_port", "engine.vllm.restarts",
 )
 FREE = ("env.options.", "env.generate.", "sft.demonstrator.")  # what is in them is the environment's affair
 SHARE = (
-    "env.max_aborted_fraction", "engine.gpu_memory_fraction", "sampling.top_p", "rl.gamma", "rl.similarity",
+    "env.max_aborted_fraction", "engine.vllm.gpu_memory_fraction", "sampling.top_p", "rl.gamma", "rl.similarity",
     "optim.warmup_fraction", "optim.b1", "optim.b2",
 )
 # fmt: on
@@ -30,7 +30,8 @@ ONE_OF = {
     "engine.dtype": ("float32", "bfloat16"),
     "rl.preset": ("paper", "verl_agent"),
     "rl.normalize": ("mean_std", "mean"),
-    "rl.behaviour": ("auto", "engine", "recompute", "tis"),
+    "rl.old_logprobs": ("auto", "engine", "recompute"),
+    "rl.importance_correction": ("auto", "none", "truncated"),
     "rl.anchor_match": ("exact", "similar"),
     "train.max_staleness": (0, 1),
     "optim.schedule": ("constant", "linear", "cosine"),

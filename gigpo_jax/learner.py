@@ -9,7 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import advantage_inputs, make_minibatches, packing_stats, step_samples
-from gigpo_jax.config import behaviour
+from gigpo_jax.config import importance_correction, old_logprobs
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
 from gigpo_jax.rl import algorithms, update
@@ -129,7 +129,7 @@ class Learner:
 
     def _apply(self, batches: Sequence[Any], progress: Progress) -> dict[str, float]:
         batches, frozen = [partition.global_batch(self._mesh, batch) for batch in batches], self._policy.frozen
-        if behaviour(self._config) != "engine":  # with the parameters before any of this iteration's updates
+        if old_logprobs(self._config) == "recompute":  # with the parameters before any of this iteration's updates
             batches = [dataclasses.replace(b, proximal=self._score(self.state.params, b, frozen)) for b in batches]
         records = []
         for number, batch in enumerate(batches):
@@ -167,8 +167,8 @@ def objective(config: ConfigDict) -> tuple[Callable[..., rl_advantages.Advantage
         rl.algorithm, rl.preset, gamma=rl.gamma, step_weight=rl.step_weight, normalize=rl.normalize
     )
     loss = {name: rl[name] for name in ("clip_low", "clip_high", "dual_clip", "kl_coef", "entropy_coef")}
-    if behaviour(config) == "tis":
-        loss["tis_cap"] = rl.tis_cap
+    if importance_correction(config) == "truncated":
+        loss["tis_cap"] = rl.importance_cap
     return jax.jit(advantages), loss | dict(chosen.loss) | {"sequence_ratio": chosen.sequence_ratio}
 
 

@@ -55,7 +55,7 @@ done
 learner=(.venv/bin/python -m gigpo_jax.main --config="$config" --workdir="$workdir" --config.distributed=True)
 before=''
 if [ -n "$urls" ]; then
-  learner+=(--config.engine.name=vllm --config.engine.urls="$urls" --config.engine.weights_dir="$weights_dir")
+  learner+=(--config.engine.name=vllm --config.engine.vllm.urls="$urls" --config.engine.vllm.weights_dir="$weights_dir")
   before="export VLLM_API_KEY=\$(cat $key_file) && " # read there, so the key is on no command line
 fi
 learner+=("$@")

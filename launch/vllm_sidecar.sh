@@ -6,14 +6,14 @@ usage() {
   cat <<'TEXT'
 launch/vllm_sidecar.sh --model DIR --weights-dir DIR [options]
 
-Starts vLLM servers that gigpo_jax learners use (--config.engine.name=vllm --config.engine.urls=...), prints their
+Starts vLLM servers that gigpo_jax learners use (--config.engine.name=vllm --config.engine.vllm.urls=...), prints their
 addresses, and waits; ends all of them when one ends or on Ctrl-C or SIGTERM.
 
   --model DIR         the learner's model.path: a Hugging Face folder
-  --weights-dir DIR   the folder that new weights are taken from, shared with the learner (its engine.weights_dir);
+  --weights-dir DIR   the folder that new weights are taken from, shared with the learner (its engine.vllm.weights_dir);
                       with --weights-url a folder of this machine, such as one in /dev/shm
-  --weights-url URL   pull weights from the learner instead: http://LEARNER:PORT/weights/ (its engine.weights_host and
-                      engine.weights_port)
+  --weights-url URL   pull weights from the learner instead: http://LEARNER:PORT/weights/ (its engine.vllm.weights_host and
+                      engine.vllm.weights_port)
   --gpus LIST         comma-separated GPU numbers (default: all); "none" serves on the CPU
   --tensor N          GPUs of one server (default 1); replicas = GPUs / N, each with a port of its own
   --host ADDRESS      address to listen on (default 127.0.0.1); any other needs VLLM_API_KEY
@@ -128,5 +128,5 @@ for index in "${!groups[@]}"; do
     pids+=($!)
   fi
 done
-echo "learner: --config.engine.name=vllm --config.engine.urls=$(IFS=, && echo "${urls[*]}")"
+echo "learner: --config.engine.name=vllm --config.engine.vllm.urls=$(IFS=, && echo "${urls[*]}")"
 [ $dry_run = yes ] || wait -n

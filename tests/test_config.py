@@ -3,7 +3,7 @@
 import pytest
 from ml_collections import ConfigDict
 
-from gigpo_jax.config import behaviour, default_config, unknown_keys, validate
+from gigpo_jax.config import default_config, importance_correction, old_logprobs, unknown_keys, validate
 from gigpo_jax.errors import InputError
 
 
@@ -27,13 +27,14 @@ def test_defaults_are_valid_and_locked():
         ("engine.name", "vlm", "one of"),
         ("engine.prefill_buckets", (4096,), "sampling.max_prompt_tokens=2048"),
         ("sampling.top_k", 0, "-1"),
-        ("sampling.top_k", 20, "rl.behaviour=recompute"),
-        ("sampling.top_p", 0.9, "rl.behaviour=recompute"),
+        ("sampling.top_k", 20, "rl.old_logprobs=recompute"),
+        ("sampling.top_p", 0.9, "rl.old_logprobs=recompute"),
         ("mesh.fsdp", -1, "only one axis"),
-        ("engine.urls", "http://a:1", "engine.name=vllm"),
+        ("engine.vllm.urls", "http://a:1", "engine.name=vllm"),
         ("train.max_staleness", 1, "engine.name=vllm"),
         ("train.max_staleness", 2, "one of 0, 1"),
-        ("rl.tis_cap", 0.0, "greater than 0"),
+        ("rl.importance_cap", 0.0, "greater than 0"),
+        ("rl.importance_correction", "truncated", "rl.old_logprobs=recompute"),
         ("model.shape.num_kv_heads", 3, "divide"),
         ("env.step_timeout_s", 0.0, "greater than 0"),
         ("model.lora.rank", -1, "negative"),
@@ -63,32 +64,41 @@ def test_a_bad_value_names_key_value_and_fix(key: str, value: object, fix: str):
 @pytest.mark.parametrize(
     ("values", "key", "fix"),
     [
-        ({"urls": "localhost:8000", "weights_dir": "w"}, "engine.urls", "http://host:port"),
-        ({"urls": "http://key@a:8000", "weights_dir": "w"}, "engine.urls", "http://host:port"),
-        ({"urls": "http://a:1, http://a:1", "weights_dir": "w"}, "engine.urls", "twice"),
-        ({"urls": "http://a:1"}, "engine.weights_dir", "GIGPO_WEIGHTS_DIR"),
-        ({"urls": "http://a:1", "weights_host": "localhost"}, "engine.weights_host", "this machine's address"),
-        ({"urls": "http://a:1", "weights_host": "b"}, "engine.weights_port", "--weights-url"),
-        ({"launch": False}, "engine.launch", "engine.urls"),
+        ({"urls": "localhost:8000", "weights_dir": "w"}, "engine.vllm.urls", "http://host:port"),
+        ({"urls": "http://key@a:8000", "weights_dir": "w"}, "engine.vllm.urls", "http://host:port"),
+        ({"urls": "http://a:1, http://a:1", "weights_dir": "w"}, "engine.vllm.urls", "twice"),
+        ({"urls": "http://a:1"}, "engine.vllm.weights_dir", "GIGPO_WEIGHTS_DIR"),
+        ({"urls": "http://a:1", "weights_host": "localhost"}, "engine.vllm.weights_host", "this machine's address"),
+        ({"urls": "http://a:1", "weights_host": "b"}, "engine.vllm.weights_port", "--weights-url"),
+        ({"launch": False}, "engine.vllm.launch", "engine.vllm.urls"),
     ],
 )
 def test_servers_that_cannot_work_are_refused(values: dict, key: str, fix: str):
     config = default_config()
-    config.engine.update(name="vllm", **values)
+    config.engine.name = "vllm"
+    config.engine.vllm.update(values)
     with pytest.raises(InputError) as error:
         validate(config)
     assert str(error.value).startswith(f"config.{key}=")
     assert fix in str(error.value)
 
 
-def test_what_the_ratio_is_against_follows_the_engine():
+@pytest.mark.parametrize(
+    ("engine", "given", "resolved"),
+    [
+        ("jax", {}, ("engine", "none")),
+        ("jax", {"old_logprobs": "recompute"}, ("recompute", "none")),
+        ("vllm", {}, ("recompute", "truncated")),
+        ("vllm", {"old_logprobs": "engine"}, ("engine", "none")),
+        ("vllm", {"importance_correction": "none"}, ("recompute", "none")),
+    ],
+)
+def test_old_logprobs_and_their_correction_follow_the_engine(engine: str, given: dict, resolved: tuple[str, str]):
     config = default_config()
-    assert behaviour(config) == "engine"
-    config.engine.name = "vllm"
+    config.engine.name = engine
+    config.rl.update(given)
     validate(config)
-    assert behaviour(config) == "tis"
-    config.rl.behaviour = "recompute"
-    assert behaviour(config) == "recompute"
+    assert (old_logprobs(config), importance_correction(config)) == resolved
 
 
 def test_group_of_one_is_fine_without_standard_deviation():

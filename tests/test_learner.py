@@ -21,7 +21,7 @@ def test_every_third_skipped_update_in_a_row_ends_the_run() -> None:
 def test_importance_weights_are_truncated_only_where_they_are_asked_for() -> None:
     config = default_config()
     assert "tis_cap" not in objective(config)[1]
-    config.engine.name, config.rl.tis_cap = "vllm", 1.5
+    config.engine.name, config.rl.importance_cap = "vllm", 1.5
     assert objective(config)[1]["tis_cap"] == 1.5
-    config.rl.behaviour = "recompute"
+    config.rl.importance_correction = "none"
     assert "tis_cap" not in objective(config)[1]

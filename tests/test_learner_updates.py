@@ -30,7 +30,7 @@ def make_config() -> ConfigDict:
     config.sampling.max_prompt_tokens = config.sampling.max_response_tokens = 8
     config.sampling.temperature = 0.7
     config.train.minibatch, config.train.epochs = 4, 2
-    config.rl.behaviour, config.rl.kl_coef = "recompute", 0.5
+    config.rl.old_logprobs, config.rl.kl_coef = "recompute", 0.5
     config.optim.lr = 1e-2
     config.env.max_steps, config.train.groups, config.train.group_size = STEPS, 1, 4
     return config
@@ -101,7 +101,7 @@ def test_two_iterations_of_two_epochs_by_hand() -> None:
 
 def test_three_bad_updates_in_a_row_end_an_iteration_and_change_nothing() -> None:
     config = make_config()
-    config.rl.behaviour, config.rl.kl_coef = "engine", 0.0
+    config.rl.old_logprobs, config.rl.kl_coef = "engine", 0.0
     learner, seen = make_learner(config), []
     with pytest.raises(NotFinite, match="three times in a row"):
         learner.learn(make_trajectories(float("nan")), 0, Timers(), lambda *counts: seen.append(counts))

@@ -75,32 +75,32 @@ def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, 
         raise InputError(
             f"config.engine.name='vllm': needs the package {err.name}; pip install 'gigpo_jax[vllm]'"
         ) from err
-    engine = config.engine
+    servers = config.engine.vllm
     key = os.environ.get("VLLM_API_KEY", "")
-    urls = urls_of_host(engine.urls, jax.process_index(), jax.process_count())
+    urls = urls_of_host(servers.urls, jax.process_index(), jax.process_count())
     if not urls:
         key = key or secrets.token_urlsafe(24)
-    if not key and engine.weights_host:
+    if not key and servers.weights_host:
         raise InputError(
-            f"config.engine.weights_host={engine.weights_host!r}: who pulls weights must show a key; export "
-            "VLLM_API_KEY here and for the servers"
+            f"config.engine.vllm.weights_host={servers.weights_host!r}: serving weights over HTTP requires "
+            "VLLM_API_KEY; export it here and for the servers"
         )
-    store = weight_store.WeightStore(engine.weights_dir)
+    store = weight_store.WeightStore(servers.weights_dir)
     try:
         settings = vllm_engine.VllmSettings(
             urls=urls,
             processes=() if urls else _processes(config, store.folder, folder, key),
             key=key,
-            dtype=engine.dtype,
+            dtype=config.engine.dtype,
             max_length=max_length(config),
             tokenizer=vllm_extension.tokenizer_fingerprint((Path(config.model.path) / "tokenizer.json").read_bytes()),
             probe=probe_tokens(policy.tokenizer, max_length(config)),
             base=policy.base,
-            pull_from=engine.weights_host if urls else "",
-            pull_port=engine.weights_port,
-            request_s=engine.request_timeout_s,
-            push_s=engine.push_timeout_s,
-            limits=vllm_servers.Limits(engine.start_timeout_s, engine.connect_timeout_s, engine.restarts),
+            pull_from=servers.weights_host if urls else "",
+            pull_port=servers.weights_port,
+            request_s=servers.request_timeout_s,
+            push_s=servers.push_timeout_s,
+            limits=vllm_servers.Limits(servers.start_timeout_s, servers.connect_timeout_s, servers.restarts),
         )
         return vllm_engine.VllmEngine(
             policy.config,
@@ -119,24 +119,24 @@ def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, 
 def _processes(config: ConfigDict, weights_dir: Path, folder: Path, key: str) -> tuple[Any, ...]:
     from gigpo_jax.sampling.vllm import launch as vllm_launch
 
-    engine = config.engine
+    servers = config.engine.vllm
     plan = vllm_launch.LaunchPlan(
-        python=Path(os.path.abspath(engine.python)),  # not resolved: a link to another interpreter is what a venv is
+        python=Path(os.path.abspath(servers.python)),  # not resolved: a link to another interpreter is what a venv is
         model=Path(config.model.path),
-        dtype=engine.dtype,
+        dtype=config.engine.dtype,
         max_length=max_length(config),
-        sequences=engine.slots,
+        sequences=config.engine.slots,
         weights_dir=weights_dir,
         weights_url="",
         folder=folder,
         gpu=vllm_launch.has_gpu(),
-        cache_gib=engine.cache_gib,
-        gpu_memory_fraction=engine.gpu_memory_fraction,
+        cache_gib=servers.cache_gib,
+        gpu_memory_fraction=servers.gpu_memory_fraction,
         lora_rank=config.model.lora.rank,
-        arguments=tuple(shlex.split(engine.args)),
+        arguments=tuple(shlex.split(servers.args)),
     )
-    vllm_launch.check_plan(plan, engine.servers)
-    ports = vllm_launch.choose_ports(engine.port, engine.servers)
+    vllm_launch.check_plan(plan, servers.servers)
+    ports = vllm_launch.choose_ports(servers.port, servers.servers)
     report.say(f"starting {len(ports)} vLLM server(s), about a minute; logs: {folder}")
     return tuple(vllm_launch.ServerProcess(plan, port, key) for port in ports)
 
@@ -147,7 +147,7 @@ def max_length(config: ConfigDict) -> int:
 
 
 def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:
-    """The servers of `engine.urls` that a host uses: every server belongs to one host, which alone gives it weights.
+    """The servers of `engine.vllm.urls` that a host uses: one host alone sends weights to a server.
 
     Raises:
       InputError: there are fewer servers than hosts.
@@ -155,7 +155,7 @@ def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:
     every = tuple(url.strip().rstrip("/") for url in urls.split(",") if url.strip())
     if every and len(every) < hosts:
         raise InputError(
-            f"config.engine.urls={urls!r}: {len(every)} servers for {hosts} hosts; each needs one of its own"
+            f"config.engine.vllm.urls={urls!r}: {len(every)} servers for {hosts} hosts; each needs one of its own"
         )
     return every[host::hosts]
 

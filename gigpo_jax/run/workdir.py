@@ -16,10 +16,7 @@ CONFIG = "config.json"
 BASE = "base.json"  # which weights the adapter of a run belongs to
 # What may differ when a run goes on: where it runs and what it shows, not what it computes.
 FREE = (
-    *("env.workers", "env.start_timeout_s", "env.step_timeout_s", "checkpoint.", "train.save_rollouts"),
-    *("engine.urls", "engine.launch", "engine.servers", "engine.python", "engine.port", "engine.args"),
-    *("engine.cache_gib", "engine.gpu_memory_fraction", "engine.weights_", "engine.start_", "engine.connect_"),
-    *("engine.request_", "engine.push_", "engine.restarts"),
+    *("env.workers", "env.start_timeout_s", "env.step_timeout_s", "checkpoint.", "train.save_rollouts", "engine.vllm."),
 )
 
 

@@ -101,7 +101,7 @@ def test_replicas_get_gpus_and_ports_of_their_own() -> None:
     )
     assert ["CUDA_VISIBLE_DEVICES=2\\,3" in lines[0], "CUDA_VISIBLE_DEVICES=6\\,7" in lines[1]] == [True, True]
     assert ["--port 9000" in lines[0], "--port 9001" in lines[1]] == [True, True]
-    assert lines[2].endswith("--config.engine.urls=http://10.0.0.5:9000,http://10.0.0.5:9001")
+    assert lines[2].endswith("--config.engine.vllm.urls=http://10.0.0.5:9000,http://10.0.0.5:9001")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_what_cannot_work_is_one_line_with_the_fix(script: str, arguments: tuple
 def test_one_node_shares_its_gpus() -> None:
     *_, learner = dry("gpu_node.sh", *NODE, "--tensor", "2", "--", "--config.train.max_staleness=1")
     assert learner.startswith("env CUDA_VISIBLE_DEVICES=0\\,1 .venv/bin/python -m gigpo_jax.main ")
-    assert "--config.engine.urls=http://127.0.0.1:8000\\,http://127.0.0.1:8001 " in learner
+    assert "--config.engine.vllm.urls=http://127.0.0.1:8000\\,http://127.0.0.1:8001 " in learner
     assert learner.rstrip().endswith("--config.train.max_staleness=1")
 
 
@@ -173,7 +173,7 @@ def test_a_job_learns_on_the_first_nodes_and_serves_on_the_last() -> None:
     assert "--nodelist=c launch/vllm_sidecar.sh" in servers[0]
     assert "--host c" in servers[0]
     assert learner.startswith("srun --nodes=2 --ntasks=2 --nodelist=a\\,b ")
-    assert "--config.engine.urls=http://c:8000\\,http://c:8001 " in learner
+    assert "--config.engine.vllm.urls=http://c:8000\\,http://c:8001 " in learner
     *_, learner = dry("slurm.sbatch", *JOB, "--nodes", "a", "--gpus", "4")
     assert learner.startswith("env CUDA_VISIBLE_DEVICES=0\\,1 ")
 

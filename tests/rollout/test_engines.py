@@ -35,8 +35,9 @@ def test_weights_are_offered_over_http_only_to_those_with_a_key(
 ) -> None:
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     config = default_config()
-    config.engine.update(name="vllm", urls="http://a:1", weights_host="b", weights_port=9)
-    with pytest.raises(InputError, match=r"config.engine.weights_host='b': .* export VLLM_API_KEY"):
+    config.engine.name = "vllm"
+    config.engine.vllm.update(urls="http://a:1", weights_host="b", weights_port=9)
+    with pytest.raises(InputError, match=r"config.engine.vllm.weights_host='b': .* requires VLLM_API_KEY"):
         make_engine(config, None, None, version=0, folder=tmp_path)  # type: ignore[arg-type]
 
 
@@ -45,7 +46,7 @@ def test_servers_that_a_run_starts_take_its_adapters(tmp_path: pathlib.Path) -> 
     python.parent.mkdir()
     python.touch()
     config = default_config()
-    config.engine.python, config.engine.cache_gib = str(python), 1.0
+    config.engine.vllm.python, config.engine.vllm.cache_gib = str(python), 1.0
     config.model.path = str(TINY)
     for rank, words in ((0, ()), (12, ("--enable-lora", "--max-lora-rank", "16"))):
         config.model.lora.rank = rank

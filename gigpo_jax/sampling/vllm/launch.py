@@ -121,12 +121,12 @@ def check_plan(plan: LaunchPlan, servers: int) -> None:
     """
     if not plan.python.is_file():
         raise InputError(
-            f"config.engine.python={str(plan.python)!r}: no such interpreter; for CPUs: make vllm-venv; "
+            f"config.engine.vllm.python={str(plan.python)!r}: no such interpreter; for CPUs: make vllm-venv; "
             "on a GPU node: python -m venv .venv-vllm && .venv-vllm/bin/pip install vllm==0.32.0"
         )
     libraries = plan.python.parent.parent.glob("lib/python*/site-packages/vllm/__init__.py")
     if plan.python.parent.parent.joinpath("pyvenv.cfg").is_file() and not any(libraries):
-        raise InputError(f"config.engine.python={str(plan.python)!r}: vLLM is not installed there; make vllm-venv")
+        raise InputError(f"config.engine.vllm.python={str(plan.python)!r}: vLLM is not installed there; make vllm-venv")
     if not plan.gpu:
         _check_host_memory(plan, servers)
 
@@ -139,9 +139,9 @@ def _check_host_memory(plan: LaunchPlan, servers: int, available: int | None = N
     there = available_memory() if available is None else available
     if there is not None and needed > there:
         raise InputError(
-            f"config.engine.servers={servers}: needs about {needed / GIB:.1f} GiB ({servers} x (weights "
+            f"config.engine.vllm.servers={servers}: needs about {needed / GIB:.1f} GiB ({servers} x (weights "
             f"{weights / GIB:.1f} + cache {cache} + program {PROGRAM_BYTES / GIB:.1f})), free are "
-            f"{there / GIB:.1f}; use fewer servers, a smaller engine.cache_gib or engine.name=jax"
+            f"{there / GIB:.1f}; use fewer servers, a smaller engine.vllm.cache_gib or engine.name=jax"
         )
 
 
@@ -175,7 +175,7 @@ def choose_ports(first: int, servers: int) -> list[int]:
                 probe.bind(("127.0.0.1", wanted))
             except OSError as err:
                 raise InputError(
-                    f"config.engine.port={first}: port {wanted} is in use ({err.strerror}); another one, or 0"
+                    f"config.engine.vllm.port={first}: port {wanted} is in use ({err.strerror}); another one, or 0"
                 ) from err
             ports.append(probe.getsockname()[1])
     return ports

@@ -185,7 +185,7 @@ def check_description(
     if pull_from and not (theirs and pull_from.startswith(theirs)):
         raise InputError(
             f"{url}: pulls weights from {theirs or 'nowhere'}, the learner offers {pull_from}; make its --weights-url "
-            "and engine.weights_host, engine.weights_port the same"
+            "and engine.vllm.weights_host, engine.vllm.weights_port the same"
         )
 
 

@@ -163,9 +163,11 @@ class ServerPool:
                 trouble = str(err)
             process, url = member.process, member.server.url
             if process is not None and not process.running:
-                raise InputError(f"config.engine.launch: the server ended: {process.last_words()} (log: {process.log})")
+                raise InputError(
+                    f"config.engine.vllm.launch: the server ended: {process.last_words()} (log: {process.log})"
+                )
             if time.monotonic() - started > limit:
-                known = f"log: {process.log}" if process else "correct config.engine.urls or start it"
+                known = f"log: {process.log}" if process else "correct config.engine.vllm.urls or start it"
                 raise InputError(f"{url}: not up within {limit:g} s ({trouble}); {known}")
             if time.monotonic() - told > TELL_S:
                 told = time.monotonic()

@@ -54,7 +54,9 @@ class WeightStore:
                 with tempfile.TemporaryFile(dir=self.folder):
                     pass
         except OSError as err:
-            raise InputError(f"config.engine.weights_dir={str(folder)!r}: cannot be written ({err.strerror})") from err
+            raise InputError(
+                f"config.engine.vllm.weights_dir={str(folder)!r}: cannot be written ({err.strerror})"
+            ) from err
         self._newest: pathlib.Path | None = None
 
     def write(self, config: Qwen2Config, params: Params, *, dtype: Any, name: str) -> tuple[pathlib.Path, str]:
@@ -89,7 +91,7 @@ class WeightStore:
         free = shutil.disk_usage(self.folder).free
         if needed > free:
             raise InputError(
-                f"config.engine.weights_dir: {self.folder} has {free / 2**30:.1f} GiB free, a push needs "
+                f"config.engine.vllm.weights_dir: {self.folder} has {free / 2**30:.1f} GiB free, a push needs "
                 f"{needed / 2**30:.1f}; name a folder with more room"
             )
         target, checksum = self.folder / (name + SUFFIX), Checksum()
@@ -156,7 +158,9 @@ async def serve(store: WeightStore, host: str, port: int, key: str) -> tuple[web
         await site.start()
     except OSError as err:
         await runner.cleanup()
-        raise InputError(f"config.engine.weights_host={host!r}: cannot listen on port {port} ({err.strerror})") from err
+        raise InputError(
+            f"config.engine.vllm.weights_host={host!r}: cannot listen on port {port} ({err.strerror})"
+        ) from err
     return runner, runner.addresses[0][1]
 
 

@@ -260,8 +260,8 @@ def test_a_run_trains_an_adapter_with_servers(
     command = [sys.executable, "-m", "gigpo_jax.main", "--config=configs/quickstart.py", f"--workdir={tmp_path}"]
     command += ["--config.eval.panel=", "--config.env.workers=1", "--config.train.iterations=2"]
     command += ["--config.train.groups=4", "--config.optim.lr=0.003", "--config.model.lora.rank=4"]
-    command += ["--config.engine.name=vllm", f"--config.engine.urls={server.url}"]
-    command += [f"--config.engine.weights_dir={weights}"]
+    command += ["--config.engine.name=vllm", f"--config.engine.vllm.urls={server.url}"]
+    command += [f"--config.engine.vllm.weights_dir={weights}"]
     environment = os.environ | {"VLLM_API_KEY": serving.KEY}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=serving.ROOT, env=environment

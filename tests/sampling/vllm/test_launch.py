@@ -68,7 +68,7 @@ def test_a_port_in_use_is_refused_and_zero_takes_free_ones() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=rf"config.engine.port={port - 1}: port {port} is in use"):
+        with pytest.raises(InputError, match=rf"config.engine.vllm.port={port - 1}: port {port} is in use"):
             choose_ports(port - 1, 2)
     assert len(set(choose_ports(0, 3))) == 3
 
@@ -76,7 +76,7 @@ def test_a_port_in_use_is_refused_and_zero_takes_free_ones() -> None:
 def test_too_little_memory_is_refused_with_the_sum(tmp_path: pathlib.Path) -> None:
     gib = 2**30
     vllm_launch._check_host_memory(plan(tmp_path), 2, available=8 * gib)
-    with pytest.raises(InputError, match=r"config.engine.servers=2: needs about 6\.0 GiB .* free are 5\.0"):
+    with pytest.raises(InputError, match=r"config.engine.vllm.servers=2: needs about 6\.0 GiB .* free are 5\.0"):
         vllm_launch._check_host_memory(plan(tmp_path), 2, available=5 * gib)
 
 
@@ -89,7 +89,7 @@ def test_an_environment_without_vllm_is_refused_with_the_command_that_makes_one(
     with pytest.raises(InputError, match="vLLM is not installed there"):
         check_plan(plan(tmp_path, python=tmp_path / "bin/python"), 1)
     (tmp_path / "pyvenv.cfg").unlink()
-    with pytest.raises(InputError, match=r"config\.engine\.servers=100000: needs about"):
+    with pytest.raises(InputError, match=r"config\.engine\.vllm\.servers=100000: needs about"):
         check_plan(plan(tmp_path, python=tmp_path / "bin/python"), 100_000)
 
 

@@ -341,7 +341,7 @@ def test_what_cannot_be_used_is_refused_with_the_fix(
     assert "--max-model-len 97" in connect(served.url, max_length=97)
     assert "engine.dtype='bfloat16'" in connect(served.url, dtype="bfloat16")
     assert "tokenizer is not the learner's" in connect(served.url, tokenizer="other")
-    assert "correct config.engine.urls or start it" in connect("http://127.0.0.1:9", limits=IMPATIENT)
+    assert "correct config.engine.vllm.urls or start it" in connect("http://127.0.0.1:9", limits=IMPATIENT)
 
 
 def test_a_server_that_is_killed_is_dropped_while_another_is_left_and_the_last_ends_the_run(

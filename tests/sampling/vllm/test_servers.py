@@ -310,7 +310,7 @@ def test_the_first_wait_tells_that_it_goes_on_and_ends_in_any_case(monkeypatch: 
         made._limits = Limits(0.2, 9.0, 0)
         with pytest.raises(InputError, match=r"not up within 0.2 s \(refused\); log: log"):
             await opened(made)
-        with pytest.raises(InputError, match=r"not up within 1 s .* correct config.engine.urls"):
+        with pytest.raises(InputError, match=r"not up within 1 s .* correct config.engine.vllm.urls"):
             await opened(pool(Scripted(up=False)))
         return said
 

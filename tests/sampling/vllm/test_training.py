@@ -120,12 +120,16 @@ def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_check
     weights, logs = tmp_path / "weights", tmp_path / "logs"
     server, other = (serving.start(serving.TINY, logs, weights) for _ in range(2))
     monkeypatch.setenv("VLLM_API_KEY", serving.KEY)
-    flags = ["--config.engine.name=vllm", f"--config.engine.weights_dir={weights}", "--config.train.max_staleness=1"]
+    flags = [
+        "--config.engine.name=vllm",
+        f"--config.engine.vllm.weights_dir={weights}",
+        "--config.train.max_staleness=1",
+    ]
     flags += ["--config.train.iterations=5", "--config.train.groups=8", "--config.train.save_rollouts=1"]
     workdir = tmp_path / "run"
     try:
         serving.wait_up(server)
-        impatient = (f"--config.engine.urls={server.url}", "--config.engine.connect_timeout_s=3.0")
+        impatient = (f"--config.engine.vllm.urls={server.url}", "--config.engine.vllm.connect_timeout_s=3.0")
         with running(workdir, *flags, *impatient) as process:
             wait_for(process, workdir, 3)
             serving.kill_hard(server)
@@ -138,7 +142,7 @@ def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_check
             fresh.add(int(stopped[1]) - 1)
             assert (workdir / "checkpoints").is_dir()
             serving.wait_up(other)
-            run(workdir, *flags, f"--config.engine.urls={other.url}")
+            run(workdir, *flags, f"--config.engine.vllm.urls={other.url}")
     finally:
         server.stop()
         other.stop()
@@ -154,8 +158,8 @@ def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_check
 
 
 def test_a_run_that_cannot_get_its_server_is_one_line(tmp_path: pathlib.Path) -> None:
-    absent = run(tmp_path / "a", "--config.engine.name=vllm", "--config.engine.python=/nowhere/python", status=2)
-    assert "gigpo_jax: config.engine.python='/nowhere/python'" in absent.splitlines()[-1]
-    failing = run(tmp_path / "b", "--config.engine.name=vllm", "--config.engine.args=--no-such-flag", status=2)
-    assert "config.engine.launch: the server ended" in failing
+    absent = run(tmp_path / "a", "--config.engine.name=vllm", "--config.engine.vllm.python=/nowhere/python", status=2)
+    assert "gigpo_jax: config.engine.vllm.python='/nowhere/python'" in absent.splitlines()[-1]
+    failing = run(tmp_path / "b", "--config.engine.name=vllm", "--config.engine.vllm.args=--no-such-flag", status=2)
+    assert "config.engine.vllm.launch: the server ended" in failing
     assert "no-such-flag" in failing
