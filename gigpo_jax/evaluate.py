@@ -120,7 +120,9 @@ def panel_tasks(config: ConfigDict, options: dict[str, Any]) -> tuple[Panel, tup
     """
     if not config.eval.panel:
         raise InputError("config.eval.panel='': name a panel to evaluate on")
-    panel = find_panel(config.eval.panel, config.env.name, key="config.eval.panel")
+    panel = find_panel(
+        config.eval.panel, config.env.name, registry.panel_folder(config.env.name), key="config.eval.panel"
+    )
     env = registry.make(config.env.name, **options)
     try:
         tasks = check_panel(panel, env)

@@ -132,34 +132,26 @@ def read_panel(path: str | os.PathLike) -> Panel:
     return panel
 
 
-def package_panels(environment: str) -> tuple[str, ...]:
-    """Names of the panels that come with an environment."""
-    return tuple(sorted(path.stem for path in _folder(environment).glob("*.json")))
-
-
-def find_panel(name: str, environment: str, *, key: str = "panel") -> Panel:
+def find_panel(name: str, environment: str, folder: Path, *, key: str = "panel") -> Panel:
     """Reads a panel of an environment: one that comes with it, by its name, else a JSON file.
 
     Args:
       name: of the panel, or its file.
       environment: its name in the registry.
-      key: what errors call the name's origin.
+      folder: has the panels that come with the environment.
+      key: where the user set the name, for the message.
 
     Raises:
       InputError: there is none, it is of another environment, or its hash does not match.
     """
-    for path in (_folder(environment) / f"{name}.json", Path(name)):
+    for path in (folder / f"{name}.json", Path(name)):
         if path.is_file():
             panel = read_panel(path)
             if panel.environment != environment:
                 raise InputError(f"{key}={name!r}: a panel of {panel.environment}, not of {environment}")
             return panel
-    names = ", ".join(package_panels(environment)) or "none"
+    names = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
     raise InputError(f"{key}={name!r}: no such file, and no panel of {environment} (those are: {names})")
-
-
-def _folder(environment: str) -> Path:
-    return Path(__file__).parents[1] / "envs" / environment / "panels"
 
 
 def check_panel(panel: Panel, env: TextEnv) -> tuple[Task, ...]:

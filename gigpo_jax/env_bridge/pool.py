@@ -21,7 +21,6 @@ from typing import Any
 from gigpo_jax.env_bridge.process import Call, Lost, WorkerProcess, stop
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.env_bridge.worker import Setup
-from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ class EnvPool:
 
     def __init__(
         self,
-        name: str,
+        build: str,
         options: Mapping[str, Any] | None = None,
         *,
         workers: int = 2,
@@ -82,23 +81,22 @@ class EnvPool:
         """Starts the workers and waits until each has built an environment.
 
         Args:
-          name: the environment, as in the registry.
-          options: what its builder takes; plain values.
+          build: "module:NAME" of what builds an environment (`registry.spec(name).build`).
+          options: its keyword arguments; plain values.
           workers: processes, >= 1.
           envs_per_worker: environments in each, >= 1.
           start_timeout_s: limit for a worker to be ready, for `tasks` and for a reset, s.
           step_timeout_s: limit for a step, s. A call's time counts from when its worker turns to it.
 
         Raises:
-          InputError: what is wrong with the name, the options, or what the environment needs.
+          InputError: what is wrong with the reference, the options, or what the environment needs.
           EnvError: a worker did not come up for another reason.
         """
         if workers < 1 or envs_per_worker < 1:
             raise InputError(f"env.workers={workers}, env.envs_per_worker={envs_per_worker}: both must be at least 1")
-        registry.spec(name)
         self.size, self.replaced = workers * envs_per_worker, 0
         self.start_timeout_s, self.step_timeout_s = start_timeout_s, step_timeout_s
-        self._setup = Setup(name, dict(options or {}), tuple(sys.path))
+        self._setup = Setup(build, dict(options or {}), tuple(sys.path))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._unsent: list[WorkerProcess] = []
         self._watch: asyncio.TimerHandle | None = None

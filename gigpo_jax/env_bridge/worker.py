@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigpo_jax.env_bridge.base import TextEnv
+from gigpo_jax.env_bridge.build import build
 from gigpo_jax.env_bridge.types import EnvError, StepResult, Task
-from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 
 _LENGTH = struct.Struct("!I")
@@ -35,12 +35,12 @@ class Setup:
     """What a worker has to know.
 
     Attributes:
-      name: the environment, as in the registry.
-      options: what its builder takes.
+      build: "module:NAME" of what builds an environment.
+      options: its keyword arguments.
       sys_path: the parent's import path.
     """
 
-    name: str
+    build: str
     options: Mapping[str, Any]
     sys_path: tuple[str, ...]
 
@@ -73,11 +73,11 @@ class _Host:
         self._environments: dict[int, TextEnv] = {}
         self.environment(0)
         if "jax" in sys.modules:
-            raise InputError(f'env.name="{setup.name}": its module imports jax; environment workers must not')
+            raise InputError(f"{setup.build} imports jax; environment workers must not")
 
     def environment(self, slot: int) -> TextEnv:
         if slot not in self._environments:
-            self._environments[slot] = registry.make(self._setup.name, **self._setup.options)
+            self._environments[slot] = build(self._setup.build, self._setup.options)
         return self._environments[slot]
 
     def answer(self, operation: str, slot: int, argument: Any) -> Any:

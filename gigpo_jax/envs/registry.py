@@ -1,15 +1,15 @@
 """Name -> environment: one literal dict. A new environment is one entry (docs/environments.md)."""
 
 import difflib
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
 from gigpo_jax.env_bridge.base import Expert, TextEnv
+from gigpo_jax.env_bridge.build import build, load
 from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptTemplate
 from gigpo_jax.envs.alfworld import prompt as alfworld_prompt
 from gigpo_jax.envs.search import actions as search_actions
@@ -102,7 +102,7 @@ def spec(name: str) -> Environment:
     if name in ENVIRONMENTS:
         return ENVIRONMENTS[name]
     if ":" in name:
-        found = _load(name, f'env.name="{name}"')
+        found = load(name)
         if not isinstance(found, Environment):
             raise InputError(f'env.name="{name}": that is a {type(found).__name__}, not a registry.Environment')
         return found
@@ -121,7 +121,7 @@ def make(name: str, **options: Any) -> TextEnv:
     Raises:
       InputError: an unknown name or option, or what the builder says of a wrong value.
     """
-    return _call(name, "build", spec(name).build, options)
+    return cast(TextEnv, build(spec(name).build, options))
 
 
 def make_expert(name: str, seed: int, **options: Any) -> Expert:
@@ -138,7 +138,7 @@ def make_expert(name: str, seed: int, **options: Any) -> Expert:
     reference = spec(name).expert
     if reference is None:
         raise InputError(f'env.name="{name}": this environment has no expert to imitate')
-    return _call(name, "expert", reference, {"seed": seed, **options})
+    return cast(Expert, build(reference, {"seed": seed, **options}, key="sft.demonstrator"))
 
 
 def generate(name: str, cache: Path, **options: Any) -> str:
@@ -158,7 +158,7 @@ def generate(name: str, cache: Path, **options: Any) -> str:
     reference = spec(name).generate
     if reference is None:
         raise InputError(f"env.generate={sorted(options)}: {name} has nothing to generate; leave it empty")
-    return str(_call(name, "generate", reference, {"cache_root": cache, **options}))
+    return str(build(reference, {"cache_root": cache, **options}, key="env.generate"))
 
 
 def style(name: str, which: str) -> PromptTemplate:
@@ -173,21 +173,6 @@ def style(name: str, which: str) -> PromptTemplate:
     return styles[which]
 
 
-def _load(reference: str, where: str) -> Any:
-    """The object that "module:name" points at."""
-    module, _, attribute = reference.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as err:
-        raise InputError(f"{where}: cannot load {reference} ({err})") from err
-
-
-def _call(name: str, role: str, reference: str, options: Mapping[str, Any]) -> Any:
-    """Calls a builder; options that it does not take are the user's mistake."""
-    builder = _load(reference, f'env.name="{name}", {role}')
-    try:
-        return builder(**options)
-    except TypeError as err:
-        if "argument" not in str(err):
-            raise
-        raise InputError(f'env.name="{name}", options {sorted(options)}: {err}') from err
+def panel_folder(name: str) -> Path:
+    """The folder of the panels that come with an environment."""
+    return Path(__file__).parent / name / "panels"

@@ -56,7 +56,7 @@ def make_pool(config: ConfigDict, options: dict[str, Any], episodes: int) -> Env
     """Worker processes with room for so many episodes at once; `options` as from `env_options`."""
     env = config.env
     return EnvPool(
-        env.name,
+        registry.spec(env.name).build,
         options,
         workers=env.workers,
         envs_per_worker=-(-episodes // env.workers),

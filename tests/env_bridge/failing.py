@@ -117,13 +117,5 @@ def _entry(function: str) -> registry.Environment:
 
 
 FAILING = _entry("FailingEnv")
-PATIENT = _entry("PatientEnv")
 DOWN = _entry("DownEnv")
-UNBOUNDED = _entry("UnboundedEnv")
-NO_DATA = _entry("no_data")
-CRASHES = _entry("crashes")
-IMPORTS_JAX = _entry("imports_jax")
-WHILE_FILE = _entry("while_file")
-HANGS = _entry("hangs")
-MISSING = _entry("nothing_of_this_name")
 FAILING_WITHOUT_EXPERT = dataclasses.replace(FAILING, expert=None)

@@ -58,10 +58,10 @@ def test_a_damaged_file_is_refused_with_its_path(change, message, tmp_path):
 
 
 def test_panels_are_found_by_name_or_file_and_only_for_their_environment(tmp_path):
-    panel = find_panel("tiny_unseen", "alfworld")
+    panel = find_panel("tiny_unseen", "alfworld", registry.panel_folder("alfworld"))
     write_panel(tmp_path / "copy.json", panel)
-    assert find_panel(str(tmp_path / "copy.json"), "alfworld") == panel
+    assert find_panel(str(tmp_path / "copy.json"), "alfworld", tmp_path / "none") == panel
     with pytest.raises(InputError, match="a panel of alfworld, not of webshop"):
-        find_panel(str(tmp_path / "copy.json"), "webshop")
+        find_panel(str(tmp_path / "copy.json"), "webshop", tmp_path / "none")
     with pytest.raises(InputError, match=r"no panel of alfworld \(those are: .*tiny_unseen"):
-        find_panel("tiny", "alfworld")
+        find_panel("tiny", "alfworld", registry.panel_folder("alfworld"))

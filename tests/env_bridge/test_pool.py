@@ -17,6 +17,7 @@ from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 
+EXAMPLE = "gigpo_jax.envs.example.env:TreasureEnv"
 FAILING = "tests.env_bridge.failing:"
 
 
@@ -48,7 +49,7 @@ async def outcomes(calls: list[Awaitable[object]]) -> list[object]:
 
 
 def test_128_episodes_at_once_give_what_the_environment_gives_alone() -> None:
-    with EnvPool("example", {"drawers": 5}, workers=2, envs_per_worker=32) as pool:
+    with EnvPool(EXAMPLE, {"drawers": 5}, workers=2, envs_per_worker=32) as pool:
         alone = registry.make("example", drawers=5)
         assert pool.tasks("train") == list(alone.tasks("train"))
         actions = ["open drawer 1", "nonsense", "close drawer 1", "open drawer 3", "take coin", "take ring"]
@@ -79,7 +80,7 @@ def test_a_step_costs_this_process_little() -> None:
             await asyncio.gather(*(environment.step("look") for environment in lent))
         return (time.process_time() - started) / (20 * len(lent))
 
-    with EnvPool("example", workers=2, envs_per_worker=32) as pool:
+    with EnvPool(EXAMPLE, workers=2, envs_per_worker=32) as pool:
         assert asyncio.run(play(pool)) < 300e-6, "about 20 microseconds on a free core"
 
 
@@ -107,7 +108,7 @@ def test_a_lost_worker_costs_its_own_episodes_and_is_replaced(number: signal.Sig
         assert not any(isinstance(result, BaseException) for result in results)
         assert pool.replaced == 1
 
-    with EnvPool("example", workers=2, envs_per_worker=3, step_timeout_s=2.0) as pool:
+    with EnvPool(EXAMPLE, workers=2, envs_per_worker=3, step_timeout_s=2.0) as pool:
         asyncio.run(scenario(pool))
 
 
@@ -126,7 +127,7 @@ def test_an_environment_that_hangs_or_ends_its_process_costs_one_worker() -> Non
                 environment.release()
         assert pool.replaced == 2
 
-    with EnvPool(FAILING + "FAILING", workers=2, envs_per_worker=2, step_timeout_s=2.0) as pool:
+    with EnvPool(FAILING + "FailingEnv", workers=2, envs_per_worker=2, step_timeout_s=2.0) as pool:
         asyncio.run(scenario(pool))
 
 
@@ -147,7 +148,7 @@ def test_an_environment_that_raises_costs_its_episode_alone() -> None:
         assert "cannot be read" in str(results[0])
         assert pool.replaced == 1
 
-    with EnvPool(FAILING + "FAILING", workers=1, envs_per_worker=3) as pool:
+    with EnvPool(FAILING + "FailingEnv", workers=1, envs_per_worker=3) as pool:
         asyncio.run(scenario(pool))
 
 
@@ -162,7 +163,7 @@ def test_a_call_is_timed_from_when_its_worker_turns_to_it() -> None:
         assert (await pending).reward == 0
         assert pool.replaced == 0
 
-    with EnvPool(FAILING + "FAILING", workers=1, envs_per_worker=8, step_timeout_s=5.0) as pool:
+    with EnvPool(FAILING + "FailingEnv", workers=1, envs_per_worker=8, step_timeout_s=5.0) as pool:
         asyncio.run(scenario(pool))
 
 
@@ -197,7 +198,7 @@ def test_steps_that_wait_for_something_else_overlap_and_fail_alone() -> None:
         assert not isinstance(late[1], BaseException), "it was answered before"
         assert pool.replaced == 1
 
-    with EnvPool(FAILING + "PATIENT", workers=1, envs_per_worker=8, step_timeout_s=4.0) as pool:
+    with EnvPool(FAILING + "PatientEnv", workers=1, envs_per_worker=8, step_timeout_s=4.0) as pool:
         asyncio.run(scenario(pool))
 
 
@@ -221,19 +222,18 @@ def test_a_cancelled_episode_gives_its_environment_back() -> None:
         waiting_too.cancel()  # it was lent the place already, and never learns of it
         await asyncio.wait_for(pool.acquire(), 5)
 
-    with EnvPool(FAILING + "FAILING", workers=1, envs_per_worker=1) as pool:
+    with EnvPool(FAILING + "FailingEnv", workers=1, envs_per_worker=1) as pool:
         asyncio.run(scenario(pool))
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("exampel", {}, 'env.name="exampel": unknown; did you mean "example"?'),
-        ("example", {"drawers": 0}, "env.options.drawers=0: use a number from 1 to 99"),
-        ("example", {"windows": 2}, "unexpected keyword argument 'windows'"),
-        (FAILING + "NO_DATA", {"path": "/x"}, "env.options.path=/x: no such folder; make it with --out"),
-        (FAILING + "MISSING", {}, "cannot load tests.env_bridge.failing:nothing_of_this_name"),
-        (FAILING + "IMPORTS_JAX", {}, "its module imports jax; environment workers must not"),
+        (EXAMPLE, {"drawers": 0}, "env.options.drawers=0: use a number from 1 to 99"),
+        (EXAMPLE, {"windows": 2}, "unexpected keyword argument 'windows'"),
+        (FAILING + "no_data", {"path": "/x"}, "env.options.path=/x: no such folder; make it with --out"),
+        (FAILING + "nothing_of_this_name", {}, "cannot load tests.env_bridge.failing:nothing_of_this_name"),
+        (FAILING + "imports_jax", {}, "imports_jax imports jax; environment workers must not"),
     ],
 )
 def test_what_cannot_be_built_is_told_in_one_line(name: str, options: dict[str, object], message: str) -> None:
@@ -247,7 +247,7 @@ def test_what_cannot_be_built_is_told_in_one_line(name: str, options: dict[str, 
 
 @pytest.mark.parametrize(
     ("name", "limit_s", "expected"),
-    [("CRASHES", 60.0, "died with status 3 (start)"), ("HANGS", 1.0, "gave no answer within 1 s (start)")],
+    [("crashes", 60.0, "died with status 3 (start)"), ("hangs", 1.0, "gave no answer within 1 s (start)")],
 )
 def test_workers_that_do_not_come_up(name: str, limit_s: float, expected: str) -> None:
     before = set(children())
@@ -293,13 +293,13 @@ def test_a_worker_that_cannot_be_replaced_is_given_up(tmp_path: pathlib.Path) ->
         assert "no environment worker is left" in reasons[-1]
         assert "gone" in reasons[-1]
 
-    with EnvPool(FAILING + "WHILE_FILE", {"path": str(marker)}, workers=1, envs_per_worker=2) as pool:
+    with EnvPool(FAILING + "while_file", {"path": str(marker)}, workers=1, envs_per_worker=2) as pool:
         asyncio.run(asyncio.wait_for(scenario(pool), 60))
 
 
 def test_closing_ends_every_process_and_every_wait() -> None:
     async def scenario() -> None:
-        pool = EnvPool(FAILING + "FAILING", workers=2, envs_per_worker=1)
+        pool = EnvPool(FAILING + "FailingEnv", workers=2, envs_per_worker=1)
         pids = pool.pids
         lent = await lend_all(pool)
         waits: list[Callable[[], Awaitable[object]]] = [lambda: lent[0].step("sleep 60"), pool.acquire]
@@ -327,7 +327,7 @@ def test_workers_leave_signals_to_the_parent_and_hold_no_jax() -> None:
         assert not any(isinstance(result, BaseException) for result in results)
         assert pool.replaced == 0
 
-    with EnvPool("example", workers=2, envs_per_worker=1) as pool:
+    with EnvPool(EXAMPLE, workers=2, envs_per_worker=1) as pool:
         asyncio.run(scenario(pool))
 
 
@@ -337,7 +337,7 @@ def test_no_worker_outlives_the_program(how: str) -> None:
         f"""
         import asyncio, sys
         from gigpo_jax.env_bridge.pool import EnvPool
-        pool = EnvPool("{FAILING}FAILING", workers=2, envs_per_worker=1)
+        pool = EnvPool("{FAILING}FailingEnv", workers=2, envs_per_worker=1)
         async def play():
             lent = [await pool.acquire() for _ in range(2)]
             await asyncio.gather(*(env.reset(pool.tasks("train")[0]) for env in lent))

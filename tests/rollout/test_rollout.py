@@ -90,16 +90,16 @@ def play(pool: EnvPool, engine: Any = None, *, groups: int = 6, size: int = 4, *
 
 
 def test_a_rollout_does_not_depend_on_workers_places_or_order() -> None:
-    with EnvPool("example", workers=1, envs_per_worker=1) as pool:
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=1) as pool:
         expected = play(pool)
     assert [(t.group, t.member) for t in expected] == [(group, member) for group in range(6) for member in range(4)]
     lengths = {len(trajectory.turns) for trajectory in expected}
     assert len(lengths) > 2, "a test with equal episodes would show nothing"
     assert {trajectory.won for trajectory in expected} == {True, False}
     for workers, places, most in ((1, 16, None), (3, 8, None), (2, 12, 5)):
-        with EnvPool("example", workers=workers, envs_per_worker=places) as pool:
+        with EnvPool(EXAMPLE.build, workers=workers, envs_per_worker=places) as pool:
             assert same(play(pool, max_concurrent=most), expected)
-    with EnvPool("example", workers=1, envs_per_worker=8) as pool:
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         later = play(pool, groups=7)[4:28]  # the groups 1 to 6 again
         tail = asyncio.run(
             rollout(
@@ -125,7 +125,7 @@ def test_a_turn_holds_what_was_shown_said_and_done() -> None:
         return SETTINGS.template(inputs) + "".join(" | " + event.observation for event in inputs.history)
 
     settings = dataclasses.replace(SETTINGS, template=show_all, prompt_tokens=120)
-    with EnvPool("example", workers=2, envs_per_worker=4) as pool:
+    with EnvPool(EXAMPLE.build, workers=2, envs_per_worker=4) as pool:
         trajectories = play(pool, engine, settings=settings, on_episode=ended.append)
     assert sorted((t.group, t.member) for t in ended) == [(t.group, t.member) for t in trajectories]
     asked = {params.key: (tokens, params) for tokens, params in engine.requests}
@@ -166,7 +166,7 @@ def test_admissibility_counts_when_told_to_and_greedy_is_another_temperature() -
     strict = dataclasses.replace(
         SETTINGS, require_admissible=True, show_admissible=False, sampling=SamplingParams(temperature=0.0)
     )
-    with EnvPool("example", workers=1, envs_per_worker=4) as pool:
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=4) as pool:
         trajectories = play(pool, engine, settings=strict)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     for turn in turns:
@@ -178,7 +178,7 @@ def test_admissibility_counts_when_told_to_and_greedy_is_another_temperature() -
 
 
 def test_a_worker_killed_in_mid_episode_costs_its_episodes_and_changes_no_other() -> None:
-    with EnvPool("example", workers=3, envs_per_worker=4) as pool:
+    with EnvPool(EXAMPLE.build, workers=3, envs_per_worker=4) as pool:
         expected = play(pool)
         ended: list[Trajectory] = []
 
@@ -198,7 +198,7 @@ def test_a_worker_killed_in_mid_episode_costs_its_episodes_and_changes_no_other(
 
 
 def test_engine_errors_cost_their_episodes_until_there_are_too_many() -> None:
-    with EnvPool("example", workers=1, envs_per_worker=8) as pool:
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         expected = play(pool)
         hit = play(pool, StandIn(fail=0.02))
         aborted = [trajectory for trajectory in hit if trajectory.aborted]
@@ -218,9 +218,9 @@ def test_engine_errors_cost_their_episodes_until_there_are_too_many() -> None:
 
 
 def test_a_reward_that_is_no_finite_number_costs_its_episode_alone() -> None:
-    with EnvPool("example", workers=1, envs_per_worker=8) as pool:
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         expected = play(pool)
-    with EnvPool("tests.env_bridge.failing:UNBOUNDED", workers=1, envs_per_worker=8) as pool:
+    with EnvPool("tests.env_bridge.failing:UnboundedEnv", workers=1, envs_per_worker=8) as pool:
         hit = play(pool, max_aborted_fraction=1.0)
     for one, other in zip(hit, expected, strict=True):
         closes = any(turn.action.startswith("close") for turn in other.turns)
@@ -247,7 +247,7 @@ def test_a_closed_pool_aborts_and_a_cancelled_rollout_gives_its_places_back() ->
         with pytest.raises(asyncio.CancelledError):
             await running
 
-    with EnvPool("example", workers=1, envs_per_worker=4) as pool:
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=4) as pool:
         asyncio.run(cancelled(pool))
         assert not any(trajectory.aborted for trajectory in play(pool))
     with pytest.raises(RuntimeError, match="the environment pool was closed"):
@@ -285,9 +285,9 @@ def test_the_real_engine_plays_the_same_way_in_any_company(name: str, tiny_engin
     options = {"data": small_games} if name == "alfworld" else {}
     template = registry.style(name, "compact")
     settings = dataclasses.replace(SETTINGS, template=template, max_steps=3, prompt_tokens=160)
-    with EnvPool(name, options, workers=2, envs_per_worker=6) as pool:
+    with EnvPool(registry.spec(name).build, options, workers=2, envs_per_worker=6) as pool:
         crowd = play(pool, tiny_engine, settings=settings, groups=4, size=3)
-    with EnvPool(name, options, workers=1, envs_per_worker=1) as pool:
+    with EnvPool(registry.spec(name).build, options, workers=1, envs_per_worker=1) as pool:
         alone = play(pool, tiny_engine, settings=settings, groups=4, size=3)
     assert same(crowd, alone)
     assert not any(trajectory.aborted for trajectory in crowd)

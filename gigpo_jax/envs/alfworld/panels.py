@@ -36,7 +36,7 @@ def load_panel(name: str, env: AlfworldEnv) -> tuple[Task, ...]:
     Raises:
       InputError: no such panel, or other games.
     """
-    return check_panel(find_panel(name, ENVIRONMENT), env)
+    return check_panel(find_panel(name, ENVIRONMENT, FOLDER), env)
 
 
 def make_panel_games(name: str, cache_root: Path, progress: Progress | None = None) -> Path:
@@ -53,7 +53,7 @@ def make_panel_games(name: str, cache_root: Path, progress: Progress | None = No
     Raises:
       InputError: the panel is one of games that are downloaded.
     """
-    panel = find_panel(name, ENVIRONMENT)
+    panel = find_panel(name, ENVIRONMENT, FOLDER)
     made_from = dict(panel.made_from)
     if not made_from:
         raise InputError(f"panel={name!r}: made of downloaded games; get them with alfworld-download")

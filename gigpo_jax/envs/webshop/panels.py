@@ -26,7 +26,7 @@ def load_panel(name: str, env: WebshopEnv) -> tuple[Task, ...]:
     Raises:
       InputError: no such panel, or another catalogue.
     """
-    return check_panel(find_panel(name, ENVIRONMENT), env)
+    return check_panel(find_panel(name, ENVIRONMENT, FOLDER), env)
 
 
 def freeze(name: str, split: str, *, data: str | None = None, goals: str = "synthetic") -> Panel:

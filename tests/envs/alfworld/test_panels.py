@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.env_bridge.panels import find_panel, package_panels, read_panel, write_panel
+from gigpo_jax.env_bridge.panels import find_panel, read_panel, write_panel
 from gigpo_jax.envs.alfworld.env import make
-from gigpo_jax.envs.alfworld.panels import freeze_data, load_panel, main, make_panel_games
+from gigpo_jax.envs.alfworld.panels import FOLDER, freeze_data, load_panel, main, make_panel_games
 from gigpo_jax.errors import InputError
 from tests.envs.alfworld.generated import small
 
@@ -35,10 +35,10 @@ def test_the_small_panel_has_rooms_that_are_not_trained_on(tmp_path):
 
 
 def test_all_panels_of_the_package_are_intact():
-    names = package_panels("alfworld")
+    names = {path.stem for path in FOLDER.glob("*.json")}
     assert set(names) >= {"train", "valid_seen", "valid_unseen", "small_unseen"}
     for name in names:
-        assert find_panel(name, "alfworld").name == name
+        assert find_panel(name, "alfworld", FOLDER).name == name
 
 
 def test_a_data_folder_is_frozen_sorted_by_path_and_changed_games_are_refused(small, tmp_path):
@@ -83,7 +83,7 @@ def test_one_changed_byte_in_one_game_is_found(tmp_path):
 
 def test_a_panel_of_another_environment_or_made_from_odd_values(small, tmp_path):
     def written(**changed):
-        panel = dataclasses.replace(find_panel("small_unseen", "alfworld"), **changed)
+        panel = dataclasses.replace(find_panel("small_unseen", "alfworld", FOLDER), **changed)
         write_panel(tmp_path / "odd.json", panel)
         return str(tmp_path / "odd.json")
 

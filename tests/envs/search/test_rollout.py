@@ -53,7 +53,9 @@ class Searcher:
 
 
 def play(world: Path, url: str, *, groups: int = 2, **options: float) -> list[Trajectory]:
-    with EnvPool("search", {"data": str(world), "url": url} | options, workers=1, envs_per_worker=2 * groups) as pool:
+    with EnvPool(
+        ENTRY.build, {"data": str(world), "url": url} | options, workers=1, envs_per_worker=2 * groups
+    ) as pool:
         tasks = registry.make("search", data=str(world)).tasks("train")[:groups]
         return asyncio.run(
             rollout(
