@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config_limits import FREE, NOT_NEGATIVE, ONE_OF, POSITIVE, SHARE
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.linears import TARGETS
 
 
 def default_config() -> ConfigDict:
@@ -38,7 +39,7 @@ def _env() -> ConfigDict:
     return env
 
 
-LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LORA_TARGETS = tuple(TARGETS)
 
 
 def _model() -> ConfigDict:

@@ -71,7 +71,7 @@ ALLOWED = {
     "models": {"errors"},
     "sampling": {"errors", "models"},
     "trajectory": {"errors", "env_bridge"},
-    "config": {"errors", "rl", "envs", "env_bridge"},
+    "config": {"errors", "rl", "models", "envs", "env_bridge"},
     "batching": {"errors", "env_bridge", "rl", "trajectory"},
     "run.partition": {"errors"},
     "run.memory": {"errors", "models"},

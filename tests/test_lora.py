@@ -20,6 +20,7 @@ from gigpo_jax.config import default_config
 from gigpo_jax.errors import InputError
 from gigpo_jax.learner import Learner
 from gigpo_jax.models import lora, qwen2
+from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.models.weights import load_hf
 from gigpo_jax.policy import Policy, load_policy, save_policy
 from gigpo_jax.run import partition
@@ -54,7 +55,7 @@ def test_updates_change_the_adapter_and_not_a_bit_below_it(dtype: str) -> None:
     learner, policy = learner_of(param_dtype=dtype)
     before, start = host_copy(policy.params), host_copy(policy.adapter)
     reference = learner._reference
-    assert lora.targets_of(reference) == tuple(lora.LINEARS)
+    assert lora.targets_of(reference) == tuple(TARGETS)
     moments = jax.tree.leaves(learner.state.opt_state)
     assert sum(x.size for x in moments if x.ndim) == 2 * sum(x.size for x in jax.tree.leaves(start))
     batches = make_minibatches(make_samples(), steps=24, row_length=32, rows=4, rng=np.random.default_rng(0))
@@ -108,7 +109,7 @@ def test_the_export_of_a_model_in_bfloat16_keeps_what_was_learnt(tmp_path: Path)
 
 
 def kernels_of(params: qwen2.Params) -> dict[str, np.ndarray]:
-    return {name: np.array(params["layers"][name]["kernel"], np.float32) for name in lora.LINEARS.values()}
+    return {name: np.array(params["layers"][name]["kernel"], np.float32) for name in TARGETS.values()}
 
 
 def test_a_rank_that_is_not_low_is_refused() -> None:

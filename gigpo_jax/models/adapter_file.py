@@ -16,9 +16,11 @@ import safetensors
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora
+from gigpo_jax.models.linears import LINEARS
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
-from gigpo_jax.models.weights import LINEAR, OnTensor, to_host, write_safetensors
+from gigpo_jax.models.safetensors_file import OnTensor
+from gigpo_jax.models.weights import to_host, write_safetensors
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
@@ -175,4 +177,4 @@ def _check_config(file: pathlib.Path, config: LoraConfig) -> None:
 
 
 def _name(layer: int, ours: str, part: str) -> str:
-    return f"base_model.model.model.layers.{layer}.{LINEAR[ours]}.{_PARTS[part]}.weight"
+    return f"base_model.model.model.layers.{layer}.{LINEARS[ours]}.{_PARTS[part]}.weight"

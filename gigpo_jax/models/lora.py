@@ -12,18 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from gigpo_jax.models import qwen2
+from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
-
-# Linear layers as Hugging Face models call them -> in this project's tree.
-LINEARS = {
-    "q_proj": "query",
-    "k_proj": "key",
-    "v_proj": "value",
-    "o_proj": "out",
-    "gate_proj": "gate",
-    "up_proj": "up",
-    "down_proj": "down",
-}
 
 
 @dataclass(frozen=True)
@@ -33,12 +23,12 @@ class LoraConfig:
     Attributes:
       rank: R >= 1.
       alpha: > 0; what the pairs add is multiplied by alpha / R.
-      targets: the linear layers that have a pair, keys of `LINEARS`.
+      targets: the linear layers that have a pair, keys of `TARGETS`.
     """
 
     rank: int
     alpha: float
-    targets: tuple[str, ...] = tuple(LINEARS)
+    targets: tuple[str, ...] = tuple(TARGETS)
 
     @property
     def scale(self) -> float:
@@ -57,7 +47,7 @@ def abstract(config: Qwen2Config, lora: LoraConfig) -> Params:
             "lora_b": jax.ShapeDtypeStruct((depth, lora.rank, outputs), jnp.float32),
         }
 
-    return {"layers": {LINEARS[name]: pair(layers[LINEARS[name]]["kernel"]) for name in lora.targets}}
+    return {"layers": {TARGETS[name]: pair(layers[TARGETS[name]]["kernel"]) for name in lora.targets}}
 
 
 def init(config: Qwen2Config, lora: LoraConfig, key: jax.Array) -> Params:
@@ -73,7 +63,7 @@ def init(config: Qwen2Config, lora: LoraConfig, key: jax.Array) -> Params:
     """
     shapes = abstract(config, lora)
     adapter: Params = {}
-    for number, name in enumerate(LINEARS.values()):  # a layer's pair does not depend on which others have one
+    for number, name in enumerate(TARGETS.values()):  # a layer's pair does not depend on which others have one
         if name in shapes["layers"]:
             a, b = shapes["layers"][name]["lora_a"], shapes["layers"][name]["lora_b"]
             bound = a.shape[1] ** -0.5
@@ -94,7 +84,7 @@ def logical_axes(config: Qwen2Config, lora: LoraConfig) -> Params:
     def pair(depth: str, inputs: str, outputs: str) -> Params:
         return {"lora_a": (depth, inputs, "rank"), "lora_b": (depth, "rank", outputs)}
 
-    return {"layers": {LINEARS[name]: pair(*layers[LINEARS[name]]["kernel"]) for name in lora.targets}}
+    return {"layers": {TARGETS[name]: pair(*layers[TARGETS[name]]["kernel"]) for name in lora.targets}}
 
 
 def attach(params: Params, adapter: Params, scale: float) -> Params:
@@ -168,5 +158,5 @@ def rank_of(adapter: Params) -> int:
 
 
 def targets_of(adapter: Params) -> tuple[str, ...]:
-    """Returns the keys of `LINEARS` that an adapter has pairs for."""
-    return tuple(name for name, ours in LINEARS.items() if ours in adapter["layers"])
+    """Returns the keys of `TARGETS` that an adapter has pairs for."""
+    return tuple(name for name, ours in TARGETS.items() if ours in adapter["layers"])

@@ -16,31 +16,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import config_json, read_config
+from gigpo_jax.models.linears import LINEARS
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
+from gigpo_jax.models.safetensors_file import Entry, OnTensor, read_header, write_file
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
-LINEAR = {  # ours -> in a layer of a Hugging Face model
-    "query": "self_attn.q_proj",
-    "key": "self_attn.k_proj",
-    "value": "self_attn.v_proj",
-    "out": "self_attn.o_proj",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-    "attention_norm": "input_layernorm",
-    "mlp_norm": "post_attention_layernorm",
-}
+_LAYER = LINEARS | {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 _TOP = {"embed": "model.embed_tokens.weight", "final_norm.scale": "model.norm.weight", "head": "lm_head.weight"}
-OnTensor = Callable[[str, str, tuple[int, ...], memoryview], None]
-_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}  # read
+_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # written
+Places = dict[str, tuple[pathlib.Path, Entry]]  # tensor name -> the file that has it, and where in it
 
 
 @dataclass(frozen=True)
@@ -85,14 +77,14 @@ def load_hf(path: str | pathlib.Path, *, dtype: Any = jnp.float32, shardings: An
     """
     folder = pathlib.Path(path)
     config = read_config(folder)
-    files = _check_tensors(folder, config)
+    places = _check_tensors(folder, config)
     dtype = jnp.dtype(dtype)
     leaves, tree = _leaves(config)
     placed = [None] * len(leaves) if shardings is None else tree.flatten_up_to(shardings)
     arrays = []
     for leaf, sharding in zip(leaves, placed, strict=True):
         sharding = sharding or jax.sharding.SingleDeviceSharding(jnp.zeros(()).device)
-        arrays.append(jax.make_array_from_callback(leaf.shape, sharding, _reader(leaf, files, dtype)))
+        arrays.append(jax.make_array_from_callback(leaf.shape, sharding, _reader(leaf, places, dtype)))
         arrays[-1].block_until_ready()  # its host copies must be gone before the next one is read
     return config, jax.tree.unflatten(tree, arrays)
 
@@ -141,8 +133,8 @@ def save_hf(
     """
     folder = pathlib.Path(path)
     dtype = np.dtype(params["embed"].dtype if dtype is None else dtype)
-    if dtype.name not in _DTYPES:
-        raise InputError(f"{folder}: cannot store dtype {dtype.name}; choose one of {', '.join(_DTYPES)}")
+    if dtype.name not in _NAMES:
+        raise InputError(f"{folder}: cannot store dtype {dtype.name}; choose one of {', '.join(_NAMES)}")
     if tokenizer is not None:
         check_fits(tokenizer, config.vocab_size, folder)
     first = jax.process_index() == 0
@@ -197,7 +189,7 @@ def _leaves(config: Qwen2Config) -> tuple[list[_Leaf], Any]:
     for keys, abstract in flat:
         path = [key.key for key in keys]
         if path[0] == "layers":
-            suffix = f"{LINEAR[path[1]]}.{'bias' if path[2] == 'bias' else 'weight'}"
+            suffix = f"{_LAYER[path[1]]}.{'bias' if path[2] == 'bias' else 'weight'}"
             names = tuple(f"model.layers.{layer}.{suffix}" for layer in range(config.num_layers))
         else:
             names = (_TOP[".".join(path)],)
@@ -205,32 +197,36 @@ def _leaves(config: Qwen2Config) -> tuple[list[_Leaf], Any]:
     return leaves, tree
 
 
-def _reader(leaf: _Leaf, files: dict[str, pathlib.Path], dtype: np.dtype) -> Callable[[Any], np.ndarray]:
+def _reader(leaf: _Leaf, places: Places, dtype: np.dtype) -> Callable[[Any], np.ndarray]:
     """Returns what `make_array_from_callback` asks for shards; replicas on this host are read once."""
     read: dict[tuple, np.ndarray] = {}
 
     def shard(index: tuple[slice, ...]) -> np.ndarray:
         key = tuple(axis.indices(size) for axis, size in zip(index, leaf.shape, strict=True))
         if key not in read:
-            read[key] = _read(leaf, files, dtype, tuple(slice(*axis) for axis in key))
+            read[key] = _read(leaf, places, dtype, tuple(slice(*axis) for axis in key))
         return read[key]
 
     return shard
 
 
-def _read(leaf: _Leaf, files: dict[str, pathlib.Path], dtype: np.dtype, index: tuple[slice, ...]) -> np.ndarray:
+def _read(leaf: _Leaf, places: Places, dtype: np.dtype, index: tuple[slice, ...]) -> np.ndarray:
     layers = range(len(leaf.names))[index[0]] if leaf.stacked else range(1)
     inner = index[1:] if leaf.stacked else index
     out = np.empty((len(layers), *(axis.stop - axis.start for axis in inner)), dtype)
     for row, layer in zip(out, layers, strict=True):
         name = leaf.names[layer]
-        with safetensors.safe_open(files[name], framework="np") as file:
-            part = file.get_slice(name)[inner[::-1] if leaf.transposed else inner]
-        row[...] = part.T if leaf.transposed else part
+        tensor = mapped(*places[name])
+        row[...] = (tensor.T if leaf.transposed else tensor)[inner]
     return out if leaf.stacked else out[0]
 
 
-def _check_tensors(folder: pathlib.Path, config: Qwen2Config) -> dict[str, pathlib.Path]:
+def mapped(file: pathlib.Path, entry: Entry) -> np.ndarray:
+    """Maps one tensor of a safetensors file into memory: read-only, in the shape and dtype of the file."""
+    return np.memmap(file, _DTYPES[entry.dtype], "r", entry.start, entry.shape)
+
+
+def _check_tensors(folder: pathlib.Path, config: Qwen2Config) -> Places:
     """Returns where each tensor is; raises InputError if the set is not that of `config`."""
     index = folder / INDEX
     if index.is_file():
@@ -248,14 +244,17 @@ def _check_tensors(folder: pathlib.Path, config: Qwen2Config) -> dict[str, pathl
         paths = [folder / SINGLE]
     else:
         raise InputError(f"{folder}: neither {SINGLE} nor {INDEX} is there; download or convert to safetensors")
-    found = {name: (file, shape) for file in paths for name, shape in _shapes(file)}
+    found = {name: (file, entry) for file in paths for name, entry in read_header(file).items()}
     expected = {name: leaf.stored_shape for leaf in _leaves(config)[0] for name in leaf.names}
     for name, shape in expected.items():
         if name not in found:
             raise InputError(f"{folder}: tensor {name} is missing; the set of weights is incomplete, download it again")
-        if found[name][1] != shape:
+        file, entry = found[name]
+        if entry.dtype not in _DTYPES:
+            raise InputError(f"{file}: {name} has dtype {entry.dtype}; use weights of dtype {', '.join(_DTYPES)}")
+        if entry.shape != shape:
             raise InputError(
-                f"{found[name][0]}: {name} has shape {list(found[name][1])}, config.json asks for {list(shape)}; "
+                f"{file}: {name} has shape {list(entry.shape)}, config.json asks for {list(shape)}; "
                 "use the config.json that belongs to these weights"
             )
     ignored = {"lm_head.weight"}  # some folders keep the tied head a second time
@@ -264,16 +263,7 @@ def _check_tensors(folder: pathlib.Path, config: Qwen2Config) -> dict[str, pathl
         raise InputError(
             f"{folder}: {len(extra)} tensors do not belong to config.json's model ({extra[0]}); use its own"
         )
-    return {name: found[name][0] for name in expected}
-
-
-def _shapes(file: pathlib.Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    try:
-        with safetensors.safe_open(file, framework="np") as opened:
-            for name in opened.keys():  # noqa: SIM118  (not a dict)
-                yield name, tuple(opened.get_slice(name).get_shape())
-    except (safetensors.SafetensorError, OSError) as err:
-        raise InputError(f"{file}: broken or cut short ({err}); download it again") from err
+    return {name: found[name] for name in expected}
 
 
 def _write_weights(
@@ -331,32 +321,9 @@ def write_safetensors(
     dtype: np.dtype,
     on_tensor: OnTensor | None = None,
 ) -> None:
-    """Writes one file (https://huggingface.co/docs/safetensors: 8 bytes of header length, JSON header, data).
-
-    Args:
-      file: where to.
-      names: name and shape of each tensor.
-      tensors: them, in that order; contiguous and in `dtype`.
-      dtype: of all of them.
-      on_tensor: see `write_tensors`.
-    """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    start = 0
-    for name, shape in names:
-        end = start + int(np.prod(shape)) * dtype.itemsize
-        header[name] = {"dtype": _DTYPES[dtype.name], "shape": list(shape), "data_offsets": [start, end]}
-        start = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with file.open("wb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        for name, shape in names:
-            data = next(tensors).reshape(-1).view(np.uint8).data
-            out.write(data)
-            if on_tensor is not None:
-                on_tensor(name, _DTYPES[dtype.name], shape, data)
-        out.flush()
-        os.fsync(out.fileno())
+    """As `safetensors_file.write_file`, of contiguous arrays in `dtype`."""
+    data = (tensor.reshape(-1).view(np.uint8).data for tensor in tensors)
+    write_file(file, names, _NAMES[dtype.name], data, on_tensor)
 
 
 def _write_small_files(folder: pathlib.Path, config: Qwen2Config, dtype: np.dtype, tokenizer: Tokenizer | None) -> None:

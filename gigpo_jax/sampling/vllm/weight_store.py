@@ -17,7 +17,8 @@ from aiohttp import web
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.adapter_file import write_adapter
 from gigpo_jax.models.qwen2 import Params, Qwen2Config, param_count
-from gigpo_jax.models.weights import OnTensor, write_tensors
+from gigpo_jax.models.safetensors_file import OnTensor
+from gigpo_jax.models.weights import write_tensors
 from gigpo_jax.sampling.vllm.worker.adapter import STAGED
 from gigpo_jax.sampling.vllm.worker.extension import SUFFIX, Checksum
 

@@ -11,6 +11,7 @@ import safetensors.numpy
 
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.adapter_file import load_adapter
+from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.sampling.vllm import weight_store
@@ -195,5 +196,5 @@ def test_names_of_pairs_are_known_for_every_target() -> None:
         for part in "AB"
     }
     kernels = {name.removeprefix("base_model.model.").split(".lora_")[0] + ".weight": [1, 1] for name in header}
-    assert vllm_adapter.check_pairs(header, kernels) == (1, sorted(lora.LINEARS))
+    assert vllm_adapter.check_pairs(header, kernels) == (1, sorted(TARGETS))
     assert qwen2.adapted_linears(random_params(SHAPE)) == ()

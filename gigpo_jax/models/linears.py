@@ -1,0 +1,13 @@
+"""The linear layers of a decoder layer: their names in this project's parameter tree and in Hugging Face models."""
+
+LINEARS = {  # key under `params["layers"]` -> module of a Hugging Face decoder layer
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "out": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+# The short names that PEFT and `model.lora.targets` use ("q_proj") -> key under `params["layers"]`.
+TARGETS = {module.rpartition(".")[2]: ours for ours, module in LINEARS.items()}
