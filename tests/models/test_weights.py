@@ -196,3 +196,17 @@ def test_a_second_copy_of_the_tied_head_is_ignored(tmp_path: pathlib.Path) -> No
     save_hf(tmp_path / "m", untied, params | {"head": params["embed"]})
     edit("config.json", tie_word_embeddings=True)(tmp_path / "m")
     assert_same(load_hf(tmp_path / "m")[1], params)
+
+
+def test_the_door_of_the_package(tmp_path: pathlib.Path) -> None:
+    """In a fresh process: what `gigpo_jax.models` offers works, and until it is used there is no jax."""
+    save_hf(tmp_path / "m", TIED, random_params(TIED))
+    code = (
+        "import sys, gigpo_jax.models as models, gigpo_jax.models.tokenizer; assert 'jax' not in sys.modules; "
+        "config, params = models.load_hf(sys.argv[1], dtype='bfloat16'); models.save_hf(sys.argv[2], config, params); "
+        "print(models.logits(config, params, __import__('numpy').ones((2, 3), int)).shape, hasattr(models, 'other'))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "m"), str(tmp_path / "copy")]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert out.stdout.strip() == "(2, 3, 61) False", out.stderr
+    assert check_hf(tmp_path / "copy") == TIED
