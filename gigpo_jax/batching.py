@@ -12,6 +12,7 @@ import bisect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from gigpo_jax.env_bridge.similarity import similar_anchors
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.errors import InputError
 from gigpo_jax.rl.types import StepBatch, StepColumns
-from gigpo_jax.trajectory import Trajectory
+from gigpo_jax.trajectory import Step
 
 _WORTH_WORKERS = 512  # steps; fewer are grouped faster than worker processes start
 Agree = Callable[[np.ndarray], np.ndarray]  # [k] of this host -> [hosts, k]; `partition.all_hosts`
@@ -52,52 +53,46 @@ def bucket(n: int, minimum: int = 256) -> int:
     return size
 
 
-def advantage_inputs(trajectories: Sequence[Trajectory], *, similarity: float | None = None) -> StepColumns:
-    """Collects what the advantages are computed from; aborted trajectories are left out.
+def step_columns(steps: Sequence[Step], *, similarity: float | None = None) -> StepColumns:
+    """Collects what advantages are computed from.
 
     Args:
-      trajectories: in rollout order.
-      similarity: anchor states of a task group count as one when they resemble each other at least this much
-        (`env_bridge.similarity`, in row order); None: when they are equal.
+      steps: of finished episodes.
+      similarity: anchor states of a task group count as one if they resemble each other at least this much
+        (`env_bridge.similarity`, in row order); None: if they are equal.
 
     Returns:
-      Arrays whose first rows are the steps in the order of `step_samples`; the rest is masked.
+      numpy arrays of bucketed length; row n is step n, the rows after the last step are masked.
     """
-    kept = [(i, t) for i, t in enumerate(trajectories) if not t.aborted]
-    steps = [(i, k, t.group, turn) for i, t in kept for k, turn in enumerate(t.turns)]
     n, size = len(steps), bucket(len(steps))
-    out = StepColumns(
-        reward=np.zeros(size, np.float32),
-        penalty=np.zeros(size, np.float32),
-        trajectory=np.zeros(size, np.int32),
-        step=np.zeros(size, np.int32),
-        group=np.zeros(size, np.int32),
-        anchor=np.zeros((size, 2), np.uint32),
+    group = np.array([s.group for s in steps], np.int32)
+    anchors = [s.turn.anchor for s in steps]
+    if similarity is None:
+        lanes = np.array([anchor_hash(anchor) for anchor in anchors], np.uint32).reshape(n, 2)
+    else:
+        workers = min(os.cpu_count() or 1, 16) if n >= _WORTH_WORKERS else 0
+        lanes = similar_anchors(anchors, group, threshold=similarity, workers=workers)
+
+    def padded(values: Sequence[Any] | np.ndarray, dtype: type) -> np.ndarray:
+        return np.pad(np.array(values, dtype), (0, size - n))
+
+    return StepColumns(
+        reward=padded([s.turn.reward for s in steps], np.float32),
+        penalty=padded([s.turn.penalty for s in steps], np.float32),
+        trajectory=padded([s.trajectory for s in steps], np.int32),
+        step=padded([s.step for s in steps], np.int32),
+        group=padded(group, np.int32),
+        anchor=np.pad(lanes, ((0, size - n), (0, 0))),
         mask=np.arange(size) < n,
     )
-    if n:
-        out.trajectory[:n], out.step[:n], out.group[:n] = zip(*(s[:3] for s in steps))
-        out.reward[:n] = [s[3].reward for s in steps]
-        out.penalty[:n] = [s[3].penalty for s in steps]
-        anchors = [s[3].anchor for s in steps]
-        if similarity is None:
-            out.anchor[:n] = [anchor_hash(anchor) for anchor in anchors]
-        else:
-            workers = min(os.cpu_count() or 1, 16) if n >= _WORTH_WORKERS else 0
-            out.anchor[:n] = similar_anchors(anchors, out.group[:n], threshold=similarity, workers=workers)
-    return out
 
 
-def step_samples(trajectories: Sequence[Trajectory], advantages: np.ndarray) -> list[Sample]:
-    """One sample for each step of the trajectories that were not aborted.
-
-    Args:
-      trajectories: as given to `advantage_inputs`.
-      advantages: [N] f32, at least one value a step, in the order of `advantage_inputs`.
-    """
-    turns = [turn for t in trajectories if not t.aborted for turn in t.turns]
-    values = np.asarray(advantages, np.float32)[: len(turns)].tolist()
-    return [Sample(t.prompt_tokens, t.response_tokens, t.logprobs, a) for t, a in zip(turns, values, strict=True)]
+def step_samples(steps: Sequence[Step], advantages: np.ndarray) -> list[Sample]:
+    """One sample a step, with its advantage; `advantages` is [N] f32."""
+    return [
+        Sample(s.turn.prompt_tokens, s.turn.response_tokens, s.turn.logprobs, advantage)
+        for s, advantage in zip(steps, advantages.tolist(), strict=True)
+    ]
 
 
 def split_steps(n: int, parts: int, rng: np.random.Generator) -> list[np.ndarray]:

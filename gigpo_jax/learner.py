@@ -8,14 +8,14 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.batching import advantage_inputs, make_minibatches, packing_stats, step_samples
+from gigpo_jax.batching import make_minibatches, packing_stats, step_columns, step_samples
 from gigpo_jax.config import importance_correction, old_logprobs
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
 from gigpo_jax.rl import algorithms, update
 from gigpo_jax.run import partition
 from gigpo_jax.run.metrics import Timers
-from gigpo_jax.trajectory import Trajectory
+from gigpo_jax.trajectory import Step
 
 Progress = Callable[[int, int], None]  # (minibatches done, of all)
 
@@ -79,13 +79,13 @@ class Learner:
         return sum(program._cache_size() for program in programs)
 
     def learn(
-        self, trajectories: Sequence[Trajectory], iteration: int, timers: Timers, progress: Progress
+        self, steps: Sequence[Step], iteration: int, timers: Timers, progress: Progress
     ) -> tuple[dict[str, float], rl_advantages.Credit, np.ndarray]:
         """One iteration's updates.
 
         Args:
-          trajectories: of this host; aborted ones are left out.
-          iteration: seeds the order of the steps.
+          steps: of this host, as from `trajectory.finished_steps`.
+          iteration: seeds their order in the updates.
           timers: gets `advantage` and `update`.
           progress: called after every minibatch.
 
@@ -98,10 +98,10 @@ class Learner:
         config = self._config
         with timers.time("advantage"):
             similar = config.rl.anchor_match == "similar"
-            inputs = advantage_inputs(trajectories, similarity=config.rl.similarity if similar else None)
-            result = self._advantages(*inputs)
-            credit = rl_advantages.credit(result, inputs.group, inputs.anchor, inputs.mask)
-            values = np.asarray(result.total)
+            columns = step_columns(steps, similarity=config.rl.similarity if similar else None)
+            result = self._advantages(columns)
+            credit = rl_advantages.credit(result, columns)
+            values = np.asarray(result.total)[: len(steps)]
             metrics = {
                 f"credit/{name}": float(getattr(credit, name))
                 for name in (
@@ -116,7 +116,7 @@ class Learner:
             batches = []
             for epoch in range(config.train.epochs):
                 batches += make_minibatches(
-                    step_samples(trajectories, values),
+                    step_samples(steps, values),
                     steps=config.train.minibatch,
                     row_length=config.batch.row_length,
                     rows=self._rows,

@@ -25,7 +25,7 @@ from gigpo_jax.run.interrupts import Interrupts
 from gigpo_jax.run.metrics import MetricsWriter, Timers
 from gigpo_jax.run.workdir import check_adapter, claim_workdir, host_folder, open_workdir
 from gigpo_jax.sampling.base import EngineLost
-from gigpo_jax.trajectory import Trajectory, write_trajectories
+from gigpo_jax.trajectory import Trajectory, finished_steps, write_trajectories
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
@@ -192,7 +192,8 @@ class Trainer:
 
     def learn(self, trajectories: list[Trajectory]) -> dict[str, float]:
         """One iteration's updates."""
-        metrics = rollout_metrics(trajectories, {task.type for task in self.tasks})
+        steps = finished_steps(trajectories)
+        metrics = rollout_metrics(trajectories, steps, {task.type for task in self.tasks})
         metrics["rollout/staleness"] = staleness(trajectories, self.done)
         with tqdm(desc=f"update {self.done + 1}", leave=False, delay=1) as bar:
 
@@ -200,13 +201,11 @@ class Trainer:
                 bar.total = total
                 bar.update(done - bar.n)
 
-            learnt, credit, advantages = self.learner.learn(trajectories, self.done, self.timers, progress)
+            learnt, credit, advantages = self.learner.learn(steps, self.done, self.timers, progress)
         every = self.config.train.save_rollouts
         if every and self.done % every == 0:
             name = f"iteration_{self.done + 1:06d}.host{jax.process_index()}.jsonl"
-            write_trajectories(
-                self.workdir / "rollouts" / name, trajectories, report.by_episode(trajectories, advantages)
-            )
+            write_trajectories(self.workdir / "rollouts" / name, trajectories, steps, advantages)
             self.writer.text(self.done + 1, "rollout/sample", report.sample(trajectories))
         self.writer.histogram(self.done + 1, "credit/anchor_group_size", report.anchor_group_sizes(credit))
         return {name: float(value) for name, value in (metrics | learnt).items()}

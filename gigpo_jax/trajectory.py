@@ -3,7 +3,7 @@
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,38 +85,67 @@ class Trajectory:
         return float(sum(turn.reward for turn in self.turns))
 
 
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One environment step of a finished episode: a row of everything that is computed per step.
+
+    Attributes:
+      trajectory: the place of its episode in the rollout.
+      step: its index in that episode, from 0.
+      group: the task group of that episode.
+      turn: what happened.
+    """
+
+    trajectory: int
+    step: int
+    group: int
+    turn: Turn
+
+
+def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
+    """The steps of all episodes that were not aborted, in rollout order."""
+    return [
+        Step(place, number, trajectory.group, turn)
+        for place, trajectory in enumerate(trajectories)
+        if not trajectory.aborted
+        for number, turn in enumerate(trajectory.turns)
+    ]
+
+
 def write_trajectories(
     path: str | os.PathLike[str],
     trajectories: Sequence[Trajectory],
-    advantages: Mapping[tuple[int, int], Sequence[float]] | None = None,
+    steps: Sequence[Step] = (),
+    advantages: Iterable[float] = (),
 ) -> None:
     """Writes trajectories as JSON lines, one an episode; the file appears whole or not at all.
 
-    What models and environments said is escaped to ASCII, so that a reader of the file sees it and nothing acts on it.
+    Texts of models and environments are escaped to ASCII, so that no control character reaches a reader's terminal.
 
     Args:
       path: such as `WORKDIR/rollouts/iteration_000012.jsonl`; its folder is made.
       trajectories: aborted ones are written too.
-      advantages: (group, member) -> one advantage a turn; None: the lines have none.
+      steps: their `finished_steps`.
+      advantages: one value a step.
     """
+    credit = {(s.trajectory, s.step): float(value) for s, value in zip(steps, advantages, strict=True)}
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w", encoding="ascii") as file:
-            for trajectory in trajectories:
-                given = None if advantages is None else advantages.get((trajectory.group, trajectory.member))
-                file.write(json.dumps(_as_json(trajectory, given)) + "\n")
+            for place, trajectory in enumerate(trajectories):
+                line = _as_json(trajectory)
+                for number, turn in enumerate(line["turns"]):
+                    if (place, number) in credit:
+                        turn["advantage"] = credit[place, number]
+                file.write(json.dumps(line) + "\n")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _as_json(trajectory: Trajectory, advantages: Sequence[float] | None) -> dict[str, Any]:
-    turns = [_turn_as_json(turn) for turn in trajectory.turns]
-    if advantages is not None:
-        for turn, advantage in zip(turns, advantages, strict=True):
-            turn["advantage"] = float(advantage)
+def _as_json(trajectory: Trajectory) -> dict[str, Any]:
     return {
         "task": trajectory.task.id,
         "type": trajectory.task.type,
@@ -127,7 +156,7 @@ def _as_json(trajectory: Trajectory, advantages: Sequence[float] | None) -> dict
         "score": float(trajectory.score),
         "aborted": trajectory.aborted,
         "reason": trajectory.reason,
-        "turns": turns,
+        "turns": [_turn_as_json(turn) for turn in trajectory.turns],
     }
 
 

@@ -6,9 +6,9 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from gigpo_jax import batching
-from gigpo_jax.batching import advantage_inputs
+from gigpo_jax.batching import step_columns
 from gigpo_jax.env_bridge.types import Task, anchor_hash
-from gigpo_jax.trajectory import Trajectory, Turn
+from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
 
 WORDS = [f"word{n}" for n in range(12)]
 
@@ -69,10 +69,11 @@ def test_similar_anchors_are_the_greedy_clusters_of_each_task_group() -> None:
         played = trajectories(seed)
         played[4] = replace(played[4], aborted=True)  # takes part in nothing
         rows = [(t.group, turn.anchor) for t in played if not t.aborted for turn in t.turns]
-        inputs = advantage_inputs(played, similarity=0.9)
+        steps = finished_steps(played)
+        inputs = step_columns(steps, similarity=0.9)
         assert [tuple(lane) for lane in inputs.anchor[: len(rows)].tolist()] == greedy(rows, 0.9)
         assert not inputs.anchor[len(rows) :].any()
-        exact = advantage_inputs(played)
+        exact = step_columns(steps)
         kinds = [len(np.unique(x.anchor[: len(rows)], axis=0)) for x in (inputs, exact)]
         assert kinds[0] < kinds[1] == len({anchor for _, anchor in rows})
         for name in ("reward", "penalty", "trajectory", "step", "group", "mask"):
@@ -80,8 +81,8 @@ def test_similar_anchors_are_the_greedy_clusters_of_each_task_group() -> None:
 
 
 def test_worker_processes_give_the_same(monkeypatch) -> None:
-    played = trajectories(5)
-    here = advantage_inputs(played, similarity=0.9)
+    steps = finished_steps(trajectories(5))
+    here = step_columns(steps, similarity=0.9)
     monkeypatch.setattr(batching, "_WORTH_WORKERS", 1)
     monkeypatch.setattr(batching.os, "cpu_count", lambda: 2)
-    np.testing.assert_array_equal(advantage_inputs(played, similarity=0.9).anchor, here.anchor)
+    np.testing.assert_array_equal(step_columns(steps, similarity=0.9).anchor, here.anchor)

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from gigpo_jax.batching import (
     Sample,
     StepBatch,
-    advantage_inputs,
     bucket,
     make_minibatches,
     pack_rows,
     packing_stats,
     response_capacity,
     split_steps,
+    step_columns,
     step_samples,
 )
 from gigpo_jax.env_bridge.types import Task, anchor_hash
 from gigpo_jax.errors import InputError
-from gigpo_jax.trajectory import Trajectory, Turn
+from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
 
 
 def make_samples(lengths: list[tuple[int, int]], seed: int = 0) -> list[Sample]:
@@ -224,7 +224,8 @@ def test_steps_of_aborted_trajectories_are_left_out() -> None:
         Trajectory(task, 0, 1, [turn(3)], aborted=True),
         Trajectory(task, 4, 0, [turn(4)]),
     ]
-    inputs = advantage_inputs(trajectories)
+    steps = finished_steps(trajectories)
+    inputs = step_columns(steps)
     assert inputs.mask.sum() == 3
     assert inputs.mask[:3].all()
     assert len(inputs.mask) == 256
@@ -234,9 +235,9 @@ def test_steps_of_aborted_trajectories_are_left_out() -> None:
     assert inputs.step[:3].tolist() == [0, 1, 0]
     assert inputs.group[:3].tolist() == [0, 0, 4]
     assert [tuple(a) for a in inputs.anchor[:3].tolist()] == [anchor_hash(f"state {i}") for i in (1, 0, 0)]
-    samples = step_samples(trajectories, np.arange(256, dtype=np.float32) + 7)
+    samples = step_samples(steps, np.arange(3, dtype=np.float32) + 7)
     assert [(s.prompt_tokens[0], s.logprobs[0], s.advantage) for s in samples] == [(1, -1, 7), (2, -2, 8), (4, -4, 9)]
-    assert advantage_inputs([]).mask.sum() == 0
+    assert step_columns([]).mask.sum() == 0
 
 
 def test_small_numbers_by_hand() -> None:

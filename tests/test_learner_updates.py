@@ -17,7 +17,7 @@ from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
 from gigpo_jax.run import partition
 from gigpo_jax.run.metrics import Timers
-from gigpo_jax.trajectory import Trajectory, Turn
+from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
 
 SHAPE = qwen2.Qwen2Config(31, 16, 32, 1, 2, 1, 8)
 STEPS = 3
@@ -70,7 +70,7 @@ def no_progress(done: int, total: int) -> None:
 def test_two_iterations_of_two_epochs_by_hand() -> None:
     config, trajectories = make_config(), make_trajectories()
     learner = make_learner(config)
-    got = [learner.learn(trajectories, iteration, Timers(), no_progress) for iteration in (0, 1)]
+    got = [learner.learn(finished_steps(trajectories), iteration, Timers(), no_progress) for iteration in (0, 1)]
 
     forward = forward_function(config, SHAPE, partition.make_mesh(data=1, fsdp=1, tensor=1))
     optimizer = make_optimizer(config, most_updates(config))
@@ -83,7 +83,7 @@ def test_two_iterations_of_two_epochs_by_hand() -> None:
         batches = []
         for epoch in (0, 1):
             order = np.random.default_rng((config.seed, iteration, epoch))
-            samples = step_samples(trajectories, advantages)
+            samples = step_samples(finished_steps(trajectories), advantages)
             batches += make_minibatches(samples, steps=4, row_length=32, rows=2, rng=order)
         assert len(batches) == 6
         batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
@@ -104,7 +104,7 @@ def test_three_bad_updates_in_a_row_end_an_iteration_and_change_nothing() -> Non
     config.rl.old_logprobs, config.rl.kl_coef = "engine", 0.0
     learner, seen = make_learner(config), []
     with pytest.raises(NotFinite, match="three times in a row"):
-        learner.learn(make_trajectories(float("nan")), 0, Timers(), lambda *counts: seen.append(counts))
+        learner.learn(finished_steps(make_trajectories(float("nan"))), 0, Timers(), lambda *counts: seen.append(counts))
     assert seen == [(1, 6), (2, 6)]
     assert (int(learner.state.step), int(learner.state.skipped)) == (0, 3)
     for x, y in zip(*map(jax.tree.leaves, (learner.state.params, start())), strict=True):

@@ -12,9 +12,10 @@ means run over and where the penalty of an invalid action goes; each difference 
 `gigpo_jax.rl.algorithms.PRESETS` names the usual sets.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -23,22 +24,26 @@ from jax.typing import ArrayLike
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.rl import segments
+from gigpo_jax.rl.types import StepColumns
 
-Normalize = Literal["mean_std", "mean"]
+Normalize = Literal["mean_std", "mean"]  # divide by the standard deviation plus eps, or not at all
+# Mean and F of episodes run over trajectories, one value each, or over steps, one value a row.
 EpisodeStats = Literal["trajectory", "step"]
+# "reward": the penalty is taken from the reward of its step, so it reaches R_i and earlier returns. "row": from the
+# row's episode score and step return alone; with trajectory statistics the score is compared with the R_i.
 PenaltyIn = Literal["reward", "row"]
-SingletonEpisode = Literal["zero", "raw"]
+SingletonEpisode = Literal["zero", "raw"]  # the episode advantage of a group with one value: 0 or its score
 
 CHOICES: dict[str, tuple[str | int, ...]] = {
-    "normalize": ("mean_std", "mean"),
-    "episode_stats": ("trajectory", "step"),
-    "penalty_in": ("reward", "row"),
-    "singleton_episode": ("zero", "raw"),
+    "normalize": get_args(Normalize),
+    "episode_stats": get_args(EpisodeStats),
+    "penalty_in": get_args(PenaltyIn),
+    "singleton_episode": get_args(SingletonEpisode),
     "ddof": (0, 1),
 }
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["total", "episode", "step"], meta_fields=[])
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Advantages:
     """Advantages of N environment steps, each zero where masked.
@@ -55,10 +60,7 @@ class Advantages:
 
 
 def check_columns(**columns: Array) -> int:
-    """Checks rank, length and dtype of step columns by their names.
-
-    Args:
-      **columns: arrays named as the arguments of `gigpo_advantages`.
+    """Checks rank, length and dtype of step columns, named as the fields of `StepColumns`.
 
     Returns:
       N, the number of rows.
@@ -67,15 +69,14 @@ def check_columns(**columns: Array) -> int:
       ValueError: a shape is wrong.
       TypeError: a dtype is wrong.
     """
+    kinds = {"anchor": jnp.uint32, "mask": jnp.bool_, "reward": jnp.floating, "penalty": jnp.floating}
     rows = {name: column.shape[0] if column.ndim else -1 for name, column in columns.items()}
     for name, column in columns.items():
         shape = (rows[name], 2) if name == "anchor" else (rows[name],)
         if column.ndim == 0 or column.shape != shape:
             wanted = "[N, 2]" if name == "anchor" else "[N]"
             raise ValueError(f"{name} must have shape {wanted}, got {column.shape}")
-        kind = {"anchor": jnp.uint32, "mask": jnp.bool_, "reward": jnp.floating, "penalty": jnp.floating}.get(
-            name, jnp.integer
-        )
+        kind = kinds.get(name, jnp.integer)
         if not jnp.issubdtype(column.dtype, kind):
             raise TypeError(f"{name} must be of type {kind.__name__}, got {column.dtype}")
     if len(set(rows.values())) > 1:
@@ -113,40 +114,21 @@ def gigpo_advantages(
     ddof: int = 1,
     eps: ArrayLike = 1e-6,
 ) -> Advantages:
-    """Computes GiGPO advantages of environment steps in any row order (arXiv 2505.10978, eq. 3 to 8).
+    """Computes GiGPO advantages of environment steps (arXiv 2505.10978, eq. 3 to 8).
 
-    Masked steps neither give nor get anything; their values, NaN included, are not looked at. Where steps of a
-    trajectory are missing (0, 2, 5), returns discount by the difference of the step indices, not by rank. A pair of
-    (trajectory, step) occurs once. Trajectory numbers need be distinct within their group only.
-
-    With `penalty_in="row"` a row's episode score is R_i - p(i,t). Together with `episode_stats="trajectory"` that
-    score is compared with mean and standard deviation of the R_i; where these are all equal, `"mean_std"` gives 0.
+    The columns are the fields of `StepColumns`; each pair of (trajectory, step) occurs once. Masked values, NaN
+    included, have no effect. Where steps of a trajectory are missing (0, 2, 5), returns discount by the difference of
+    the step indices.
 
     Args:
-      reward: [N] f32, environment reward of the step.
-      penalty: [N] f32, >= 0, for an invalid action, in units of the reward.
-      trajectory: [N] i32, which trajectory the step is of.
-      step: [N] i32, its index in that trajectory, from 0.
-      group: [N] i32, the task group of that trajectory.
-      anchor: [N, 2] u32, hash of the anchor state; equal hashes in different groups are different states.
-      mask: [N] bool, False for padding and for steps of aborted trajectories.
+      reward, penalty, trajectory, step, group, anchor, mask: see `StepColumns`.
       gamma: discount of the step returns.
       step_weight: omega, the weight of the step advantage; 0 gives GRPO.
-      normalize: "mean_std" divides by the standard deviation plus `eps`, "mean" does not divide.
-      episode_stats: mean and F of episodes run over "trajectory", one value each, or over "step", one value a row.
-      penalty_in: "reward" takes the penalty from the reward of its step, so that it reaches R_i and earlier returns;
-        "row" takes it from that row's episode score and step return alone.
-      singleton_episode: a group with one value to compare gets "zero" or its "raw" score as episode advantage.
-      ddof: 1 for the unbiased standard deviation, 0 for the biased one.
+      normalize, episode_stats, penalty_in, singleton_episode, ddof: see the types above.
       eps: added to the standard deviation.
 
-    Returns:
-      Advantages of shape [N].
-
     Raises:
-      InputError: a setting is not one of its choices.
-      ValueError: a shape is wrong.
-      TypeError: a dtype is wrong.
+      InputError, ValueError, TypeError: of `check_choices` and `check_columns`.
     """
     check_choices(
         normalize=normalize,
@@ -155,40 +137,43 @@ def gigpo_advantages(
         singleton_episode=singleton_episode,
         ddof=ddof,
     )
-    rows = check_columns(
-        reward=reward, penalty=penalty, trajectory=trajectory, step=step, group=group, anchor=anchor, mask=mask
-    )
-    if rows == 0:
+    columns = StepColumns(reward, penalty, trajectory, step, group, anchor, mask)
+    if check_columns(**vars(columns)) == 0:
         empty = jnp.zeros(0, jnp.float32)
         return Advantages(empty, empty, empty)
-    steps = _in_order(reward, penalty, trajectory, step, group, anchor, mask)
+    steps = _in_order(columns)
     reward = steps.reward - steps.penalty if penalty_in == "reward" else steps.reward
     taken = steps.penalty if penalty_in == "row" else jnp.zeros_like(reward)
     returns, totals = segments.suffix_sums(reward, steps.step, steps.trajectory, gamma)
-    episode_return = totals[steps.trajectory]
+    compare = partial(segments.compare, normalize=normalize, ddof=ddof, eps=eps)
+    episode = _episode_advantages(steps, totals[steps.trajectory], taken, episode_stats, singleton_episode, compare)
+    stepwise = compare(returns - taken, returns - taken, steps.anchor, steps.valid)
+    stepwise = jnp.where(segments.segment_count(steps.anchor, steps.valid) == 1, 0.0, stepwise)
+    ordered = jnp.stack([episode + jnp.float32(step_weight) * stepwise, episode, stepwise], 1)
+    ordered = jnp.where(steps.valid[:, None], ordered, 0.0)
+    restored = jnp.zeros_like(ordered).at[steps.order].set(ordered, unique_indices=True)
+    return Advantages(total=restored[:, 0], episode=restored[:, 1], step=restored[:, 2])
+
+
+def _episode_advantages(
+    steps: "_Steps",
+    episode_return: Array,
+    taken: Array,
+    episode_stats: EpisodeStats,
+    singleton_episode: SingletonEpisode,
+    compare: Callable[..., Array],
+) -> Array:
+    """[N] f32, the score of each row's episode compared within its group; `taken` is the penalty of the row."""
     score = episode_return - taken
     if episode_stats == "trajectory":
-        basis, member = episode_return, steps.trajectory == jnp.arange(rows)
+        basis, member = episode_return, steps.trajectory == jnp.arange(len(score))
     else:
         basis, member = score, steps.valid
-    compare = partial(segments.compare, normalize=normalize, ddof=ddof, eps=eps)
-    episode = compare(score, basis, steps.group, member)
     alone = segments.segment_count(steps.group, member) == 1
-    episode = jnp.where(alone, score if singleton_episode == "raw" else 0.0, episode)
-    alone = segments.segment_count(steps.anchor, steps.valid) == 1
-    stepwise = compare(returns - taken, returns - taken, steps.anchor, steps.valid)
-    stepwise = jnp.where(alone, 0.0, stepwise)
-    columns = jnp.stack([episode + jnp.float32(step_weight) * stepwise, episode, stepwise], 1)
-    columns = jnp.where(steps.valid[:, None], columns, 0.0)
-    columns = jnp.zeros_like(columns).at[steps.order].set(columns, unique_indices=True)
-    return Advantages(total=columns[:, 0], episode=columns[:, 1], step=columns[:, 2])
+    return jnp.where(alone, score if singleton_episode == "raw" else 0.0, compare(score, basis, steps.group, member))
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["order", "valid", "reward", "penalty", "step", "group", "trajectory", "anchor"],
-    meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Steps:
     """Step rows ordered by group, trajectory and step, masked ones last.
@@ -214,12 +199,13 @@ class _Steps:
     anchor: Array
 
 
-def _in_order(
-    reward: Array, penalty: Array, trajectory: Array, step: Array, group: Array, anchor: Array, mask: Array
-) -> _Steps:
-    order = segments.lexicographic_order(mask, group, trajectory, step)
+def _in_order(columns: StepColumns) -> _Steps:
+    mask = columns.mask
+    order = segments.lexicographic_order(mask, columns.group, columns.trajectory, columns.step)
     valid = mask[order]
-    group, trajectory, step = (key[order].astype(jnp.int32) for key in (group, trajectory, step))
+    group, trajectory, step = (
+        key[order].astype(jnp.int32) for key in (columns.group, columns.trajectory, columns.step)
+    )
     # `valid` is a key too: masked rows may hold the numbers of the last trajectory.
     new_group = segments.differs_from_previous(group, valid)
     new_trajectory = segments.differs_from_previous(group, trajectory, valid)
@@ -227,28 +213,16 @@ def _in_order(
     return _Steps(
         order=order,
         valid=valid,
-        reward=jnp.where(valid, reward[order], 0.0).astype(jnp.float32),
-        penalty=jnp.where(valid, penalty[order], 0.0).astype(jnp.float32),
+        reward=jnp.where(valid, columns.reward[order], 0.0).astype(jnp.float32),
+        penalty=jnp.where(valid, columns.penalty[order], 0.0).astype(jnp.float32),
         step=step,
         group=group_id,
         trajectory=segments.runs(new_trajectory, valid),
-        anchor=segments.segments_of(valid, group_id, anchor[order, 0], anchor[order, 1]),
+        anchor=segments.segments_of(valid, group_id, columns.anchor[order, 0], columns.anchor[order, 1]),
     )
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=[
-        "anchor_group_size",
-        "anchor_group_size_mean",
-        "anchor_group_size_histogram",
-        "singleton_share",
-        "zero_advantage_share",
-        "episode_norm",
-        "step_norm",
-    ],
-    meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Credit:
     """How much the two advantages had to say; shares are of the unmasked steps, 0 if there are none.
@@ -274,31 +248,21 @@ class Credit:
 
 
 @partial(jax.jit, static_argnames=("bins",))
-def credit(advantages: Advantages, group: Array, anchor: Array, mask: Array, *, bins: int = 32) -> Credit:
-    """Measures anchor groups and advantages of a batch.
-
-    Args:
-      advantages: of the same rows.
-      group: [N] i32, the task group.
-      anchor: [N, 2] u32, hash of the anchor state.
-      mask: [N] bool.
-      bins: length of the histogram.
-
-    Returns:
-      Credit.
+def credit(advantages: Advantages, columns: StepColumns, *, bins: int = 32) -> Credit:
+    """Measures anchor groups and advantages of the same rows; the histogram has `bins` entries.
 
     Raises:
       ValueError: a shape is wrong.
       TypeError: a dtype is wrong.
     """
+    group, anchor, mask = columns.group, columns.anchor, columns.mask
     rows = check_columns(group=group, anchor=anchor, mask=mask)
     steps = jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
     if rows == 0:
         number, one_a_group = jnp.zeros(0, jnp.int32), mask
     else:
         number = segments.segments_of(mask, group.astype(jnp.int32), anchor[:, 0], anchor[:, 1])
-        index = jnp.arange(rows, dtype=jnp.int32)
-        one_a_group = number == index
+        one_a_group = number == jnp.arange(rows, dtype=jnp.int32)
     size = jnp.where(mask, segments.segment_count(number, mask), 0) if rows else number
 
     def share(condition: Array) -> Array:

@@ -4,10 +4,9 @@ Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import numpy as np
 
 
 @jax.tree_util.register_dataclass
@@ -43,13 +42,25 @@ class StepBatch:
     proximal: Any = None
 
 
-class StepColumns(NamedTuple):
-    """The positional arguments of `rl.advantages.gigpo_advantages`; one row a step, padded to a bucketed N."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StepColumns:
+    """What advantages are computed from: one row an environment step, in any order.
 
-    reward: np.ndarray  # [N] f32, the environment's units
-    penalty: np.ndarray  # [N] f32, >= 0
-    trajectory: np.ndarray  # [N] i32
-    step: np.ndarray  # [N] i32
-    group: np.ndarray  # [N] i32
-    anchor: np.ndarray  # [N, 2] u32
-    mask: np.ndarray  # [N] bool, False in padding
+    Attributes:
+      reward: [N] f32, environment reward of the step.
+      penalty: [N] f32, >= 0, for an invalid action, in units of the reward.
+      trajectory: [N] i32, the trajectory of the step; distinct within a group.
+      step: [N] i32, its index in that trajectory, from 0.
+      group: [N] i32, the task group of that trajectory.
+      anchor: [N, 2] u32, hash of the anchor state; equal hashes in different groups are different states.
+      mask: [N] bool, False for padding: such a row takes part in nothing.
+    """
+
+    reward: Any
+    penalty: Any
+    trajectory: Any
+    step: Any
+    group: Any
+    anchor: Any
+    mask: Any

@@ -6,14 +6,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gigpo_jax.run.partition import all_hosts
-from gigpo_jax.trajectory import Trajectory
+from gigpo_jax.trajectory import Step, Trajectory
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory], task_types: Iterable[str]) -> dict[str, float]:
-    """Sums up a rollout.
+def rollout_metrics(
+    trajectories: Sequence[Trajectory], steps: Sequence[Step], task_types: Iterable[str]
+) -> dict[str, float]:
+    """Summarises a rollout over all hosts.
 
     Args:
       trajectories: of this host, aborted ones included.
+      steps: their `finished_steps`.
       task_types: of the whole split, so that all hosts report the same names.
 
     Returns:
@@ -21,7 +24,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], task_types: Iterable[str
       means over episodes or steps that were not aborted. A task type that was not played is left out.
     """
     done = [trajectory for trajectory in trajectories if not trajectory.aborted]
-    turns = [turn for trajectory in done for turn in trajectory.turns]
+    turns = [step.turn for step in steps]
     listed = [turn.admissible for turn in turns if turn.admissible is not None]
     values: dict[str, Sequence[float]] = {
         "episode/success_rate": [t.won for t in done],
@@ -30,7 +33,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], task_types: Iterable[str
         "episode/length": [len(t.turns) for t in done],
         "action/valid_rate": [turn.valid for turn in turns],
         "action/admissible_rate": listed,
-        "credit/ambiguous_anchor_share": ambiguous_anchors(done),
+        "credit/ambiguous_anchor_share": ambiguous_anchors(steps),
         "response/length_mean": [len(turn.response_tokens) for turn in turns],
         "response/truncated_share": [turn.finish_reason == "length" for turn in turns],
         "prompt/length_mean": [len(turn.prompt_tokens) for turn in turns],
@@ -50,25 +53,20 @@ def rollout_metrics(trajectories: Sequence[Trajectory], task_types: Iterable[str
     return means | {name: float(total) for name, (total, _) in zip(totals, gathered[len(values) :], strict=True)}
 
 
-def ambiguous_anchors(trajectories: Sequence[Trajectory]) -> list[bool]:
+def ambiguous_anchors(steps: Sequence[Step]) -> list[bool]:
     """Whether the anchor state of each step stands for more than one state of the environment.
 
     An anchor is ambiguous if the environment listed different actions at two steps of a task group that share it, such
     as "Nothing happens." in two places. Such steps are compared with each other although acting from them differs.
 
     Args:
-      trajectories: whole groups, none of them aborted.
+      steps: of whole groups.
 
     Returns:
       One value for every step at which the environment listed its actions.
     """
-    steps = [
-        ((trajectory.group, turn.anchor), turn.choices)
-        for trajectory in trajectories
-        for turn in trajectory.turns
-        if turn.choices is not None
-    ]
+    listed = [((s.group, s.turn.anchor), s.turn.choices) for s in steps if s.turn.choices is not None]
     seen = defaultdict(set)
-    for anchor, choices in steps:
+    for anchor, choices in listed:
         seen[anchor].add(choices)
-    return [len(seen[anchor]) > 1 for anchor, _ in steps]
+    return [len(seen[anchor]) > 1 for anchor, _ in listed]

@@ -96,16 +96,6 @@ def _program(name: str) -> str:
     return os.path.relpath(ours) if ours.is_relative_to(Path.cwd()) else str(ours)
 
 
-def by_episode(trajectories: Sequence[Trajectory], advantages: np.ndarray) -> dict[tuple[int, int], list[float]]:
-    """(group, member) -> the advantages of its steps, from the learner's order of steps."""
-    out, at = {}, 0
-    for trajectory in trajectories:
-        if not trajectory.aborted:
-            out[trajectory.group, trajectory.member] = advantages[at : at + len(trajectory.turns)].tolist()
-            at += len(trajectory.turns)
-    return out
-
-
 def sample(trajectories: Sequence[Trajectory]) -> str:
     """One episode as text: the first that was won, else the first."""
     done = [trajectory for trajectory in trajectories if not trajectory.aborted]

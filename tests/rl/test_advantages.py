@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gigpo_jax.errors import InputError
 from gigpo_jax.rl.advantages import Advantages, credit, gigpo_advantages
 from gigpo_jax.rl.algorithms import PRESETS
+from gigpo_jax.rl.types import StepColumns
 from tests.rl import oracle
 
 Columns = dict[str, np.ndarray]
@@ -248,7 +249,7 @@ def test_all_masked_and_empty_batches_are_zero():
     empty = {name: x[:0] for name, x in batch.items()}
     result = gigpo_advantages(**empty, **STEP)
     assert result.total.shape == (0,)
-    assert float(credit(result, empty["group"], empty["anchor"], empty["mask"]).singleton_share) == 0.0
+    assert float(credit(result, StepColumns(**empty)).singleton_share) == 0.0
 
 
 def test_large_identifiers_are_told_apart():
@@ -262,7 +263,7 @@ def test_large_identifiers_are_told_apart():
 def test_credit_by_hand():
     got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean")
     batch = padded(BY_HAND)
-    seen = credit(got, batch["group"], batch["anchor"], batch["mask"], bins=3)
+    seen = credit(got, StepColumns(**batch), bins=3)
     np.testing.assert_array_equal(seen.anchor_group_size[:6], [3, 1, 3, 3, 1, 0])
     np.testing.assert_array_equal(seen.anchor_group_size_histogram, [2, 0, 1])
     np.testing.assert_allclose(seen.anchor_group_size_mean, 5 / 3, rtol=1e-6)

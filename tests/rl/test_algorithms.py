@@ -4,31 +4,32 @@ import pytest
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS, algorithm, make_advantages
+from gigpo_jax.rl.types import StepColumns
 from tests.rl import oracle
 from tests.rl.test_advantages import columns, random_batch
 
 SETTINGS = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
 
 
-def small():
+def small() -> StepColumns:
     """One task: a trajectory of two steps that wins 3, one of one step that gets 0, one of one step that gets 6."""
-    return columns([0, 3, 0, 6], [0, 0, 0, 0], [0, 0, 1, 2], [0, 1, 0, 0], [0, 0, 0, 0], [1, 2, 3, 4])
+    return StepColumns(**columns([0, 3, 0, 6], [0] * 4, [0, 0, 1, 2], [0, 1, 0, 0], [0] * 4, [1, 2, 3, 4]))
 
 
 def test_rloo_by_hand():
     # Returns 3, 0, 6; the others' means 3, 4.5, 1.5.
-    got = make_advantages("rloo", "paper", **SETTINGS)(**small())
+    got = make_advantages("rloo", "paper", **SETTINGS)(small())
     np.testing.assert_allclose(got.total, [0, 0, -4.5, 4.5], atol=1e-6)
 
 
 def test_dr_grpo_by_hand():
-    got = make_advantages("dr_grpo", "paper", **SETTINGS)(**small())
+    got = make_advantages("dr_grpo", "paper", **SETTINGS)(small())
     np.testing.assert_allclose(got.total, [0, 0, -3, 3], atol=1e-6)
 
 
 def test_reinforce_pp_by_hand():
     # Discounted returns 2.7, 3, 0, 6; mean 2.925; squares sum to 0.050625 + 0.005625 + 8.555625 + 9.455625 = 18.0675.
-    got = make_advantages("reinforce_pp", "paper", **SETTINGS)(**small())
+    got = make_advantages("reinforce_pp", "paper", **SETTINGS)(small())
     want = (np.asarray([2.7, 3, 0, 6]) - 2.925) / np.sqrt(18.0675 / 3)
     np.testing.assert_allclose(got.total, want, rtol=1e-5)
 
@@ -37,8 +38,8 @@ def test_grpo_is_gigpo_without_the_step_part():
     batch = random_batch(3)
     for preset in PRESETS:
         settings = {**PRESETS[preset], **SETTINGS}
-        grpo = make_advantages("grpo", preset, **SETTINGS)(**batch)
-        gigpo = make_advantages("gigpo", preset, **SETTINGS)(**batch)
+        grpo = make_advantages("grpo", preset, **SETTINGS)(StepColumns(**batch))
+        gigpo = make_advantages("gigpo", preset, **SETTINGS)(StepColumns(**batch))
         np.testing.assert_array_equal(grpo.total, gigpo.episode)
         np.testing.assert_allclose(gigpo.total, oracle.advantages(**batch, **settings)[:, 0], rtol=1e-4, atol=2e-5)
 
@@ -47,12 +48,12 @@ def test_grpo_is_gigpo_without_the_step_part():
 def test_every_algorithm_ignores_masked_rows_and_row_order(name):
     batch = random_batch(4)
     function = jax.jit(make_advantages(name, "verl_agent", **SETTINGS))
-    whole = np.asarray(function(**batch).total)
+    whole = np.asarray(function(StepColumns(**batch)).total)
     assert np.all(whole[~batch["mask"]] == 0.0)
     assert np.any(whole != 0.0)
     order = np.random.default_rng(0).permutation(len(whole))
     batch["reward"] = np.where(batch["mask"], batch["reward"], np.nan).astype(np.float32)
-    shuffled = np.asarray(function(**{key: x[order] for key, x in batch.items()}).total)
+    shuffled = np.asarray(function(StepColumns(**{key: x[order] for key, x in batch.items()})).total)
     np.testing.assert_allclose(shuffled, whole[order], rtol=1e-4, atol=1e-5)
 
 

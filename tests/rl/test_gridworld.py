@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.rl.algorithms import make_advantages
+from gigpo_jax.rl.types import StepColumns
 
 SIDE, STEPS, GROUPS, MEMBERS, ITERATIONS = 6, 24, 16, 8, 120
 CELLS, EPISODES = SIDE * SIDE, GROUPS * MEMBERS
@@ -27,9 +28,8 @@ def train(algorithm: str, preset: str, seed: int) -> float:
         goal = (start + np.repeat(rng.integers(1, CELLS, size=GROUPS), MEMBERS)) % CELLS
         states, actions, rewards, alive = rollout(rng, logits, start, goal)
         anchor = np.stack([states.ravel(), np.zeros(states.size)], 1).astype(np.uint32)
-        result = advantages(
-            rewards.ravel(), np.zeros(rewards.size, np.float32), episode, t, episode // MEMBERS, anchor, alive.ravel()
-        )
+        penalty, group = np.zeros(rewards.size, np.float32), episode // MEMBERS
+        result = advantages(StepColumns(rewards.ravel(), penalty, episode, t, group, anchor, alive.ravel()))
         gradient = np.asarray(result.total).reshape(states.shape)
         gradient = policy_gradient(logits, goal, states, actions, gradient)
         logits += LEARNING_RATE * gradient / GROUPS

@@ -7,7 +7,7 @@ import pytest
 
 from gigpo_jax.env_bridge.types import Task, anchor_hash
 from gigpo_jax.rollout.statistics import ambiguous_anchors, rollout_metrics
-from gigpo_jax.trajectory import Trajectory, Turn
+from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
 
 
 def turn(
@@ -35,8 +35,12 @@ def episode(kind: str, turns: list[Turn], won: bool, aborted: bool = False) -> T
     return Trajectory(Task("t", kind, "train"), 0, 0, turns, won, float(won), aborted)
 
 
+def metrics_of(trajectories: list[Trajectory], task_types=()) -> dict[str, float]:
+    return rollout_metrics(trajectories, finished_steps(trajectories), task_types)
+
+
 def test_means_over_episodes_and_steps_without_the_aborted():
-    metrics = rollout_metrics(
+    metrics = metrics_of(
         [
             episode("heat", [turn(4), turn(6, 10.0)], True),
             episode("heat", [turn(8, valid=False, admissible=False, end="length")], False),
@@ -60,7 +64,7 @@ def test_means_over_episodes_and_steps_without_the_aborted():
 
 
 def test_a_rollout_of_nothing():
-    assert rollout_metrics([episode("heat", [], False, aborted=True)], {"heat"})["rollout/episodes"] == 0
+    assert metrics_of([episode("heat", [], False, aborted=True)], {"heat"})["rollout/episodes"] == 0
 
 
 def test_an_anchor_is_ambiguous_if_other_actions_were_listed_elsewhere_in_its_group():
@@ -71,7 +75,15 @@ def test_an_anchor_is_ambiguous_if_other_actions_were_listed_elsewhere_in_its_gr
     first = Trajectory(Task("t", "", "train"), 0, 0, [start, at("Nothing happens.", "open safe 1"), at("desk", "x")])
     second = Trajectory(Task("t", "", "train"), 0, 1, [start, at("Nothing happens.", "look"), turn(1)])
     elsewhere = Trajectory(Task("u", "", "train"), 1, 0, [at("desk", "y"), at("Nothing happens.", "look")])
-    assert ambiguous_anchors([first, second, elsewhere]) == [False, True, False, False, True, False, False]
-    metrics = rollout_metrics([first, second, elsewhere], ())
+    assert ambiguous_anchors(finished_steps([first, second, elsewhere])) == [
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
+    metrics = metrics_of([first, second, elsewhere])
     assert metrics["credit/ambiguous_anchor_share"] == pytest.approx(2 / 7)
-    assert "credit/ambiguous_anchor_share" not in rollout_metrics([episode("heat", [turn(1)], False)], ())
+    assert "credit/ambiguous_anchor_share" not in metrics_of([episode("heat", [turn(1)], False)])
