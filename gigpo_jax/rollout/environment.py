@@ -1,23 +1,17 @@
 """The environment of a run, as its config describes it."""
 
-import os
-from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.rollout import EpisodeSettings
 from gigpo_jax.sampling.base import SamplingParams
-
-
-def cache_folder() -> Path:
-    """Where generated games and catalogues are kept: $XDG_CACHE_HOME/gigpo_jax, by default under ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gigpo_jax"
 
 
 def env_options(config: ConfigDict) -> dict[str, Any]:
@@ -35,7 +29,7 @@ def env_options(config: ConfigDict) -> dict[str, Any]:
         return options
     wanted = config.env.generate.to_dict()
     with tqdm(desc=f"{config.env.name} data", unit="", delay=1, leave=False) as bar:
-        data = registry.generate(config.env.name, cache_folder() / config.env.name, progress=bar.update, **wanted)
+        data = registry.generate(config.env.name, cache_folder(config.env.name), progress=bar.update, **wanted)
     return options | {"data": str(data)}
 
 

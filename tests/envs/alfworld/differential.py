@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 
+from gigpo_jax.envs.alfworld.data.package import read_package
 from gigpo_jax.envs.alfworld.engine.game import Game
 from gigpo_jax.envs.alfworld.engine.official import OfficialGame
-from gigpo_jax.envs.alfworld.engine.problem import Expression, parse_problem
+from gigpo_jax.envs.alfworld.engine.problem import Expression, parse_expression, parse_problem
+from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
 
 Facts = dict[str, dict[tuple[str, ...], None]]
 
@@ -174,30 +176,23 @@ def odd_problem(problem: str, rng: random.Random) -> str:
             add("inreceptacle", template, rng.choice(receptacles))
             add("pickupable", template)
     numbers = f"(= (total-cost) 0)\n(= (distance {places[0]} {places[-1]}) 22)"
-    return render(kinds, facts, _odd_goal(parsed.goal, rng), rng.choice(["", numbers]))
+    return render(kinds, facts, _odd_goal(parsed.goal, kinds, rng), rng.choice(["", numbers]))
 
 
-def _odd_goal(goal: Expression, rng: random.Random) -> Expression:
-    """The goal itself, or one of another shape over the same things."""
-    shapes: list[str] = [
-        "(forall (?r - receptacle) (not (opened ?r)))",
-        "(exists (?o - object ?a - agent) (and (holds ?a ?o) (or (isHot ?o) (isClean ?o) (isCool ?o))))",
-        "(exists (?o - object) (and (isSliced ?o) (sliceable ?o)))",
-        "(exists (?r - receptacle) (and (opened ?r) (checked ?r)))",
-        "(exists (?a - agent) (and (checked ?a) (not (holdsAny ?a))))",
-        "(exists (?o - object ?l - location) (and (isOn ?o) (objectAtLocation ?o ?l)))",
-        "(not (exists (?o - object) (isToggled ?o)))",
-        "(exists (?m - object) (and (isReceptacleObject ?m) (exists (?o - object) (inReceptacleObject ?o ?m)) "
-        "(exists (?r - receptacle ?a - agent ?l - location) (and (inReceptacle ?m ?r) (receptacleAtLocation ?r ?l) "
-        "(atLocation ?a ?l)))))",
-    ]
-    kind = rng.random()
-    if kind < 0.5:
+def _odd_goal(goal: Expression, kinds: dict[str, str], rng: random.Random) -> Expression:
+    """The goal itself, or that of any task type over types of the problem; many cannot be reached."""
+    if rng.random() < 0.5:
         return goal
-    picked = [_parsed(text) for text in rng.sample(shapes, rng.randint(1, 2))]
-    return ["and", goal, picked[0]] if kind < 0.65 else [rng.choice(["and", "or"]), *picked]
-
-
-def _parsed(text: str) -> Expression:
-    head = "(define (problem x) (:objects) (:init) (:goal "
-    return parse_problem(head + text.lower() + "))", "goal").goal
+    things, places = ([name for name in kinds if kinds[name] == kind] for kind in ("otype", "rtype"))
+    text = (
+        read_package()
+        .goals[rng.choice(TASK_TYPES)]
+        .format(
+            obj=rng.choice(things).removesuffix("type"),
+            recep=rng.choice(places).removesuffix("type"),
+            toggle=rng.choice(["desklamp", rng.choice(things).removesuffix("type")]),
+        )
+    )
+    wanted = parse_expression(text.lower())[1]
+    assert isinstance(wanted, list)
+    return wanted

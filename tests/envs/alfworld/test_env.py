@@ -15,8 +15,8 @@ from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.anchors import Anchor
-from gigpo_jax.envs.alfworld.data.goal_templates import TASK_TYPES
 from gigpo_jax.envs.alfworld.env import AlfworldEnv, make
+from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
 from gigpo_jax.errors import InputError
 from tests.envs.alfworld.generated import full, small
 

@@ -14,9 +14,9 @@ import pytest
 from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.data import package
 from gigpo_jax.envs.alfworld.data.generate import ensure_games, generate_games, main
-from gigpo_jax.envs.alfworld.data.goal_templates import TASK_TYPES, parse_phrase, task_of
 from gigpo_jax.envs.alfworld.data.package import read_package
 from gigpo_jax.envs.alfworld.engine.listing import MANIFEST
+from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, parse_phrase, task_of
 from gigpo_jax.errors import InputError
 from tests.envs.alfworld.generated import COUNT, full, small
 

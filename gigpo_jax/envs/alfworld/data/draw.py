@@ -4,11 +4,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gigpo_jax.envs.alfworld.data.goal_templates import TASK_TYPES, Goal
 from gigpo_jax.envs.alfworld.data.package import Package
 from gigpo_jax.envs.alfworld.data.planner import walkthrough
 from gigpo_jax.envs.alfworld.data.room import Room, Thing
 from gigpo_jax.envs.alfworld.data.scenes import Receptacle, Scene, coordinate, location_name, read_scene, split_scenes
+from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, Goal
 from gigpo_jax.errors import InputError
 
 _LAMP = "DeskLamp"

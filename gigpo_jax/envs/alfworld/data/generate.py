@@ -21,11 +21,11 @@ from typing import Any
 
 from gigpo_jax.env_bridge.paths import filled_in
 from gigpo_jax.envs.alfworld.data.draw import SIZES, RoomSize, draw_room, room_size
-from gigpo_jax.envs.alfworld.data.goal_templates import TASK_TYPES, phrase
 from gigpo_jax.envs.alfworld.data.package import Package, read_package
 from gigpo_jax.envs.alfworld.data.room import Room, problem_pddl
 from gigpo_jax.envs.alfworld.data.scenes import SPLITS, split_scenes
 from gigpo_jax.envs.alfworld.engine.listing import GAME_FILE, MANIFEST, TRAJ_FILE
+from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
 from gigpo_jax.errors import InputError
 
 VERSION = 1  # raise it whenever the same arguments would give other games
@@ -50,7 +50,11 @@ def make_game(package: Package, split: str, index: int, seed: int, size: RoomSiz
     key = f"gigpo_jax alfworld {VERSION}|{split}|{seed}|{size.receptacles}|{size.objects}|{task_type}|{index}"
     rng = random.Random(key)
     room, plan = draw_room(package, split, task_type, size, rng)
-    return room, phrase(package, room.goal, rng.randrange(2)), plan
+    goal, phrases = room.goal, package.phrases[task_type]
+    task = phrases[rng.randrange(2) % len(phrases)].format(
+        obj=goal.object.lower(), recep=goal.receptacle.lower(), toggle=goal.lamp.lower()
+    )
+    return room, task, plan
 
 
 def _files(package: Package, room: Room, task: str, plan: tuple[str, ...], name: str) -> dict[str, str]:

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gigpo_jax.envs.alfworld.data.goal_templates import Goal, goal_pddl
 from gigpo_jax.envs.alfworld.data.package import Package
 from gigpo_jax.envs.alfworld.data.scenes import Receptacle
+from gigpo_jax.envs.alfworld.tasks import Goal
 
 _MANGLED = (("|", "_bar_"), ("+", "_plus_"), ("-", "_minus_"), (".", "_dot_"), (",", "_comma_"))
 _ABILITIES = (
@@ -117,7 +117,8 @@ def _facts(package: Package, room: Room) -> list[str]:
 
 
 def problem_pddl(package: Package, room: Room) -> str:
-    """The room as the PDDL problem of a game file."""
+    """The room as the PDDL problem of a game file; the goal's text closes it."""
+    goal = room.goal
     return "\n".join(
         [
             "(define (problem plan_x)",
@@ -128,7 +129,7 @@ def problem_pddl(package: Package, room: Room) -> str:
             "(:init",
             *_facts(package, room),
             ")",
-            goal_pddl(package, room.goal).strip("\n"),
+            package.goals[goal.type].format(obj=goal.object, recep=goal.receptacle, toggle=goal.lamp).strip("\n"),
             "",
         ]
     )

@@ -7,11 +7,14 @@ list of numbers is a list in the official order.
 import json
 import os
 from collections import Counter
+from collections.abc import Set
+from itertools import combinations
 
 from gigpo_jax.envs.alfworld.engine import facts as f
-from gigpo_jax.envs.alfworld.engine.goal import Goal, compile_goal
+from gigpo_jax.envs.alfworld.engine.pddl_goal import read_goal
 from gigpo_jax.envs.alfworld.engine.problem import Problem, parse_problem
 from gigpo_jax.envs.alfworld.engine.rules_check import check_domain, split_task
+from gigpo_jax.envs.alfworld.tasks import Goal
 from gigpo_jax.errors import InputError
 
 KEYS = ("pddl_domain", "grammar", "pddl_problem")
@@ -23,7 +26,6 @@ class GameFile:
 
     Attributes (things are integers, see the module text):
       path: the file. task: the task phrase. walkthrough: the commands stored in the file (may be empty).
-      solvable: what the file says, None where it does not say.
       ids, names: id and shown name ("mug 1") of every thing.
       agent, start: the agent, and where it begins.
       location: receptacle -> where one stands before it. beside: location -> its receptacles, in order.
@@ -33,7 +35,7 @@ class GameFile:
       accepts: object -> receptacles it may be put into.
       contents: receptacle -> its objects at the start, in order. held: objects in the hand at the start.
       commands: command -> (action, things) for every command that `command` has made so far.
-      state: the facts at the start that can change. goal: when the game is won.
+      state: the facts at the start that can change. goal: the condition under which the game is won.
     """
 
     __slots__ = (
@@ -60,7 +62,6 @@ class GameFile:
         "path",
         "pickupable",
         "sliceable",
-        "solvable",
         "start",
         "state",
         "task",
@@ -70,11 +71,10 @@ class GameFile:
         "washers",
     )
 
-    def __init__(self, path: str, problem: Problem, task: str) -> None:
+    def __init__(self, path: str, problem: Problem, task: str, walkthrough: tuple[str, ...]) -> None:
         self.path = path
         self.task = task
-        self.walkthrough: tuple[str, ...] = ()
-        self.solvable: bool | None = None
+        self.walkthrough = walkthrough
         self.ids = tuple(sorted(problem.kinds))
         number = {thing: index for index, thing in enumerate(self.ids)}
         self.names = _names(self.ids, problem)
@@ -100,7 +100,13 @@ class GameFile:
         self.commands: dict[str, tuple[int, int, int]] = {}
         self._texts: dict[int, str] = {}
         self._ways: dict[int, tuple[str, ...]] = {}
-        self.goal: Goal = compile_goal(problem, number, self)
+        goal = read_goal(problem.goal)
+        if goal is None:
+            raise InputError(
+                f"{path}: the (:goal section is none of the six of ALFWorld's task types; "
+                'play this game with engine="official"'
+            )
+        self.goal = self._condition(goal, facts, number)
 
     def _agent(self, facts: dict[str, dict[tuple[str, ...], None]], number: dict[str, int]) -> tuple[int, int]:
         places = list(facts.get("atlocation", ()))
@@ -143,6 +149,64 @@ class GameFile:
                 knives.add(index)
         self.knives = frozenset(knives)
 
+    def _condition(
+        self, goal: Goal, facts: dict[str, dict[tuple[str, ...], None]], number: dict[str, int]
+    ) -> "Condition":
+        """What a goal asks of the state, over the things of this game.
+
+        Raises:
+          InputError: it can never hold; the official engine fails on such a game too.
+        """
+
+        def of_type(predicate: str, kind: str) -> list[int]:
+            return sorted(number[thing] for thing, its in facts.get(predicate, ()) if its == f"{kind}type")
+
+        objects, receptacles = of_type("objecttype", goal.object), of_type("receptacletype", goal.receptacle)
+        needs: tuple[list[frozenset[int]], ...]
+        if goal.lamp:
+            lamps = [lamp for lamp in of_type("objecttype", goal.lamp) if lamp in self.toggleable]
+            lit = [
+                frozenset((f.code(f.TOGGLED, lamp), f.code(f.IN, lamp, where), f.code(f.AT, self.agent, place)))
+                for lamp in lamps
+                for where, place in self.location.items()
+            ]
+            needs = lit, [frozenset((f.code(f.HOLDS, self.agent, thing),)) for thing in objects]
+        elif goal.count == 2:
+            pairs = list(combinations(objects, 2))
+            needs = ([frozenset(f.code(f.IN, o, r) for o in pair) for r in receptacles for pair in pairs],)
+        else:
+            able, changed = {
+                "clean": (self.cleanable, [f.IS_CLEAN]),
+                "heat": (self.heatable, [f.IS_HOT]),
+                "cool": (self.coolable, [f.IS_COOL]),
+            }.get(goal.change.verb if goal.change else "", (frozenset(objects), []))
+            placed = [(thing, receptacle) for receptacle in receptacles for thing in objects if thing in able]
+            needs = ([frozenset((f.code(f.IN, o, r), *(f.code(p, o) for p in changed))) for o, r in placed],)
+        holdable = {o for r in self.location for o in self.contents.get(r, ())} & self.pickupable | set(self.held)
+        reachable = tuple(
+            tuple(term for term in terms if all(self._reachable(fact, holdable) for fact in term)) for terms in needs
+        )
+        if not all(reachable):
+            raise InputError(f"{self.path}: the goal cannot be reached, such a game cannot be played")
+        return Condition(reachable)
+
+    def _reachable(self, fact: int, holdable: Set[int]) -> bool:
+        """Whether a fact of a goal holds at the start, or some action could add it if nothing were ever taken away."""
+        if fact in self.state:
+            return True
+        predicate, first, second = f.predicate_of(fact), fact >> 20 & f.MASK, fact & f.MASK
+        if predicate == f.AT:
+            return True
+        if predicate == f.HOLDS:
+            return second in holdable
+        accepting = self.accepts.get(first, frozenset()) & self.location.keys() if first in holdable else frozenset()
+        if predicate == f.IN:
+            return second in accepting
+        if predicate == f.TOGGLED:
+            return bool(accepting) or any(first in self.contents.get(place, ()) for place in self.location)
+        tools = {f.IS_CLEAN: self.washers, f.IS_HOT: self.heaters, f.IS_COOL: self.coolers}[predicate]
+        return first in holdable and not tools.isdisjoint(self.location)
+
     def command(self, action: int, first: int, second: int = 0) -> str:
         """The text of a command, made once and then known to `commands`."""
         key = f.code(action, first, second)
@@ -160,6 +224,25 @@ class GameFile:
             elsewhere = (receptacle for receptacle, its in self.location.items() if its != place)
             ways = self._ways[place] = tuple(sorted(self.command(f.GO, receptacle) for receptacle in elsewhere))
         return ways
+
+
+class Condition:
+    """Facts that must hold: one alternative of each need, all facts of the alternative.
+
+    Attributes:
+      needs: each a tuple of alternatives, sets of fact numbers.
+      predicates: the numbers of the predicates that it depends on.
+    """
+
+    __slots__ = ("needs", "predicates")
+
+    def __init__(self, needs: tuple[tuple[frozenset[int], ...], ...]) -> None:
+        self.needs = needs
+        self.predicates = frozenset(f.predicate_of(fact) for terms in needs for term in terms for fact in term)
+
+    def holds(self, state: Set[int]) -> bool:
+        """Whether the facts hold in a state, a set of fact numbers."""
+        return all(any(term <= state for term in terms) for terms in self.needs)
 
 
 def _grouped(pairs: "dict[tuple[str, ...], None] | tuple[()]", number: dict[str, int]) -> dict[int, tuple[int, ...]]:
@@ -228,13 +311,9 @@ def load_game(path: str | os.PathLike[str]) -> GameFile:
             raise InputError(f"{name}: key {key!r} is missing or no text; make or download the game again")
     check_domain(data["pddl_domain"], name)
     task = split_task(data["grammar"], name)
+    found = data.get("walkthrough")
+    walkthrough = tuple(command for command in found if isinstance(command, str)) if isinstance(found, list) else ()
     try:
-        game = GameFile(name, parse_problem(data["pddl_problem"], name), task)
+        return GameFile(name, parse_problem(data["pddl_problem"], name), task, walkthrough)
     except RecursionError:
         raise InputError(f"{name}: the (:goal section of 'pddl_problem' is nested too deep") from None
-    walkthrough = data.get("walkthrough")
-    if isinstance(walkthrough, list) and all(isinstance(command, str) for command in walkthrough):
-        game.walkthrough = tuple(walkthrough)
-    solvable = data.get("solvable")
-    game.solvable = solvable if isinstance(solvable, bool) else None
-    return game

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from gigpo_jax.env_bridge.paths import filled_in
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.envs.alfworld.data.goal_templates import TASK_TYPES
 from gigpo_jax.envs.alfworld.data.scenes import SPLITS
+from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
 from gigpo_jax.errors import InputError
 
 GAME_FILE = "game.tw-pddl"

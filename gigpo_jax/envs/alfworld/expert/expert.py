@@ -7,9 +7,9 @@ decides every step anew from what it knows, so it carries on from wherever anoth
 import random
 
 from gigpo_jax.env_bridge.types import Observation
-from gigpo_jax.envs.alfworld.data.goal_templates import Goal, parse_phrase
 from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs, kind_of
 from gigpo_jax.envs.alfworld.expert.habits import is_likely
+from gigpo_jax.envs.alfworld.tasks import Goal, parse_phrase
 from gigpo_jax.errors import InputError
 
 _LOOK = "look"

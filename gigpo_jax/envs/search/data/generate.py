@@ -9,12 +9,12 @@ import argparse
 import contextlib
 import fcntl
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.envs.search.data.world import SPLITS, Question, make_world
 from gigpo_jax.envs.search.retrieval.index import build_index, open_index
 from gigpo_jax.errors import InputError
@@ -23,11 +23,6 @@ VERSION = 1  # counts changes of what is generated; part of the cache's name
 PEOPLE = 480
 LOCK_TIMEOUT_S = 600.0
 Progress = Callable[[int], object]
-
-
-def cache_folder() -> Path:
-    """Where generated worlds are kept: $XDG_CACHE_HOME/gigpo_jax/search, by default under ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gigpo_jax" / "search"
 
 
 def question_row(question: Question) -> dict[str, object]:
@@ -87,7 +82,7 @@ def ensure_world(
     Returns:
       The folder, for the environment's `data` option.
     """
-    root = cache_folder() if cache_root is None else Path(cache_root)
+    root = cache_folder("search") if cache_root is None else Path(cache_root)
     out = root / f"world-{VERSION}-{people}-{questions}-{seed}"
     if (out / "index" / "manifest.json").is_file():
         return out

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.envs.webshop.data.assortment import Assortment, Shelf, assortment
 from gigpo_jax.envs.webshop.engine import prepare, store
 from gigpo_jax.errors import InputError
@@ -217,7 +218,7 @@ def ensure_catalogue(
     Returns:
       The folder, for `open_catalogue`.
     """
-    root = store.cache_folder() if cache_root is None else Path(cache_root)
+    root = cache_folder("webshop") if cache_root is None else Path(cache_root)
     root.mkdir(parents=True, exist_ok=True)
     out = root / f"generated-{VERSION}-{products}-{seed}"
     if store.read_manifest(out / "prepared") is not None:

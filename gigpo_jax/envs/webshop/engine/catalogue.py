@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.envs.webshop.engine import goals as goal_lists
 from gigpo_jax.envs.webshop.engine import prepare, store
 from gigpo_jax.envs.webshop.engine.bm25 import Index
@@ -319,7 +320,7 @@ def _prepared(folder: Path, num_products: int | None, variant: str | None) -> Pa
             if manifest["num_products"] == num_products:
                 return own
     described = store.describe(sources)
-    out = store.cache_folder() / store.content_hash(described, num_products)
+    out = cache_folder("webshop") / store.content_hash(described, num_products)
     if store.read_manifest(out) is None:
         _LOG.info("preparing %s into %s (once; `%s %s` does it with a progress bar)", folder, out, PREPARE, folder)
         prepare.ensure(sources, out, num_products=num_products)

@@ -196,17 +196,3 @@ def load_arrays(folder: Path) -> dict[str, np.ndarray]:
     """The arrays of a prepared folder, memory-mapped."""
     paths = [path for path in folder.glob("*.npy") if not path.name.endswith(".blob.npy")]
     return {path.stem: np.load(path, mmap_mode="r").view(np.ndarray) for path in paths}
-
-
-def cache_folder() -> Path:
-    """The user's cache folder for catalogues: $GIGPO_JAX_CACHE, else $XDG_CACHE_HOME/gigpo_jax, else
-    ~/.cache/gigpo_jax.
-    """
-    own = os.environ.get("GIGPO_JAX_CACHE")
-    base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gigpo_jax"
-    folder = base / "webshop"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as err:
-        raise InputError(f"{folder}: cannot be made ({err}); set GIGPO_JAX_CACHE to a folder you can write to") from err
-    return folder

@@ -1,9 +1,7 @@
-"""What the six kinds of task ask for, in words, as data and as PDDL."""
+"""The six task types: what each asks for, and the phrases that say so."""
 
 import re
 from dataclasses import dataclass
-
-from gigpo_jax.envs.alfworld.data.package import Package
 
 TASK_TYPES = (
     "pick_and_place_simple",
@@ -98,16 +96,3 @@ def task_of(feedback: str) -> str:
     """The task in words, from the first feedback of a game; "" if it names none."""
     _, found, rest = feedback.rpartition(TASK_PREFIX)
     return rest.strip().removesuffix(".") if found else ""
-
-
-def phrase(package: Package, goal: Goal, wording: int) -> str:
-    """A goal in words; `wording` chooses among the package's templates."""
-    templates = package.phrases[goal.type]
-    return templates[wording % len(templates)].format(
-        obj=goal.object.lower(), recep=goal.receptacle.lower(), toggle=goal.lamp.lower()
-    )
-
-
-def goal_pddl(package: Package, goal: Goal) -> str:
-    """A goal as the last section of a PDDL problem, with the bracket that closes the problem."""
-    return package.goals[goal.type].format(obj=goal.object, recep=goal.receptacle, toggle=goal.lamp)
