@@ -10,7 +10,6 @@ after the other, from one thread.
 import asyncio
 import logging
 import selectors
-import subprocess
 import sys
 import weakref
 from collections import deque
@@ -18,6 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from gigpo_jax.env_bridge.fresh import FreshProcess
 from gigpo_jax.env_bridge.process import Call, Lost, WorkerProcess, stop
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.env_bridge.worker import Setup
@@ -106,7 +106,7 @@ class EnvPool:
         self._free = deque((index, slot) for slot in range(envs_per_worker) for index in range(workers))
         self._waiting: deque[asyncio.Future[tuple[int, int]]] = deque()
         self._workers: list[WorkerProcess] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[FreshProcess] = []
         self._finish = weakref.finalize(self, stop, self._workers, self._processes)
         try:
             for index in range(workers):
@@ -121,7 +121,7 @@ class EnvPool:
     @property
     def pids(self) -> tuple[int, ...]:
         """The process ids of the workers."""
-        return tuple(worker.process.pid for worker in self._workers)
+        return tuple(worker.pid for worker in self._workers)
 
     def __enter__(self) -> "EnvPool":
         return self
@@ -323,7 +323,7 @@ class EnvPool:
     def _start(self, index: int) -> None:
         """Starts a worker in a place."""
         worker = WorkerProcess(index, self._setup, self.start_timeout_s)
-        self._processes[:] = [old for old in self._processes if old.poll() is None] + [worker.process]
+        self._processes[:] = [old for old in self._processes if old.popen.poll() is None] + [worker.process]
         if index < len(self._workers):
             self._workers[index] = worker
         else:
@@ -337,8 +337,7 @@ class EnvPool:
             return
         index = worker.index
         doing = f" ({worker.front.what})" if worker.front else ""
-        reason = f"environment worker {index} (process {worker.process.pid}) {how}{doing}"
-        worker.process.kill()
+        reason = f"environment worker {index} (process {worker.pid}) {how}{doing}"
         self._detach(worker)
         worker.fail(reason)
         if self._closed or not self._up:

@@ -2,25 +2,18 @@
 
 import asyncio
 import os
-import pathlib
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from gigpo_jax.env_bridge.fresh import FreshProcess
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.env_bridge.worker import Setup, pack, unpack
 
-_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
-_BOOT = (
-    "import sys; root, descriptor, parent = sys.argv[1:]; sys.path.insert(0, root); "
-    "from gigpo_jax.env_bridge.worker import main; main(int(descriptor), int(parent))"
-)
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # parallelism is one process a worker
-_CLOSE_S = 3.0  # how long workers get to close their environments
 
 
 class Lost(Exception):
@@ -65,6 +58,8 @@ class WorkerProcess:
 
     Attributes:
       index: its place in the pool.
+      process: guard and worker.
+      pid: the worker's process id; the guard's until it is ready.
       ready: whether it has built its first environment.
       failure: why it is not used any more; None while it is.
       calls: what it has not answered yet, by number, in order.
@@ -84,14 +79,13 @@ class WorkerProcess:
         self.socket.setblocking(False)
         threads = {name: os.environ.get(name, "1") for name in _THREADS}
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, _ROOT, str(theirs.fileno()), str(os.getpid())],
+            self.process = FreshProcess(
+                "gigpo_jax.env_bridge.worker:main",
+                str(theirs.fileno()),
                 pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env={**os.environ, **threads},
-                process_group=0,  # out of reach of a terminal's Ctrl-C
+                environ=threads,
             )
+        self.pid = self.process.popen.pid
         self.start = Call(0, "start", start_timeout_s)
         self._enqueue(self.start, pack(setup))
 
@@ -162,7 +156,7 @@ class WorkerProcess:
             if call is self.start:
                 if kind != "ok":
                     raise Lost(f"could not start: {value}")
-                self.ready = True
+                self.ready, self.pid = True, value
 
     def check_limit(self) -> None:
         """Looks whether the call in front has taken too long; what has come meanwhile is read first.
@@ -181,28 +175,26 @@ class WorkerProcess:
 
     def _ending(self) -> str:
         try:
-            return f"died with status {self.process.wait(timeout=1.0)}"
+            return f"died with status {self.process.popen.wait(timeout=1.0)}"
         except subprocess.TimeoutExpired:
             return "closed its socket"
 
     def fail(self, reason: str) -> None:
-        """Ends the use of the worker and fails its calls; the process itself ends when it sees the closed socket."""
+        """Fails the calls of the worker and ends it; it gets a moment to close its environments."""
         if self.failure is None:
             self.failure = reason
             self.socket.close()
+            self.process.close()
             calls, self.calls = self.calls, {}
             for call in calls.values():
                 call.settle("error", reason)
 
 
-def stop(workers: Iterable[WorkerProcess], processes: "Iterable[subprocess.Popen[bytes]]") -> None:
-    """Closes the sockets, waits for the processes and kills those that stay."""
+def stop(workers: Iterable[WorkerProcess], processes: Iterable[FreshProcess]) -> None:
+    """Ends all workers together and waits for their processes."""
     for worker in workers:
         worker.socket.close()
-    deadline = time.monotonic() + _CLOSE_S
     for process in processes:
-        try:
-            process.wait(timeout=max(deadline - time.monotonic(), 0.01))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(timeout=_CLOSE_S)
+        process.close()
+    for process in processes:
+        process.end()

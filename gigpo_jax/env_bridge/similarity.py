@@ -17,7 +17,6 @@ Groups are independent and run in worker processes. Nothing here imports jax.
 
 import heapq
 import math
-import pathlib
 import pickle
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from gigpo_jax.env_bridge.fresh import FreshProcess
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.errors import InputError
 
@@ -306,13 +306,6 @@ def similar_anchors(
     return lanes
 
 
-_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
-_BOOT = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from gigpo_jax.env_bridge.similarity import serve_worker; "
-    "serve_worker()"
-)
-
-
 def serve_worker() -> None:
     """The other side of a worker process: one request on standard input, one answer on standard output."""
     groups, threshold = pickle.load(sys.stdin.buffer)
@@ -320,20 +313,20 @@ def serve_worker() -> None:
 
 
 def _ask_worker(groups: list[list[str]], threshold: float, deadline: float, timeout_s: float) -> list[list[int]]:
-    with subprocess.Popen(
-        [sys.executable, "-c", _BOOT, _ROOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    pipe = subprocess.PIPE
+    process = FreshProcess("gigpo_jax.env_bridge.similarity:serve_worker", stdin=pipe, stdout=pipe, stderr=pipe)
+    with process.popen as popen:
         try:
             left = max(deadline - time.monotonic(), 0.0)
-            answer, errors = process.communicate(pickle.dumps((groups, threshold)), timeout=left)
+            answer, errors = popen.communicate(pickle.dumps((groups, threshold)), timeout=left)
         except subprocess.TimeoutExpired as err:
             raise TimeoutError(
                 f"similarity grouping took over {timeout_s} s; are the anchor states that long?"
             ) from err
         finally:
-            process.kill()
-    if process.returncode != 0:
+            process.end()
+    if popen.returncode != 0:
         reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        raise RuntimeError(f"a worker of similarity grouping ended with status {process.returncode}: {reason}")
+        raise RuntimeError(f"a worker of similarity grouping ended with status {popen.returncode}: {reason}")
     result: list[list[int]] = pickle.loads(answer)
     return result

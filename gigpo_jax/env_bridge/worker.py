@@ -1,19 +1,18 @@
-"""The worker process: hosts environments and answers the pool over a socket. Started by pool.py, never by hand.
+"""The worker process: hosts environments and answers the pool over a socket.
 
-Frames are a 4-byte length and a pickle. The first one from the pool is the `Setup`; after that `(call, operation, slot,
-argument)`, answered by `(call, kind, value)` with kind "ok", "input" (an `InputError`) or "error".
+A frame is a 4-byte length and a pickle. The pool sends a `Setup` first (call 0, answered with the process id), then
+calls `(number, operation, slot, argument)`. An answer is `(number, kind, value)` with kind "ok", "input" (an
+`InputError`) or "error".
 """
 
 import asyncio
 import contextlib
 import os
 import pickle
-import select
 import signal
 import socket
 import struct
 import sys
-import threading
 import traceback
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
@@ -26,8 +25,6 @@ from gigpo_jax.errors import InputError
 
 _LENGTH = struct.Struct("!I")
 _TEXT = 2000  # characters of an error that are carried over
-_GRACE_S = 2.0  # for closing environments after the pool has gone
-_PARENT_S = 5.0  # how often a worker looks whether its parent is still there
 
 
 @dataclass(frozen=True)
@@ -151,7 +148,7 @@ class _Server:
             except (Exception, SystemExit) as err:  # the boundary: whatever a builder raises is an answer
                 await self._send(0, *_failure(err))
                 return False
-            await self._send(0, "ok", None)
+            await self._send(0, "ok", os.getpid())
             return True
         call, operation, slot, argument = message
         assert self._host is not None, "the first message is the setup"
@@ -197,23 +194,11 @@ class _Server:
             await asyncio.get_running_loop().sock_sendall(self._pool, frame)
 
 
-def _leave_with_parent(pool: socket.socket, parent: int) -> None:
-    """Ends the process when the pool's end of the socket closes or its parent is gone, even in the midst of a call."""
-    poller = select.poll()
-    poller.register(pool.fileno(), getattr(select, "POLLRDHUP", 0))
-    while not poller.poll(_PARENT_S * 1000) and os.getppid() == parent:
-        pass
-    threading.Event().wait(_GRACE_S)
-    os._exit(1)
-
-
-def main(descriptor: int, parent: int) -> None:
+def main(descriptor: str) -> None:
     """Runs the worker on an inherited socket."""
     for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C and the end of a batch job are the parent's to handle;
         signal.signal(number, lambda *_: None)  # a handler, as being ignored would be inherited by what is started here
-    pool = socket.socket(fileno=descriptor)
-    threading.Thread(target=_leave_with_parent, args=(pool, parent), daemon=True).start()
     try:
-        asyncio.run(_Server(pool).run())
-    except (ConnectionError, BrokenPipeError):
+        asyncio.run(_Server(socket.socket(fileno=int(descriptor))).run())
+    except ConnectionError:
         return  # the pool has gone

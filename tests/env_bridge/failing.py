@@ -4,6 +4,8 @@ import asyncio
 import dataclasses
 import os
 import pathlib
+import re
+import subprocess
 import sys
 import time
 import types
@@ -33,11 +35,19 @@ class FailingEnv(TreasureEnv):
             sys.exit(0)
         if verb == "sleep":
             time.sleep(float(argument))
+        if verb == "spin":  # C code that holds the interpreter lock for years
+            re.match(r"(a|a)*c", "a" * 60)
+        if verb == "start":  # a process of its own, which it does not end
+            child = subprocess.Popen(["sleep", argument])
+            result = super().step("")
+            return dataclasses.replace(result, observation=dataclasses.replace(result.observation, text=str(child.pid)))
         if verb == "exit":
             os._exit(int(argument))
         if verb == "unreadable":
             result = super().step("")
             return dataclasses.replace(result, info={"value": _OnlyHere()})
+        if verb == "secret":
+            assert "VLLM_API_KEY" not in os.environ
         if verb == "print":
             print("noise " * 1000)
         return super().step(action)

@@ -95,7 +95,7 @@ def test_a_lost_worker_costs_its_own_episodes_and_is_replaced(number: signal.Sig
         assert time.monotonic() - started < 8
         lost, kept = results[0::2], results[1::2]
         assert all(isinstance(result, EnvError) for result in lost)
-        expected = "died with status -9" if number == signal.SIGKILL else "gave no answer within 2 s (step)"
+        expected = "died with status 137" if number == signal.SIGKILL else "gave no answer within 2 s (step)"
         assert all(expected in str(result) and str(victim) in str(result) for result in lost)
         assert not any(isinstance(result, BaseException) for result in kept)
         assert gone([victim], 5)
@@ -331,8 +331,44 @@ def test_workers_leave_signals_to_the_parent_and_hold_no_jax() -> None:
         asyncio.run(scenario(pool))
 
 
+def test_workers_do_not_inherit_the_key_of_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+
+    async def scenario(pool: EnvPool) -> None:
+        lent = await lend_all(pool)
+        await lent[0].step("secret")  # an assertion there
+
+    with EnvPool(FAILING + "FailingEnv", workers=1, envs_per_worker=1) as pool:
+        asyncio.run(scenario(pool))
+
+
+def test_processes_of_an_environment_end_with_its_worker() -> None:
+    """When the worker is replaced, when it ends by itself, and when the pool is closed."""
+
+    async def start(environment: PooledEnv) -> int:
+        return int((await environment.step("start 1000")).observation.text)
+
+    async def scenario(pool: EnvPool) -> int:
+        for action in ("spin", "exit 3"):
+            lent = await lend_all(pool)
+            worker, child = pool.pids[0], await start(lent[0])
+            assert alive(child)
+            with pytest.raises(EnvError):
+                await lent[0].step(action)
+            assert gone([worker, child], 8), action
+            lent[0].release()
+        (environment,) = await lend_all(pool)
+        return await start(environment)
+
+    with EnvPool(FAILING + "FailingEnv", workers=1, envs_per_worker=1, step_timeout_s=1.0) as pool:
+        child = asyncio.run(scenario(pool))
+        assert alive(child)
+    assert gone([child], 0)
+
+
+@pytest.mark.parametrize("action", ["sleep 60", "spin", "start 1000"])
 @pytest.mark.parametrize("how", ["killed", "exits without closing"])
-def test_no_worker_outlives_the_program(how: str) -> None:
+def test_no_process_outlives_the_program(how: str, action: str) -> None:
     script = textwrap.dedent(
         f"""
         import asyncio, sys
@@ -341,9 +377,9 @@ def test_no_worker_outlives_the_program(how: str) -> None:
         async def play():
             lent = [await pool.acquire() for _ in range(2)]
             await asyncio.gather(*(env.reset(pool.tasks("train")[0]) for env in lent))
-            call = asyncio.ensure_future(lent[0].step("sleep 60"))  # one worker is in the midst of a call
-            await asyncio.sleep(0.2)
-            print(*pool.pids, flush=True)
+            call = asyncio.ensure_future(lent[0].step("{action}"))  # one worker is in the midst of a call
+            await asyncio.sleep(0.5)
+            print(*pool.pids, *([call.result().observation.text] if call.done() else []), flush=True)
             await asyncio.sleep(0 if {how != "killed"} else 60)
             sys.exit(0)
         asyncio.run(play())
@@ -353,9 +389,27 @@ def test_no_worker_outlives_the_program(how: str) -> None:
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=root) as program:
         assert program.stdout is not None
         pids = [int(pid) for pid in program.stdout.readline().split()]
-        assert len(pids) == 2
+        assert len(pids) == 2 + action.startswith("start")
         if how == "killed":
             assert all(map(alive, pids))
             program.kill()
         program.wait(timeout=20)
     assert gone(pids, 10)
+
+
+def test_a_worker_ends_with_its_guard() -> None:
+    """Whoever kills the first process of a worker, such as the kernel, kills the environments too."""
+
+    async def scenario(pool: EnvPool) -> None:
+        (environment,) = await lend_all(pool)
+        worker = pool.pids[0]
+        guard = int(pathlib.Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+        pending = asyncio.ensure_future(environment.step("spin"))
+        await asyncio.sleep(0.2)
+        os.kill(guard, signal.SIGKILL)
+        with pytest.raises(EnvError, match="died"):
+            await pending
+        assert gone([worker], 5)
+
+    with EnvPool(FAILING + "FailingEnv", workers=1, envs_per_worker=1) as pool:
+        asyncio.run(scenario(pool))

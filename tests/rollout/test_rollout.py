@@ -190,7 +190,7 @@ def test_a_worker_killed_in_mid_episode_costs_its_episodes_and_changes_no_other(
         hit = play(pool, on_episode=kill_once)
         aborted = [trajectory for trajectory in hit if trajectory.aborted]
         assert 1 <= len(aborted) <= 4
-        assert all("died with status -9" in trajectory.reason for trajectory in aborted)
+        assert all("died with status 137" in trajectory.reason for trajectory in aborted)
         assert not any(trajectory.won or trajectory.score for trajectory in aborted)
         assert all(same(one, other) for one, other in zip(hit, expected) if not one.aborted)
         assert pool.replaced == 1
