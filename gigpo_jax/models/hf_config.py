@@ -1,19 +1,23 @@
 """config.json of a Hugging Face folder <-> `Qwen2Config`; what this project's model does not do is refused."""
 
-import json
 import pathlib
 from typing import Any
 
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.json_file import read_object, token_ids
 from gigpo_jax.models.qwen2 import Qwen2Config
 
-_REQUIRED = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
+_LARGEST = {  # generous: it stops a broken file before anything of such a size is tried
+    "vocab_size": 2**24,
+    "hidden_size": 2**16,
+    "intermediate_size": 2**18,
+    "num_hidden_layers": 2**10,
+    "num_attention_heads": 2**10,
+    "num_key_value_heads": 2**10,
+    "head_dim": 2**12,
+    "max_position_embeddings": 2**30,
 }
+_FIX = "use the config.json that belongs to the model"
 
 
 def read_config(path: str | pathlib.Path) -> Qwen2Config:
@@ -32,33 +36,30 @@ def read_config(path: str | pathlib.Path) -> Qwen2Config:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such model folder; give the path of a downloaded Hugging Face model")
     file = folder / "config.json"
-    if not file.is_file():
-        raise InputError(f"{file}: missing; download the model's complete folder")
-    try:
-        raw = json.loads(file.read_text())
-    except ValueError as err:
-        raise InputError(f"{file}: not valid JSON ({err}); download it again") from err
-    _refuse_other_models(raw, file)
-    values: dict[str, Any] = {ours: _positive_int(raw, theirs, file) for theirs, ours in _REQUIRED.items()}
-    values["num_kv_heads"] = values["num_heads"]
-    if raw.get("num_key_value_heads") is not None:
-        values["num_kv_heads"] = _positive_int(raw, "num_key_value_heads", file)
-    values["head_dim"] = values["hidden_size"] // values["num_heads"]
-    if raw.get("head_dim") is not None:
-        values["head_dim"] = _positive_int(raw, "head_dim", file)
-    eos = raw.get("eos_token_id")
+    raw = read_object(file)
+    rope = _rope(raw, file)
+    _refuse_other_models(raw, rope, file)
+    given = {key: value for key, value in (raw | rope).items() if value is not None}
+    heads, width = _size(given, "num_attention_heads", file), _size(given, "hidden_size", file)
+    eos, bos = token_ids(raw, "eos_token_id", file), token_ids(raw, "bos_token_id", file)
     try:
         return Qwen2Config(
-            **values,
-            rope_theta=float(_rope(raw).get("rope_theta", raw.get("rope_theta", 10_000.0))),
-            rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            max_position_embeddings=int(raw.get("max_position_embeddings", 32768)),
-            bos_token_id=raw.get("bos_token_id"),
-            eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
+            vocab_size=_size(given, "vocab_size", file),
+            hidden_size=width,
+            intermediate_size=_size(given, "intermediate_size", file),
+            num_layers=_size(given, "num_hidden_layers", file),
+            num_heads=heads,
+            num_kv_heads=_size(given, "num_key_value_heads", file, heads),
+            head_dim=_size(given, "head_dim", file, width // heads),
+            rope_theta=_number(given, "rope_theta", file, 10_000.0),
+            rms_norm_eps=_number(given, "rms_norm_eps", file, 1e-6),
+            tie_word_embeddings=_flag(given, "tie_word_embeddings", file),
+            max_position_embeddings=_size(given, "max_position_embeddings", file, 32768),
+            bos_token_id=bos[0] if bos else None,
+            eos_token_id=eos if isinstance(raw.get("eos_token_id"), list) else eos[0] if eos else None,
         )
-    except (TypeError, ValueError) as err:
-        raise InputError(f"{file}: {err}; download it again") from err
+    except ValueError as err:
+        raise InputError(f"{file}: {err}; {_FIX}") from err
 
 
 def config_json(config: Qwen2Config, dtype: str) -> dict[str, Any]:
@@ -98,30 +99,45 @@ def config_json(config: Qwen2Config, dtype: str) -> dict[str, Any]:
     return content
 
 
-def _rope(raw: dict[str, Any]) -> dict[str, Any]:
+def _rope(raw: dict[str, Any], file: pathlib.Path) -> dict[str, Any]:
     """Returns what transformers 5 calls rope_parameters and earlier ones rope_scaling; empty if neither is set."""
-    return raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise InputError(f"{file}: rope_parameters={rope!r:.80} must be an object; remove it")
+    return rope
 
 
-def _refuse_other_models(raw: dict[str, Any], file: pathlib.Path) -> None:
+def _refuse_other_models(raw: dict[str, Any], rope: dict[str, Any], file: pathlib.Path) -> None:
     if raw.get("model_type") != "qwen2":
         found = raw.get("model_type", raw.get("architectures"))
-        raise InputError(f"{file}: model_type={found!r} is not supported; use a Qwen2.5 model (qwen2)")
-    rope = _rope(raw)
+        raise InputError(f"{file}: model_type={found!r:.80} is not supported; use a Qwen2.5 model (qwen2)")
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
-        raise InputError(f"{file}: rotary scaling {kind!r} is not supported; remove rope_scaling")
-    sliding = "sliding_attention" in (raw.get("layer_types") or ())
-    if raw.get("use_sliding_window") or sliding:
+        raise InputError(f"{file}: rotary scaling {kind!r:.80} is not supported; remove rope_scaling")
+    if raw.get("use_sliding_window") or "sliding_attention" in str(raw.get("layer_types")):
         raise InputError(f"{file}: use_sliding_window is not supported; set it to false to attend to everything")
     if raw.get("hidden_act", "silu") != "silu":
-        raise InputError(f"{file}: hidden_act={raw['hidden_act']!r} is not supported; Qwen2.5 has silu")
+        raise InputError(f"{file}: hidden_act={raw['hidden_act']!r:.80} is not supported; Qwen2.5 has silu")
     if raw.get("quantization_config"):
         raise InputError(f"{file}: quantized weights are not supported; use the model without quantization_config")
 
 
-def _positive_int(raw: dict[str, Any], key: str, file: pathlib.Path) -> int:
-    value = raw.get(key)
-    if not isinstance(value, int) or value < 1:
-        raise InputError(f"{file}: {key}={value!r} should be a positive whole number; download it again")
+def _size(given: dict[str, Any], key: str, file: pathlib.Path, default: int | None = None) -> int:
+    value = given.get(key, default)
+    if type(value) is not int or not 1 <= value <= _LARGEST[key]:
+        raise InputError(f"{file}: {key}={value!r:.80} must be a whole number from 1 to {_LARGEST[key]}; {_FIX}")
+    return value
+
+
+def _number(given: dict[str, Any], key: str, file: pathlib.Path, default: float) -> float:
+    value = given.get(key, default)
+    if type(value) not in (int, float) or not 0 < value < 1e12:
+        raise InputError(f"{file}: {key}={value!r:.80} must be a finite number above 0; {_FIX}")
+    return float(value)
+
+
+def _flag(given: dict[str, Any], key: str, file: pathlib.Path) -> bool:
+    value = given.get(key, False)
+    if not isinstance(value, bool):
+        raise InputError(f"{file}: {key}={value!r:.80} must be true or false; {_FIX}")
     return value

@@ -9,14 +9,14 @@ import pathlib
 import re
 import string
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-import jinja2
-import jinja2.sandbox
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.chat_template import ChatTemplate
+from gigpo_jax.models.json_file import read_object, token_ids
 
 FILES = (
     "tokenizer.json",
@@ -28,6 +28,7 @@ FILES = (
     "merges.txt",
 )
 TAGS = ("<think>", "</think>", "<action>", "</action>", "<search>", "</search>", "<answer>", "</answer>")
+SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 PAD, BOS, SEP, EOS, UNK = "<pad>", "<bos>", "<sep>", "<eos>", "<unk>"
 
 _WORD = r"[a-z0-9_]+(?:[/'-][a-z0-9_]+)*"  # "in/on", "don't" and "mid-air" are words
@@ -63,19 +64,24 @@ class Tokenizer:
         for name in FILES[:2]:
             if name not in files:
                 raise InputError(f"{source}: {name} is missing; copy the model's complete folder")
+        self._files = dict(files)
+        self._source = source
         try:
             config = json.loads(files["tokenizer_config.json"])
             self._tokenizer = tokenizers.Tokenizer.from_buffer(files["tokenizer.json"])
+            special = {key: text for key in SPECIAL if (text := _content(config.get(key))) is not None}
+            template = _template_source(files, config)
+            self._template = None if template is None else ChatTemplate(template, special)
+            self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         except Exception as err:  # tokenizers raises bare Exception for a file that it cannot read
             raise InputError(f"{source}: tokenizer files cannot be read ({_one_line(err)}); download again") from err
-        self._files = dict(files)
-        self._source = source
-        self._template, self._template_values = _chat_template(files, config, source)
+        if self._template is not None:
+            self._render(self._template, "text")  # a template that fails or never ends is found here
         added = self._tokenizer.get_added_tokens_decoder()
-        specials = sorted((token.content for token in added.values() if token.special), key=len, reverse=True)
+        special_texts = {token.content for token in added.values() if token.special} - {""}
+        specials = sorted(special_texts, key=len, reverse=True)
         self._specials = re.compile("|".join(map(re.escape, specials))) if specials else None
-        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
-        eos = self._tokenizer.token_to_id(_content(config.get("eos_token")) or "")
+        eos = self._tokenizer.token_to_id(special.get("eos_token", ""))
         ids = ([] if eos is None else [eos]) + list(stop_token_ids)
         self.stop_token_ids = tuple(dict.fromkeys(ids))
 
@@ -99,13 +105,15 @@ class Tokenizer:
             raise InputError(f"{self._source}: no chat template; use an instruction-tuned model (…-Instruct)")
         if self._specials is not None:
             user_text = self._specials.sub(lambda match: match[0][0] + " " + match[0][1:], user_text)
+        return self.encode(self._render(self._template, user_text))
+
+    def _render(self, template: ChatTemplate, user_text: str) -> str:
         try:
-            text = self._template.render(
-                messages=[{"role": "user", "content": user_text}], add_generation_prompt=True, **self._template_values
-            )
-        except jinja2.TemplateError as err:
-            raise InputError(f"{self._source}: the chat template failed ({_one_line(err)})") from err
-        return self.encode(text)
+            return template.render(user_text)
+        except Exception as err:  # a template can raise anything
+            raise InputError(
+                f"{self._source}: the chat template failed ({_one_line(err)}); use a model with a correct one"
+            ) from err
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of token ids, special tokens left out."""
@@ -134,21 +142,15 @@ def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
       The tokenizer.
 
     Raises:
-      InputError: the folder or a file is missing or broken, or config.json there has a smaller vocabulary.
+      InputError: the folder or a file is missing or broken.
     """
     folder = pathlib.Path(path)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such model folder; give the path of a downloaded Hugging Face model")
     files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
-    stops: list[int] = []
-    for name in ("generation_config.json", "config.json"):
-        ids = _read_json(folder / name).get("eos_token_id")
-        stops += [ids] if isinstance(ids, int) else list(ids or ())
-    tokenizer = Tokenizer(files, stop_token_ids=stops, source=str(folder))
-    vocab_size = _read_json(folder / "config.json").get("vocab_size")
-    if vocab_size is not None:
-        check_fits(tokenizer, vocab_size, folder)
-    return tokenizer
+    beside = [folder / name for name in ("generation_config.json", "config.json") if (folder / name).exists()]
+    stops = [stop for file in beside for stop in token_ids(read_object(file), "eos_token_id", file)]
+    return Tokenizer(files, stop_token_ids=stops, source=str(folder))
 
 
 def check_fits(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) -> None:
@@ -219,44 +221,24 @@ def word_tokenizer(words: Iterable[str]) -> Tokenizer:
     return Tokenizer({name: text.encode() for name, text in files.items()}, source="word tokenizer")
 
 
-def _chat_template(
-    files: dict[str, bytes], config: dict[str, Any], source: str
-) -> tuple[jinja2.Template | None, dict[str, str]]:
-    """Compiles the template in a sandbox: a template comes with a model and is not trusted to run code."""
+def _template_source(files: dict[str, bytes], config: dict[str, Any]) -> str | None:
     text = config.get("chat_template")
     if "chat_template.jinja" in files:
         text = files["chat_template.jinja"].decode()
     if isinstance(text, list):  # several named templates
         text = next((entry["template"] for entry in text if entry.get("name") == "default"), None)
-    if text is None:
-        return None, {}
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = lambda value, **kw: json.dumps(value, ensure_ascii=False, **kw)
-    environment.globals["raise_exception"] = _raise_exception
-    values = {key: _content(config.get(key)) for key in ("bos_token", "eos_token", "pad_token", "unk_token")}
-    try:
-        return environment.from_string(text), {key: value for key, value in values.items() if value is not None}
-    except jinja2.TemplateError as err:
-        raise InputError(f"{source}: the chat template cannot be read ({_one_line(err)})") from err
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
+    if not (text is None or isinstance(text, str)):
+        raise TypeError(f"chat_template is a {type(text).__name__}")
+    return text
 
 
 def _content(token: Any) -> str | None:
     """Returns the text of a special token, which configurations give as a string or as a dict."""
-    return token.get("content") if isinstance(token, dict) else token
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text())
-    except ValueError as err:
-        raise InputError(f"{path}: not valid JSON ({_one_line(err)}); download it again") from err
+    text = token.get("content") if isinstance(token, dict) else token
+    if not (text is None or isinstance(text, str)):
+        raise TypeError(f"a special token is a {type(text).__name__}")
+    return text
 
 
 def _one_line(err: Exception) -> str:
-    return " ".join(str(err).split())[:200]
+    return " ".join(f"{type(err).__name__}: {err}".split())[:200]

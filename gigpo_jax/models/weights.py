@@ -20,9 +20,10 @@ import numpy as np
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import config_json, read_config
+from gigpo_jax.models.json_file import read_object
 from gigpo_jax.models.linears import LINEARS
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
-from gigpo_jax.models.safetensors_file import Entry, OnTensor, read_header, write_file
+from gigpo_jax.models.safetensors_file import SUFFIX, Entry, OnTensor, read_header, write_file
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits
 
 INDEX = "model.safetensors.index.json"
@@ -33,6 +34,7 @@ _TOP = {"embed": "model.embed_tokens.weight", "final_norm.scale": "model.norm.we
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}  # read
 _NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # written
 Places = dict[str, tuple[pathlib.Path, Entry]]  # tensor name -> the file that has it, and where in it
+_BLOCK = 1 << 16  # numbers looked at together, in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def load_hf(path: str | pathlib.Path, *, dtype: Any = jnp.float32, shardings: An
       The configuration and the parameters.
 
     Raises:
-      InputError: something is missing, broken or of another model; see `check_hf`.
+      InputError: a file is missing or broken, config.json describes another model, or a tensor is missing, of another
+        shape, of integers, or not finite in `dtype`; one line that names the file and the fix.
     """
     folder = pathlib.Path(path)
     config = read_config(folder)
@@ -87,23 +90,6 @@ def load_hf(path: str | pathlib.Path, *, dtype: Any = jnp.float32, shardings: An
         arrays.append(jax.make_array_from_callback(leaf.shape, sharding, _reader(leaf, places, dtype)))
         arrays[-1].block_until_ready()  # its host copies must be gone before the next one is read
     return config, jax.tree.unflatten(tree, arrays)
-
-
-def check_hf(path: str | pathlib.Path) -> Qwen2Config:
-    """Checks a folder without reading its weights: all files there, all tensors in them, of the right shapes.
-
-    Args:
-      path: the folder.
-
-    Returns:
-      The configuration.
-
-    Raises:
-      InputError: one line that names the folder or file and what to do.
-    """
-    config = read_config(path)
-    _check_tensors(pathlib.Path(path), config)
-    return config
 
 
 def save_hf(
@@ -217,7 +203,10 @@ def _read(leaf: _Leaf, places: Places, dtype: np.dtype, index: tuple[slice, ...]
     for row, layer in zip(out, layers, strict=True):
         name = leaf.names[layer]
         tensor = mapped(*places[name])
-        row[...] = (tensor.T if leaf.transposed else tensor)[inner]
+        with np.errstate(over="ignore"):
+            row[...] = (tensor.T if leaf.transposed else tensor)[inner]
+        if not is_finite(row):
+            raise InputError(f"{places[name][0]}: {name} has NaN or infinite values in {dtype.name}; use other weights")
     return out if leaf.stacked else out[0]
 
 
@@ -226,24 +215,17 @@ def mapped(file: pathlib.Path, entry: Entry) -> np.ndarray:
     return np.memmap(file, _DTYPES[entry.dtype], "r", entry.start, entry.shape)
 
 
+def is_finite(array: np.ndarray) -> bool:
+    """Whether a contiguous floating-point array has neither NaN nor infinity; faster than `np.isfinite`."""
+    bits = array.reshape(-1).view(f"u{array.itemsize}")
+    infinity = np.array(np.inf, array.dtype).view(bits.dtype)
+    magnitude = bits.dtype.type((1 << (8 * array.itemsize - 1)) - 1)
+    return all(np.max(bits[at : at + _BLOCK] & magnitude) < infinity for at in range(0, bits.size, _BLOCK))
+
+
 def _check_tensors(folder: pathlib.Path, config: Qwen2Config) -> Places:
     """Returns where each tensor is; raises InputError if the set is not that of `config`."""
-    index = folder / INDEX
-    if index.is_file():
-        try:
-            listed = set(json.loads(index.read_text())["weight_map"].values())
-        except (ValueError, KeyError, TypeError, AttributeError) as err:
-            raise InputError(f"{index}: broken index ({err!r}); download it again") from err
-        absent = sorted(name for name in listed if not (folder / name).is_file())
-        if absent:
-            raise InputError(
-                f"{folder}: {len(absent)} of {len(listed)} weight files are missing ({absent[0]}); download them again"
-            )
-        paths = [folder / name for name in sorted(listed)]
-    elif (folder / SINGLE).is_file():
-        paths = [folder / SINGLE]
-    else:
-        raise InputError(f"{folder}: neither {SINGLE} nor {INDEX} is there; download or convert to safetensors")
+    paths = _weight_files(folder)
     found = {name: (file, entry) for file in paths for name, entry in read_header(file).items()}
     expected = {name: leaf.stored_shape for leaf in _leaves(config)[0] for name in leaf.names}
     for name, shape in expected.items():
@@ -264,6 +246,27 @@ def _check_tensors(folder: pathlib.Path, config: Qwen2Config) -> Places:
             f"{folder}: {len(extra)} tensors do not belong to config.json's model ({extra[0]}); use its own"
         )
     return {name: found[name] for name in expected}
+
+
+def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    index = folder / INDEX
+    if not index.is_file():
+        if not (folder / SINGLE).is_file():
+            raise InputError(f"{folder}: neither {SINGLE} nor {INDEX} is there; download or convert to safetensors")
+        return [folder / SINGLE]
+    weight_map = read_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InputError(f"{index}: weight_map={weight_map!r:.80} must be an object of file names; download it again")
+    for name in weight_map.values():
+        if not isinstance(name, str) or pathlib.PurePath(name).name != name or not name.endswith(SUFFIX):
+            raise InputError(f"{index}: {name!r:.80} is not a {SUFFIX} file in this folder; download the index again")
+    listed = sorted(set(weight_map.values()))
+    absent = [name for name in listed if not (folder / name).is_file()]
+    if absent:
+        raise InputError(
+            f"{folder}: {len(absent)} of {len(listed)} weight files are missing ({absent[0]}); download them again"
+        )
+    return [folder / name for name in listed]
 
 
 def _write_weights(

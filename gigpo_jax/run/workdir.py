@@ -1,6 +1,5 @@
 """The folder of a run: which config it belongs to, and whether it can be written."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,12 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.json_file import read_object
 from gigpo_jax.run.metrics import write_json
 
 CONFIG = "config.json"
 BASE = "base.json"  # which weights the adapter of a run belongs to
+_TORN = "restore the file from a copy or choose another --workdir"
 # What may differ when a run goes on: where it runs and what it shows, not what it computes.
 FREE = (
     *("env.workers", "env.start_timeout_s", "env.step_timeout_s", "checkpoint.", "train.save_rollouts", "engine.vllm."),
@@ -34,7 +35,7 @@ def open_workdir(workdir: Path, config: ConfigDict) -> None:
     path = workdir / CONFIG
     if path.exists():
         defaults = flat(default_config().to_dict())
-        ours, theirs = flat(config.to_dict()), flat(json.loads(path.read_text(encoding="utf-8")))
+        ours, theirs = flat(config.to_dict()), flat(read_object(path, _TORN))
         theirs = {key: value for key, value in defaults.items() if key in ours} | theirs  # keys that are newer than it
         differing = [
             f"{key}={ours.get(key)!r} (there: {theirs.get(key)!r})"
@@ -78,14 +79,14 @@ def check_adapter(workdir: Path, config: ConfigDict, base: str) -> None:
     """
     if not (workdir / CONFIG).exists() or not any((workdir / "checkpoints").glob("*")):
         return
-    found = flat(json.loads((workdir / CONFIG).read_text(encoding="utf-8")))
+    found = flat(read_object(workdir / CONFIG, _TORN))
     asked, trained = (_adapter(values) for values in (flat(config.to_dict()), found))
     if asked != trained:
         raise InputError(
             f"--workdir={workdir}: its checkpoints were trained with config.model.lora {trained}, given is {asked}; "
             "use the same values"
         )
-    known = json.loads((workdir / BASE).read_text(encoding="utf-8"))["base"] if (workdir / BASE).exists() else base
+    known = read_object(workdir / BASE, _TORN).get("base") if (workdir / BASE).exists() else base
     if base != known:
         raise InputError(
             f"config.model.path={config.model.path!r}: not the weights that the adapter in --workdir={workdir} was "

@@ -3,8 +3,11 @@
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 
 import pytest
 import tokenizers
@@ -139,26 +142,89 @@ def test_importing_it_brings_neither_jax_nor_transformers() -> None:
     assert out.stdout.strip() == "[]"
 
 
-def test_bad_folders_are_refused_in_one_line(words: Tokenizer, tmp_path: pathlib.Path) -> None:
-    cases = {
-        "no such model folder": lambda folder: None,
-        "tokenizer.json is missing": lambda folder: folder.mkdir(),
-        "tokenizer files cannot be read": lambda folder: (folder / "tokenizer.json").write_text("{"),
-        "vocab_size": lambda folder: (folder / "config.json").write_text('{"vocab_size": 20}'),
-        "not valid JSON": lambda folder: (folder / "config.json").write_text("{"),
-    }
-    folder = tmp_path / "model"
-    for index, (message, spoil) in enumerate(cases.items()):
-        if index == 2 or index == 3:
-            words.save(folder)
-        spoil(folder)
-        with pytest.raises(InputError, match=message) as caught:
-            load_tokenizer(folder)
-        assert str(folder) in str(caught.value)
-        assert "\n" not in str(caught.value)
-    check_fits(words, words.vocab_size, folder)
+def spoiled(**changes: object) -> Callable[[pathlib.Path], None]:
+    """Changes tokenizer_config.json."""
+
+    def change(folder: pathlib.Path) -> None:
+        file = folder / "tokenizer_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return change
+
+
+def written(name: str, content: str | bytes) -> Callable[[pathlib.Path], None]:
+    return lambda folder: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+NESTED = "{% for a in range(90000) %}" * 3 + "{% endfor %}" * 3
+TWICE = "{% macro twice(n) %}{{ twice(n - 1) }}{{ twice(n - 1) }}{% endmacro %}{{ twice(100) }}"
+TREE = "{% for x in [[1, 2]] * 90 recursive %}{{ loop([x, x]) }}{% endfor %}"
+LONG = "{% for x in range(99999) %}" + "a" * 999 + "{% endfor %}"
+NO_TOKENS = '{"model": {"type": "BPE", "vocab": {}, "merges": []}}'
+BAD = {
+    "no folder": (shutil.rmtree, "no such model folder"),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json is missing"),
+    "tokenizer cut": (written("tokenizer.json", "{"), "tokenizer files cannot be read"),
+    "tokenizer of no tokens": (
+        written("tokenizer.json", NO_TOKENS),
+        "empty",
+    ),
+    "settings are a list": (written("tokenizer_config.json", "[]"), "tokenizer files cannot be read"),
+    "config cut": (written("config.json", "{"), "config.json: not valid JSON"),
+    "generation list": (written("generation_config.json", "[1]"), "generation_config.json: holds a list"),
+    "eos text": (written("generation_config.json", '{"eos_token_id": "3"}'), "eos_token_id='3' must be a token id"),
+    "eos nested": (written("config.json", '{"eos_token_id": [[3]]}'), r"eos_token_id=\[\[3\]\] must be"),
+    "special token a number": (spoiled(eos_token=3), "a special token is a int"),
+    "template a number": (spoiled(chat_template=3), "chat_template is a int"),
+    "templates without text": (spoiled(chat_template=[{"name": "default"}]), "KeyError: 'template'"),
+    "template of bytes": (written("chat_template.jinja", b"\xff"), "UnicodeDecodeError"),
+    "template cut": (spoiled(chat_template="{% for"), "TemplateSyntaxError"),
+    "template deep": (spoiled(chat_template="{{ " + "(" * 50_000 + "1" + ")" * 50_000 + " }}"), "RecursionError"),
+    "loops": (spoiled(chat_template=NESTED), "more than 100000 loop turns and calls"),
+    "macro": (spoiled(chat_template=TWICE), "more than 100000 loop turns and calls|RecursionError"),
+    "tree": (spoiled(chat_template=TREE), "more than 100000 loop turns and calls|RecursionError"),
+    "long range": (spoiled(chat_template="{% for x in range(1000000000) %}{% endfor %}"), "OverflowError"),
+    "power": (spoiled(chat_template="{{ 9 ** 9 ** 9 ** 9 }}"), "may be too large"),
+    "product": (spoiled(chat_template="{{ 'a' * 1000000000 }}"), "may be too large"),
+    "lorem ipsum": (spoiled(chat_template="{{ lipsum(n=1000000000) }}"), "'lipsum' is undefined"),
+    "long text": (
+        spoiled(chat_template=LONG),
+        "more than 10000000 characters",
+    ),
+    "division": (spoiled(chat_template="{{ 1 / 0 }}"), "ZeroDivisionError"),
+    "no method": (spoiled(chat_template="{{ messages[0].content.nothing() }}"), "UndefinedError"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_folders_are_refused_in_one_line(case: str, words: Tokenizer, tmp_path: pathlib.Path) -> None:
+    folder, (spoil, message) = tmp_path / "model", BAD[case]
+    words.save(folder)
+    spoil(folder)
+    start = time.process_time()
+    with pytest.raises(InputError, match=message) as caught:
+        load_tokenizer(folder)
+    assert time.process_time() - start < 5
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_template_may_not_run_for_ever_on_some_message_either(words: Tokenizer) -> None:
+    """Each rendering has its own allowance, counted anew."""
+    nested = "{% for a in messages[0].content %}" * 3 + "." + "{% endfor %}" * 3
+    config = json.loads(words._files["tokenizer_config.json"]) | {"chat_template": nested}
+    tokenizer = Tokenizer(words._files | {"tokenizer_config.json": json.dumps(config).encode()})
+    for _ in range(3):
+        assert len(tokenizer.encode_chat("a" * 45)) > 0
+    with pytest.raises(InputError, match="more than 100000 loop turns"):
+        tokenizer.encode_chat("a" * 50)
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused(words: Tokenizer, tmp_path: pathlib.Path) -> None:
+    check_fits(words, words.vocab_size, tmp_path)
     with pytest.raises(InputError, match="embedding"):
-        check_fits(words, words.vocab_size - 1, folder)
+        check_fits(words, words.vocab_size - 1, tmp_path)
 
 
 def test_a_missing_or_refusing_template_is_an_input_error(words: Tokenizer) -> None:

@@ -101,3 +101,20 @@ def test_checkpoints_of_all_parameters_are_read_with_any_model_path(tmp_path: Pa
     config.model.lora.rank = 8
     with pytest.raises(InputError, match=r"trained with config.model.lora \{'rank': 0\}, given is \{'rank': 8,"):
         check_adapter(tmp_path, config, "b0")
+
+
+@pytest.mark.parametrize("content", ['{"seed": 0, "mod', "", "[]", "\ud800".encode("utf-8", "surrogatepass")])
+def test_a_torn_config_is_named_in_one_line(tmp_path: Path, content: str | bytes):
+    open_workdir(tmp_path, default_config())
+    (tmp_path / "checkpoints" / "1").mkdir()
+    (tmp_path / "config.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    for use in (
+        lambda: open_workdir(tmp_path, default_config()),
+        lambda: check_adapter(tmp_path, default_config(), ""),
+    ):
+        with pytest.raises(
+            InputError, match=r"config\.json: (not valid JSON|holds a list).*; restore the file"
+        ) as caught:
+            use()
+        assert "\n" not in str(caught.value)
+    assert (tmp_path / "checkpoints" / "1").is_dir()
