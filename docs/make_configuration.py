@@ -1,49 +1,59 @@
-"""Writes docs/configuration.md from the keys, defaults and comments of gigpo_jax/config.py."""
+"""Writes docs/configuration.md from the table of keys and the environments' declarations."""
 
-import inspect
-import re
 from pathlib import Path
 
-from gigpo_jax import config as config_module
+from gigpo_jax.config.keys import KEYS, Key
+from gigpo_jax.config.resolve import OPTIONS
+from gigpo_jax.envs.registry import ENVIRONMENTS, Option
 
 HEAD = """# Configuration
 
 A config file under `configs/` has a function `get_config()` that starts from `gigpo_jax.config.default_config()`,
-changes what its experiment needs, and locks it. Any key can be changed on the command line: `--config.train.groups=8`.
-A key that does not exist is answered with the nearest ones, a value that cannot work with what would; both before
-anything is loaded, with exit status 2.
+changes what its experiment needs, and locks it. Any key can be changed on the command line: `--config.train.groups=8`,
+tuples in Python's notation: `--config.engine.prefill_buckets="(64, 128)"`. Unknown keys fail with the closest valid
+keys, invalid values with the allowed ones, before anything is loaded, with exit status 2.
 
-`env.options`, `env.generate`, `model.shape` and `sft.demonstrator` hold what the environment's builder, its generator,
-the model and the demonstrator take; their keys differ from experiment to experiment.
+A default "auto" is decided at the start: the algorithm's own default where it has one (docs/algorithm.md), else the
+value shown. A value that is given wins; one that the algorithm cannot honour is refused. `--config.KEY=auto` takes back
+what a config file gave. `WORKDIR/config.json` holds the values that were used.
+
+A run that is resumed has to have the values of before, but for the keys marked with *.
 
 This page is written by `python docs/make_configuration.py`.
 
-| key | default | meaning |
-|---|---|---|
+| key | default | values | meaning |
+|---|---|---|---|
+"""
+SECTIONS = """
+## Options of the environments
+
+`env.options` is passed to the environment; `env.generate` makes its data once, in the user's cache folder, in place of
+`env.options.data`; `sft.demonstrator` makes the expert worse on purpose. An option that is not set is not passed.
 """
 
 
-def table() -> str:
-    """The rows of all keys, in the order of the source."""
-    sections = {"": config_module.default_config}
-    sections |= {f"{name}.": section for name, section in config_module.SECTIONS.items()}
-    return "".join(rows(prefix, inspect.getsource(section)) for prefix, section in sections.items())
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD, *(_row(name, key) for name, key in KEYS.items()), SECTIONS]
+    for name, environment in sorted(ENVIRONMENTS.items()):
+        parts.append(f"\n### {name}\n\n| key | default | meaning |\n|---|---|---|\n")
+        for section, field in OPTIONS.items():
+            parts += [_option_row(f"{section}.{key}", option) for key, option in getattr(environment, field).items()]
+    return "".join(parts)
 
 
-def rows(prefix: str, source: str) -> str:
-    """The rows of one section, from the source of the function that makes it."""
-    found = []
-    source = re.sub(r"ConfigDict\(  # (.*)\n(?:.*\n)*?    \)", r"ConfigDict()  # \1", source)
-    for line in source.splitlines():
-        if match := re.match(r"    \w+\.([\w.]+) = (.*?)(?:  # (.*))?$", line):
-            key, default, meaning = match.groups()
-            filled = f".{key}." in source
-            default = "as below" if filled else "see the file" if default == "ConfigDict()" else f"`{default}`"
-            default = default.replace("LORA_TARGETS", str(config_module.LORA_TARGETS).replace("'", '"'))
-            meaning = f" {meaning.replace('|', ', ')} " if meaning else " "
-            found.append(f"| `{prefix}{key}` | {default} |{meaning}|\n")
-    return "".join(found)
+def _row(name: str, key: Key) -> str:
+    default = f"auto: {_show(key.default)}" if key.auto else _show(key.default)
+    return f"| `{name}`{' *' * key.may_change} | {default} | {key.rule.says} | {key.help} |\n"
+
+
+def _option_row(name: str, option: Option) -> str:
+    return f"| `{name}` | {'' if option.default is None else _show(option.default)} | {option.help} |\n"
+
+
+def _show(value: object) -> str:
+    return f"`{value!r}`".replace("'", '"').replace("1e-06", "1e-6").replace("1000000.0", "1e6")
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("configuration.md").write_text(HEAD + table(), encoding="utf-8")
+    Path(__file__).with_name("configuration.md").write_text(page(), encoding="utf-8")

@@ -1,6 +1,7 @@
 """Trajectories -> a better policy: advantages, minibatches and updates of one iteration."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import make_minibatches, packing_stats, step_columns, step_samples
-from gigpo_jax.config import importance_correction, old_logprobs
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
 from gigpo_jax.rl import algorithms, update
@@ -42,7 +42,7 @@ class Learner:
         """Compiles nothing yet; takes over what is trained of the policy (updates donate it).
 
         Args:
-          config: as from `config.default_config`.
+          config: as from `config.resolve`.
           policy: the start; also the reference policy if `rl.kl_coef` is not 0.
           mesh: as from `partition.make_mesh`.
         """
@@ -129,7 +129,7 @@ class Learner:
 
     def _apply(self, batches: Sequence[Any], progress: Progress) -> dict[str, float]:
         batches, frozen = [partition.global_batch(self._mesh, batch) for batch in batches], self._policy.frozen
-        if old_logprobs(self._config) == "recompute":  # with the parameters before any of this iteration's updates
+        if self._config.rl.old_logprobs == "recompute":  # with the parameters before any of this iteration's updates
             batches = [dataclasses.replace(b, proximal=self._score(self.state.params, b, frozen)) for b in batches]
         records = []
         for number, batch in enumerate(batches):
@@ -158,18 +158,18 @@ def over_hosts(metrics: dict[str, float]) -> dict[str, float]:
 def objective(config: ConfigDict) -> tuple[Callable[..., rl_advantages.Advantages], dict[str, Any]]:
     """The jitted advantage function of `config.rl`, and the keyword settings of its loss (`update.make_update`).
 
-    Raises:
-      InputError: no such algorithm.
+    Args:
+      config: as from `config.resolve`.
     """
     rl = config.rl
-    chosen = algorithms.algorithm(rl.algorithm)
     advantages = algorithms.make_advantages(
         rl.algorithm, rl.preset, gamma=rl.gamma, step_weight=rl.step_weight, normalize=rl.normalize
     )
-    loss = {name: rl[name] for name in ("clip_low", "clip_high", "dual_clip", "kl_coef", "entropy_coef")}
-    if importance_correction(config) == "truncated":
+    loss = {name: rl[name] for name in ("clip_low", "clip_high", "kl_coef", "entropy_coef")}
+    loss["dual_clip"] = rl.dual_clip or math.inf
+    if rl.importance_correction == "truncated":
         loss["tis_cap"] = rl.importance_cap
-    return jax.jit(advantages), loss | dict(chosen.loss) | {"sequence_ratio": chosen.sequence_ratio}
+    return jax.jit(advantages), loss | {"sequence_ratio": algorithms.ALGORITHMS[rl.algorithm].sequence_ratio}
 
 
 def most_updates(config: ConfigDict) -> int:

@@ -1,60 +1,59 @@
-"""The command line: python -m gigpo_jax.main --config=FILE [--workdir=DIR] [--mode=train|eval|sft|export]."""
+"""The command line: python -m gigpo_jax.main --config=FILE [--mode=MODE] [--workdir=DIR] [--config.KEY=VALUE ...]."""
 
+import argparse
 import importlib
 import pathlib
 import sys
-from typing import NoReturn
 
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import logging
 
-from gigpo_jax.config import validate
-from gigpo_jax.config_file import misspelt
+from gigpo_jax.config import resolve
+from gigpo_jax.config.command_line import joined, key_help, load_config
 from gigpo_jax.errors import InputError
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: a file under configs/.", lock_config=True)
-WORKDIR = flags.DEFINE_string("workdir", "", "Where logs, checkpoints and rollouts go; default: runs/<config's name>.")
-MODES = {"train": "train", "eval": "evaluate", "sft": "sft", "export": "export"}
-MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
-OUT = flags.DEFINE_string("out", "", "For eval and export: where the result goes; default: in the workdir.")
+MODES = {  # name -> module, what it does
+    "train": ("train", "reinforcement learning, the default"),
+    "eval": ("evaluate", "plays the evaluation set eval.panel with the newest weights of the workdir"),
+    "sft": ("sft", "imitation of the environment's expert"),
+    "export": ("export", "writes the newest weights of the workdir as a Hugging Face folder"),
+}
+HELP = f"""
+modes:
+{chr(10).join(f"  {name:<8}{text}" for name, (_, text) in MODES.items())}
+
+examples:
+  python -m gigpo_jax.main --config=configs/quickstart.py --workdir=runs/quickstart
+  python -m gigpo_jax.main --config=configs/alfworld.py:7b --config.model.path=DIR --config.train.groups=8
+  python -m gigpo_jax.main --config=configs/quickstart.py --workdir=runs/quickstart --mode=eval
+
+keys, with their defaults (docs/configuration.md: allowed values, options of the environments):
+"""
 
 
-def parse_flags(argv: list[str]) -> list[str]:
-    """Parses the command line; a bad flag or config key is one line and exit status 2."""
-    try:
-        rest = flags.FLAGS(argv)
-        if CONFIG.value is None or not CONFIG.value.keys():  # a config file that failed to load raises here
-            raise InputError("--config: missing; for example --config=configs/quickstart.py")
-        if len(rest) > 1:
-            raise InputError(f"{rest[1]!r}: not a flag; write --config.KEY=VALUE")
-        return rest
-    except Exception as error:  # a config file is a program; whatever it raises is a bad config
-        fail((misspelt(argv) if isinstance(error, KeyError | AttributeError) else None) or error)
-
-
-def fail(error: Exception) -> NoReturn:
-    """Prints an error as one line and exits with status 2."""
-    text = str(error)
-    if "Traceback" in text:  # of a config file: its last line says what is wrong
-        text = text.strip().splitlines()[-1]
-    print("gigpo_jax: " + " ".join(text.split()), file=sys.stderr)
-    sys.exit(2)
-
-
-def main(_: list[str]) -> None:
-    """Runs one mode."""
+def main(argv: list[str]) -> int:
+    """Runs one mode; returns the exit status."""
     logging.set_verbosity(logging.WARNING)
-    name = pathlib.Path(config_flags.get_config_filename(flags.FLAGS["config"])).stem
-    workdir = pathlib.Path(WORKDIR.value or f"runs/{name}")
+    usage = __doc__.removeprefix("The command line: ")
+    parser = argparse.ArgumentParser(
+        usage=usage, allow_abbrev=False, exit_on_error=False, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.epilog = HELP + "\n".join(key_help())
+    parser.add_argument("--config", default="", metavar="FILE[:VARIANT]", help="the experiment, see configs/")
+    parser.add_argument("--mode", choices=list(MODES), default="train", metavar="|".join(MODES))
+    parser.add_argument("--workdir", default="", metavar="DIR", help="of the run; default: runs/<name of the config>")
+    parser.add_argument("--out", default="", metavar="PATH", help="of the result of eval, sft or export")
     try:
-        validate(CONFIG.value)
-        mode = importlib.import_module(f"gigpo_jax.{MODES[MODE.value]}")  # jax starts here, the config being good
-        if CONFIG.value.distributed:
+        args, words = parser.parse_known_args(joined(argv))
+        config = resolve(load_config(args.config, words), trains=args.mode in ("train", "sft"))
+        mode = importlib.import_module(f"gigpo_jax.{MODES[args.mode][0]}")
+        if config.distributed:
             importlib.import_module("gigpo_jax.run.partition").connect_hosts()
-        sys.exit(mode.run(CONFIG.value, workdir, OUT.value))
-    except InputError as error:
-        fail(error)
+        workdir = pathlib.Path(args.workdir or f"runs/{pathlib.Path(args.config.partition(':')[0]).stem}")
+        return mode.run(config, workdir, args.out)
+    except (InputError, argparse.ArgumentError) as error:
+        print("gigpo_jax: " + " ".join(str(error).split()), file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=parse_flags)
+    sys.exit(main(sys.argv[1:]))

@@ -10,7 +10,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
 from gigpo_jax.batching import Sample, make_minibatches
-from gigpo_jax.config import default_config
+from gigpo_jax.config import default_config, resolve
 from gigpo_jax.learner import Learner
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.attention import attention
@@ -62,7 +62,7 @@ def test_learner(platform: str, dtype: str) -> None:
     config.sampling.max_prompt_tokens = config.sampling.max_response_tokens = 5  # rows hold several: the banded kernel
     config.rl.entropy_coef = 0.01
     mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
-    learner = Learner(config, Policy(SHAPE, qwen2.init(SHAPE, jax.random.key(0)), None), mesh)  # type: ignore[arg-type]
+    learner = Learner(resolve(config), Policy(SHAPE, qwen2.init(SHAPE, jax.random.key(0)), None), mesh)  # type: ignore[arg-type]
     batch = partition.global_batch(mesh, make_batch())
     scored = lowered(learner._score, platform, learner.state.params, batch)
     check_kernels(scored, platform, dtype, backward=False)

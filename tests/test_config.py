@@ -3,13 +3,15 @@
 import pytest
 from ml_collections import ConfigDict
 
-from gigpo_jax.config import default_config, importance_correction, old_logprobs, unknown_keys, validate
+from gigpo_jax.config import default_config, resolve
+from gigpo_jax.config.keys import KEYS
+from gigpo_jax.config.resolve import flat, unknown_keys
 from gigpo_jax.errors import InputError
 
 
 def test_defaults_are_valid_and_locked():
     config = default_config()
-    validate(config)
+    resolve(config)
     with pytest.raises(AttributeError, match="group_size"):
         config.train.groupsize = 3
 
@@ -21,11 +23,24 @@ def test_defaults_are_valid_and_locked():
         ("train.minibatch", 6401, "= 6400 steps"),
         ("batch.row_length", 2559, "at least 2560"),
         ("train.groups", 0, "greater than 0"),
+        ("seed", 10**20, "from 0 to 2147483647"),
+        ("optim.lr", float("inf"), "finite"),
+        ("env.step_timeout_s", float("inf"), "finite"),
+        ("rl.gamma", float("nan"), "finite"),
+        ("optim.b1", 1.0, "below 1"),
+        ("sampling.top_p", 0.0, "greater than 0"),
+        ("sampling.stop", ("",), "a text that is not empty"),
+        ("sampling.max_prompt_tokens", 1, "at least 4"),
+        ("rl.dual_clip", 1.0, "greater than 1"),
+        ("model.param_dtype", "bfloat16", "model.lora.rank"),
+        ("env.prompt", "long", "the environment alfworld has compact, full"),
         ("optim.lr", -1e-6, "greater than 0"),
-        ("rl.gamma", 1.5, "between 0 and 1"),
+        ("rl.gamma", 1.5, "from 0 to 1"),
         ("rl.normalize", "std", "mean_std, mean"),
         ("engine.name", "vlm", "one of"),
-        ("engine.prefill_buckets", (4096,), "sampling.max_prompt_tokens=2048"),
+        ("engine.prefill_buckets", (512, 4096), "sampling.max_prompt_tokens=2048"),
+        ("engine.prefill_buckets", (512, 1024), "longer prompts would be lost"),
+        ("engine.prefill_buckets", (0, 2048), "each greater than 0"),
         ("sampling.top_k", 0, "-1"),
         ("sampling.top_k", 20, "rl.old_logprobs=recompute"),
         ("sampling.top_p", 0.9, "rl.old_logprobs=recompute"),
@@ -37,7 +52,7 @@ def test_defaults_are_valid_and_locked():
         ("rl.importance_correction", "truncated", "rl.old_logprobs=recompute"),
         ("model.shape.num_kv_heads", 3, "divide"),
         ("env.step_timeout_s", 0.0, "greater than 0"),
-        ("model.lora.rank", -1, "negative"),
+        ("model.lora.rank", -1, "0 or greater"),
         ("model.lora.rank", 4, "model.path"),
         ("model.lora.alpha", 0.0, "greater than 0"),
         ("model.lora.targets", ("q_proj", "query"), "one or more of q_proj, k_proj"),
@@ -54,7 +69,7 @@ def test_a_bad_value_names_key_value_and_fix(key: str, value: object, fix: str):
         parent = parent[part]
     parent[last] = value
     with pytest.raises(InputError) as error:
-        validate(config)
+        resolve(config)
     message = str(error.value)
     assert message.startswith(f"config.{'mesh.data' if key == 'mesh.fsdp' else key}=")
     assert fix in message
@@ -78,7 +93,7 @@ def test_servers_that_cannot_work_are_refused(values: dict, key: str, fix: str):
     config.engine.name = "vllm"
     config.engine.vllm.update(values)
     with pytest.raises(InputError) as error:
-        validate(config)
+        resolve(config)
     assert str(error.value).startswith(f"config.{key}=")
     assert fix in str(error.value)
 
@@ -97,18 +112,73 @@ def test_old_logprobs_and_their_correction_follow_the_engine(engine: str, given:
     config = default_config()
     config.engine.name = engine
     config.rl.update(given)
-    validate(config)
-    assert (old_logprobs(config), importance_correction(config)) == resolved
+    rl = resolve(config).rl
+    assert (rl.old_logprobs, rl.importance_correction) == resolved
 
 
 def test_group_of_one_is_fine_without_standard_deviation():
     config = default_config()
     config.train.group_size, config.rl.normalize = 1, "mean"
-    validate(config)
+    resolve(config)
 
 
 def test_a_misspelt_key_is_answered_with_the_nearest():
-    config = default_config()
-    (error,) = unknown_keys(config, ["train.groups", "trian.group_sise"])
+    (error,) = unknown_keys(default_config(), ["train.groups", "trian.group_sise"])
     assert "config.trian.group_sise" in str(error)
     assert "train.group_size" in str(error)
+
+
+def test_an_algorithm_has_defaults_and_what_the_user_gives_wins():
+    config = default_config()
+    config.rl.algorithm = "dapo"
+    assert resolve(config).rl.to_dict().items() >= {"clip_high": 0.28, "kl_coef": 0.0, "step_weight": 0.0}.items()
+    config.rl.clip_high, config.rl.kl_coef = 0.2, 0.02
+    rl = resolve(config).rl
+    assert (rl.clip_low, rl.clip_high, rl.kl_coef) == (0.2, 0.2, 0.02)
+    config.rl.algorithm = "gspo"
+    rl = resolve(config).rl
+    assert (rl.clip_low, rl.clip_high, rl.old_logprobs) == (3e-4, 0.2, "recompute")
+    assert flat(resolve(default_config()))["rl.clip_high"] == 0.2
+    assert config.rl.clip_low is None  # the user's config stays as it is
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "key", "value"),
+    [("grpo", "step_weight", 1.0), ("dr_grpo", "normalize", "mean_std"), ("reinforce_pp", "step_weight", 0.5)],
+)
+def test_what_an_algorithm_cannot_honour_is_refused(algorithm: str, key: str, value: object):
+    config = default_config()
+    config.rl.algorithm, config.rl[key] = algorithm, value
+    with pytest.raises(
+        InputError, match=rf"^config\.rl\.{key}={value!r}: {algorithm} always has .*; leave the key out"
+    ):
+        resolve(config)
+
+
+def test_resolving_is_complete_and_idempotent():
+    once = resolve(default_config())
+    assert set(flat(once)) == set(KEYS)
+    assert not {None, "auto"} & set(map(str, flat(once).values()))
+    assert resolve(once) == once
+
+
+def test_bfloat16_parameters_are_fine_without_training_and_under_an_adapter():
+    config = default_config()
+    config.model.param_dtype = "bfloat16"
+    resolve(config, trains=False)
+    config.model.path, config.model.lora.rank = "a/model", 8
+    resolve(config)
+
+
+def test_options_of_the_environment_are_known_keys():
+    config = default_config().unlock()
+    config.env.options = ConfigDict({"anchr": "feedback"})
+    with pytest.raises(
+        InputError, match=r"config\.env\.options\.anchr: no such key .* alfworld; nearest: env\.options\.anchor"
+    ):
+        resolve(config)
+    config.env.options = ConfigDict({"anchor": "feedback", "data": "", "task_types": None})
+    assert resolve(config).env.options.to_dict() == {"anchor": "feedback"}
+    config.env.options.data, config.env.generate = "games", ConfigDict({"splits": {"train": 3}})
+    with pytest.raises(InputError, match=r"config\.env\.options\.data='games': not used, because env.generate"):
+        resolve(config)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.config import _value, validate
+from gigpo_jax.config import resolve
+from gigpo_jax.config.resolve import value_of
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import build_prompt
@@ -82,10 +83,10 @@ def _get_config(name, *variant):
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_published_settings(name, variant):
     config = _get_config(name, variant)
-    validate(config)
+    config = resolve(config)
     expected = COMMON | PUBLISHED[name]
     # "warm-up 10%" of the search runs is then constant, and so is everything else.
-    assert {key: _value(config, key) for key in expected} == expected
+    assert {key: value_of(config, key) for key in expected} == expected
     assert config.env.name == name
     known = registry.spec(name)
     assert (known.max_steps, known.history, known.invalid_penalty) == tuple(
@@ -102,7 +103,7 @@ def test_an_unknown_variant_names_those_there_are(name):
 def test_the_tiny_shop_policy_can_say_what_the_expert_does(monkeypatch, tmp_path):
     monkeypatch.setenv("GIGPO_JAX_CACHE", str(tmp_path))
     config = _get_config("webshop_tiny")
-    validate(config)
+    config = resolve(config)
     tokenizer = load_tokenizer(CONFIGS.parent / config.model.path)
     env = registry.make(config.env.name, **env_options(config))
     template, parse = registry.style(config.env.name, config.env.prompt), registry.spec(config.env.name).parse

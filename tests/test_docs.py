@@ -9,14 +9,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_configuration_page_is_that_of_the_code():
     page = runpy.run_path(str(ROOT / "docs/make_configuration.py"))
-    assert (ROOT / "docs/configuration.md").read_text() == page["HEAD"] + page["table"]()
-    keys = re.findall(r"^\| `([\w.]+)`", page["table"](), re.MULTILINE)
-    from gigpo_jax.config import _all_keys, default_config
-
-    config = default_config()
-    free = ("model.shape.",)
-    missing = [key for key in _all_keys(config) if "." in key and key not in keys and not key.startswith(free)]
-    assert missing == []
+    assert (ROOT / "docs/configuration.md").read_text() == page["page"]()
 
 
 def test_files_that_pages_name_are_there():

@@ -9,7 +9,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import make_minibatches, step_samples
-from gigpo_jax.config import default_config
+from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner import Learner, NotFinite, make_optimizer, most_updates
 from gigpo_jax.models import qwen2
@@ -56,7 +56,7 @@ def make_trajectories(logprob: float = -3.0) -> list[Trajectory]:
 
 def make_learner(config: ConfigDict) -> Learner:
     mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
-    return Learner(config, Policy(SHAPE, start(), None), mesh)  # type: ignore[arg-type]
+    return Learner(resolve(config), Policy(SHAPE, start(), None), mesh)  # type: ignore[arg-type]
 
 
 def start() -> qwen2.Params:

@@ -16,14 +16,19 @@ CONFIG = "--config=configs/quickstart.py"
         (["--config=configs/absent.py"], "configs/absent.py"),
         ([CONFIG, "--config.train.group=3"], "config.train.group: no such key; nearest: train.groups"),
         (["--config", "configs/quickstart.py", "--config.trian.groups=3"], "config.trian.groups: no such key"),
-        ([CONFIG, "--config.seed=-1"], "config.seed=-1: must not be negative"),
+        ([CONFIG, "--config.seed=-1"], "config.seed=-1: must be from 0 to 2147483647"),
+        ([CONFIG, f"--config.seed={10**20}"], "config.seed=100000000000000000000: must be from 0 to"),
+        ([CONFIG, "--config.optim.lr=inf"], "config.optim.lr=inf: must be finite"),
+        ([CONFIG, "--config.env.options.data=/no/such"], "config.env.options.data='/no/such': not used, because"),
+        ([CONFIG, "--config.env.options.ancor=feedback"], "nearest: env.options.anchor"),
+        ([CONFIG, "--config.rl.algorithm=grpo", "--config.rl.step_weight=1"], "grpo always has 0.0"),
         ([CONFIG, "--config.env.prompt=foo"], "config.env.prompt='foo': prompt style"),
         ([CONFIG, "--mode=export"], "no checkpoint in it; name the workdir of a training run"),
-        ([CONFIG, "--config.train.groups=many"], "--config.train.groups=many"),
+        ([CONFIG, "--config.train.groups=many"], "config.train.groups='many': must be of type int"),
         ([CONFIG, "--config.train.groups=-2"], "config.train.groups=-2: must be greater than 0"),
-        ([CONFIG, "--mode=tain"], "train|eval|sft|export"),
+        ([CONFIG, "--mode=tain"], "choose from 'train', 'eval', 'sft', 'export'"),
         ([CONFIG, "--wrokdir=x"], "wrokdir"),
-        ([CONFIG, "train"], "'train': not a flag"),
+        ([CONFIG, "train"], "'train': no such flag"),
         ([CONFIG, "--config.model.path=/no/such/folder"], "/no/such/folder"),
         ([CONFIG, "--config.env.name=alfwrld"], "alfworld"),
         ([CONFIG, "--config.rl.algorithm=gipgo"], "gigpo"),
@@ -56,3 +61,11 @@ def test_a_mistake_in_a_config_file_is_one_line_and_status_2(line: str, message:
     imports = "from configs.tiny import tiny_config\nfrom gigpo_jax.config import default_config\n"
     (tmp_path / "mine.py").write_text(f"{imports}def get_config():\n    {line}\n    return config\n")
     test_bad_input_is_one_line_and_status_2([f"--config={tmp_path / 'mine.py'}"], message, tmp_path)
+
+
+def test_help_names_modes_keys_and_examples():
+    command = [sys.executable, "-m", "gigpo_jax.main", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    for words in ("train ", "eval ", "sft ", "export ", "--config=configs/quickstart.py", "engine.decode_steps=16  "):
+        assert words in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 150

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,19 +19,41 @@ from gigpo_jax.errors import InputError
 
 
 @dataclass(frozen=True)
+class Option:
+    """An option of an environment, of its generator or of its expert: a key of the config.
+
+    Attributes:
+      default: what the function takes it to be if it is not given; None if it must be given, or that needs words.
+      help: what it means.
+      kind: the type of its values; `dict`: the user chooses the keys; `object`: several types.
+    """
+
+    default: Any
+    help: str
+    kind: type = object
+
+
+def _option(default: Any, help: str) -> Option:
+    return Option(default, help, type(default))
+
+
+@dataclass(frozen=True)
 class Environment:
     """What the rest of the program knows of an environment.
 
     Attributes:
       build: "module:function", called with the options of the config, returns a `TextEnv`; imported on first use.
+      options: what `build` takes, as `config.env.options`.
       styles: how prompts are worded; "full" for language models, "compact" for tiny ones.
       parse: a response's text -> `Response`; must not raise.
       expert: "module:function", called with seed (and options), returns a `base.Expert`; None if there is none.
+      expert_options: what `expert` takes beside the seed, as `config.sft.demonstrator`.
       max_steps: the published length of an episode.
       history: the published number of past steps in a prompt.
       invalid_penalty: the published penalty for a response that does not keep to the format, in units of reward.
       generate: "module:function", called with a cache folder (and options, and progress), makes data where there is
         none and returns the builder's `data` option; None if there is nothing to make.
+      generate_options: what `generate` takes beside folder and progress, as `config.env.generate`.
       write: the response in which `parse` finds an action, for demonstrations; None: between `<action>` tags.
     """
 
@@ -43,6 +65,9 @@ class Environment:
     history: int
     invalid_penalty: float
     generate: str | None = None
+    options: Mapping[str, Option] = field(default_factory=dict)
+    generate_options: Mapping[str, Option] = field(default_factory=dict)
+    expert_options: Mapping[str, Option] = field(default_factory=dict)
     write: Callable[[str], str] | None = None
 
 
@@ -56,6 +81,29 @@ ENVIRONMENTS: dict[str, Environment] = {
         max_steps=50,
         history=2,
         invalid_penalty=0.1,
+        options={
+            "data": _option("", "folder with the splits: generated games, or $ALFWORLD_DATA/json_2.1.1"),
+            "engine": _option("native", "native, or official: textworld, about a thousand times slower"),
+            "max_steps": _option(50, "length of an episode in the environment"),
+            "anchor": _option(
+                "feedback", "the anchor state: feedback, with +inventory, +sticky, ... (docs/alfworld.md)"
+            ),
+            "task_types": Option(None, "the task types to list; all six by default", tuple),
+        },
+        generate_options={
+            "splits": Option(None, "games of each split, such as {'train': 512, 'valid_unseen': 128}", dict),
+            "seed": _option(0, "decides the games"),
+            "size": _option("full", "full or small rooms"),
+            "receptacles": Option(None, "receptacles of a room, a number or (least, most); by default those of size"),
+            "objects": Option(None, "objects of a room, likewise"),
+            "task_types": Option(None, "the task types of the games; all six by default", tuple),
+        },
+        expert_options={
+            "random_share": _option(0.0, "probability of a random admissible command at a step"),
+            "detour_share": _option(0.0, "probability of walking to another receptacle at a step"),
+            "idle_share": _option(0.0, "probability of looking at something at a step"),
+            "forget_share": _option(0.0, "probability of an object being put down unprepared"),
+        },
     ),
     "example": Environment(
         build="gigpo_jax.envs.example.env:TreasureEnv",
@@ -65,6 +113,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         max_steps=12,
         history=2,
         invalid_penalty=0.1,
+        options={"drawers": _option(4, "drawers in the row"), "games": _option(64, "tasks of a split")},
     ),
     "search": Environment(
         build="gigpo_jax.envs.search.env:make",
@@ -76,6 +125,27 @@ ENVIRONMENTS: dict[str, Environment] = {
         max_steps=4,
         history=4,
         invalid_penalty=0.01,
+        options={
+            "data": Option(None, "folder of questions (docs/search.md); by default an invented world", str),
+            "url": _option("", "of a retriever, such as http://127.0.0.1:8000/retrieve; by default index is searched"),
+            "index": _option("", "index folder to search in the worker; by default the folder index in data"),
+            "topk": _option(3, "documents shown after a search"),
+            "max_steps": _option(4, "turns of an episode in the environment"),
+            "document_chars": _option(4000, "longer documents are cut there"),
+            "timeout_s": _option(10.0, "limit for one request to url"),
+            "limit_s": _option(45.0, "limit for a search with all its retries; keep it below env.step_timeout_s"),
+        },
+        generate_options={
+            "people": _option(480, "of the invented world"),
+            "questions": _option(0, "most questions of a split; 0: all"),
+            "seed": _option(0, "decides the world"),
+        },
+        expert_options={
+            "blind_share": _option(0.0, "probability of an answer without a search"),
+            "vague_share": _option(0.0, "probability of a search that names half of its subject"),
+            "hasty_share": _option(0.0, "probability of answering with any name instead of searching on"),
+            "max_steps": _option(4, "turns of an episode; the last one is an answer"),
+        },
     ),
     "webshop": Environment(
         build="gigpo_jax.envs.webshop.env:make",
@@ -86,6 +156,30 @@ ENVIRONMENTS: dict[str, Environment] = {
         max_steps=15,
         history=2,
         invalid_penalty=0.1,
+        options={
+            "data": Option(None, "folder of a catalogue (docs/webshop.md); by default a generated one", str),
+            "observation": _option("text", "text, or text_rich with marked buttons"),
+            "goals": _option("synthetic", "synthetic or human instructions"),
+            "max_steps": _option(15, "length of an episode in the environment"),
+            "show_attributes": _option(False, "items have an Attributes page"),
+            "draw_seed": Option(
+                None,
+                "draw prices and goals as the original does with this seed; by default a list without repeats",
+                int,
+            ),
+            "seed": _option(0, "decides prices and price caps"),
+            "nouns": Option(None, "nouns of titles: builtin (default), spacy, or a JSON file", str),
+            "num_products": Option(None, "only the first products of the catalogue", int),
+            "variant": Option(None, "which of several catalogues in data, such as _1000", str),
+        },
+        generate_options={"products": _option(1000, "of the catalogue"), "seed": _option(0, "decides the products")},
+        expert_options={
+            "max_steps": _option(15, "steps the expert plans for"),
+            "random_share": _option(0.0, "probability of a random click at a step"),
+            "vague_share": _option(0.0, "probability of a search with three of the expert's words"),
+            "forget_share": _option(0.0, "probability of an option that is never chosen"),
+            "brief": _option(False, "searches name every word once"),
+        },
     ),
 }
 

@@ -73,28 +73,35 @@ class Algorithm:
 
     Attributes:
       advantages: (`StepColumns`, keyword settings of preset and config) -> `Advantages`.
-      settings: keyword settings of `advantages` that win over preset and config.
-      loss: keyword settings of `losses.policy_loss` that win over the config.
+      fixed: settings under `rl` without which it would be another algorithm; other values are refused.
+      defaults: its own defaults of settings under `rl`; values that the user gives win.
       sequence_ratio: whether the probability ratio is that of a whole response (`sequence` of `losses.policy_loss`).
     """
 
     advantages: Callable[..., Advantages] = gigpo
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    loss: Mapping[str, float] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     sequence_ratio: bool = False
 
 
+NO_STEP = {"step_weight": 0.0}
+
 ALGORITHMS: dict[str, Algorithm] = {
     "gigpo": Algorithm(),
-    "grpo": Algorithm(settings={"step_weight": 0.0}),
+    "grpo": Algorithm(fixed=NO_STEP),
     # Dr. GRPO (arXiv 2503.20783): no division by the standard deviation.
-    "dr_grpo": Algorithm(settings={"step_weight": 0.0, "normalize": "mean"}),
+    "dr_grpo": Algorithm(fixed=NO_STEP | {"normalize": "mean"}),
     # DAPO (arXiv 2503.14476): a higher upper clip, no KL term.
-    "dapo": Algorithm(settings={"step_weight": 0.0}, loss={"clip_low": 0.2, "clip_high": 0.28, "kl_coef": 0.0}),
-    # GSPO (arXiv 2507.18071): the ratio of whole responses is closer to 1, and so are its clips.
-    "gspo": Algorithm(settings={"step_weight": 0.0}, loss={"clip_low": 3e-4, "clip_high": 4e-4}, sequence_ratio=True),
-    "rloo": Algorithm(advantages=rloo),
-    "reinforce_pp": Algorithm(advantages=reinforce_pp),
+    "dapo": Algorithm(fixed=NO_STEP, defaults={"clip_low": 0.2, "clip_high": 0.28, "kl_coef": 0.0}),
+    # GSPO (arXiv 2507.18071): the ratio of whole responses is closer to 1, and so are its clips. They are as narrow as
+    # the rounding differences between engine and learner, so the learner recomputes the old log-probabilities.
+    "gspo": Algorithm(
+        fixed=NO_STEP,
+        defaults={"clip_low": 3e-4, "clip_high": 4e-4, "old_logprobs": "recompute"},
+        sequence_ratio=True,
+    ),
+    "rloo": Algorithm(advantages=rloo, fixed=NO_STEP | {"normalize": "mean"}),
+    "reinforce_pp": Algorithm(advantages=reinforce_pp, fixed={"step_weight": 1.0}),
 }
 
 
@@ -118,8 +125,8 @@ def make_advantages(
       name: a key of `ALGORITHMS`.
       preset: a key of `PRESETS`.
       gamma: discount of the step returns.
-      step_weight: weight of the step advantage.
-      normalize: "mean_std" or "mean".
+      step_weight: weight of the step advantage, unless the algorithm fixes it.
+      normalize: "mean_std" or "mean", likewise.
       **settings: further keywords of the algorithm's function; they win over the preset.
 
     Raises:
@@ -129,4 +136,4 @@ def make_advantages(
     if preset not in PRESETS:
         raise InputError(f"rl.preset={preset!r}: no such preset; choose one of {', '.join(PRESETS)}")
     settings = {"gamma": gamma, "step_weight": step_weight, "normalize": normalize, **settings}
-    return partial(chosen.advantages, **{**PRESETS[preset], **settings, **chosen.settings})
+    return partial(chosen.advantages, **{**PRESETS[preset], **settings, **chosen.fixed})

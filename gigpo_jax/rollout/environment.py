@@ -9,7 +9,6 @@ from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
-from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.rollout import EpisodeSettings
 from gigpo_jax.sampling.base import SamplingParams
 
@@ -18,13 +17,9 @@ def env_options(config: ConfigDict) -> dict[str, Any]:
     """What the environment's builder is called with; games that `env.generate` asks for are made first.
 
     Raises:
-      InputError: no such environment or prompt style; generation is not possible, or not with these values.
+      InputError: no such environment; generation is not possible, or not with these values.
     """
-    try:
-        registry.style(config.env.name, config.env.prompt)
-    except InputError as err:
-        raise InputError(f"config.env.prompt={config.env.prompt!r}: {err}") from err
-    options = {name: value for name, value in config.env.options.to_dict().items() if value != ""}
+    options = config.env.options.to_dict()
     if not config.env.generate:
         return options
     wanted = config.env.generate.to_dict()

@@ -15,7 +15,7 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
     """Bytes on each device by purpose; what XLA needs beside it (temporaries, fragmentation) is not in it.
 
     Args:
-      config: as from `config.default_config`.
+      config: as from `config.resolve`.
       shape: of the model.
       devices: in the mesh, over all hosts.
 
@@ -60,7 +60,7 @@ def check_memory(config: ConfigDict, shape: Qwen2Config, devices: int, limit: in
     """Refuses a run that cannot fit.
 
     Args:
-      config: as from `config.default_config`.
+      config: as from `config.resolve`.
       shape: of the model.
       devices: in the mesh.
       limit: bytes of one device; None asks the device, and nothing is checked if it does not tell.

@@ -13,7 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from gigpo_jax.config_file import joined
+from gigpo_jax.config.command_line import joined
 from gigpo_jax.trajectory import Trajectory
 
 # Dense bfloat16 peak of one device in FLOP/s, by the beginning of its kind (vendors' data sheets).

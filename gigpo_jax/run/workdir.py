@@ -7,7 +7,8 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from gigpo_jax.config import default_config
+from gigpo_jax.config.keys import KEYS
+from gigpo_jax.config.resolve import flat
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.json_file import read_object
 from gigpo_jax.run.metrics import write_json
@@ -15,10 +16,6 @@ from gigpo_jax.run.metrics import write_json
 CONFIG = "config.json"
 BASE = "base.json"  # which weights the adapter of a run belongs to
 _TORN = "restore the file from a copy or choose another --workdir"
-# What may differ when a run goes on: where it runs and what it shows, not what it computes.
-FREE = (
-    *("env.workers", "env.start_timeout_s", "env.step_timeout_s", "checkpoint.", "train.save_rollouts", "engine.vllm."),
-)
 
 
 def open_workdir(workdir: Path, config: ConfigDict) -> None:
@@ -34,13 +31,13 @@ def open_workdir(workdir: Path, config: ConfigDict) -> None:
     check_writable(workdir, "--workdir")
     path = workdir / CONFIG
     if path.exists():
-        defaults = flat(default_config().to_dict())
         ours, theirs = flat(config.to_dict()), flat(read_object(path, _TORN))
-        theirs = {key: value for key, value in defaults.items() if key in ours} | theirs  # keys that are newer than it
+        defaults = flat({key: spec.default for key, spec in KEYS.items() if key in ours})
+        theirs = defaults | theirs  # the file may be older than a key
         differing = [
             f"{key}={ours.get(key)!r} (there: {theirs.get(key)!r})"
             for key in sorted(ours.keys() | theirs.keys())
-            if ours.get(key) != theirs.get(key) and not key.startswith(FREE)
+            if ours.get(key) != theirs.get(key) and not (key in KEYS and KEYS[key].may_change)
         ]
         if differing:
             raise InputError(
@@ -123,14 +120,3 @@ def check_writable(folder: Path, flag: str) -> None:
 def host_folder(workdir: Path) -> Path:
     """Where this host writes its metrics: the workdir itself for the first host, a folder in it for the others."""
     return workdir if jax.process_index() == 0 else workdir / f"host{jax.process_index()}"
-
-
-def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dicts as one, with dotted keys; tuples become lists, as JSON has them."""
-    out: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            out |= flat(value, f"{prefix}{key}.")
-        else:
-            out[prefix + key] = list(value) if isinstance(value, tuple) else value
-    return out

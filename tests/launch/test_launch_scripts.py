@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gigpo_jax.config import _all_keys, default_config
+from gigpo_jax.config.keys import KEYS
 from gigpo_jax.sampling.vllm.launch import LaunchPlan, server_command, server_environment
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -179,7 +179,7 @@ def test_a_job_learns_on_the_first_nodes_and_serves_on_the_last() -> None:
 
 
 def test_every_key_that_the_scripts_set_is_there() -> None:
-    known = set(_all_keys(default_config()))
+    known = set(KEYS)
     for script in SCRIPTS:
         words = (ROOT / "launch" / script).read_text().replace('"', " ").split()
         keys = {

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.config import resolve
 from gigpo_jax.policy import fresh_policy
 from gigpo_jax.rollout.environment import env_options, list_tasks
 from gigpo_jax.rollout.worker import RolloutWorker
@@ -14,7 +15,7 @@ from tests.configs.example import get_config
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory):
-    config = get_config()
+    config = resolve(get_config())
     mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
     policy = fresh_policy(config, mesh, ["you look for a treasure in a row of drawers. open drawer 1 2"])
     made = RolloutWorker(config, policy, policy.params, options=env_options(config), version=0, folder=Path("unused"))
@@ -23,7 +24,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_the_temperature_is_that_of_the_call_and_not_of_the_config(worker: RolloutWorker) -> None:
-    config = get_config()
+    config = resolve(get_config())
     tasks = list_tasks(config, env_options(config))[:2]
 
     def responses(iteration: int, temperature: float) -> list[list[int]]:

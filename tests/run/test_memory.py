@@ -2,14 +2,14 @@
 
 import pytest
 
-from gigpo_jax.config import default_config
+from gigpo_jax.config import default_config, resolve
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.qwen2 import PUBLISHED
 from gigpo_jax.run.memory import GIB, check_memory, memory_plan
 
 
 def test_plan_of_the_published_1_5b_run():
-    plan = memory_plan(default_config(), PUBLISHED["1.5b"], devices=1)
+    plan = memory_plan(resolve(default_config()), PUBLISHED["1.5b"], devices=1)
     assert plan["parameters"] == plan["gradients"] == plan["reference policy"] == 4 * 1_543_714_304
     assert plan["optimizer"] == 8 * 1_543_714_304
     # 28 layers x 2 heads x 128 x (key and value) x 2 bytes = 28,672 bytes a token; 128 slots of 2,560 tokens.
@@ -19,27 +19,32 @@ def test_plan_of_the_published_1_5b_run():
 def test_fsdp_splits_what_belongs_to_parameters():
     config = default_config()
     config.mesh.fsdp = 4
-    one = memory_plan(default_config(), PUBLISHED["7b"], devices=1)
-    four = memory_plan(config, PUBLISHED["7b"], devices=4)
+    one = memory_plan(resolve(default_config()), PUBLISHED["7b"], devices=1)
+    four = memory_plan(resolve(config), PUBLISHED["7b"], devices=4)
     assert four["optimizer"] == one["optimizer"] / 4
     assert four["KV cache"] == one["KV cache"]
 
 
 def test_a_run_that_cannot_fit_is_refused_with_its_plan():
     with pytest.raises(InputError, match=r"a device has 80.0 GiB, the plan needs 1\d\d.* optimizer 56.7.*mesh.fsdp"):
-        check_memory(default_config(), PUBLISHED["7b"], devices=1, limit=int(80 * GIB))
-    check_memory(default_config(), PUBLISHED["1.5b"], devices=1, limit=int(80 * GIB))
+        check_memory(resolve(default_config()), PUBLISHED["7b"], devices=1, limit=int(80 * GIB))
+    check_memory(resolve(default_config()), PUBLISHED["1.5b"], devices=1, limit=int(80 * GIB))
 
 
 def test_with_an_adapter_only_it_has_gradients_moments_and_a_reference():
     config = default_config()
-    config.model.lora.rank, config.model.lora.targets, config.model.param_dtype = (
-        32,
-        ("q_proj", "down_proj"),
-        "bfloat16",
-    )
-    plan = memory_plan(config, PUBLISHED["1.5b"], devices=1)
+    config.model.path, config.model.lora.rank, config.model.lora.targets = "a/model", 32, ("q_proj", "down_proj")
+    config.model.param_dtype = "bfloat16"
+    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)
     pairs = 28 * 32 * (1536 + 1536 + 8960 + 1536)  # layers x rank x (in + out of each)
     assert plan["parameters"] == 2 * 1_543_714_304 + 4 * pairs
     assert plan["gradients"] == plan["reference policy"] == 4 * pairs
     assert plan["optimizer"] == 8 * pairs
+
+
+def test_an_algorithm_without_a_reference_policy_books_none():
+    config = default_config()
+    config.rl.algorithm = "dapo"
+    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["reference policy"] == 0
+    config.rl.kl_coef = 0.02
+    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["reference policy"] == 4 * 1_543_714_304

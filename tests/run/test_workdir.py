@@ -7,7 +7,7 @@ import pytest
 
 from gigpo_jax.config import default_config
 from gigpo_jax.errors import InputError
-from gigpo_jax.run.workdir import check_adapter, check_writable, claim_workdir, flat, open_workdir
+from gigpo_jax.run.workdir import check_adapter, check_writable, claim_workdir, open_workdir
 
 
 def test_the_same_config_opens_it_again(tmp_path: Path):
@@ -63,10 +63,6 @@ def test_a_file_in_the_way(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="choose another folder"):
         open_workdir(tmp_path / "file", default_config())
-
-
-def test_flat():
-    assert flat({"a": {"b": (1, 2), "c": {}}, "d": None}) == {"a.b": [1, 2], "d": None}
 
 
 def test_checkpoints_of_an_adapter_are_read_with_its_scale_and_on_its_model_alone(tmp_path: Path):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gigpo_jax.config import validate
+from gigpo_jax.config import resolve
 from gigpo_jax.env_bridge.panels import read_panel
 from gigpo_jax.envs.search.data.world import make_world
 from gigpo_jax.envs.search.panels import FOLDER
@@ -23,7 +23,7 @@ def get_config(name: str, *variant: str) -> Any:
 def test_the_configs_are_valid_and_of_one_world() -> None:
     configs = [get_config("search_tiny"), get_config("search_tiny_sft", "1"), get_config("search_tiny_sft", "2")]
     for config in configs:
-        validate(config)
+        resolve(config)
         assert config.env.generate == configs[0].env.generate
     made_from = read_panel(FOLDER / f"{configs[0].eval.panel}.json").made_from
     assert configs[0].env.generate.to_dict() == made_from

@@ -1,0 +1,232 @@
+"""Every key of the config: default, meaning, allowed values, and whether a resumed run may change it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
+
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition on a single value.
+
+    Attributes:
+      says: completes "must be ...".
+      holds: value -> whether it keeps to the rule.
+    """
+
+    says: str
+    holds: Callable[[Any], bool]
+
+
+def one_of(*values: Any) -> Rule:
+    """The value is one of these."""
+    return Rule(f"one of {', '.join(map(str, values))}", lambda value: value in values)
+
+
+def at_least(least: int) -> Rule:
+    """The value is no less than this."""
+    return Rule(f"at least {least}", lambda value: value >= least)
+
+
+def each(inner: Rule, kind: type) -> Rule:
+    """Every element of a tuple is of a type and keeps to a rule."""
+    return Rule(f"a tuple, each {inner.says}", lambda value: all(type(v) is kind and inner.holds(v) for v in value))
+
+
+ANY = Rule("", lambda value: True)
+POSITIVE = Rule("greater than 0", lambda value: value > 0)
+NOT_NEGATIVE = Rule("0 or greater", lambda value: value >= 0)
+FRACTION = Rule("from 0 to 1", lambda value: 0 <= value <= 1)
+PART = Rule("greater than 0, at most 1", lambda value: 0 < value <= 1)
+DECAY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
+SEED = Rule(f"from 0 to {2**31 - 1}", lambda value: 0 <= value < 2**31)
+PORT = Rule("from 0 to 65535", lambda value: 0 <= value < 2**16)
+AXIS = Rule("-1 or at least 1", lambda value: value == -1 or value > 0)
+DTYPE = one_of("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Key:
+    """What is known of a key.
+
+    Attributes:
+      default: its value where the user gives none; its type is the type of the key.
+      help: what it means.
+      rule: what a value must keep to.
+      may_change: whether a resumed run may change it: where and how a run works, not what it computes.
+      auto: it is unset (None) until `resolve`, which takes the algorithm's own default where there is one.
+    """
+
+    default: Any
+    help: str
+    rule: Rule = ANY
+    may_change: bool = False
+    auto: bool = False
+
+    def complaint(self, value: Any) -> str:
+        """What is wrong with a value by itself; "" if nothing is."""
+        kind = type(self.default)
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            return f"must be of type {kind.__name__}"
+        if isinstance(value, float) and not math.isfinite(value):
+            return "must be finite"
+        return "" if self.rule.holds(value) else f"must be {self.rule.says}"
+
+
+KEYS: dict[str, Key] = {
+    "seed": Key(0, "decides task order, sampling keys and initial weights", SEED),
+    "distributed": Key(False, "several hosts run this program together (jax.distributed)"),
+    # environment
+    "env.name": Key("alfworld", "an environment of gigpo_jax.envs.registry, or module:NAME"),
+    "env.split": Key("train", "the split of the training tasks"),
+    "env.max_steps": Key(50, "actions of an episode", POSITIVE),
+    "env.history": Key(2, "past (observation, action) pairs in a prompt", NOT_NEGATIVE),
+    "env.prompt": Key("full", "a prompt style of the environment: full (instructions), compact (tiny models)"),
+    "env.show_admissible": Key(True, "list the admissible actions in the prompt"),
+    "env.invalid_penalty": Key(0.1, "subtracted from the reward of a step with an invalid response", NOT_NEGATIVE),
+    "env.require_admissible": Key(False, "an action that is not admissible is invalid too"),
+    "env.workers": Key(2, "environment processes", POSITIVE, may_change=True),
+    "env.start_timeout_s": Key(120.0, "limit for the start of a worker and for a reset", POSITIVE, may_change=True),
+    "env.step_timeout_s": Key(60.0, "limit for a step; then the worker is replaced", POSITIVE, may_change=True),
+    "env.max_aborted_fraction": Key(0.5, "of an iteration's episodes; the run stops above it", FRACTION),
+    # model
+    "model.path": Key("", 'a Hugging Face model folder; "": random weights of model.shape (only --mode=sft)'),
+    "model.shape.hidden_size": Key(128, "width; model.shape is a Qwen2.5 architecture with a word tokenizer", POSITIVE),
+    "model.shape.intermediate_size": Key(384, "inner width of the feed-forward layers", POSITIVE),
+    "model.shape.num_layers": Key(4, "decoder layers", POSITIVE),
+    "model.shape.num_heads": Key(4, "query heads", POSITIVE),
+    "model.shape.num_kv_heads": Key(2, "key and value heads", POSITIVE),
+    "model.shape.rope_theta": Key(1e6, "base of the rotary embedding", POSITIVE),
+    "model.param_dtype": Key("float32", "of stored parameters; training all of them requires float32", DTYPE),
+    "model.compute_dtype": Key("bfloat16", "of activations", DTYPE),
+    "model.lora.rank": Key(0, "of a trained low-rank adapter; 0: all parameters are trained", NOT_NEGATIVE),
+    "model.lora.alpha": Key(32.0, "the adapter's output is scaled by alpha / rank", POSITIVE),
+    "model.lora.targets": Key(
+        LORA_TARGETS,
+        "the linear layers with an adapter",
+        Rule(
+            f"one or more of {', '.join(LORA_TARGETS)}, each once",
+            lambda value: 0 < len(value) == len(set(value)) and set(value) <= set(LORA_TARGETS),
+        ),
+    ),
+    "model.lora.path": Key("", 'an adapter in PEFT\'s layout to start from; "": one that changes nothing'),
+    "model.unroll": Key(1, "layers in one step of the scan over layers; more: longer compilation", POSITIVE),
+    "model.remat": Key("full", "activations that the backward pass recomputes", one_of("none", "dots", "full")),
+    # devices along each axis
+    "mesh.data": Key(-1, "devices that split the batch; -1: all remaining", AXIS),
+    "mesh.fsdp": Key(1, "devices that split batch and parameters", AXIS),
+    "mesh.tensor": Key(1, "devices that split heads and inner width", AXIS),
+    # generation
+    "engine.name": Key("jax", "jax: in this process; vllm: servers beside it (docs/scaling.md)", one_of("jax", "vllm")),
+    "engine.slots": Key(128, "sequences decoded together", POSITIVE),
+    "engine.dtype": Key("bfloat16", "of activations and KV cache; vllm: of weights too", DTYPE),
+    "engine.prefill_buckets": Key(
+        (), "prompt lengths to compile for; (): powers of two up to sampling.max_prompt_tokens", each(POSITIVE, int)
+    ),
+    "engine.prefill_rows": Key(
+        (16,), "prompts per prefill; several sizes: repeatable only to rounding", each(POSITIVE, int)
+    ),
+    "engine.decode_steps": Key(16, "decode steps per device call", POSITIVE),
+    "engine.vllm.urls": Key(
+        "", 'running servers, "http://a:8000,http://b:8000"; their key: VLLM_API_KEY', may_change=True
+    ),
+    "engine.vllm.launch": Key(True, "without urls: start servers on this machine", may_change=True),
+    "engine.vllm.servers": Key(1, "servers to start", POSITIVE, may_change=True),
+    "engine.vllm.python": Key(".venv-vllm/bin/python", "interpreter of vLLM's virtual environment", may_change=True),
+    "engine.vllm.port": Key(0, "of the first server to start, the others follow; 0: free ports", PORT, may_change=True),
+    "engine.vllm.args": Key("", "more arguments for the servers to start", may_change=True),
+    "engine.vllm.cache_gib": Key(1.0, "KV cache of a server on CPUs", POSITIVE, may_change=True),
+    "engine.vllm.gpu_memory_fraction": Key(0.85, "of a GPU's memory, for a server", PART, may_change=True),
+    "engine.vllm.weights_dir": Key(
+        "", 'folder shared with the servers for new weights; "": in memory', may_change=True
+    ),
+    "engine.vllm.weights_host": Key(
+        "", "the learner's address, for servers that pull weights over HTTP", may_change=True
+    ),
+    "engine.vllm.weights_port": Key(0, "the port in the servers' --weights-url", PORT, may_change=True),
+    "engine.vllm.start_timeout_s": Key(600.0, "limit for the start of a server", POSITIVE, may_change=True),
+    "engine.vllm.connect_timeout_s": Key(
+        60.0, "limit for a server of urls to answer (again)", POSITIVE, may_change=True
+    ),
+    "engine.vllm.request_timeout_s": Key(600.0, "limit for one response", POSITIVE, may_change=True),
+    "engine.vllm.push_timeout_s": Key(600.0, "limit for each step of a weight update", POSITIVE, may_change=True),
+    "engine.vllm.restarts": Key(3, "restarts of a dead server in a run", NOT_NEGATIVE, may_change=True),
+    "sampling.temperature": Key(1.0, "of training rollouts", POSITIVE),
+    "sampling.top_p": Key(1.0, "nucleus sampling; 1: off", PART),
+    "sampling.top_k": Key(-1, "-1: off", AXIS),
+    "sampling.max_prompt_tokens": Key(2048, "longer prompts lose history, then text of the observation", at_least(4)),
+    "sampling.max_response_tokens": Key(512, "longer responses are truncated", POSITIVE),
+    "sampling.stop": Key(
+        ("</action>",), "a response ends with the first of these", each(Rule("a text that is not empty", bool), str)
+    ),
+    # objective
+    "rl.algorithm": Key("gigpo", "docs/algorithm.md", one_of(*ALGORITHMS)),
+    "rl.preset": Key("verl_agent", "how advantages are computed (docs/algorithm.md)", one_of(*PRESETS)),
+    "rl.gamma": Key(0.95, "discount of step returns", FRACTION),
+    "rl.step_weight": Key(1.0, "omega, weight of the step advantage (equation 8)", NOT_NEGATIVE, auto=True),
+    "rl.normalize": Key(
+        "mean_std", "mean_std divides by the standard deviation", one_of("mean_std", "mean"), auto=True
+    ),
+    "rl.clip_low": Key(0.2, "the ratio is clipped to [1 - clip_low, 1 + clip_high]", NOT_NEGATIVE, auto=True),
+    "rl.clip_high": Key(0.2, "", NOT_NEGATIVE, auto=True),
+    "rl.dual_clip": Key(
+        3.0,
+        "bounds the loss at dual_clip times a negative advantage; 0: off",
+        Rule("greater than 1, or 0 (off)", lambda value: value > 1 or value == 0),
+    ),
+    "rl.kl_coef": Key(0.01, "of the KL term; 0: no reference policy is kept", NOT_NEGATIVE, auto=True),
+    "rl.entropy_coef": Key(0.0, "of the entropy bonus", NOT_NEGATIVE),
+    "rl.old_logprobs": Key(
+        "auto",
+        "old log-probabilities of the ratio: as sampled, or recomputed by the learner before the updates",
+        one_of("auto", "engine", "recompute"),
+    ),
+    "rl.importance_correction": Key(
+        "auto", "truncated: weigh tokens by learner / engine", one_of("auto", "none", "truncated")
+    ),
+    "rl.importance_cap": Key(2.0, "largest weight of the truncated correction", POSITIVE),
+    "rl.anchor_match": Key("exact", "when two anchor states are the same", one_of("exact", "similar")),
+    "rl.similarity": Key(0.9, "threshold of anchor_match=similar", FRACTION),
+    # optimizer: AdamW in float32
+    "optim.lr": Key(
+        1e-6,
+        "peak learning rate; bfloat16 parameters cannot take steps this small, hence model.param_dtype=float32",
+        POSITIVE,
+    ),
+    "optim.schedule": Key(
+        "constant", "after the warm-up; linear and cosine end at 0", one_of("constant", "linear", "cosine")
+    ),
+    "optim.warmup_fraction": Key(0.0, "of the run, with a rising learning rate", FRACTION),
+    "optim.b1": Key(0.9, "decay of the first moment", DECAY),
+    "optim.b2": Key(0.999, "decay of the second moment", DECAY),
+    "optim.weight_decay": Key(0.01, "decoupled", NOT_NEGATIVE),
+    "optim.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),
+    "batch.row_length": Key(4096, "tokens of a packed row; must hold a prompt and its response", POSITIVE),
+    "batch.rows": Key(4, "rows of a microbatch, over all devices", POSITIVE),
+    "batch.logprob_chunk": Key(1024, "tokens whose logits exist at a time", POSITIVE),
+    # training
+    "train.iterations": Key(150, "rollouts, each followed by updates", POSITIVE),
+    "train.groups": Key(16, "tasks of an iteration", POSITIVE),
+    "train.group_size": Key(8, "episodes of a task", POSITIVE),
+    "train.minibatch": Key(256, "environment steps of an optimizer update", POSITIVE),
+    "train.epochs": Key(1, "passes over an iteration's steps", POSITIVE),
+    "train.max_staleness": Key(0, "1: rollout and update overlap, with weights one update old (vllm)", one_of(0, 1)),
+    "train.save_rollouts": Key(10, "iterations between saved rollouts; 0: none", NOT_NEGATIVE, may_change=True),
+    "sft.episodes": Key(4000, "demonstrations", POSITIVE),
+    "sft.epochs": Key(1, "passes over the demonstrations", POSITIVE),
+    "sft.minibatch": Key(256, "environment steps of an optimizer update", POSITIVE),
+    "sft.checkpoint_every": Key(200, "updates between checkpoints", POSITIVE, may_change=True),
+    "sft.learn_prompts": Key(False, "predict prompts too: teaches a model from random weights to read"),
+    "eval.every": Key(5, "iterations between evaluations; 0: before and after training only", NOT_NEGATIVE),
+    "eval.panel": Key("", "a frozen evaluation set: its name or JSON file (docs/alfworld.md)"),
+    "eval.tasks": Key(0, "only the first tasks of the panel; 0: all", NOT_NEGATIVE),
+    "eval.temperature": Key(0.4, "of evaluation; 0: greedy", NOT_NEGATIVE),
+    "eval.greedy": Key(False, "evaluate greedily too, before and after training"),
+    "checkpoint.every": Key(10, "iterations between checkpoints", POSITIVE, may_change=True),
+    "checkpoint.keep": Key(2, "checkpoints kept", POSITIVE, may_change=True),
+}

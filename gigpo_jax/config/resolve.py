@@ -1,0 +1,271 @@
+"""From a config as the user wrote it to one in which every key has its value, and the check of all of them at once."""
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from ml_collections import ConfigDict, config_dict
+
+from gigpo_jax.config.keys import KEYS
+from gigpo_jax.envs import registry
+from gigpo_jax.errors import InputError
+from gigpo_jax.rl.algorithms import ALGORITHMS
+
+# Sections whose keys an environment declares -> the field of `registry.Environment` with the declaration.
+OPTIONS = {"env.options": "options", "env.generate": "generate_options", "sft.demonstrator": "expert_options"}
+
+
+def default_config() -> ConfigDict:
+    """All keys with their defaults, those of the published ALFWorld runs; locked, so a misspelt key fails.
+
+    Keys for which an algorithm may have a default of its own are None until `resolve`.
+    """
+    config = ConfigDict()
+    for name, key in KEYS.items():
+        holder, last = _holder(config, name, make=True)
+        holder[last] = config_dict.placeholder(type(key.default)) if key.auto else key.default
+    for name in OPTIONS:
+        holder, last = _holder(config, name, make=True)
+        holder[last] = ConfigDict()
+    return config.lock()
+
+
+def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
+    """Fills in what the user left to the program, and checks everything that needs neither devices nor files.
+
+    Args:
+      config: as from `default_config`, changed by the user.
+      trains: whether parameters will be updated.
+
+    Returns:
+      A locked copy without unset keys; what a run computes follows from it alone. Resolving it again changes nothing.
+
+    Raises:
+      InputError: the first value that cannot work: its key, the value and the fix.
+    """
+    config = config.copy_and_resolve_references().unlock()
+    for error in unknown_keys(config, flat(config)):
+        raise error
+    for name, key in KEYS.items():
+        given = value_of(config, name)
+        if not (key.auto and given is None):
+            _require(not (complaint := key.complaint(given)), config, name, complaint)
+    _fill(config)
+    _check_sizes(config)
+    _check_model(config, trains)
+    _check_sampling(config)
+    _check_servers(config)
+    _check_environment(config)
+    return config.lock()
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys; tuples become lists, as JSON has them."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict | ConfigDict):
+            out |= flat(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return out
+
+
+def value_of(config: ConfigDict, name: str) -> Any:
+    """The value of a dotted key."""
+    holder, last = _holder(config, name)
+    return holder[last]
+
+
+def _holder(config: ConfigDict, name: str, *, make: bool = False) -> tuple[ConfigDict, str]:
+    *path, last = name.split(".")
+    for part in path:
+        if make and part not in config:
+            config[part] = ConfigDict()
+        config = config[part]
+    return config, last
+
+
+def declared(config: ConfigDict) -> dict[str, registry.Option]:
+    """The options of the config's environment by dotted key.
+
+    Raises:
+      InputError: there is no such environment.
+    """
+    spec = registry.spec(config.env.name)
+    return {
+        f"{section}.{name}": option
+        for section, field in OPTIONS.items()
+        for name, option in getattr(spec, field).items()
+    }
+
+
+def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
+    """An error for each dotted key that a config cannot have, with the nearest ones that it can have.
+
+    Keys below an option that is itself a mapping, such as `env.generate.splits.train`, are the user's own.
+    """
+    options = declared(config)
+    known = sorted({*KEYS, *options})
+    mappings = tuple(f"{name}." for name, option in options.items() if option.kind is dict)
+    for name in names:
+        if name not in known and not name.startswith(mappings):
+            near = difflib.get_close_matches(name, known, n=3) or [k for k in known if k.endswith(name.split(".")[-1])]
+            fix = f"nearest: {', '.join(near)}" if near else "docs/configuration.md lists them"
+            where = f" of the environment {config.env.name}" if name.startswith(tuple(OPTIONS)) else ""
+            yield InputError(f"config.{name}: no such key{where}; {fix}")
+
+
+def _require(holds: bool, config: ConfigDict, name: str, fix: str) -> None:
+    if not holds:
+        raise InputError(f"config.{name}={value_of(config, name)!r}: {fix}")
+
+
+def _fill(config: ConfigDict) -> None:
+    rl, vllm = config.rl, config.engine.name == "vllm"
+    chosen = ALGORITHMS[rl.algorithm]
+    for name, fixed in chosen.fixed.items():
+        fix = f"{rl.algorithm} always has {fixed!r}; leave the key out (auto), or choose another rl.algorithm"
+        _require(rl[name] in (None, fixed), config, f"rl.{name}", fix)
+    own = {f"rl.{name}": value for name, value in {**chosen.defaults, **chosen.fixed}.items()}
+    for name, key in KEYS.items():
+        if value_of(config, name) is None:
+            holder, last = _holder(config, name)
+            holder[last] = own.get(name, key.default)
+    if rl.old_logprobs == "auto":
+        rl.old_logprobs = own.get("rl.old_logprobs", "recompute" if vllm else "engine")
+    if rl.importance_correction == "auto":
+        rl.importance_correction = "truncated" if vllm and rl.old_logprobs == "recompute" else "none"
+    for section in OPTIONS:
+        holder, last = _holder(config, section)
+        holder[last] = ConfigDict({name: value for name, value in holder[last].items() if value not in (None, "")})
+
+
+def _check_sizes(config: ConfigDict) -> None:
+    train, sampling = config.train, config.sampling
+    _require(
+        train.group_size > 1 or config.rl.normalize == "mean",
+        config,
+        "train.group_size",
+        "a group of one has no standard deviation; use at least 2 (published: 8)",
+    )
+    most_steps = train.groups * train.group_size * config.env.max_steps
+    _require(
+        train.minibatch <= most_steps,
+        config,
+        "train.minibatch",
+        f"larger than a whole iteration (train.groups x train.group_size x env.max_steps = {most_steps} steps)",
+    )
+    sample = sampling.max_prompt_tokens + sampling.max_response_tokens
+    _require(
+        config.batch.row_length >= sample,
+        config,
+        "batch.row_length",
+        f"a prompt and its response must fit in a row: at least {sample} "
+        "(sampling.max_prompt_tokens + sampling.max_response_tokens)",
+    )
+    _require(
+        max(config.engine.prefill_buckets, default=sampling.max_prompt_tokens) == sampling.max_prompt_tokens,
+        config,
+        "engine.prefill_buckets",
+        f"longer prompts would be lost; the largest must be sampling.max_prompt_tokens={sampling.max_prompt_tokens}",
+    )
+    _require(
+        sum(size == -1 for size in config.mesh.values()) <= 1,
+        config,
+        "mesh.data",
+        "only one axis of the mesh can be -1 (all remaining devices)",
+    )
+
+
+def _check_model(config: ConfigDict, trains: bool) -> None:
+    model, lora = config.model, config.model.lora
+    _require(
+        bool(model.path) or model.shape.num_heads % model.shape.num_kv_heads == 0,
+        config,
+        "model.shape.num_kv_heads",
+        f"must divide model.shape.num_heads={model.shape.num_heads}",
+    )
+    _require(
+        not lora.rank or bool(model.path),
+        config,
+        "model.lora.rank",
+        "an adapter needs a model; name one in model.path, or use 0",
+    )
+    most = 512 if config.engine.name == "vllm" else lora.rank
+    _require(lora.rank <= most, config, "model.lora.rank", "vLLM takes 512 at most")
+    _require(bool(lora.rank) or not lora.path, config, "model.lora.path", "set model.lora.rank to its rank")
+    _require(
+        not trains or bool(lora.rank) or model.param_dtype == "float32",
+        config,
+        "model.param_dtype",
+        "small updates are rounded away in bfloat16; use float32, or train an adapter (model.lora.rank)",
+    )
+
+
+def _check_sampling(config: ConfigDict) -> None:
+    sampling, rl = config.sampling, config.rl
+    _require(
+        rl.importance_correction == "none" or rl.old_logprobs == "recompute",
+        config,
+        "rl.importance_correction",
+        "it compares the engine with the learner's own log-probabilities; use rl.old_logprobs=recompute, or none",
+    )
+    _require(
+        (sampling.top_p == 1 and sampling.top_k == -1) or rl.old_logprobs == "recompute",
+        config,
+        "sampling.top_p" if sampling.top_p != 1 else "sampling.top_k",
+        "the engine's log-probabilities are then of a truncated distribution, the learner's of the whole one; use "
+        "sampling.top_p=1 and sampling.top_k=-1, or rl.old_logprobs=recompute",
+    )
+
+
+def _check_servers(config: ConfigDict) -> None:
+    servers, vllm = config.engine.vllm, config.engine.name == "vllm"
+    _require(
+        config.train.max_staleness == 0 or vllm,
+        config,
+        "train.max_staleness",
+        "the in-process engine shares the learner's arrays; use 0, or engine.name=vllm",
+    )
+    if not vllm:
+        _require(not servers.urls, config, "engine.vllm.urls", "needs engine.name=vllm")
+        return
+    urls = [url.strip() for url in servers.urls.split(",")] if servers.urls else []
+    for url in urls:
+        host = url.removeprefix("http://").removeprefix("https://")
+        good = host != url and host and "@" not in host and not set(host) & set("/?# ")
+        _require(bool(good), config, "engine.vllm.urls", f"{url!r} is not like http://host:port")
+    _require(len(set(urls)) == len(urls), config, "engine.vllm.urls", "names a server twice")
+    _require(bool(urls) or servers.launch, config, "engine.vllm.launch", "set it to True or engine.vllm.urls")
+    loopback = [url for url in urls if url.split("//")[1].split(":")[0] in ("127.0.0.1", "localhost")]
+    _require(
+        not urls or bool(servers.weights_dir or servers.weights_host),
+        config,
+        "engine.vllm.weights_dir",
+        "servers of engine.vllm.urls need their GIGPO_WEIGHTS_DIR here, or engine.vllm.weights_host",
+    )
+    _require(
+        not (servers.weights_host in ("127.0.0.1", "localhost") and len(loopback) < len(urls)),
+        config,
+        "engine.vllm.weights_host",
+        "servers on other machines cannot reach that; give this machine's address",
+    )
+    _require(
+        not (urls and servers.weights_host and servers.weights_port == 0),
+        config,
+        "engine.vllm.weights_port",
+        "servers pull weights from one fixed address; give the port that is in their --weights-url",
+    )
+
+
+def _check_environment(config: ConfigDict) -> None:
+    env = config.env
+    try:
+        registry.style(env.name, env.prompt)
+    except InputError as error:
+        raise InputError(f"config.env.prompt={env.prompt!r}: {error}") from error
+    if env.generate and "data" in env.options:
+        raise InputError(
+            f"config.env.options.data={env.options.data!r}: not used, because env.generate makes the data; "
+            "add --config.env.generate={} to use this folder"
+        )
