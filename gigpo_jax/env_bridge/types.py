@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 class EnvError(RuntimeError):
@@ -51,13 +51,13 @@ class StepResult:
       observation: the next observation.
       reward: the environment's reward of this step, in the units of the published settings.
       done: whether the episode is over.
-      info: plain values; "won" (bool) and "score" (float in [0, 1]) are always there.
+      info: "won" (bool) and "score" (float in [0, 1]); a worker process drops other keys.
     """
 
     observation: Observation
     reward: float
     done: bool
-    info: Mapping[str, bool | float | str] = field(default_factory=dict)
+    info: Mapping[str, bool | float]
 
 
 def anchor_hash(state: str | bytes) -> tuple[int, int]:

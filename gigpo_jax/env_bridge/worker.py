@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigpo_jax.env_bridge.base import TextEnv
+from gigpo_jax.env_bridge.boundary import checked_observation, checked_result, checked_tasks
 from gigpo_jax.env_bridge.build import build
-from gigpo_jax.env_bridge.types import EnvError, StepResult, Task
+from gigpo_jax.env_bridge.types import EnvError, StepResult
 from gigpo_jax.errors import InputError
 
 _LENGTH = struct.Struct("!I")
@@ -80,10 +81,10 @@ class _Host:
     def answer(self, operation: str, slot: int, argument: Any) -> Any:
         environment = self.environment(slot)
         if operation == "step":
-            return environment.step(argument)
+            return checked_result(environment.step(argument))
         if operation == "reset":
-            return environment.reset(argument)
-        return [task if isinstance(task, Task) else Task(**task) for task in environment.tasks(argument)]
+            return checked_observation(environment.reset(argument))
+        return checked_tasks(environment.tasks(argument))
 
     def discard(self, slot: int) -> None:
         """Drops an environment that failed; its state cannot be trusted."""
@@ -91,8 +92,8 @@ class _Host:
         if environment is not None:
             try:
                 environment.close()
-            except (Exception, SystemExit):
-                traceback.print_exc()
+            except (Exception, SystemExit) as err:
+                print(f"environment close: {_failure(err)[1]}", file=sys.stderr)
 
     def close(self) -> None:
         for slot in list(self._environments):
@@ -100,12 +101,13 @@ class _Host:
 
 
 def _failure(err: BaseException) -> tuple[str, str]:
-    if isinstance(err, InputError):
-        return "input", str(err)[:_TEXT]
-    if isinstance(err, EnvError):  # says all there is to say
-        return "error", " ".join(str(err).split())[:_TEXT]
+    """Kind and text of an exception: one line, control characters escaped, for it ends up on a terminal."""
+    named = isinstance(err, (InputError, EnvError))
+    text = " ".join((str(err) if named else "".join(traceback.format_exception_only(err))).split())[:_TEXT]
+    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    if named:
+        return "input" if isinstance(err, InputError) else "error", text
     where = traceback.extract_tb(err.__traceback__)[-1]
-    text = "".join(traceback.format_exception_only(err)).strip()[:_TEXT]
     return "error", f"{text} ({os.path.basename(where.filename)}:{where.lineno})"
 
 
@@ -171,7 +173,7 @@ class _Server:
         try:
             with contextlib.suppress(ConnectionError):  # of the pool: it has gone, which `run` sees for itself
                 try:
-                    value = await step
+                    value = checked_result(await step)
                 except (Exception, SystemExit) as err:  # as above
                     await self._fail(call, slot, err)
                 else:

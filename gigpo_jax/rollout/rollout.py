@@ -5,7 +5,6 @@ key, so neither the number of workers nor the order of answers changes what come
 """
 
 import asyncio
-import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -111,8 +110,7 @@ async def run_episode(
                 observation, history, trajectory, key(step), key(0), engine, environment, tokenizer, settings
             )
             trajectory.turns.append(turn)
-            trajectory.won = bool(result.info.get("won", False))
-            trajectory.score = float(result.info.get("score", 0.0))
+            trajectory.won, trajectory.score = bool(result.info["won"]), float(result.info["score"])
             if result.done:
                 break
             history.add(observation.text, turn.action)
@@ -150,8 +148,6 @@ async def _turn(
     listed = is_admissible(parsed.action, observation.admissible)
     valid = parsed.valid and not (settings.require_admissible and listed is False)
     result = await _timed(environment.step(parsed.action), trajectory, "environment_s")
-    if not math.isfinite(result.reward):
-        raise _Failure(f"environment: its reward is {result.reward}")
     turn = Turn(
         prompt_tokens=np.asarray(prompt.tokens, np.int32),
         response_tokens=np.asarray(completion.tokens, np.int32),
@@ -163,7 +159,7 @@ async def _turn(
         admissible=listed,
         observation=observation.text,
         anchor=observation.anchor,
-        reward=float(result.reward),
+        reward=result.reward,
         penalty=0.0 if valid else settings.invalid_penalty,
         finish_reason=completion.finish_reason,
         version=completion.version,

@@ -9,7 +9,10 @@ import subprocess
 import sys
 import time
 import types
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs import registry
@@ -45,7 +48,9 @@ class FailingEnv(TreasureEnv):
             os._exit(int(argument))
         if verb == "unreadable":
             result = super().step("")
-            return dataclasses.replace(result, info={"value": _OnlyHere()})
+            return dataclasses.replace(
+                result, observation=dataclasses.replace(result.observation, text=_OnlyHere("text"))
+            )
         if verb == "secret":
             assert "VLLM_API_KEY" not in os.environ
         if verb == "print":
@@ -78,15 +83,92 @@ class DownEnv(TreasureEnv):
     _steps = 0
 
 
-class UnboundedEnv(TreasureEnv):
-    """What it gives for closing a drawer is no finite number."""
+def _with(**fields: Any) -> Callable[[StepResult], Any]:
+    return lambda result: dataclasses.replace(result, **fields)
+
+
+def _with_info(**fields: Any) -> Callable[[StepResult], Any]:
+    return lambda result: dataclasses.replace(result, info={**result.info, **fields})
+
+
+def _seen(**fields: Any) -> Callable[[StepResult], Any]:
+    return lambda result: dataclasses.replace(result, observation=dataclasses.replace(result.observation, **fields))
+
+
+class _Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+# The field, and how a good result is spoilt.
+MALFORMED: dict[str, Callable[[StepResult], Any]] = {
+    "result None": lambda result: None,
+    "result tuple": dataclasses.astuple,
+    "reward text": _with(reward="1"),
+    "reward None": _with(reward=None),
+    "reward huge integer": _with(reward=10**400),
+    "reward longer than Python prints": _with(reward=10**5000),
+    "reward nan": _with(reward=float("nan")),
+    "reward inf": _with(reward=float("-inf")),
+    "reward too large": _with(reward=1e300),
+    "reward complex": _with(reward=1j),
+    "reward array": _with(reward=np.ones(2)),
+    "done text": _with(done="no"),
+    "done None": _with(done=None),
+    "done array": _with(done=np.zeros(3, bool)),
+    "info None": _with(info=None),
+    "info list": _with(info=[("won", True)]),
+    "won missing": lambda result: dataclasses.replace(result, info={"score": 0.0}),
+    "won number": _with_info(won=1),
+    "score nan": _with_info(score=float("nan")),
+    "score too large": _with_info(score=1.5),
+    "score None": _with_info(score=None),
+    "score unprintable": _with_info(score=_Unprintable()),
+    "observation None": _with(observation=None),
+    "observation text": _with(observation="You are here."),
+    "observation of 100 MB": _seen(text="x" * 10**8),
+    "observation of many actions": _seen(admissible=("look around",) * 10**5),
+    "text None": _seen(text=None),
+    "text bytes": _seen(text=b"You are here."),
+    "anchor None": _seen(anchor=None),
+    "task None": _seen(task=None),
+    "admissible text": _seen(admissible="look"),
+    "admissible list": _seen(admissible=["look"]),
+    "admissible of None": _seen(admissible=("look", None)),
+}
+
+
+class MalformedEnv(TreasureEnv):
+    """The example; actions that are in `MALFORMED` spoil the result, and `task.data` the first observation."""
+
+    def reset(self, task: Task) -> Observation:
+        observation: Any = super().reset(task)
+        if task.data == "observation":
+            return None  # type: ignore[return-value]
+        return dataclasses.replace(observation, text=None) if task.data == "text" else observation  # type: ignore[arg-type]
+
+    def step(self, action: str) -> StepResult:
+        result = super().step(action)
+        return MALFORMED[action](result) if action in MALFORMED else result
+
+
+class MalformedLater(MalformedEnv):
+    """The same, for steps that wait."""
+
+    async def step_async(self, action: str) -> StepResult:
+        await asyncio.sleep(0)
+        return self.step(action)
+
+
+class NanOnClose(TreasureEnv):
+    """The reward for closing a drawer is not a number."""
 
     def step(self, action: str) -> StepResult:
         result = super().step(action)
         return dataclasses.replace(result, reward=float("nan")) if action.startswith("close") else result
 
 
-class _OnlyHere:
+class _OnlyHere(str):
     """Pickles well and does not unpickle."""
 
     def __reduce__(self) -> tuple[Any, ...]:

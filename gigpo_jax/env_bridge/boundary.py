@@ -1,0 +1,93 @@
+"""Checks what an environment returned, once, where it enters: in the worker process, before it is sent.
+
+A malformed value raises `EnvError`, which costs the episode. What passes has exactly the types of types.py.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
+
+MAX_REWARD = 1e6  # absolute value
+MAX_CHARACTERS = 1_000_000  # of one observation: text, anchor, task and admissible actions together
+_SHOWN = 80  # characters of a value in a message
+
+
+def checked_tasks(value: Any) -> list[Task]:
+    """The tasks of a split as a list.
+
+    Raises:
+      EnvError: one of them is not a `Task`, or has a field that is not text.
+    """
+    tasks = list(value)
+    for task in tasks:
+        if not isinstance(task, Task) or not _all_text((task.id, task.type, task.split, task.data)):
+            raise EnvError(f"malformed task {_show(task)}: tasks are types.Task, their fields str")
+    return tasks
+
+
+def checked_observation(value: Any) -> Observation:
+    """An observation.
+
+    Raises:
+      EnvError: it is malformed; the text names the field, the value and what is allowed.
+    """
+    _require(isinstance(value, Observation), "observation", value, "a types.Observation")
+    for name in ("text", "anchor", "task"):
+        _require(isinstance(getattr(value, name), str), name, getattr(value, name), "str")
+    listed = value.admissible
+    _require(
+        listed is None or (isinstance(listed, tuple) and _all_text(listed)), "admissible", listed, "a tuple of str"
+    )
+    size = sum(map(len, (value.text, value.anchor, value.task, *(listed or ()))))
+    _require(size <= MAX_CHARACTERS, "observation", f"{size:,} characters", f"at most {MAX_CHARACTERS:,}")
+    return value
+
+
+def checked_result(value: Any) -> StepResult:
+    """The result of a step, with numbers of numpy as plain ones and of `info` only "won" and "score".
+
+    Raises:
+      EnvError: as for `checked_observation`.
+    """
+    _require(isinstance(value, StepResult), "result", value, "a types.StepResult")
+    info = value.info
+    _require(isinstance(info, Mapping), "info", info, "a mapping")
+    observation = checked_observation(value.observation)
+    reward = _number(value.reward)
+    _require(abs(reward) <= MAX_REWARD, "reward", value.reward, f"a number from {-MAX_REWARD:g} to {MAX_REWARD:g}")
+    _require(isinstance(value.done, (bool, np.bool_)), "done", value.done, "a bool")
+    _require(isinstance(info.get("won"), (bool, np.bool_)), 'info["won"]', info.get("won"), "a bool")
+    score = _number(info.get("score"))
+    _require(0.0 <= score <= 1.0, 'info["score"]', info.get("score"), "a number from 0 to 1")
+    return StepResult(observation, reward, bool(value.done), {"won": bool(info["won"]), "score": score})
+
+
+def _number(value: Any) -> float:
+    """A real number as a float; NaN for anything else."""
+    try:
+        return float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def _all_text(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _require(condition: bool, name: str, value: Any, allowed: str) -> None:
+    if not condition:
+        raise EnvError(f"malformed result: {name} is {_show(value)}; allowed: {allowed}")
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, (list, tuple, Mapping, np.ndarray)):  # may be long
+        return f"a {type(value).__name__}"
+    try:
+        return f"{value!r:.{_SHOWN}}"
+    except Exception:  # __repr__ of an environment's object
+        return f"a {type(value).__name__}"
