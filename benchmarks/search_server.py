@@ -24,8 +24,8 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
+from gigpo_jax.envs.search.retrieval.bm25_index import build_index, open_index
 from gigpo_jax.envs.search.retrieval.client import RetrieverClient
-from gigpo_jax.envs.search.retrieval.index import build_index, open_index
 from gigpo_jax.envs.search.retrieval.retriever import Document
 
 WORDS, PASSAGE, QUERY, TOPK = 60_000, 100, 6, 3
@@ -88,7 +88,7 @@ def serve_and_load(
     index: Path, queries: list[str], clients: int, threads: int, load: Callable[..., dict[str, float]] = load
 ) -> dict[str, float]:
     """Starts a server, warms it up, and loads it."""
-    command = [sys.executable, "-m", "gigpo_jax.envs.search.retrieval.server", "--corpus", str(index), "--port", "0"]
+    command = [sys.executable, "-m", "gigpo_jax.envs.search.server", "--corpus", str(index), "--port", "0"]
     with subprocess.Popen([*command, "--threads", str(threads)], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -80,9 +80,9 @@ def play(folder: str, steps: int, seed: int, answers: Any) -> None:
 
 def prepare(folder: str, products: int, answers: Any) -> None:
     """Generates (unless it is there) and prepares a catalogue."""
+    from gigpo_jax.envs.webshop.catalogue import prepare
+    from gigpo_jax.envs.webshop.catalogue.sources import find_sources
     from gigpo_jax.envs.webshop.data import generate
-    from gigpo_jax.envs.webshop.engine import prepare
-    from gigpo_jax.envs.webshop.engine.sources import find_sources
 
     made: dict[str, float] = {}
     path = Path(folder)

@@ -1,10 +1,16 @@
 """The two Protocols that an environment's author implements."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
 from gigpo_jax.errors import InputError
+
+Progress = Callable[[int], object]  # called with 1 after each game, product or passage that is made
+
+
+def no_progress(done: int) -> None:
+    """A `Progress` that shows nothing."""
 
 
 class TextEnv(Protocol):

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.alfworld.anchors import Anchor
+from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, Skipped, data_folder, list_games
 from gigpo_jax.envs.alfworld.engine.game import Game
 from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
-from gigpo_jax.envs.alfworld.engine.listing import GAME_FILE, Skipped, data_folder, list_games
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, task_of
 from gigpo_jax.errors import InputError
 

@@ -1,1 +1,1 @@
-"""Search-augmented question answering; `env` is the environment, `server` the retriever (docs/search.md)."""
+"""Search-augmented question answering: an environment, retrieval and a retriever's server (docs/search.md)."""

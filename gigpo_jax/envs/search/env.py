@@ -18,16 +18,11 @@ from gigpo_jax.env_bridge.paths import filled_in
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.search.actions import split_action
 from gigpo_jax.envs.search.data import generate
-from gigpo_jax.envs.search.data.world import SPLITS, Question
-from gigpo_jax.envs.search.questions import load_questions
-from gigpo_jax.envs.search.retrieval.retriever import (
-    MAX_QUERY_CHARS,
-    MAX_TOPK,
-    Hit,
-    Retriever,
-    open_retriever,
-    search_async,
-)
+from gigpo_jax.envs.search.data.world import SPLITS
+from gigpo_jax.envs.search.questions import Question, load_questions
+from gigpo_jax.envs.search.retrieval.bm25_index import open_index
+from gigpo_jax.envs.search.retrieval.client import RetrieverClient
+from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, MAX_TOPK, Hit, Retriever, search_async
 from gigpo_jax.envs.search.text import exact_match, information
 from gigpo_jax.errors import InputError
 
@@ -149,6 +144,30 @@ def _questions(data: str, split: str) -> tuple[Question, ...]:
     return load_questions(Path(data), split)
 
 
+def _open_retriever(url: str, index: str, *, timeout_s: float, limit_s: float) -> Retriever:
+    """A client for a URL, or an index in this process; the environments of a process share either.
+
+    Raises:
+      InputError: neither or both are given, or what is given cannot be used.
+    """
+    if bool(url) == bool(index):
+        raise InputError(
+            f"env.options.url={url!r}, env.options.index={index!r}: give one of them, the URL of a retriever or the "
+            "folder of an index"
+        )
+    return _client(url, timeout_s, limit_s) if url else _local(str(Path(index).resolve()))
+
+
+@functools.lru_cache(maxsize=4)
+def _client(url: str, timeout_s: float, limit_s: float) -> Retriever:
+    return RetrieverClient(url, timeout_s=timeout_s, limit_s=limit_s)
+
+
+@functools.lru_cache(maxsize=2)
+def _local(folder: str) -> Retriever:
+    return open_index(folder)
+
+
 def make(
     data: str | os.PathLike[str] | None = None,
     *,
@@ -197,7 +216,7 @@ def make(
         if not Path(index).is_dir():
             raise InputError(
                 "env.options.url='', env.options.index='': no retriever; give the URL of one, or an index folder, "
-                f"or make {index} with python -m gigpo_jax.envs.search.retrieval.index (docs/search.md)"
+                f"or make {index} with python -m gigpo_jax.envs search index (docs/search.md)"
             )
-    retriever = open_retriever(url, index, timeout_s=float(timeout_s), limit_s=float(limit_s))
+    retriever = _open_retriever(url, index, timeout_s=float(timeout_s), limit_s=float(limit_s))
     return SearchEnv(str(folder.resolve()), retriever, topk=topk, max_steps=max_steps, document_chars=document_chars)

@@ -7,10 +7,10 @@ Of each row are read: the question (`env_kwargs.question` or `question`), the go
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gigpo_jax.envs.search.data.world import Question
 from gigpo_jax.envs.search.retrieval.corpus import read_lines
 from gigpo_jax.envs.search.retrieval.retriever import INSTALL
 from gigpo_jax.errors import InputError
@@ -25,6 +25,25 @@ _ANSWERS = (
 )
 _QUESTIONS = (("env_kwargs", "question"), ("question",))
 _SOURCES = (("data_source",), ("env_kwargs", "data_source"))
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question and what counts as its answer.
+
+    Attributes:
+      id: unique in its split.
+      text: the question.
+      golden: the answers that count.
+      source: the data set it is of; results are reported for each.
+      split: "train" or "test".
+    """
+
+    id: str
+    text: str
+    golden: tuple[str, ...]
+    source: str
+    split: str
 
 
 def question_files(folder: Path, split: str) -> list[Path]:

@@ -1,21 +1,17 @@
 """The shop as a page to look at: play an episode by hand, and see beside it what an agent would get.
 
-    python -m gigpo_jax.envs.webshop.browse DIR [--port 8000] [--goals human]
-
 Listens on loopback. The page and the agent's text come from the same session; every word of the catalogue and of the
 visitor is escaped. Needs Flask: pip install "gigpo_jax[web]".
 """
 
-import argparse
 import secrets
 import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from gigpo_jax.envs.webshop.data import generate
+from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue, open_catalogue
 from gigpo_jax.envs.webshop.engine import pages
-from gigpo_jax.envs.webshop.engine.catalogue import Catalogue, open_catalogue
 from gigpo_jax.envs.webshop.engine.session import Page, Session
 from gigpo_jax.errors import InputError
 
@@ -144,27 +140,19 @@ def make_app(catalogue: Catalogue) -> Any:
     return app
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command; returns its exit status."""
-    prog = "python -m gigpo_jax.envs.webshop.browse"
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__.split("\n")[0])
-    parser.add_argument("folder", metavar="DIR", type=Path, nargs="?", help="a catalogue; left out: a generated one")
-    parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--goals", default="synthetic", choices=("synthetic", "human"))
-    parser.add_argument("--variant", help="which of several catalogues in DIR, e.g. _1000")
-    args = parser.parse_args(argv)
-    try:
-        folder = args.folder or generate.ensure_catalogue()
-        app = make_app(open_catalogue(folder, goals=args.goals, variant=args.variant))
-        from werkzeug.serving import make_server
+def serve(folder: Path, port: int, *, goals: str, variant: str | None) -> None:
+    """Serves the page on loopback until Ctrl-C.
 
-        server = make_server("127.0.0.1", args.port, app)
-    except InputError as err:
-        sys.stderr.write(f"{err}\n")
-        return 2
+    Raises:
+      InputError: Flask is not installed, the catalogue cannot be used, or the port is taken.
+    """
+    app = make_app(open_catalogue(folder, goals=goals, variant=variant))
+    from werkzeug.serving import make_server
+
+    try:
+        server = make_server("127.0.0.1", port, app)
     except (OSError, OverflowError, SystemExit) as err:
-        sys.stderr.write(f"--port {args.port}: cannot listen there ({err}); name another one\n")
-        return 2
+        raise InputError(f"--port {port}: cannot listen there ({err}); name another one") from err
     sys.stdout.write(f"the shop is open at http://127.0.0.1:{server.server_port} (Ctrl-C closes it)\n")
     sys.stdout.flush()
     try:
@@ -173,8 +161,3 @@ def main(argv: list[str] | None = None) -> int:
         pass
     finally:
         server.server_close()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

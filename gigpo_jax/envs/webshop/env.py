@@ -13,9 +13,9 @@ from typing import Any
 
 from gigpo_jax.env_bridge.paths import filled_in
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
+from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue, open_catalogue
 from gigpo_jax.envs.webshop.data import generate
 from gigpo_jax.envs.webshop.engine import pages
-from gigpo_jax.envs.webshop.engine.catalogue import Catalogue, open_catalogue
 from gigpo_jax.envs.webshop.engine.session import OBSERVATIONS, Page, Session
 from gigpo_jax.errors import InputError
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gigpo_jax.env_bridge.checks.conformance import ConformanceError, check_environment
-from gigpo_jax.envs import check, registry
+from gigpo_jax.envs import registry
+from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.alfworld.data.generate import generate_games
 from tests.env_bridge import misbehaving
 
@@ -86,17 +87,17 @@ def test_an_expert_that_raises_is_found() -> None:
 
 
 def test_the_command_reports_and_exits(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check.main(["example", "--option", "drawers=2", "--tasks", "2"]) == 0
+    assert main(["check", "example", "--option", "drawers=2", "--tasks", "2"]) == 0
     assert capsys.readouterr().out.count("holds: ") == 7
-    assert check.main(["tests.env_bridge.failing:FAILING", "--tasks", "1"]) == 0
-    assert check.main(["example", "--option", "drawers=0"]) == 2
+    assert main(["check", "tests.env_bridge.failing:FAILING", "--tasks", "1"]) == 0
+    assert main(["check", "example", "--option", "drawers=0"]) == 2
     assert "env.options.drawers=0" in capsys.readouterr().err
-    assert check.main(["example", "--split", "valid"]) == 2
+    assert main(["check", "example", "--split", "valid"]) == 2
     capsys.readouterr()
-    assert check.main(["example", "--tasks", "0"]) == 2
+    assert main(["check", "example", "--tasks", "0"]) == 2
     assert capsys.readouterr().err == "--tasks 0 --limit 10: give at least one task and some time\n"
     with pytest.raises(SystemExit) as told:
-        check.main(["example", "--option", "drawers"])
+        main(["check", "example", "--option", "drawers"])
     assert told.value.code == 2
     assert "'drawers' is not of the form KEY=VALUE" in capsys.readouterr().err
 
@@ -107,7 +108,7 @@ def test_the_guide_shows_the_example_as_it_is() -> None:
     text = DOCS.read_text()
     assert f"```python\n{source.read_text()}```" in text
     assert len(source.read_text().splitlines()) < 100
-    for command in ("python -m gigpo_jax.envs.check example", "env.name"):
+    for command in ("python -m gigpo_jax.envs check example", "env.name"):
         assert command in text
 
 

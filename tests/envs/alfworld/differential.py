@@ -9,7 +9,7 @@ from pathlib import Path
 from gigpo_jax.envs.alfworld.data.package import read_package
 from gigpo_jax.envs.alfworld.engine.game import Game
 from gigpo_jax.envs.alfworld.engine.official import OfficialGame
-from gigpo_jax.envs.alfworld.engine.problem import Expression, parse_expression, parse_problem
+from gigpo_jax.envs.alfworld.engine.pddl_problem import Expression, parse_expression, parse_problem
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
 
 Facts = dict[str, dict[tuple[str, ...], None]]

@@ -191,7 +191,10 @@ def test_bad_input_is_one_line_with_the_path_and_the_fix(small, tmp_path):
     (unended / task.data).write_bytes((small / task.data).read_bytes()[:-1])
     deep = fake_game(tmp_path / "deep", **nested_goal(small / task.data, 5000)) / "game.tw-pddl"
     cases = [
-        (lambda: make(tmp_path / "none"), (str(tmp_path / "none"), "alfworld.generate --out", "alfworld-download")),
+        (
+            lambda: make(tmp_path / "none"),
+            (str(tmp_path / "none"), "envs alfworld generate --out", "alfworld-download"),
+        ),
         (lambda: env.tasks("valid"), ("split='valid'", "train, valid_seen, valid_unseen", "--split train")),
         (lambda: edit.tasks("valid_seen"), ("split='valid_seen'", "--split valid_seen")),
         (lambda: make(tmp_path / "empty").tasks("train"), (str(tmp_path / "empty" / "train"), "holds no game")),
@@ -200,9 +203,9 @@ def test_bad_input_is_one_line_with_the_path_and_the_fix(small, tmp_path):
         (lambda: env.task("train/pick_up/trial_1"), ("'train/pick_up/trial_1'", str(small))),
         (lambda: env.reset(Task("train/pick_up", "", "train")), ("'train/pick_up'", "tasks('train')")),
         (lambda: make(small, engine="fast"), ("engine='fast'", "native, official")),
-        (lambda: make(), ("data=''", "alfworld.generate --out")),
+        (lambda: make(), ("data=''", "envs alfworld generate --out")),
         (lambda: make(small / "train").tasks("train"), (f"use data={small}",)),
-        (lambda: make(None), ("data=None", "alfworld.generate --out")),
+        (lambda: make(None), ("data=None", "envs alfworld generate --out")),
         (lambda: make("$NO_SUCH_VARIABLE/json_2.1.1"), ("NO_SUCH_VARIABLE is not set",)),
         (lambda: make(small / "train").tasks("train"), ("split='train'", " and ", " more)")),
         (lambda: env.tasks("../train"), ("split='../train'", str(small))),

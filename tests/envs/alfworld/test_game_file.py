@@ -10,9 +10,9 @@ from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.data.package import read_package
 from gigpo_jax.envs.alfworld.engine.game import HELP
 from gigpo_jax.envs.alfworld.engine.game_file import load_game
+from gigpo_jax.envs.alfworld.engine.known_rules import check_domain, split_task
 from gigpo_jax.envs.alfworld.engine.pddl_goal import read_goal
-from gigpo_jax.envs.alfworld.engine.problem import Expression, parse_expression
-from gigpo_jax.envs.alfworld.engine.rules_check import check_domain, split_task
+from gigpo_jax.envs.alfworld.engine.pddl_problem import Expression, parse_expression
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, Goal
 from gigpo_jax.errors import InputError
 from tests.envs.alfworld.differential import game_text, write_game

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.data import package
-from gigpo_jax.envs.alfworld.data.generate import ensure_games, generate_games, main
+from gigpo_jax.envs.alfworld.data.game_folder import MANIFEST
+from gigpo_jax.envs.alfworld.data.generate import ensure_games, generate_games
 from gigpo_jax.envs.alfworld.data.package import read_package
-from gigpo_jax.envs.alfworld.engine.listing import MANIFEST
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, parse_phrase, task_of
 from gigpo_jax.errors import InputError
 from tests.envs.alfworld.generated import COUNT, full, small
@@ -238,7 +239,7 @@ def test_a_missing_package_says_how_to_get_it(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(package.importlib.util, "find_spec", lambda name: None)
     package.read_package.cache_clear()
     try:
-        status = main(["--out", str(tmp_path), "--split", "train", "--games", "1"])
+        status = main(["alfworld", "generate", "--out", str(tmp_path), "--split", "train", "--games", "1"])
     finally:
         package.read_package.cache_clear()
     assert status == 2
@@ -247,6 +248,8 @@ def test_a_missing_package_says_how_to_get_it(monkeypatch, tmp_path, capsys):
 
 def test_the_command_writes_games_and_refuses_others_with_status_two(tmp_path, capsys):
     line = [
+        "alfworld",
+        "generate",
         "--out",
         str(tmp_path),
         "--split",
@@ -272,7 +275,9 @@ def test_the_command_writes_games_and_refuses_others_with_status_two(tmp_path, c
 )
 def test_wrong_flags_end_with_status_two_and_are_quoted(wrong, tmp_path, capsys):
     with pytest.raises(SystemExit) as told:
-        main(["--out", str(tmp_path / "out"), "--split", "train", "--games", "1", *wrong.split()])
+        main(
+            ["alfworld", "generate", "--out", str(tmp_path / "out"), "--split", "train", "--games", "1", *wrong.split()]
+        )
     assert told.value.code == 2
     assert wrong.split()[1] in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []

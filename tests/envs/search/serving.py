@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from aiohttp import web
 
 from gigpo_jax.envs.search.retrieval.retriever import Retriever
-from gigpo_jax.envs.search.retrieval.server import Service, serve
+from gigpo_jax.envs.search.retrieval.service import Service, serve
 
 
 @contextlib.contextmanager

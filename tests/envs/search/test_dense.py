@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.search.retrieval.bm25_index import terms
 from gigpo_jax.envs.search.retrieval.corpus import Passages
-from gigpo_jax.envs.search.retrieval.dense import build_vectors, main, open_dense
-from gigpo_jax.envs.search.retrieval.index import terms
+from gigpo_jax.envs.search.retrieval.dense_index import build_vectors, open_dense
 from gigpo_jax.errors import InputError
 
 pytest.importorskip("faiss")
@@ -52,7 +53,7 @@ def test_what_does_not_fit_is_told(world: Path, tmp_path: Path) -> None:
     faiss.write_index(few, str(tmp_path / "few"))
     with pytest.raises(InputError, match="holds 2 vectors"):
         open_dense(passages, str(tmp_path / "few"), "", encode=encode)
-    assert main(["--index", str(tmp_path), "--encoder", "x", "--out", str(tmp_path / "o")]) == 2
+    assert main(["search", "dense", "--index", str(tmp_path), "--encoder", "x", "--out", str(tmp_path / "o")]) == 2
 
 
 def test_an_approximate_index_that_finds_fewer_than_wanted_gives_those(world: Path, tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.search.retrieval.corpus import Passages
-from gigpo_jax.envs.search.retrieval.dense import main as dense_main
-from gigpo_jax.envs.search.retrieval.dense import open_dense
+from gigpo_jax.envs.search.retrieval.dense_index import open_dense
 from gigpo_jax.envs.search.retrieval.encoder import load_encoder
-from gigpo_jax.envs.search.retrieval.server import Service
+from gigpo_jax.envs.search.retrieval.service import Service
 from gigpo_jax.errors import InputError
 from tests.envs.search.encoders import WORDS, write_bert, write_onnx, write_tokenizer
 
@@ -61,9 +61,18 @@ def test_vectors_are_built_and_served_by_the_commands(world: Path, tmp_path: Pat
     pytest.importorskip("onnxruntime")
     pytest.importorskip("faiss")
     table = write_onnx(tmp_path / "m", inputs=("input_ids",))
-    wanted = ["--index", str(world / "index"), "--encoder", str(tmp_path / "m"), "--out", str(tmp_path / "v.faiss")]
-    assert dense_main(wanted) == 0
-    assert dense_main(wanted) == 2  # it is there already
+    wanted = [
+        "search",
+        "dense",
+        "--index",
+        str(world / "index"),
+        "--encoder",
+        str(tmp_path / "m"),
+        "--out",
+        str(tmp_path / "v.faiss"),
+    ]
+    assert main(wanted) == 0
+    assert main(wanted) == 2  # it is there already
     passages = Passages(world / "index")
     encode = load_encoder(str(tmp_path / "m"), "passage: ")
     everything = encode([passages[n].contents for n in range(len(passages))])
@@ -72,7 +81,7 @@ def test_vectors_are_built_and_served_by_the_commands(world: Path, tmp_path: Pat
     best = dense.search(["who founded the candles guild"], 3)[0]
     query = unit(table[ids("query: who founded the candles guild")].mean(0))
     assert [hit.score for hit in best] == pytest.approx(np.sort(everything @ query)[::-1][:3].tolist(), abs=1e-5)
-    command = [sys.executable, "-m", "gigpo_jax.envs.search.retrieval.server", "--corpus", str(world / "index")]
+    command = [sys.executable, "-m", "gigpo_jax.envs.search.server", "--corpus", str(world / "index")]
     command += ["--port", "0", "--faiss", str(tmp_path / "v.faiss"), "--encoder", str(tmp_path / "m")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.envs.search.retrieval import index
+from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.search.retrieval.bm25_index import K1, MAX_TERMS, B, build_index, ensure_index, open_index, terms
 from gigpo_jax.envs.search.retrieval.corpus import read_corpus
-from gigpo_jax.envs.search.retrieval.index import K1, MAX_TERMS, B, build_index, ensure_index, open_index, terms
 from gigpo_jax.envs.search.retrieval.retriever import Document
 from gigpo_jax.errors import InputError
 
@@ -81,13 +81,13 @@ def test_a_gzipped_folder_and_a_command_give_the_same_index(tmp_path: Path, caps
     write(folder / "a.jsonl", rows[:3])
     with gzip.open(folder / "b.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join(map(json.dumps, rows[3:])))
-    assert index.main(["--corpus", str(folder), "--out", str(tmp_path / "one")]) == 0
+    assert main(["search", "index", "--corpus", str(folder), "--out", str(tmp_path / "one")]) == 0
     two = ensure_index(write(tmp_path / "all.jsonl", rows))
     one = open_index(tmp_path / "one")
     assert [one.passages[number] for number in range(6)] == [two.passages[number] for number in range(6)]
     assert one.digest == two.digest
     assert one.search(["number4"], 1)[0][0].document == Document("4", rows[4]["contents"])
-    assert index.main(["--corpus", str(folder), "--out", str(tmp_path / "one")]) == 2
+    assert main(["search", "index", "--corpus", str(folder), "--out", str(tmp_path / "one")]) == 2
     assert "is there already" in capsys.readouterr().err
     with pytest.raises(IndexError):
         one.passages[6]
@@ -138,7 +138,7 @@ def test_a_missing_damaged_or_outdated_index_is_told(tmp_path: Path) -> None:
 
 def test_bm25s_comes_without_jax() -> None:
     check = (
-        "import sys; from gigpo_jax.envs.search.retrieval.index import import_bm25s; import_bm25s(); "
+        "import sys; from gigpo_jax.envs.search.retrieval.bm25_index import import_bm25s; import_bm25s(); "
         "print('jax' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=60)

@@ -12,8 +12,8 @@ pytest.importorskip("aiohttp")
 
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.search.questions import load_questions
-from gigpo_jax.envs.search.retrieval import server
 from gigpo_jax.envs.search.retrieval.client import RetrieverClient
 from gigpo_jax.envs.search.retrieval.corpus import read_corpus
 from gigpo_jax.envs.search.retrieval.retriever import Document
@@ -59,7 +59,7 @@ def test_half_of_the_flags_of_a_dense_server_is_refused(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     for flag in ("--faiss", "--encoder"):
-        assert server.main(["--corpus", str(world / "index"), "--port", "0", flag, str(tmp_path)]) == 2
+        assert main(["search", "serve", "--corpus", str(world / "index"), "--port", "0", flag, str(tmp_path)]) == 2
         assert "give both" in capsys.readouterr().err
 
 

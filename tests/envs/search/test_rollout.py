@@ -14,7 +14,7 @@ pytest.importorskip("aiohttp")
 
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.search.retrieval.index import Bm25Index, open_index
+from gigpo_jax.envs.search.retrieval.bm25_index import Bm25Index, open_index
 from gigpo_jax.envs.search.retrieval.retriever import Hit
 from gigpo_jax.models.tokenizer import word_tokenizer
 from gigpo_jax.rollout.rollout import EpisodeSettings, rollout

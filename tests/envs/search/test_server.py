@@ -18,9 +18,10 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from gigpo_jax.env_bridge.types import EnvError
-from gigpo_jax.envs.search.retrieval import server as module
+from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.search.retrieval import service as module
+from gigpo_jax.envs.search.retrieval.bm25_index import Bm25Index, open_index
 from gigpo_jax.envs.search.retrieval.client import RetrieverClient
-from gigpo_jax.envs.search.retrieval.index import Bm25Index, open_index
 from gigpo_jax.envs.search.retrieval.retriever import Document, Hit
 from tests.envs.search.serving import serving
 
@@ -174,7 +175,7 @@ def test_long_queries_are_cut_before_they_are_searched() -> None:
 def test_the_command_serves_on_loopback_and_ends_on_sigterm(tmp_path: Path) -> None:
     corpus = tmp_path / "c.jsonl"
     corpus.write_text('{"id": 7, "contents": "\\"T\\"\\nalpha beta"}\n')
-    command = [sys.executable, "-m", "gigpo_jax.envs.search.retrieval.server", "--corpus", str(corpus), "--port", "0"]
+    command = [sys.executable, "-m", "gigpo_jax.envs.search.server", "--corpus", str(corpus), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
@@ -192,8 +193,6 @@ def test_the_command_serves_on_loopback_and_ends_on_sigterm(tmp_path: Path) -> N
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
-    from gigpo_jax.envs.search.retrieval.server import main
-
-    assert main(["--corpus", str(tmp_path / "none.jsonl"), "--port", "0"]) == 2
+    assert main(["search", "serve", "--corpus", str(tmp_path / "none.jsonl"), "--port", "0"]) == 2
     (tmp_path / "one.jsonl").write_text('{"id": 1, "contents": "a"}')
-    assert main(["--corpus", str(tmp_path / "one.jsonl"), "--port", "0", "--threads", "-1"]) == 2
+    assert main(["search", "serve", "--corpus", str(tmp_path / "one.jsonl"), "--port", "0", "--threads", "-1"]) == 2

@@ -8,8 +8,8 @@ import pytest
 
 from gigpo_jax.config import resolve
 from gigpo_jax.env_bridge.panels import read_panel
+from gigpo_jax.envs import registry
 from gigpo_jax.envs.search.data.world import make_world
-from gigpo_jax.envs.search.panels import FOLDER
 from gigpo_jax.envs.search.prompt import shorten
 from gigpo_jax.models.tokenizer import load_tokenizer
 
@@ -25,7 +25,7 @@ def test_the_configs_are_valid_and_of_one_world() -> None:
     for config in configs:
         resolve(config)
         assert config.env.generate == configs[0].env.generate
-    made_from = read_panel(FOLDER / f"{configs[0].eval.panel}.json").made_from
+    made_from = read_panel(registry.panel_folder("search") / f"{configs[0].eval.panel}.json").made_from
     assert configs[0].env.generate.to_dict() == made_from
     with pytest.raises(ValueError, match="no such stage; choose 1 or 2"):
         get_config("search_tiny_sft", "3")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.search.data import generate
 from gigpo_jax.envs.search.data.names import TRADES
 from gigpo_jax.envs.search.data.world import make_world
@@ -93,5 +94,5 @@ def test_wrong_numbers_and_full_folders_are_told(world: Path, tmp_path: Path) ->
             make_world(0, **wrong)
     with pytest.raises(InputError, match="holds a world already"):
         generate.generate(world, people=48)
-    assert generate.main(["--out", str(tmp_path / "w"), "--people", "1"]) == 2
+    assert main(["search", "generate", "--out", str(tmp_path / "w"), "--people", "1"]) == 2
     assert len([q for q in make_world(0, people=48, questions=5).questions if q.split == "test"]) == 5

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from gigpo_jax.envs.webshop.engine.analysis import stem, terms
-from gigpo_jax.envs.webshop.engine.segment import words
+from gigpo_jax.envs.webshop.search.index_terms import stem, terms
+from gigpo_jax.envs.webshop.search.word_segmentation import words
 
 
 @pytest.mark.parametrize(

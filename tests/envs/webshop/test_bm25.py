@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from gigpo_jax.envs.webshop.engine import bm25
-from gigpo_jax.envs.webshop.engine.analysis import terms
+from gigpo_jax.envs.webshop.search import bm25
+from gigpo_jax.envs.webshop.search.index_terms import terms
 
 WORDS = [f"word{i}" for i in range(30)] + ["tea", "teas", "running", "the", "café", "t-shirt"]
 

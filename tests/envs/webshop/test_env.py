@@ -6,14 +6,16 @@ import sys
 
 import pytest
 
+from gigpo_jax.env_bridge.panels import check_panel, find_panel
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.webshop import open_catalogue
+from gigpo_jax.envs.webshop.catalogue.sources import find_sources, read_products
 from gigpo_jax.envs.webshop.data.generate import ensure_catalogue, generate
-from gigpo_jax.envs.webshop.engine.sources import find_sources, read_products
 from gigpo_jax.envs.webshop.expert.demonstrator import make_demonstrator
-from gigpo_jax.envs.webshop.panels import load_panel
 from gigpo_jax.errors import InputError
+
+FOLDER = registry.panel_folder("webshop")
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +103,14 @@ def test_goals_are_one_list_with_disjoint_splits(generated):
 
 def test_the_frozen_panels_are_the_two_splits(generated):
     env = registry.make("webshop", data=generated)
-    ids = {name: {task.id for task in load_panel(name, env)} for name in ("test", "train")}
+    ids = {
+        name: {task.id for task in check_panel(find_panel(name, "webshop", FOLDER), env)} for name in ("test", "train")
+    }
     assert len(ids["test"]) == 500
     assert not ids["test"] & ids["train"]
     assert ids["train"] == {task.id for task in env.tasks("train")}
     with pytest.raises(InputError, match="panel=test"):
-        load_panel("test", registry.make("webshop", data=generated, seed=1))
+        check_panel(find_panel("test", "webshop", FOLDER), registry.make("webshop", data=generated, seed=1))
 
 
 def test_the_compatible_list_keeps_repeats(reference):
@@ -159,7 +163,7 @@ def test_the_expert_wins_nearly_always(generated, kind, form):
 
 
 def test_commands(tmp_path):
-    program = [sys.executable, "-m", "gigpo_jax.envs.webshop.data.generate"]
+    program = [sys.executable, "-m", "gigpo_jax.envs", "webshop", "generate"]
     command = [*program, "--out", str(tmp_path / "c"), "--products", "3"]
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
     again = subprocess.run(command, capture_output=True, timeout=60, check=False, text=True)

@@ -7,10 +7,11 @@ import shutil
 
 import pytest
 
+from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.webshop import open_catalogue
+from gigpo_jax.envs.webshop.catalogue import store
+from gigpo_jax.envs.webshop.catalogue.sources import find_sources, parse_price, read_products
 from gigpo_jax.envs.webshop.data.generate import ensure_catalogue
-from gigpo_jax.envs.webshop.engine import prepare, store
-from gigpo_jax.envs.webshop.engine.sources import find_sources, parse_price, read_products
 from gigpo_jax.errors import InputError
 from tests.envs.webshop.conftest import DATA
 
@@ -75,7 +76,7 @@ def test_missing_files_are_named(own_copy):
     (own_copy / "items_ins_v2_1000.json").unlink()
     with pytest.raises(InputError, match=r"no items_ins_v2\*.json"):
         open_catalogue(own_copy)
-    with pytest.raises(InputError, match=r"no such folder.*webshop.generate"):
+    with pytest.raises(InputError, match=r"no such folder.*webshop generate"):
         open_catalogue(own_copy / "nowhere")
     with pytest.raises(InputError, match="goals='robot'"):
         open_catalogue(DATA, goals="robot")
@@ -90,7 +91,7 @@ def test_several_catalogues_want_a_choice(own_copy):
 
 
 def test_products_are_read_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("gigpo_jax.envs.webshop.engine.sources._CHUNK", 7)
+    monkeypatch.setattr("gigpo_jax.envs.webshop.catalogue.sources._CHUNK", 7)
     path = tmp_path / "items.json"
     items = [{"a": "x" * 30}, [], 12345678, "é\\u00e9", None]
     for indent in (None, 2):
@@ -120,7 +121,7 @@ def test_num_products_counts_entries_of_the_file(own_copy):
 
 
 def test_a_prepared_folder_is_used_only_for_its_sources(own_copy, capsys):
-    assert prepare.main([str(own_copy)]) == 0
+    assert main(["webshop", "prepare", str(own_copy)]) == 0
     assert "200 products, 282 human" in capsys.readouterr().out
     assert open_catalogue(own_copy).folder == own_copy / "prepared"
     assert open_catalogue(own_copy / "prepared").content == open_catalogue(own_copy).content
@@ -129,27 +130,27 @@ def test_a_prepared_folder_is_used_only_for_its_sources(own_copy, capsys):
     assert open_catalogue(own_copy).folder == own_copy / "prepared"
     text = path.read_text()
     path.write_text(text.replace("COSYCOST", "COZYCOST"))  # the same size
-    with pytest.raises(InputError, match=r"made from other files.*webshop.prepare"):
+    with pytest.raises(InputError, match=r"made from other files.*webshop prepare"):
         open_catalogue(own_copy)
     old = open_catalogue(own_copy / "prepared")
-    assert prepare.main([str(own_copy)]) == 0
+    assert main(["webshop", "prepare", str(own_copy)]) == 0
     assert open_catalogue(own_copy).content != old.content
     assert "COSYCOST" in old.product(0).title  # whoever had it open keeps what it had
 
 
 @pytest.mark.parametrize("name", ["products.blob", "posting_docs.npy", "manifest.json"])
 def test_a_damaged_prepared_folder_is_refused(own_copy, name):
-    assert prepare.main([str(own_copy)]) == 0
+    assert main(["webshop", "prepare", str(own_copy)]) == 0
     path = own_copy / "prepared" / name
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(InputError, match="incomplete or of another version"):
         open_catalogue(own_copy)
-    assert prepare.main([str(own_copy)]) == 0
+    assert main(["webshop", "prepare", str(own_copy)]) == 0
     assert len(open_catalogue(own_copy)) == 200
 
 
 def test_a_product_damaged_in_place_is_named(own_copy):
-    assert prepare.main([str(own_copy)]) == 0
+    assert main(["webshop", "prepare", str(own_copy)]) == 0
     path = own_copy / "prepared" / "products.blob"
     content = path.read_bytes()
     path.write_bytes(content[:2000] + b"\0" * 100 + content[2100:])
@@ -160,12 +161,12 @@ def test_a_product_damaged_in_place_is_named(own_copy):
 
 def test_a_failed_build_leaves_nothing(own_copy, capsys):
     (own_copy / ".prepared-killed").mkdir()  # what a killed builder leaves goes with the next build
-    assert prepare.main([str(own_copy)]) == 0
+    assert main(["webshop", "prepare", str(own_copy)]) == 0
     assert [entry.name for entry in own_copy.iterdir() if entry.is_dir()] == ["prepared"]
     shutil.rmtree(own_copy / "prepared")
     path = own_copy / "items_shuffle_1000.json"
     path.write_text(path.read_text()[:-50])
-    assert prepare.main([str(own_copy)]) == 2
+    assert main(["webshop", "prepare", str(own_copy)]) == 2
     assert "cut short" in capsys.readouterr().err
     assert [entry.name for entry in own_copy.iterdir() if entry.is_dir()] == []
 

@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from gigpo_jax.envs.webshop.engine.fuzzy import token_set_ratio
-from gigpo_jax.envs.webshop.engine.goals import Goal
+from gigpo_jax.envs.webshop.catalogue.goals import Goal
+from gigpo_jax.envs.webshop.catalogue.sources import Product
 from gigpo_jax.envs.webshop.engine.nouns import builtin_nouns, file_nouns, open_tagger
 from gigpo_jax.envs.webshop.engine.reward import COLOURS, matched_options, normalise_colour, score
-from gigpo_jax.envs.webshop.engine.sources import Product
+from gigpo_jax.envs.webshop.engine.text_similarity import token_set_ratio
 from gigpo_jax.errors import InputError
 
 

@@ -1,35 +1,29 @@
 """Makes ALFWorld games from the floor plans of the `alfworld` package, without any download.
 
-    python -m gigpo_jax.envs.alfworld.data.generate --out DIR --split train|valid_seen|valid_unseen --games N --seed S
-        [--size small|full] [--receptacles N|MIN,MAX] [--objects N|MIN,MAX] [--task-types TYPE,TYPE]
-
 Game i of a split depends on the split, the seed, the size and i alone, on any machine. A split is written beside its
 place and moved there when it is complete, with a manifest of its arguments; a folder with other contents is refused.
 """
 
-import argparse
 import hashlib
 import json
 import os
 import random
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from gigpo_jax.env_bridge.base import Progress, no_progress
 from gigpo_jax.env_bridge.paths import filled_in
-from gigpo_jax.envs.alfworld.data.draw import SIZES, RoomSize, draw_room, room_size
+from gigpo_jax.envs.alfworld.data.draw import RoomSize, draw_room, room_size
+from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, MANIFEST, TRAJ_FILE
 from gigpo_jax.envs.alfworld.data.package import Package, read_package
 from gigpo_jax.envs.alfworld.data.room import Room, problem_pddl
-from gigpo_jax.envs.alfworld.data.scenes import SPLITS, split_scenes
-from gigpo_jax.envs.alfworld.engine.listing import GAME_FILE, MANIFEST, TRAJ_FILE
+from gigpo_jax.envs.alfworld.data.scenes import split_scenes
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
 from gigpo_jax.errors import InputError
 
 VERSION = 1  # raise it whenever the same arguments would give other games
-Progress = Callable[[int], object]
 
 
 def make_game(package: Package, split: str, index: int, seed: int, size: RoomSize, task_types: Sequence[str]) -> tuple:
@@ -82,7 +76,7 @@ def _files(package: Package, room: Room, task: str, plan: tuple[str, ...], name:
     return {GAME_FILE: json.dumps(game), TRAJ_FILE: json.dumps(traj)}
 
 
-def _write_games(folder: Path, manifest: Mapping, size: RoomSize, progress: Progress | None) -> None:
+def _write_games(folder: Path, manifest: Mapping, size: RoomSize, progress: Progress) -> None:
     package = read_package()
     for index in range(manifest["games"]):
         room, task, plan = make_game(package, manifest["split"], index, manifest["seed"], size, manifest["task_types"])
@@ -93,8 +87,7 @@ def _write_games(folder: Path, manifest: Mapping, size: RoomSize, progress: Prog
         here.mkdir(parents=True)
         for file_name, text in _files(package, room, task, plan, trial).items():
             (here / file_name).write_text(text, encoding="utf-8", newline="\n")
-        if progress is not None:
-            progress(1)
+        progress(1)
     text = json.dumps({**manifest, "sha256": _content_hash(folder)}, indent=1)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8", newline="\n")
 
@@ -169,7 +162,7 @@ def generate_games(
     receptacles: int | tuple[int, int] | None = None,
     objects: int | tuple[int, int] | None = None,
     task_types: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Path:
     """Writes the games of one split to `out/split`, in the layout of the genuine data.
 
@@ -229,7 +222,7 @@ def ensure_games(
     receptacles: int | tuple[int, int] | None = None,
     objects: int | tuple[int, int] | None = None,
     task_types: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Path:
     """Generates the splits of a data folder once and finds them again later; several processes may do so at once.
 
@@ -256,58 +249,3 @@ def ensure_games(
             receptacles=receptacles, objects=objects, task_types=task_types, progress=progress,
         )  # fmt: skip
     return data
-
-
-def _range(text: str) -> int | tuple[int, int]:
-    try:
-        ends = [int(end) for end in text.split(",")]
-    except ValueError:
-        ends = []
-    if len(ends) not in (1, 2):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor MIN,MAX")
-    return ends[0] if len(ends) == 1 else (ends[0], ends[1])
-
-
-def add_game_arguments(parser: argparse.ArgumentParser, *, games_required: bool) -> None:
-    """Adds the arguments that say which games; `game_options` reads them."""
-    parser.add_argument("--split", required=True, help=f"one of {', '.join(SPLITS)}")
-    parser.add_argument("--games", required=games_required, type=int, help="how many games")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--size", choices=sorted(SIZES), default="full")
-    parser.add_argument("--receptacles", type=_range, help="a number or MIN,MAX instead of the size's own")
-    parser.add_argument("--objects", type=_range, help="a number or MIN,MAX instead of the size's own")
-    parser.add_argument("--task-types", help=f"a comma-separated choice among {', '.join(TASK_TYPES)}")
-
-
-def game_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of `generate_games` among parsed arguments."""
-    return {
-        "seed": args.seed,
-        "size": args.size,
-        "receptacles": args.receptacles,
-        "objects": args.objects,
-        "task_types": None if args.task_types is None else [kind.strip() for kind in args.task_types.split(",")],
-    }
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Makes ALFWorld games from the floor plans of the alfworld package.")
-    parser.add_argument("--out", required=True, help="data folder; the split becomes a folder in it")
-    add_game_arguments(parser, games_required=True)
-    args = parser.parse_args(argv)
-    from tqdm import tqdm  # only the command shows a bar
-
-    with tqdm(total=args.games, unit="game", file=sys.stderr, delay=0.5, leave=False) as bar:
-        try:
-            folder = generate_games(args.out, args.split, args.games, progress=bar.update, **game_options(args))
-        except InputError as err:
-            bar.close()
-            sys.stderr.write(f"{err}\n")
-            return 2
-    sys.stdout.write(f"{folder}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,9 +11,9 @@ from collections.abc import Set
 from itertools import combinations
 
 from gigpo_jax.envs.alfworld.engine import facts as f
+from gigpo_jax.envs.alfworld.engine.known_rules import check_domain, split_task
 from gigpo_jax.envs.alfworld.engine.pddl_goal import read_goal
-from gigpo_jax.envs.alfworld.engine.problem import Problem, parse_problem
-from gigpo_jax.envs.alfworld.engine.rules_check import check_domain, split_task
+from gigpo_jax.envs.alfworld.engine.pddl_problem import Problem, parse_problem
 from gigpo_jax.envs.alfworld.tasks import Goal
 from gigpo_jax.errors import InputError
 

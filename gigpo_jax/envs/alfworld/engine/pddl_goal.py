@@ -3,7 +3,7 @@
 Order, nesting, repetition and the names of variables do not count. Any other formula is left to the official engine.
 """
 
-from gigpo_jax.envs.alfworld.engine.problem import Expression, parse_expression
+from gigpo_jax.envs.alfworld.engine.pddl_problem import Expression, parse_expression
 from gigpo_jax.envs.alfworld.tasks import Goal
 
 _PLACED = "(inreceptacle ?o ?r) (objecttype ?o OBJECT) (receptacletype ?r RECEPTACLE)"

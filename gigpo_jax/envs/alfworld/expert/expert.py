@@ -8,7 +8,7 @@ import random
 
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs, kind_of
-from gigpo_jax.envs.alfworld.expert.habits import is_likely
+from gigpo_jax.envs.alfworld.expert.likely_places import is_likely
 from gigpo_jax.envs.alfworld.tasks import Goal, parse_phrase
 from gigpo_jax.errors import InputError
 

@@ -1,28 +1,25 @@
 """Writes the invented world in the formats of real data, and its index; in a cache folder, once.
 
-    python -m gigpo_jax.envs.search.data.generate --out DIR [--people 480] [--seed 0]
-
-DIR gets corpus.jsonl, train.jsonl and test.jsonl (the columns of docs/search.md) and the index folder.
+The folder gets corpus.jsonl, train.jsonl and test.jsonl (the columns of docs/search.md) and the index folder.
 """
 
-import argparse
 import contextlib
 import fcntl
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+from gigpo_jax.env_bridge.base import Progress, no_progress
 from gigpo_jax.env_bridge.paths import cache_folder
-from gigpo_jax.envs.search.data.world import SPLITS, Question, make_world
-from gigpo_jax.envs.search.retrieval.index import build_index, open_index
+from gigpo_jax.envs.search.data.world import SPLITS, make_world
+from gigpo_jax.envs.search.questions import Question
+from gigpo_jax.envs.search.retrieval.bm25_index import build_index, open_index
 from gigpo_jax.errors import InputError
 
 VERSION = 1  # counts changes of what is generated; part of the cache's name
 PEOPLE = 480
 LOCK_TIMEOUT_S = 600.0
-Progress = Callable[[int], object]
 
 
 def question_row(question: Question) -> dict[str, object]:
@@ -40,7 +37,7 @@ def question_row(question: Question) -> dict[str, object]:
 
 
 def generate(
-    out: Path, *, people: int = PEOPLE, questions: int = 0, seed: int = 0, progress: Progress = lambda done: None
+    out: Path, *, people: int = PEOPLE, questions: int = 0, seed: int = 0, progress: Progress = no_progress
 ) -> None:
     """Writes a world and its index into a folder.
 
@@ -71,7 +68,7 @@ def ensure_world(
     people: int = PEOPLE,
     questions: int = 0,
     seed: int = 0,
-    progress: Progress = lambda done: None,
+    progress: Progress = no_progress,
 ) -> Path:
     """A generated world in the cache folder, made on first use; several processes may ask at once.
 
@@ -108,28 +105,3 @@ def _locked(path: Path) -> Iterator[None]:
                     raise InputError(f"{path}: another process holds it for {LOCK_TIMEOUT_S:g} s; end it") from err
                 time.sleep(0.1)
         yield
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command; returns its exit status."""
-    from tqdm import tqdm
-
-    parser = argparse.ArgumentParser(
-        prog="python -m gigpo_jax.envs.search.data.generate", description="Makes an invented world to search in."
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--people", type=int, default=PEOPLE, metavar="N")
-    parser.add_argument("--questions", type=int, default=0, metavar="N", help="the most of a split; 0 = all")
-    parser.add_argument("--seed", type=int, default=0, metavar="S")
-    args = parser.parse_args(argv)
-    try:
-        with tqdm(desc="passages", unit="") as bar:
-            generate(args.out, people=args.people, questions=args.questions, seed=args.seed, progress=bar.update)
-    except (InputError, OSError) as err:
-        sys.stderr.write(f"{err}\n")
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,31 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gigpo_jax.envs.search.data.names import LARGEST, TRADES, Words, words
+from gigpo_jax.envs.search.questions import Question
 from gigpo_jax.envs.search.retrieval.retriever import Document
 from gigpo_jax.errors import InputError
 
 SPLITS = ("train", "test")
 KINDS = ("one_hop", "two_hop")
 _SHARE = {"train": 3, "test": 1}  # of the entities
-
-
-@dataclass(frozen=True)
-class Question:
-    """A question and what counts as its answer.
-
-    Attributes:
-      id: unique in its split.
-      text: the question.
-      golden: the answers that count.
-      source: the data set it is of; results are reported for each.
-      split: "train" or "test".
-    """
-
-    id: str
-    text: str
-    golden: tuple[str, ...]
-    source: str
-    split: str
 
 
 @dataclass(frozen=True)

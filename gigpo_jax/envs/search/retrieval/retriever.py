@@ -1,13 +1,9 @@
-"""What looks documents up: the Protocol, and the choice between a server and an index in this process."""
+"""What looks documents up: the Protocol, and the types it speaks in."""
 
 import asyncio
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
-
-from gigpo_jax.errors import InputError
 
 MAX_QUERY_CHARS = 2000  # longer queries are cut: no question needs more, and a tokenizer would choke on a book
 MAX_TOPK = 1000
@@ -62,31 +58,3 @@ async def search_async(retriever: Retriever, queries: Sequence[str], topk: int) 
         return retriever.search(queries, topk)
     found: list[list[Hit]] = await asyncio.wrap_future(submit(queries, topk))
     return found
-
-
-def open_retriever(url: str, index: str, *, timeout_s: float, limit_s: float) -> Retriever:
-    """A client for a URL, or an index folder in this process; the environments of a process share either.
-
-    Raises:
-      InputError: neither or both are given, or what is given cannot be used.
-    """
-    if bool(url) == bool(index):
-        raise InputError(
-            f"env.options.url={url!r}, env.options.index={index!r}: give one of them, the URL of a retriever or the "
-            "folder of an index"
-        )
-    return _client(url, timeout_s, limit_s) if url else _local(str(Path(index).resolve()))
-
-
-@functools.lru_cache(maxsize=4)
-def _client(url: str, timeout_s: float, limit_s: float) -> Retriever:
-    from gigpo_jax.envs.search.retrieval.client import RetrieverClient
-
-    return RetrieverClient(url, timeout_s=timeout_s, limit_s=limit_s)
-
-
-@functools.lru_cache(maxsize=2)
-def _local(folder: str) -> Retriever:
-    from gigpo_jax.envs.search.retrieval.index import open_index
-
-    return open_index(folder)

@@ -1,30 +1,26 @@
 """Makes a catalogue in the formats of the genuine files, for use without downloads.
 
-    python -m gigpo_jax.envs.webshop.data.generate --out DIR --products 1000 --seed 0
-
 Twenty kinds of things with their own words, attributes, options and prices; and, on purpose, the cases that make shops
 hard: price ranges, missing prices, the same value in two options, odd characters, empty feature lines, entries to skip.
 The same arguments give the same files, byte for byte, everywhere.
 """
 
-import argparse
 import json
 import random
 import string
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gigpo_jax.env_bridge.base import Progress, no_progress
 from gigpo_jax.env_bridge.paths import cache_folder
+from gigpo_jax.envs.webshop.catalogue import prepare, store
+from gigpo_jax.envs.webshop.catalogue.sources import find_sources
 from gigpo_jax.envs.webshop.data.assortment import Assortment, Shelf, assortment
-from gigpo_jax.envs.webshop.engine import prepare, store
 from gigpo_jax.errors import InputError
 
 VERSION = 1  # counts changes of what is generated; part of the cache's name
 PRODUCTS = 1000
 _LETTERS = string.ascii_uppercase + string.digits
-Progress = Callable[[str, float], None]
 
 
 def _asin(index: int, rng: random.Random) -> str:
@@ -165,7 +161,7 @@ def _product(index: int, rng: random.Random) -> tuple[dict[str, Any], dict[str, 
     return product, annotation, _human(words, asin, thing, attributes, options, rng)
 
 
-def generate(out: Path, *, products: int = PRODUCTS, seed: int = 0, progress: Progress | None = None) -> None:
+def generate(out: Path, *, products: int = PRODUCTS, seed: int = 0, progress: Progress = no_progress) -> None:
     """Writes a catalogue of `products` products into a folder: three files, each complete or not there.
 
     Raises:
@@ -191,8 +187,7 @@ def generate(out: Path, *, products: int = PRODUCTS, seed: int = 0, progress: Pr
             annotations[product["asin"]] = annotation
             if human:
                 requests[product["asin"]] = human
-            if progress is not None and index % 500 == 0:
-                progress(f"{index:,} products", index / products)
+            progress(1)
         for odd in ({**product, "asin": "nan"}, {**product, "asin": "B0TOOLONG000"}, product):  # entries to skip
             file.write(",\n" + json.dumps(odd))
         file.write("]\n")
@@ -200,12 +195,10 @@ def generate(out: Path, *, products: int = PRODUCTS, seed: int = 0, progress: Pr
     temporary[2].write_text(json.dumps(requests), encoding="utf-8")
     for path, name in zip(temporary, names):
         path.replace(out / name)
-    if progress is not None:
-        progress(f"{products:,} products", 1.0)
 
 
 def ensure_catalogue(
-    cache_root: Path | None = None, *, products: int = PRODUCTS, seed: int = 0, progress: Progress | None = None
+    cache_root: Path | None = None, *, products: int = PRODUCTS, seed: int = 0, progress: Progress = no_progress
 ) -> Path:
     """A generated, prepared catalogue in the cache folder, made on first use; several processes may ask at once.
 
@@ -213,7 +206,7 @@ def ensure_catalogue(
       cache_root: the folder to keep it in; the user's cache folder by default.
       products: how many.
       seed: which of them.
-      progress: told how far the work is.
+      progress: called with 1 after every product, once when it is generated and once when it is prepared.
 
     Returns:
       The folder, for `open_catalogue`.
@@ -229,27 +222,6 @@ def ensure_catalogue(
                 for part in [*out.glob("items_*"), *out.glob(".items_*")]:
                     part.unlink()
                 generate(out, products=products, seed=seed, progress=progress)
-            sources = prepare.find_sources(out)
-            prepare.ensure(sources, out / "prepared", progress=progress or prepare.silent)
+            sources = find_sources(out)
+            prepare.ensure(sources, out / "prepared", progress=progress)
     return out
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gigpo_jax.envs.webshop.data.generate", description="Makes a catalogue of believable products."
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="an empty folder, or one to make")
-    parser.add_argument("--products", type=int, default=PRODUCTS, metavar="N")
-    parser.add_argument("--seed", type=int, default=0, metavar="S")
-    args = parser.parse_args(argv)
-    try:
-        generate(args.out, products=args.products, seed=args.seed, progress=prepare.Bar())
-    except (InputError, OSError) as err:
-        sys.stderr.write(f"\n{err}\n")
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from gigpo_jax.envs.webshop.engine.sources import Product
+from gigpo_jax.envs.webshop.catalogue.sources import Product
 
 Kind = Literal["text", "button", "label", "product"]
 Node = tuple[Kind, str]

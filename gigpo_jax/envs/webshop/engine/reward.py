@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gigpo_jax.envs.webshop.engine.fuzzy import token_set_ratio
-from gigpo_jax.envs.webshop.engine.goals import Goal
-from gigpo_jax.envs.webshop.engine.sources import Product
+from gigpo_jax.envs.webshop.catalogue.goals import Goal
+from gigpo_jax.envs.webshop.catalogue.sources import Product
+from gigpo_jax.envs.webshop.engine.text_similarity import token_set_ratio
 
 _ALIKE = 85
 

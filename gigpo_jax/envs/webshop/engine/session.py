@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue, Recent
+from gigpo_jax.envs.webshop.catalogue.goals import Goal
+from gigpo_jax.envs.webshop.catalogue.sources import Product
 from gigpo_jax.envs.webshop.engine import pages
-from gigpo_jax.envs.webshop.engine.catalogue import Catalogue, Recent
-from gigpo_jax.envs.webshop.engine.goals import Goal
 from gigpo_jax.envs.webshop.engine.pages import Node
 from gigpo_jax.envs.webshop.engine.reward import Score, score
-from gigpo_jax.envs.webshop.engine.sources import Product
 from gigpo_jax.errors import InputError
 
 OBSERVATIONS = ("text", "text_rich")

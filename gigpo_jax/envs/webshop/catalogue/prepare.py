@@ -1,35 +1,25 @@
 """Turns a catalogue into memory-mapped files, once; workers then start at once and share them.
 
-    python -m gigpo_jax.envs.webshop.engine.prepare DIR [--out OUT] [--variant _1000] [--num-products N]
-
-The result goes to DIR/prepared. It belongs to exactly these source files: a folder whose sources changed is refused
-when it is opened and rebuilt when this command runs again.
+A prepared folder belongs to exactly one content of the source files: if they changed, opening it is refused, and
+`ensure` rebuilds it.
 """
 
-import argparse
 import json
 import random
 import shutil
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gigpo_jax.envs.webshop.engine import goals, store
-from gigpo_jax.envs.webshop.engine.bm25 import IndexBuilder
-from gigpo_jax.envs.webshop.engine.goals import Template
-from gigpo_jax.envs.webshop.engine.sources import Sources, find_sources, load_products, read_object
+from gigpo_jax.env_bridge.base import Progress, no_progress
+from gigpo_jax.envs.webshop.catalogue import goals, store
+from gigpo_jax.envs.webshop.catalogue.goals import Template
+from gigpo_jax.envs.webshop.catalogue.sources import Sources, load_products, read_object
+from gigpo_jax.envs.webshop.search.bm25 import IndexBuilder
 from gigpo_jax.errors import InputError
 
 CANONICAL_SEED = 0
-Progress = Callable[[str, float], None]  # what is being done, share done in [0, 1]
-
-
-def silent(_what: str, _share: float) -> None:
-    pass
 
 
 class _Templates:
@@ -56,14 +46,14 @@ class _Templates:
         self.attributes.append(template.attributes)
 
 
-def build(sources: Sources, out: Path, *, num_products: int | None = None, progress: Progress = silent) -> None:
+def build(sources: Sources, out: Path, *, num_products: int | None = None, progress: Progress = no_progress) -> None:
     """Writes a prepared folder.
 
     Args:
       sources: the catalogue's files.
       out: the folder to make; an older one is replaced.
       num_products: use only the first so many entries of the product file.
-      progress: told how far the work is.
+      progress: called with 1 after every product.
 
     Raises:
       InputError: a source file is broken; nothing is written then.
@@ -74,16 +64,13 @@ def build(sources: Sources, out: Path, *, num_products: int | None = None, progr
         return _fill(folder, sources, described, num_products, progress)
 
     store.write_folder(out, fill)
-    progress("prepared", 1.0)
 
 
 def _fill(
     folder: Path, sources: Sources, described: list[dict[str, Any]], num_products: int | None, progress: Progress
 ) -> dict[str, Any]:
-    progress("annotations", 0.0)
     instructions = read_object(sources.instructions)
     human = read_object(sources.human) if sources.human is not None else {}
-    size = max(1, sources.products.stat().st_size)
     index = IndexBuilder()
     products = store.BlobWriter(folder / "products.blob")
     templates = {kind: _Templates(folder, kind) for kind in goals.KINDS}
@@ -92,10 +79,8 @@ def _fill(
     repeats: dict[int, np.ndarray] = {}
     filed: dict[str, dict[str, int]] = {"category": {}, "query": {}}
     files: dict[str, list[int]] = {"category": [], "query": []}
-    done = 0
     for row, product in enumerate(load_products(sources, instructions, num_products=num_products)):
-        record = json.dumps(product.record(), ensure_ascii=False)
-        products.add(record)
+        products.add(json.dumps(product.record(), ensure_ascii=False))
         index.add(product.asin, product.document())
         asins.append(product.asin)
         pricing.append(product.pricing)
@@ -108,16 +93,12 @@ def _fill(
             if any(len(set(values)) < len(values) for values in product.options.values()):
                 repeats[len(templates["synthetic"].items)] = goals.distinct(goals.combinations(product.options))
             templates["synthetic"].add(synthetic)
-        done += len(record)
-        if row % 500 == 0:
-            progress(f"{row:,} products", min(0.9, 0.9 * done / size))
+        progress(1)
     products.close()
     if not asins:
         raise InputError(f"{sources.products}: holds no product; get the file again")
-    progress(f"{len(asins):,} products: postings", 0.92)
     for name, array in index.arrays().items():
         np.save(folder / f"{name}.npy", array)
-    progress(f"{len(asins):,} products: goals", 0.96)
     by_asin = np.argsort(np.array(asins), kind="stable")
     np.save(folder / "asin_sorted.npy", np.array(asins)[by_asin])
     np.save(folder / "asin_rows.npy", by_asin.astype(np.int32))
@@ -175,7 +156,12 @@ def _write_goals(
 
 
 def ensure(
-    sources: Sources, out: Path, *, num_products: int | None = None, rebuild: bool = False, progress: Progress = silent
+    sources: Sources,
+    out: Path,
+    *,
+    num_products: int | None = None,
+    rebuild: bool = False,
+    progress: Progress = no_progress,
 ) -> bool:
     """Builds a prepared folder unless one that fits is there; several processes may ask at once.
 
@@ -194,52 +180,3 @@ def ensure(
     except OSError as err:
         raise InputError(f"{out}: cannot be written ({err}); name another place with --out OUT") from err
     return True
-
-
-class Bar:
-    """A progress bar on standard error, redrawn a few times a second."""
-
-    def __init__(self) -> None:
-        self._last = 0.0
-
-    def __call__(self, what: str, share: float) -> None:
-        now = time.monotonic()
-        if share < 1.0 and now - self._last < 0.2:
-            return
-        self._last = now
-        filled = int(30 * share)
-        end = "\n" if share >= 1.0 else ""
-        sys.stderr.write(f"\r[{'#' * filled}{'.' * (30 - filled)}] {share:4.0%} {what:<40}{end}")
-        sys.stderr.flush()
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gigpo_jax.envs.webshop.engine.prepare", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("folder", metavar="DIR", type=Path, help="holds items_shuffle*.json and its companions")
-    parser.add_argument("--out", type=Path, help="the prepared folder (DIR/prepared)")
-    parser.add_argument("--variant", help="which of several catalogues in DIR, e.g. _1000")
-    parser.add_argument("--num-products", type=int, help="use only the first so many entries")
-    parser.add_argument("--rebuild", action="store_true", help="build even if a folder that fits is there")
-    args = parser.parse_args(argv)
-    try:
-        sources = find_sources(args.folder, variant=args.variant)
-        out = args.out or args.folder / "prepared"
-        built = ensure(sources, out, num_products=args.num_products, rebuild=args.rebuild, progress=Bar())
-    except InputError as err:
-        sys.stderr.write(f"\n{err}\n")
-        return 2
-    manifest = store.read_manifest(out)
-    if manifest is not None:
-        sys.stdout.write(
-            f"{out}: {manifest['products']:,} products, {manifest['goals']['human']:,} human and "
-            f"{manifest['goals']['synthetic']:,} synthetic goals, content {manifest['content']}"
-            f"{'' if built else ' (already there)'}\n"
-        )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,10 +1,9 @@
-"""Builds and opens an index: `python -m gigpo_jax.envs.search.retrieval.index --corpus FILE|DIR --out DIR`.
+"""Builds and opens a BM25 index of a corpus.
 
 An index folder holds the passages, the arrays of the bm25s package and a manifest; all but the vocabulary is
 memory-mapped, so several processes share one copy. It is written beside its place and renamed: whole or not there.
 """
 
-import argparse
 import json
 import logging
 import re
@@ -13,12 +12,13 @@ import sys
 import tempfile
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gigpo_jax.env_bridge.base import Progress, no_progress
 from gigpo_jax.envs.search.retrieval.corpus import Passages, PassageWriter, corpus_files, read_corpus
 from gigpo_jax.envs.search.retrieval.retriever import INSTALL, MAX_QUERY_CHARS, Document, Hit
 from gigpo_jax.errors import InputError
@@ -36,7 +36,6 @@ STOPWORDS = frozenset((
 ))
 # fmt: on
 _IMPORT = threading.Lock()
-Progress = Callable[[int], object]
 
 
 def terms(text: str) -> list[str]:
@@ -111,7 +110,7 @@ def build_index(
     documents: Iterable[Document],
     out: Path,
     *,
-    progress: Progress = lambda done: None,
+    progress: Progress = no_progress,
     sources: Sequence[Sequence[str | int]] = (),
 ) -> Path:
     """Builds an index folder.
@@ -171,7 +170,7 @@ def open_index(folder: str | Path) -> Bm25Index:
       InputError: there is none, it is of another version, or damaged.
     """
     folder = Path(folder)
-    make = "make it with: python -m gigpo_jax.envs.search.retrieval.index --corpus FILE --out DIR"
+    make = "make it with: python -m gigpo_jax.envs search index --corpus FILE --out DIR"
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
@@ -192,48 +191,26 @@ def describe(corpus: Path) -> list[list[str | int]]:
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in found]
 
 
-def ensure_index(corpus: Path) -> Bm25Index:
-    """Opens an index folder, or the index of a corpus: CORPUS.index beside it, built with a progress bar if missing.
+def index_corpus(corpus: Path, out: Path, *, progress: Progress = no_progress) -> None:
+    """Builds the index folder of a corpus; as `build_index`."""
+    sources = describe(corpus)
+    build_index(read_corpus(corpus), out, progress=progress, sources=sources)
+
+
+def ensure_index(corpus: Path, *, progress: Progress = no_progress) -> Bm25Index:
+    """Opens an index folder, or the index of a corpus: CORPUS.index beside it, built if it does not exist.
 
     Raises:
       InputError: there is no corpus, it cannot be used, or it was changed since its index was built.
     """
-    from tqdm import tqdm
-
     if (corpus / "manifest.json").is_file():
         return open_index(corpus)
     sources = describe(corpus)
     out = corpus.parent / f"{corpus.name}.index"
     if not out.is_dir():
-        with tqdm(desc=f"passages of {corpus.name}", unit="") as bar:
-            build_index(read_corpus(corpus), out, progress=bar.update, sources=sources)
+        index_corpus(corpus, out, progress=progress)
     index = open_index(out)
     if index.sources not in ([], sources):
         index.close()
         raise InputError(f"--corpus {corpus}: was changed since {out} was built; remove that folder to build it anew")
     return index
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command; returns its exit status."""
-    from tqdm import tqdm
-
-    parser = argparse.ArgumentParser(
-        prog="python -m gigpo_jax.envs.search.retrieval.index", description="Builds a BM25 index of a corpus, once."
-    )
-    parser.add_argument("--corpus", required=True, metavar="FILE|DIR", help="JSON lines {id, contents}, also gzipped")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the index folder to make")
-    args = parser.parse_args(argv)
-    try:
-        with tqdm(desc="passages", unit="") as bar:
-            sources = describe(Path(args.corpus))
-            build_index(read_corpus(args.corpus), args.out, progress=bar.update, sources=sources)
-    except (InputError, OSError) as err:
-        sys.stderr.write(f"{err}\n")
-        return 2
-    sys.stdout.write(f"{args.out}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

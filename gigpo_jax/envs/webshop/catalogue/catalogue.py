@@ -11,12 +11,12 @@ from typing import TypeVar
 import numpy as np
 
 from gigpo_jax.env_bridge.paths import cache_folder
-from gigpo_jax.envs.webshop.engine import goals as goal_lists
-from gigpo_jax.envs.webshop.engine import prepare, store
-from gigpo_jax.envs.webshop.engine.bm25 import Index
-from gigpo_jax.envs.webshop.engine.goals import KINDS, NO_CAP, Goal
+from gigpo_jax.envs.webshop.catalogue import goals as goal_lists
+from gigpo_jax.envs.webshop.catalogue import prepare, store
+from gigpo_jax.envs.webshop.catalogue.goals import KINDS, NO_CAP, Goal
+from gigpo_jax.envs.webshop.catalogue.sources import PREPARE, Product, find_sources
 from gigpo_jax.envs.webshop.engine.nouns import Tagger, open_tagger
-from gigpo_jax.envs.webshop.engine.sources import PREPARE, Product, find_sources
+from gigpo_jax.envs.webshop.search.bm25 import Index
 from gigpo_jax.errors import InputError
 
 _LOG = logging.getLogger(__name__)
@@ -322,7 +322,7 @@ def _prepared(folder: Path, num_products: int | None, variant: str | None) -> Pa
     described = store.describe(sources)
     out = cache_folder("webshop") / store.content_hash(described, num_products)
     if store.read_manifest(out) is None:
-        _LOG.info("preparing %s into %s (once; `%s %s` does it with a progress bar)", folder, out, PREPARE, folder)
+        _LOG.info("preparing %s into %s (once; `%s %s` shows a progress bar)", folder, out, PREPARE, folder)
         prepare.ensure(sources, out, num_products=num_products)
     return out
 

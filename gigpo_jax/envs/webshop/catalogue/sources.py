@@ -10,8 +10,8 @@ from typing import Any
 
 from gigpo_jax.errors import InputError
 
-PREPARE = "python -m gigpo_jax.envs.webshop.engine.prepare"
-GENERATE = "python -m gigpo_jax.envs.webshop.data.generate --out DIR --products 1000 --seed 0"
+PREPARE = "python -m gigpo_jax.envs webshop prepare"
+GENERATE = "python -m gigpo_jax.envs webshop generate --out DIR --products 1000 --seed 0"
 _NEEDED = {
     "asin": "a string",
     "name": "a string",

@@ -8,7 +8,7 @@ or two letters alone.
 import functools
 import itertools
 
-from gigpo_jax.envs.webshop.engine.segment import words
+from gigpo_jax.envs.webshop.search.word_segmentation import words
 
 
 def _words(text: str) -> tuple[str, ...]:

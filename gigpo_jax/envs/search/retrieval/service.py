@@ -1,4 +1,4 @@
-"""The retriever as a server: `python -m gigpo_jax.envs.search.retrieval.server --corpus FILE|DIR --port P`.
+"""The retriever as an HTTP server.
 
     POST /retrieve {"queries": [..] or "query": "..", "topk": 3, "return_scores": true}
         -> {"result": [[{"document": {"id", "contents"}, "score"}, ..], ..]}; without scores the documents alone
@@ -8,23 +8,19 @@ Searching runs in threads beside the event loop, query by query, so requests do 
 loopback unless told otherwise: there is no password.
 """
 
-import argparse
 import asyncio
 import json
 import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gigpo_jax.env_bridge.types import EnvError
-from gigpo_jax.envs.search.retrieval.index import Bm25Index, ensure_index
+from gigpo_jax.envs.search.retrieval.bm25_index import Bm25Index
+from gigpo_jax.envs.search.retrieval.dense_index import open_dense
 from gigpo_jax.envs.search.retrieval.retriever import INSTALL, MAX_QUERY_CHARS, MAX_TOPK, Hit, Retriever
 from gigpo_jax.errors import InputError
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 MAX_BODY_BYTES = 16 << 20
 MAX_QUERIES = 4096  # of one request
@@ -77,10 +73,10 @@ class Service:
     async def _close(self, _: object) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _health(self, _: object) -> "web.Response":
+    async def _health(self, _: object) -> Any:
         return _web().json_response({"status": "ok", "waiting": self._waiting, **self._about})
 
-    async def _retrieve(self, request: "web.Request") -> "web.Response":
+    async def _retrieve(self, request: Any) -> Any:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 body = await request.read()
@@ -137,7 +133,7 @@ def _row(hit: Hit, scores: bool) -> dict[str, Any]:
     return {"document": document, "score": hit.score} if scores else document
 
 
-def _error(status: int, message: str) -> "web.Response":
+def _error(status: int, message: str) -> Any:
     headers = {"Retry-After": "1"} if status == 503 else None
     return _web().json_response({"error": message}, status=status, headers=headers)
 
@@ -184,42 +180,21 @@ async def _run(service: Service, host: str, port: int) -> None:
             raise
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gigpo_jax.envs.search.retrieval.server", description="Serves passages over HTTP."
-    )
-    parser.add_argument(
-        "--corpus",
-        required=True,
-        metavar="FILE|DIR",
-        help="JSON lines {id, contents} (an index is made beside them, once), or an index folder",
-    )
-    parser.add_argument("--port", type=int, default=8000, metavar="P", help="0 = any that is free; it is printed")
-    parser.add_argument("--host", default="127.0.0.1", help="default: this machine alone can ask")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="searches at a time; 0 = one a core")
-    parser.add_argument("--faiss", default="", metavar="FILE", help="search vectors instead of words: a faiss index")
-    parser.add_argument("--encoder", default="", metavar="DIR", help="with --faiss: folder of an encoder (e5)")
-    args = parser.parse_args(argv)
-    try:
-        if bool(args.faiss) != bool(args.encoder):
-            raise InputError(
-                f"--faiss={args.faiss!r}, --encoder={args.encoder!r}: give both, or neither to search words"
-            )
-        index: Bm25Index = ensure_index(Path(args.corpus))
-        about = {"kind": "bm25", "passages": len(index.passages), "digest": index.digest}
-        retriever: Retriever = index
-        if args.faiss:
-            from gigpo_jax.envs.search.retrieval.dense import open_dense
+def run(index: Bm25Index, host: str, port: int, *, threads: int = 0, faiss: str = "", encoder: str = "") -> None:
+    """Serves an index until SIGINT or SIGTERM; prints the address once requests are answered.
 
-            retriever = open_dense(index.passages, args.faiss, args.encoder)
-            about["kind"] = "dense"
-        asyncio.run(_run(Service(retriever, about, threads=args.threads), args.host, args.port))
-    except (InputError, OSError, OverflowError) as err:
-        sys.stderr.write(f"{err}\n")
-        return 2
-    return 0
+    Args:
+      index: the passages, and what searches their words.
+      host, port: where to listen; port 0 is any free one.
+      threads: concurrent searches; 0 = one for each core.
+      faiss: search the vectors of this index file instead; needs `encoder`, the folder of the encoder of queries.
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    Raises:
+      InputError: an option that cannot be used.
+      OSError: the port is taken.
+    """
+    if bool(faiss) != bool(encoder):
+        raise InputError(f"--faiss={faiss!r}, --encoder={encoder!r}: give both, or neither to search words")
+    about = {"kind": "dense" if faiss else "bm25", "passages": len(index.passages), "digest": index.digest}
+    retriever: Retriever = open_dense(index.passages, faiss, encoder) if faiss else index
+    asyncio.run(_run(Service(retriever, about, threads=threads), host, port))

@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any
 
-from gigpo_jax.envs.alfworld.engine.problem import Expression, parse_expression
+from gigpo_jax.envs.alfworld.engine.pddl_problem import Expression, parse_expression
 from gigpo_jax.errors import InputError
 
 # Digests of the meanings, and of the texts as alfworld 0.4.2 ships them (data/alfred.pddl, data/alfred.twl2).

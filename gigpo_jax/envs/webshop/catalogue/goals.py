@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.envs.webshop.engine.sources import Product
+from gigpo_jax.envs.webshop.catalogue.sources import Product
 from gigpo_jax.errors import InputError
 
 KINDS = ("human", "synthetic")

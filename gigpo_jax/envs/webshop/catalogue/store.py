@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.envs.webshop.engine.sources import PREPARE, Sources
+from gigpo_jax.envs.webshop.catalogue.sources import PREPARE, Sources
 from gigpo_jax.errors import InputError
 
 FORMAT = 2

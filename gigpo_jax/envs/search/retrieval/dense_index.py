@@ -1,21 +1,17 @@
 """Dense retrieval behind the same protocol: vectors of a sentence encoder in a faiss index.
 
-    python -m gigpo_jax.envs.search.retrieval.dense --index DIR --encoder MODEL --out FILE
-
-encodes the passages of an index folder and writes a flat index of their vectors; a flat index that is published for the
-same corpus, passages in the same order, serves as well. Encoders are read by encoder.py. Needs the package faiss, and
-onnxruntime or torch.
+`encode_index` writes a flat index; one that is published for the same corpus, passages in the same order, serves as
+well. Needs the package faiss, and onnxruntime or torch for the encoder.
 """
 
-import argparse
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gigpo_jax.env_bridge.base import Progress
 from gigpo_jax.envs.search.retrieval.corpus import Passages
 from gigpo_jax.envs.search.retrieval.encoder import INSTALL, Encode, load_encoder
 from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, Hit
@@ -76,7 +72,7 @@ def import_faiss() -> Any:
     return faiss
 
 
-def build_vectors(passages: Passages, encode: Encode, out: Path, progress: Callable[[int], object]) -> None:
+def build_vectors(passages: Passages, encode: Encode, out: Path, progress: Progress) -> None:
     """Encodes all passages and writes a flat faiss index of their inner products.
 
     Args:
@@ -117,7 +113,7 @@ def open_dense(passages: Passages, vectors: str, model: str, *, encode: Encode |
     """
     faiss = import_faiss()
     if not Path(vectors).is_file():
-        raise InputError(f"--faiss {vectors}: no such file; make it with python -m {__name__}")
+        raise InputError(f"--faiss {vectors}: no such file; make it with python -m gigpo_jax.envs search dense")
     try:
         found = faiss.read_index(vectors, faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as err:
@@ -129,30 +125,18 @@ def open_dense(passages: Passages, vectors: str, model: str, *, encode: Encode |
     return DenseIndex(passages, found, encode)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command; returns its exit status."""
-    from tqdm import tqdm
+def encode_index(index: Path, encoder: str, out: Path, progress: Progress) -> None:
+    """Encodes the passages of a BM25 index folder; as `build_vectors`.
 
-    parser = argparse.ArgumentParser(
-        prog="python -m gigpo_jax.envs.search.retrieval.dense", description="Encodes the passages of an index folder."
-    )
-    parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="made by search.index")
-    parser.add_argument("--encoder", required=True, metavar="MODEL", help="folder of an encoder of the e5 family")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
-    args = parser.parse_args(argv)
-    try:
-        if not (args.index / "passages.npy").is_file():
-            raise InputError(
-                f"--index {args.index}: no index; make it with python -m gigpo_jax.envs.search.retrieval.index"
-            )
-        passages, encode = Passages(args.index), load_encoder(args.encoder, "passage: ")
-        with tqdm(desc="vectors", total=len(passages), unit="") as bar:
-            build_vectors(passages, encode, args.out, bar.update)
-    except (InputError, OSError) as err:
-        sys.stderr.write(f"{err}\n")
-        return 2
-    return 0
+    Args:
+      index: the folder.
+      encoder: folder of the encoder.
+      out: the file to write.
+      progress: called with the number of passages after each batch.
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    Raises:
+      InputError: no such folder, or what `load_encoder` and `build_vectors` say.
+    """
+    if not (index / "passages.npy").is_file():
+        raise InputError(f"--index {index}: no index; make it with python -m gigpo_jax.envs search index")
+    build_vectors(Passages(index), load_encoder(encoder, "passage: "), out, progress)

@@ -26,7 +26,7 @@ _NAMED = 8  # folders that a message lists
 _TAIL = 16384  # bytes; a walkthrough of 300 commands fits
 _SOLVABLE = re.compile(rb'"solvable"\s*:\s*(true|false|null)')
 _GET = (
-    "generate games with: python -m gigpo_jax.envs.alfworld.data.generate --out {data} --split {split} --games 1000;"
+    "generate games with: python -m gigpo_jax.envs alfworld generate --out {data} --split {split} --games 1000;"
     " or get the genuine ones with alfworld-download and use data=$ALFWORLD_DATA/json_2.1.1"
 )
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gigpo_jax.envs.webshop.engine.analysis import analyse_word, terms
-from gigpo_jax.envs.webshop.engine.segment import words
+from gigpo_jax.envs.webshop.search.index_terms import analyse_word, terms
+from gigpo_jax.envs.webshop.search.word_segmentation import words
 
 TOP = 50
 MAX_CLAUSES = 1024  # Lucene refuses a query of more different terms

@@ -1,0 +1,8 @@
+"""The retriever's server: `python -m gigpo_jax.envs.search.server` is `python -m gigpo_jax.envs search serve`."""
+
+import sys
+
+from gigpo_jax.envs.__main__ import main
+
+if __name__ == "__main__":
+    sys.exit(main(["search", "serve", *sys.argv[1:]]))
