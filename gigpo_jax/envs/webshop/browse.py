@@ -6,6 +6,7 @@ visitor is escaped. Needs Flask: pip install "gigpo_jax[web]".
 
 import secrets
 import sys
+import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gigpo_jax.envs.webshop.engine import pages
 from gigpo_jax.envs.webshop.engine.session import Page, Session
 from gigpo_jax.errors import InputError
 
+CONNECTION_S = 60.0  # that a connection may wait for a request, s
 _COOKIE = "webshop"
 _VISITORS = 64  # sessions kept; the one that was idle longest goes first
 _POLICY = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -100,6 +102,7 @@ def make_app(catalogue: Catalogue) -> Any:
     app = flask.Flask("gigpo_jax.envs.webshop", root_path=str(Path(__file__).parent))
     app.config.update(MAX_CONTENT_LENGTH=1 << 20, TRUSTED_HOSTS=["127.0.0.1", "localhost", "[::1]"])
     visits: OrderedDict[str, Visit] = OrderedDict()
+    lock = threading.Lock()  # around everything that a visit or the catalogue is asked; a thread serves a connection
 
     def visit() -> tuple[str, Visit]:
         key = flask.request.cookies.get(_COOKIE, "")
@@ -119,40 +122,57 @@ def make_app(catalogue: Catalogue) -> Any:
 
     @app.get("/")
     def show() -> Any:
-        key, current = visit()
-        return answer(flask.make_response(flask.render_template("shop.html", **view(current))), key)
+        with lock:
+            key, current = visit()
+            shown = view(current)
+        return answer(flask.make_response(flask.render_template("shop.html", **shown)), key)
 
     @app.post("/act")
     def act() -> Any:
-        key, current = visit()
         form = flask.request.form
-        current.act(f"search[{form['search']}]" if "search" in form else f"click[{form.get('click', '')}]")
+        action = f"search[{form['search']}]" if "search" in form else f"click[{form.get('click', '')}]"
+        with lock:
+            key, current = visit()
+            current.act(action)
         return answer(flask.redirect("/", code=303), key)
 
     @app.post("/goal")
     def goal() -> Any:
-        key, current = visit()
         text = flask.request.form.get("goal", "")
-        if text.isdecimal() and len(text) < 10 and int(text) < catalogue.goal_count:
-            current.open(int(text))
+        with lock:
+            key, current = visit()
+            if text.isdecimal() and len(text) < 10 and int(text) < catalogue.goal_count:
+                current.open(int(text))
         return answer(flask.redirect("/", code=303), key)
 
     return app
 
 
-def serve(folder: Path, port: int, *, goals: str, variant: str | None) -> None:
-    """Serves the page on loopback until Ctrl-C.
+def make_server(catalogue: Catalogue, port: int) -> Any:
+    """The page's server on loopback, a `werkzeug` one: a thread for each connection, which has a time limit.
 
     Raises:
-      InputError: Flask is not installed, the catalogue cannot be used, or the port is taken.
+      InputError: Flask is not installed, or the port is taken.
     """
-    app = make_app(open_catalogue(folder, goals=goals, variant=variant))
-    from werkzeug.serving import make_server
+    app = make_app(catalogue)
+    from werkzeug import serving
+
+    class Handler(serving.WSGIRequestHandler):
+        timeout = CONNECTION_S
 
     try:
-        server = make_server("127.0.0.1", port, app)
+        return serving.make_server("127.0.0.1", port, app, threaded=True, request_handler=Handler)
     except (OSError, OverflowError, SystemExit) as err:
         raise InputError(f"--port {port}: cannot listen there ({err}); name another one") from err
+
+
+def serve(folder: Path, port: int, *, goals: str, variant: str | None) -> None:
+    """Serves the page until Ctrl-C.
+
+    Raises:
+      InputError: the catalogue cannot be used, or as `make_server`.
+    """
+    server = make_server(open_catalogue(folder, goals=goals, variant=variant), port)
     sys.stdout.write(f"the shop is open at http://127.0.0.1:{server.server_port} (Ctrl-C closes it)\n")
     sys.stdout.flush()
     try:

@@ -3,6 +3,7 @@
 import http.client
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -164,6 +165,49 @@ def test_a_request_that_never_comes_is_given_up(url: str, monkeypatch: pytest.Mo
     answer = connection.getresponse()
     assert (answer.status, json.load(answer)) == (408, {"error": "the request was not here within 0.05 s"})
     connection.close()
+
+
+def raw(url: str, data: bytes) -> bytes:
+    """The first bytes of the answer to what is sent as it is; b"" if the server closes the connection."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(data)
+        return connection.recv(100)
+
+
+def test_half_of_a_head_is_given_up(monkeypatch: pytest.MonkeyPatch, found: Bm25Index) -> None:
+    monkeypatch.setattr(module, "TIMEOUT_S", 0.5)
+    with serving(found) as url:
+        assert raw(url, b"") == b""
+        assert raw(url, b"POST /retr") == b""
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+            connection.sendall(b"GET /hea")  # a second request of the same connection
+            while connection.recv(1000):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"Content-Encoding: gzip\r\n", b"junkjunkjunk"),
+        (b"Content-Encoding: deflate\r\n", b"\xff\xfe\xfd" * 9),
+        (b"Content-Encoding: br\r\n", b"junk"),
+        (b"X: " + b"y" * 20_000 + b"\r\n", b"{}"),
+        (b"Content-Length: -5\r\n", b""),
+        (b"Transfer-Encoding: chunked\r\n", b"zz\r\n"),
+    ],
+)
+def test_broken_requests_are_answered_with_400_and_without_a_traceback(
+    url: str, head: bytes, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    length = b"" if head.startswith((b"Content-Length", b"Transfer")) else b"Content-Length: %d\r\n" % len(body)
+    answer = raw(url, b"POST /retrieve HTTP/1.1\r\nHost: x\r\n" + head + length + b"\r\n" + body)
+    assert answer.split()[1] == b"400"
+    raw(url, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")  # what is left of the first is done by now
+    assert not caplog.records
 
 
 def test_long_queries_are_cut_before_they_are_searched() -> None:

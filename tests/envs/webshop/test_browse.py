@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import socket
 import threading
+import urllib.request
 from html import unescape
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from gigpo_jax.envs.webshop import Session, open_catalogue
 
 flask = pytest.importorskip("flask", reason="Flask is not installed (the extra `web`)")
-from gigpo_jax.envs.webshop.browse import make_app  # noqa: E402
+from gigpo_jax.envs.webshop import browse  # noqa: E402
+from gigpo_jax.envs.webshop.browse import make_app, make_server  # noqa: E402
 
 ATTACK = "<script>document.title='pwned'</script>\"><img src=x onerror=alert(1)>"
 
@@ -71,18 +74,41 @@ def test_nonsense_does_nothing(attacked):
     assert client.get("/").status_code == 200
 
 
+def test_an_idle_connection_holds_up_nobody_and_is_closed_in_the_end(reference, monkeypatch):
+    monkeypatch.setattr(browse, "CONNECTION_S", 4.0)
+    server = make_server(open_catalogue(reference), 0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    address = ("127.0.0.1", server.server_port)
+    try:
+        with (
+            socket.create_connection(address, timeout=30) as idle,
+            socket.create_connection(address, timeout=30) as half,
+        ):
+            half.sendall(b"GET / HT")
+            page = urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/", timeout=30)
+            assert page.status == 200
+            idle.setblocking(False)
+            with pytest.raises(BlockingIOError):  # the page did not wait for its end
+                idle.recv(1)
+            idle.settimeout(30)
+            assert (idle.recv(1), half.recv(1)) == (b"", b"")
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=10)
+
+
 @pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")),
     reason="needs chromium and chromedriver (apt-get install chromium chromium-driver)",
 )
 def test_a_purchase_by_clicking_in_a_browser(reference, tmp_path):
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    from werkzeug.serving import make_server
-
     catalogue = open_catalogue(reference, goals="human", draw_seed=42)
     goal = catalogue.goal(19)
     assert goal.options == ("multicolor",)
-    server = make_server("127.0.0.1", 0, make_app(catalogue))
+    server = make_server(catalogue, 0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     options = webdriver.ChromeOptions()

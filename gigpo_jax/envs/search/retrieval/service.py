@@ -10,6 +10,7 @@ loopback unless told otherwise: there is no password.
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -22,10 +23,11 @@ from gigpo_jax.envs.search.retrieval.dense_index import open_dense
 from gigpo_jax.envs.search.retrieval.retriever import INSTALL, MAX_QUERY_CHARS, MAX_TOPK, Hit, Retriever
 from gigpo_jax.errors import InputError
 
+_LOG = logging.getLogger(__name__)
 MAX_BODY_BYTES = 16 << 20
 MAX_QUERIES = 4096  # of one request
 MAX_WAITING = 65536  # queries of all requests; beyond it new requests are refused with 503
-TIMEOUT_S = 60.0  # to take a request in (then 408), and again to answer it (then 504)
+TIMEOUT_S = 60.0  # for the head of a request (then the connection is closed), its body (408), its answer (504)
 
 
 def _web() -> Any:
@@ -39,6 +41,14 @@ def _web() -> Any:
     except ImportError as err:
         raise InputError(f"aiohttp is not installed ({err}); {INSTALL}") from err
     return web
+
+
+def _not_by_clients(record: logging.LogRecord) -> bool:
+    """Leaves out log records of what clients did wrong: a broken request, a body that does not unpack, a hang-up."""
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, (HttpProcessingError, _web().RequestPayloadError, ConnectionError))
 
 
 class _Refused(Exception):
@@ -64,11 +74,34 @@ class Service:
             raise InputError(f"--threads {threads}: give 0 (one a core) or more")
         self._threads = ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="search")
         self._waiting = 0
+        self._silent: dict[Any, asyncio.TimerHandle] = {}  # connections without a request so far
         web = _web()
-        self.app = web.Application(client_max_size=MAX_BODY_BYTES)
+        self.app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._heard])
         self.app.router.add_post("/retrieve", self._retrieve)
         self.app.router.add_get("/health", self._health)
         self.app.on_cleanup.append(self._close)
+
+    def await_request(self, connection: Any) -> None:
+        """Closes a new connection if it has not sent the head of a request within `TIMEOUT_S`.
+
+        aiohttp limits the time between requests, but not the time until the first one.
+        """
+
+        def end() -> None:
+            self._silent.pop(connection, None)
+            connection.force_close()
+
+        self._silent[connection] = asyncio.get_running_loop().call_later(TIMEOUT_S, end)
+
+    @property
+    def _heard(self) -> Any:
+        @_web().middleware
+        async def heard(request: Any, handler: Any) -> Any:
+            if timer := self._silent.pop(request.protocol, None):
+                timer.cancel()
+            return await handler(request)
+
+        return heard
 
     async def _close(self, _: object) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -85,6 +118,8 @@ class Service:
             return _error(408, f"the request was not here within {TIMEOUT_S:g} s")
         except _Refused as err:
             return _error(400, str(err))
+        except (_web().RequestPayloadError, ConnectionError) as err:
+            return _error(400, f"the body cannot be read ({' '.join(str(err).split())})")
         if self._waiting + len(queries) > MAX_WAITING:
             return _error(503, f"{self._waiting} queries are waiting; ask again later")
         self._waiting += len(queries)
@@ -151,14 +186,23 @@ async def serve(service: Service, host: str, port: int, started: asyncio.Future[
       OSError: the port is taken.
     """
     web = _web()
-    runner = web.AppRunner(service.app, access_log=None, shutdown_timeout=5.0)
+    _LOG.addFilter(_not_by_clients)
+    runner = web.AppRunner(service.app, access_log=None, logger=_LOG, shutdown_timeout=5.0, keepalive_timeout=TIMEOUT_S)
     await runner.setup()
+
+    def accept() -> Any:
+        connection = runner.server()
+        service.await_request(connection)
+        return connection
+
     try:
-        site = web.TCPSite(runner, host, port, backlog=1024)
-        await site.start()
+        server = await asyncio.get_running_loop().create_server(accept, host, port, backlog=1024)
         if started is not None:
-            started.set_result(runner.addresses[0][1])
-        await asyncio.Event().wait()
+            started.set_result(server.sockets[0].getsockname()[1])
+        try:
+            await asyncio.Event().wait()
+        finally:
+            server.close()
     finally:
         await runner.cleanup()
 
