@@ -31,7 +31,8 @@ from gigpo_jax.models.tokenizer import load_tokenizer
 from gigpo_jax.sampling.base import SamplingParams
 from gigpo_jax.sampling.jax_engine import JaxEngine
 from gigpo_jax.sampling.vllm.engine import VllmEngine, VllmSettings
-from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, choose_ports
+from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, free_ports
+from gigpo_jax.sampling.vllm.protocol import Limits
 from gigpo_jax.sampling.vllm.weight_store import WeightStore
 from gigpo_jax.sampling.vllm.worker.extension import tokenizer_fingerprint
 
@@ -109,12 +110,11 @@ def measure(name: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]
         max_length=args.prompt + args.response,
         sequences=args.requests,
         weights_dir=store.folder,
-        weights_url="",
         folder=folder,
         gpu=False,
         arguments=("--load-format", "dummy"),
     )
-    (port,) = choose_ports(0, 1)
+    (port,) = free_ports(1)
     settings = VllmSettings(
         urls=(),
         processes=(ServerProcess(plan, port, "benchmark"),),
@@ -122,6 +122,7 @@ def measure(name: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]
         dtype=dtype,
         max_length=args.prompt + args.response,
         tokenizer=tokenizer_fingerprint((TINY / "tokenizer.json").read_bytes()),
+        limits=Limits(start_s=900.0, connect_s=60.0, request_s=600.0, push_s=600.0, restarts=0),
         probe=tuple(load_tokenizer(TINY).encode("you are in the middle of a room.")),
     )
     started = time.perf_counter()

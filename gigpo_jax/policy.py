@@ -14,12 +14,12 @@ from ml_collections import ConfigDict
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.adapter_file import load_adapter, save_adapter
+from gigpo_jax.models.checksum import folder_checksum
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits, load_tokenizer, word_tokenizer
 from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.run import partition
 from gigpo_jax.run.memory import check_memory
-from gigpo_jax.sampling.vllm.worker.adapter import folder_checksum
 
 ADAPTER = "adapter"  # in an exported folder: the adapter alone
 

@@ -1,36 +1,34 @@
 #!/usr/bin/env bash
-# Starts vLLM servers for a learner elsewhere: one a GPU (or a group of GPUs), or one on the CPU.
+# Starts vLLM servers for a learner elsewhere: one per GPU or group of GPUs, or one on the CPU.
 set -euo pipefail
 
 usage() {
   cat <<'TEXT'
 launch/vllm_sidecar.sh --model DIR --weights-dir DIR [options]
 
-Starts vLLM servers that gigpo_jax learners use (--config.engine.name=vllm --config.engine.vllm.urls=...), prints their
-addresses, and waits; ends all of them when one ends or on Ctrl-C or SIGTERM.
+Starts vLLM servers for a gigpo_jax learner (--config.engine.name=vllm --config.engine.vllm.urls=...), prints their
+addresses and waits. Ends all of them when one ends, on Ctrl-C and on SIGTERM.
 
   --model DIR         the learner's model.path: a Hugging Face folder
-  --weights-dir DIR   the folder that new weights are taken from, shared with the learner (its engine.vllm.weights_dir);
-                      with --weights-url a folder of this machine, such as one in /dev/shm
-  --weights-url URL   pull weights from the learner instead: http://LEARNER:PORT/weights/ (its engine.vllm.weights_host and
-                      engine.vllm.weights_port)
+  --weights-dir DIR   folder for new weights, shared with the learner (its engine.vllm.weights_dir)
   --gpus LIST         comma-separated GPU numbers (default: all); "none" serves on the CPU
-  --tensor N          GPUs of one server (default 1); replicas = GPUs / N, each with a port of its own
-  --host ADDRESS      address to listen on (default 127.0.0.1); any other needs VLLM_API_KEY
-  --port N            port of the first replica (default 8000), the others follow
+  --tensor N          GPUs of one server (default 1); GPUs / N servers, each on its own port
+  --host ADDRESS      address to listen on (default 127.0.0.1)
+  --port N            port of the first server (default 8000), the others follow
   --max-length N      tokens of prompt and response together (default 2560): sampling.max_prompt_tokens + max_response_tokens
-  --sequences N       the most sequences decoded together by a replica (default 128)
+  --sequences N       most sequences that a server decodes together (default 128)
   --dtype NAME        bfloat16 (default) or float32: the learner's engine.dtype
-  --lora-rank N       sample with adapters of rank N at most, for a learner with model.lora.rank=N (default 0: without)
-  --gpu-share X       share of a GPU's memory (default 0.85)
+  --lora-rank N       largest rank of adapters, for a learner with model.lora.rank=N (default 0: no adapters)
+  --gpu-memory-fraction X
+                      of a GPU (default 0.85)
   --cache-gib N       KV cache on the CPU, GiB (default 4)
   --python FILE       interpreter of the environment that has vLLM 0.32 (default .venv-vllm/bin/python)
   --dry-run           print what would run and exit
   --help              this text
 
-The key: set VLLM_API_KEY here and for the learner. It guards every endpoint. Whoever has it can pause a server, make it
-load any weights of the served shape from the weights folder (or address), and call methods of its workers: keep the
-port in a private network, for traffic is not encrypted.
+VLLM_API_KEY must be set, to the same value here and for the learner. Every endpoint but /health and /version requires
+it. Whoever has it can pause a server, load weights from --weights-dir and call methods of its workers. Traffic is not
+encrypted: keep the port in a private network.
 TEXT
 }
 
@@ -40,14 +38,14 @@ fail() {
 }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-model='' weights_dir='' weights_url='' gpus=all tensor=1 host=127.0.0.1 port=8000 max_length=2560 sequences=128
+model='' weights_dir='' gpus=all tensor=1 host=127.0.0.1 port=8000 max_length=2560 sequences=128
 dtype=bfloat16 lora_rank=0 gpu_memory_fraction=0.85 cache_gib=4 python=.venv-vllm/bin/python dry_run=no
 while [ $# -gt 0 ]; do
   case $1 in
     --help) usage && exit 0 ;;
     --dry-run) dry_run=yes && shift && continue ;;
-    --model | --weights-dir | --weights-url | --gpus | --tensor | --host | --port | --max-length | --sequences | --dtype | \
-      --lora-rank | --gpu-share | --cache-gib | --python)
+    --model | --weights-dir | --gpus | --tensor | --host | --port | --max-length | --sequences | --dtype | \
+      --lora-rank | --gpu-memory-fraction | --cache-gib | --python)
       [ $# -ge 2 ] || fail "$1: a value is missing"
       name=${1#--}
       printf -v "${name//-/_}" '%s' "$2"
@@ -58,7 +56,7 @@ while [ $# -gt 0 ]; do
 done
 
 [ -n "$model" ] || fail "--model: missing; the learner's model.path"
-[ -n "$weights_dir" ] || fail "--weights-dir: missing; a folder that is shared with the learner"
+[ -n "$weights_dir" ] || fail "--weights-dir: missing; a folder shared with the learner"
 for number in tensor port max_length sequences cache_gib; do
   [[ ${!number} =~ ^[1-9][0-9]*$ ]] || fail "--${number//_/-} ${!number}: must be a whole number of at least 1"
 done
@@ -66,7 +64,7 @@ done
 loopback=no
 case $host in 127.0.0.1 | localhost | ::1) loopback=yes ;; esac
 if [ $loopback = no ] && [ -z "${VLLM_API_KEY:-}" ]; then
-  fail "--host $host: an address beyond this machine needs a key; export VLLM_API_KEY (see --help for what it guards)"
+  fail "--host $host: an address other than loopback requires a key; export VLLM_API_KEY (--help says what it protects)"
 fi
 if [ -z "${VLLM_API_KEY:-}" ]; then
   [ $dry_run = yes ] || fail "VLLM_API_KEY: not set; export a random one here and for the learner, such as \$(openssl rand -hex 24)"
@@ -79,26 +77,24 @@ fi
 
 if [ "$gpus" = all ]; then
   gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | paste -sd, -) || true
-  [ -n "$gpus" ] || fail "--gpus all: nvidia-smi shows none; name them, or --gpus none for the CPU"
+  [ -n "$gpus" ] || fail "--gpus all: nvidia-smi lists none; name them, or use --gpus none for the CPU"
 fi
 
 common=(-m vllm.entrypoints.openai.api_server --model "$model" --host "$host" --dtype "$dtype"
   --max-model-len "$max_length" --max-num-seqs "$sequences"
   --logprobs-mode processed_logprobs --generation-config vllm --enable-scale-out
+  --worker-extension-cls gigpo_jax.sampling.vllm.worker.extension.WeightLoader
   --middleware gigpo_jax.sampling.vllm.worker.access.RequireKey --disable-uvicorn-access-log)
-if [ "$lora_rank" = 0 ]; then
-  common+=(--worker-extension-cls gigpo_jax.sampling.vllm.worker.extension.WeightLoader)
-else
-  # vLLM takes these numbers only; one adapter more than is sampled with, so that a late request pushes none out.
+if [ "$lora_rank" != 0 ]; then
+  # vLLM accepts these ranks only. One adapter more than is sampled with: a late request must not evict the newest.
   for served_rank in 1 8 16 32 64 128 256 320 512; do [ "$served_rank" -lt "$lora_rank" ] || break; done
-  common+=(--worker-extension-cls gigpo_jax.sampling.vllm.worker.adapter.AdapterLoader
-    --enable-lora --max-lora-rank "$served_rank" --max-cpu-loras 2)
+  common+=(--enable-lora --max-lora-rank "$served_rank" --max-cpu-loras 2)
 fi
 groups=()
 if [ "$gpus" = none ]; then
   groups=(cpu)
   batched=$((max_length > 2048 ? max_length : 2048))
-  # A seed of a request's own together with chunked prefill kills the engine on a CPU.
+  # A request's own seed together with chunked prefill kills the engine on a CPU.
   common+=(--enforce-eager --no-enable-chunked-prefill --max-num-batched-tokens "$batched")
 else
   IFS=, read -ra list <<<"$gpus"
@@ -110,7 +106,7 @@ else
 fi
 
 settings=(PYTHONPATH="$here" VLLM_SERVER_DEV_MODE=1 VLLM_NO_USAGE_STATS=1 GIGPO_WEIGHTS_DIR="$weights_dir"
-  GIGPO_WEIGHTS_URL="$weights_url" VLLM_CPU_KVCACHE_SPACE="$cache_gib" VLLM_CPU_NUM_OF_RESERVED_CPU=0
+  VLLM_CPU_KVCACHE_SPACE="$cache_gib" VLLM_CPU_NUM_OF_RESERVED_CPU=0
   VLLM_ALLOW_RUNTIME_LORA_UPDATING="$((lora_rank > 0))")
 urls=()
 pids=()

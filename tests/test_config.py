@@ -83,9 +83,6 @@ def test_a_bad_value_names_key_value_and_fix(key: str, value: object, fix: str):
         ({"urls": "http://key@a:8000", "weights_dir": "w"}, "engine.vllm.urls", "http://host:port"),
         ({"urls": "http://a:1, http://a:1", "weights_dir": "w"}, "engine.vllm.urls", "twice"),
         ({"urls": "http://a:1"}, "engine.vllm.weights_dir", "GIGPO_WEIGHTS_DIR"),
-        ({"urls": "http://a:1", "weights_host": "localhost"}, "engine.vllm.weights_host", "this machine's address"),
-        ({"urls": "http://a:1", "weights_host": "b"}, "engine.vllm.weights_port", "--weights-url"),
-        ({"launch": False}, "engine.vllm.launch", "engine.vllm.urls"),
     ],
 )
 def test_servers_that_cannot_work_are_refused(values: dict, key: str, fix: str):

@@ -45,7 +45,6 @@ FRACTION = Rule("from 0 to 1", lambda value: 0 <= value <= 1)
 PART = Rule("greater than 0, at most 1", lambda value: 0 < value <= 1)
 DECAY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 SEED = Rule(f"from 0 to {2**31 - 1}", lambda value: 0 <= value < 2**31)
-PORT = Rule("from 0 to 65535", lambda value: 0 <= value < 2**16)
 AXIS = Rule("-1 or at least 1", lambda value: value == -1 or value > 0)
 DTYPE = one_of("float32", "bfloat16")
 
@@ -133,22 +132,16 @@ KEYS: dict[str, Key] = {
     ),
     "engine.decode_steps": Key(16, "decode steps per device call", POSITIVE),
     "engine.vllm.urls": Key(
-        "", 'running servers, "http://a:8000,http://b:8000"; their key: VLLM_API_KEY', may_change=True
+        "", 'running servers, "http://a:8000,http://b:8000", key in VLLM_API_KEY; "": start some', may_change=True
     ),
-    "engine.vllm.launch": Key(True, "without urls: start servers on this machine", may_change=True),
     "engine.vllm.servers": Key(1, "servers to start", POSITIVE, may_change=True),
     "engine.vllm.python": Key(".venv-vllm/bin/python", "interpreter of vLLM's virtual environment", may_change=True),
-    "engine.vllm.port": Key(0, "of the first server to start, the others follow; 0: free ports", PORT, may_change=True),
     "engine.vllm.args": Key("", "more arguments for the servers to start", may_change=True),
     "engine.vllm.cache_gib": Key(1.0, "KV cache of a server on CPUs", POSITIVE, may_change=True),
     "engine.vllm.gpu_memory_fraction": Key(0.85, "of a GPU's memory, for a server", PART, may_change=True),
     "engine.vllm.weights_dir": Key(
         "", 'folder shared with the servers for new weights; "": in memory', may_change=True
     ),
-    "engine.vllm.weights_host": Key(
-        "", "the learner's address, for servers that pull weights over HTTP", may_change=True
-    ),
-    "engine.vllm.weights_port": Key(0, "the port in the servers' --weights-url", PORT, may_change=True),
     "engine.vllm.start_timeout_s": Key(600.0, "limit for the start of a server", POSITIVE, may_change=True),
     "engine.vllm.connect_timeout_s": Key(
         60.0, "limit for a server of urls to answer (again)", POSITIVE, may_change=True

@@ -236,25 +236,11 @@ def _check_servers(config: ConfigDict) -> None:
         good = host != url and host and "@" not in host and not set(host) & set("/?# ")
         _require(bool(good), config, "engine.vllm.urls", f"{url!r} is not like http://host:port")
     _require(len(set(urls)) == len(urls), config, "engine.vllm.urls", "names a server twice")
-    _require(bool(urls) or servers.launch, config, "engine.vllm.launch", "set it to True or engine.vllm.urls")
-    loopback = [url for url in urls if url.split("//")[1].split(":")[0] in ("127.0.0.1", "localhost")]
     _require(
-        not urls or bool(servers.weights_dir or servers.weights_host),
+        not urls or bool(servers.weights_dir),
         config,
         "engine.vllm.weights_dir",
-        "servers of engine.vllm.urls need their GIGPO_WEIGHTS_DIR here, or engine.vllm.weights_host",
-    )
-    _require(
-        not (servers.weights_host in ("127.0.0.1", "localhost") and len(loopback) < len(urls)),
-        config,
-        "engine.vllm.weights_host",
-        "servers on other machines cannot reach that; give this machine's address",
-    )
-    _require(
-        not (urls and servers.weights_host and servers.weights_port == 0),
-        config,
-        "engine.vllm.weights_port",
-        "servers pull weights from one fixed address; give the port that is in their --weights-url",
+        "servers of engine.vllm.urls take weights from a shared folder; name their --weights-dir (GIGPO_WEIGHTS_DIR)",
     )
 
 

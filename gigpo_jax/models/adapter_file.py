@@ -47,15 +47,25 @@ def tensor_names(adapter: Params) -> Names:
     ]
 
 
-def write_adapter(file: pathlib.Path | None, adapter: Params, *, dtype: Any, on_tensor: OnTensor | None = None) -> None:
-    """Writes the tensors of an adapter into one file, under its name from the first byte on.
+def write_adapter(
+    folder: pathlib.Path | None,
+    config: LoraConfig,
+    adapter: Params,
+    *,
+    base: str,
+    dtype: Any = np.float32,
+    on_tensor: OnTensor | None = None,
+) -> None:
+    """Writes a folder that PEFT, vLLM and `load_adapter` read.
 
-    With several processes all must call this; those that give no file only take part in gathering.
+    With several processes all must call this; those that give no folder only take part in gathering.
 
     Args:
-      file: where to, or None.
+      folder: made if it is not there; or None.
+      config: the shape of the adapter.
       adapter: as from `lora.init`.
-      dtype: dtype of the file.
+      base: name or folder of the model that it belongs to.
+      dtype: dtype of the tensors.
       on_tensor: as in `weights.write_tensors`.
 
     Raises:
@@ -69,11 +79,13 @@ def write_adapter(file: pathlib.Path | None, adapter: Params, *, dtype: Any, on_
                 for layer in to_host(pair[part]):
                     yield np.ascontiguousarray(layer.T, dtype)
 
-    if file is None:
+    if folder is None:
         for _ in tensors():
             pass
-    else:
-        write_safetensors(file, tensor_names(adapter), tensors(), dtype, on_tensor)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(json.dumps(config_json(config, base), indent=2) + "\n")
+    write_safetensors(folder / TENSORS, tensor_names(adapter), tensors(), dtype, on_tensor)
 
 
 def config_json(config: LoraConfig, base: str) -> dict[str, Any]:
@@ -103,23 +115,14 @@ def config_json(config: LoraConfig, base: str) -> dict[str, Any]:
 
 
 def save_adapter(folder: str | pathlib.Path, config: LoraConfig, adapter: Params, *, base: str) -> None:
-    """Writes a folder that PEFT, vLLM and `load_adapter` read. With several processes all must call this.
-
-    Args:
-      folder: made if it is not there.
-      config: the shape of the adapter.
-      adapter: as from `lora.init`; written in float32.
-      base: name or folder of the model that it belongs to.
+    """As `write_adapter`, in float32, by the first process.
 
     Raises:
       InputError: it cannot be written.
     """
-    folder, first = pathlib.Path(folder), jax.process_index() == 0
+    folder = pathlib.Path(folder)
     try:
-        if first:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / CONFIG).write_text(json.dumps(config_json(config, base), indent=2) + "\n")
-        write_adapter(folder / TENSORS if first else None, adapter, dtype=np.float32)
+        write_adapter(folder if jax.process_index() == 0 else None, config, adapter, base=base)
     except OSError as err:
         raise InputError(f"{folder}: cannot be written ({err.strerror}); choose another path or make room") from err
 

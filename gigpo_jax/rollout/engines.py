@@ -15,6 +15,10 @@ from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.run import partition, report
 from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.sampling.vllm import launch
+from gigpo_jax.sampling.vllm.protocol import Limits
+from gigpo_jax.sampling.vllm.weight_store import WeightStore
+from gigpo_jax.sampling.vllm.worker.extension import tokenizer_fingerprint
 
 PROBE_TEXT = "you are in the middle of a room. looking quickly around you, you see a desk 1, a drawer 1 and a shelf 1."
 PROBE_TOKENS = 64
@@ -38,10 +42,10 @@ def make_engine(config: ConfigDict, policy: Policy, params: Any, *, version: int
 
 
 def for_engine(config: ConfigDict, params: Any) -> Any:
-    """Parameters as `engine.name` takes them.
+    """Returns parameters as `engine.name` takes them.
 
-    The in-process engine samples alone: from them as they are, or from a copy where other hosts hold parts. Servers
-    get a file that all hosts gather for.
+    Each host's in-process engine needs whole parameters: a copy if other hosts hold parts of them. For vLLM servers all
+    hosts gather them into files.
     """
     return params if config.engine.name == "vllm" or jax.process_count() == 1 else partition.local_copy(params)
 
@@ -67,42 +71,34 @@ def _jax_engine(config: ConfigDict, policy: Policy, params: Any, version: int, f
 
 def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, folder: Path) -> Any:
     try:
-        from gigpo_jax.sampling.vllm import engine as vllm_engine
-        from gigpo_jax.sampling.vllm import servers as vllm_servers
-        from gigpo_jax.sampling.vllm import weight_store
-        from gigpo_jax.sampling.vllm.worker import extension as vllm_extension
-    except ModuleNotFoundError as err:
+        from gigpo_jax.sampling.vllm.engine import VllmEngine, VllmSettings
+    except ModuleNotFoundError as err:  # aiohttp is an optional dependency
         raise InputError(
             f"config.engine.name='vllm': needs the package {err.name}; pip install 'gigpo_jax[vllm]'"
         ) from err
-    servers = config.engine.vllm
-    key = os.environ.get("VLLM_API_KEY", "")
+    servers, key = config.engine.vllm, os.environ.get("VLLM_API_KEY", "")
     urls = urls_of_host(servers.urls, jax.process_index(), jax.process_count())
-    if not urls:
-        key = key or secrets.token_urlsafe(24)
-    if not key and servers.weights_host:
-        raise InputError(
-            f"config.engine.vllm.weights_host={servers.weights_host!r}: serving weights over HTTP requires "
-            "VLLM_API_KEY; export it here and for the servers"
-        )
-    store = weight_store.WeightStore(servers.weights_dir)
+    key = key if key or urls else secrets.token_urlsafe(24)
+    store = WeightStore(servers.weights_dir)
     try:
-        settings = vllm_engine.VllmSettings(
+        settings = VllmSettings(
             urls=urls,
             processes=() if urls else _processes(config, store.folder, folder, key),
             key=key,
             dtype=config.engine.dtype,
             max_length=max_length(config),
-            tokenizer=vllm_extension.tokenizer_fingerprint((Path(config.model.path) / "tokenizer.json").read_bytes()),
+            tokenizer=tokenizer_fingerprint((Path(config.model.path) / "tokenizer.json").read_bytes()),
             probe=probe_tokens(policy.tokenizer, max_length(config)),
             base=policy.base,
-            pull_from=servers.weights_host if urls else "",
-            pull_port=servers.weights_port,
-            request_s=servers.request_timeout_s,
-            push_s=servers.push_timeout_s,
-            limits=vllm_servers.Limits(servers.start_timeout_s, servers.connect_timeout_s, servers.restarts),
+            limits=Limits(
+                start_s=servers.start_timeout_s,
+                connect_s=servers.connect_timeout_s,
+                request_s=servers.request_timeout_s,
+                push_s=servers.push_timeout_s,
+                restarts=servers.restarts,
+            ),
         )
-        return vllm_engine.VllmEngine(
+        return VllmEngine(
             policy.config,
             params,
             settings=settings,
@@ -116,38 +112,34 @@ def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, 
         raise
 
 
-def _processes(config: ConfigDict, weights_dir: Path, folder: Path, key: str) -> tuple[Any, ...]:
-    from gigpo_jax.sampling.vllm import launch as vllm_launch
-
+def _processes(config: ConfigDict, weights_dir: Path, folder: Path, key: str) -> tuple[launch.ServerProcess, ...]:
     servers = config.engine.vllm
-    plan = vllm_launch.LaunchPlan(
-        python=Path(os.path.abspath(servers.python)),  # not resolved: a link to another interpreter is what a venv is
+    plan = launch.LaunchPlan(
+        python=Path(os.path.abspath(servers.python)),  # not resolved: a venv's interpreter is a link to another one
         model=Path(config.model.path),
         dtype=config.engine.dtype,
         max_length=max_length(config),
         sequences=config.engine.slots,
         weights_dir=weights_dir,
-        weights_url="",
         folder=folder,
-        gpu=vllm_launch.has_gpu(),
+        gpu=launch.has_gpu(),
         cache_gib=servers.cache_gib,
         gpu_memory_fraction=servers.gpu_memory_fraction,
         lora_rank=config.model.lora.rank,
         arguments=tuple(shlex.split(servers.args)),
     )
-    vllm_launch.check_plan(plan, servers.servers)
-    ports = vllm_launch.choose_ports(servers.port, servers.servers)
-    report.say(f"starting {len(ports)} vLLM server(s), about a minute; logs: {folder}")
-    return tuple(vllm_launch.ServerProcess(plan, port, key) for port in ports)
+    launch.check_plan(plan, servers.servers)
+    report.say(f"starting {servers.servers} vLLM server(s), about a minute; logs: {folder}")
+    return tuple(launch.ServerProcess(plan, port, key) for port in launch.free_ports(servers.servers))
 
 
 def max_length(config: ConfigDict) -> int:
-    """Tokens of the longest prompt and response together."""
+    """Returns the tokens of the longest prompt and response together."""
     return config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
 
 
 def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:
-    """The servers of `engine.vllm.urls` that a host uses: one host alone sends weights to a server.
+    """Returns the servers of `engine.vllm.urls` that a host uses; each server belongs to one host.
 
     Raises:
       InputError: there are fewer servers than hosts.
@@ -161,5 +153,5 @@ def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:
 
 
 def probe_tokens(tokenizer: Tokenizer, limit: int) -> tuple[int, ...]:
-    """A short prompt whose log-probabilities verify a push, at most `limit` - 1 tokens."""
+    """Returns a prompt whose log-probabilities verify a push, at most `limit` - 1 tokens."""
     return tuple(tokenizer.encode_chat(PROBE_TEXT))[: min(PROBE_TOKENS, limit - 1)]

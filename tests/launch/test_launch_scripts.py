@@ -68,7 +68,7 @@ def test_shellcheck_finds_nothing() -> None:
 def test_the_sidecar_starts_servers_as_the_engine_does() -> None:
     """The same arguments and environment, so what was tried with one holds for the other."""
     for gpus, gpu, rank in (("none", False, 0), ("0", True, 0), ("none", False, 24), ("0", True, 1)):
-        more = ("--max-length", "96", "--sequences", "64", "--lora-rank", str(rank))
+        more = ("--max-length", "96", "--sequences", "64", "--lora-rank", str(rank), "--gpu-memory-fraction", "0.5")
         (line, _) = dry("vllm_sidecar.sh", *SIDECAR, "--gpus", gpus, *more)
         words = line.split()
         plan = LaunchPlan(
@@ -78,10 +78,10 @@ def test_the_sidecar_starts_servers_as_the_engine_does() -> None:
             max_length=96,
             sequences=64,
             weights_dir=pathlib.Path("/w"),
-            weights_url="",
             folder=pathlib.Path("/logs"),
             gpu=gpu,
             cache_gib=4,
+            gpu_memory_fraction=0.5,
             lora_rank=rank,
         )
         ours, extra = server_command(plan, 8000), {"--tensor-parallel-size", "1"}
@@ -89,7 +89,6 @@ def test_the_sidecar_starts_servers_as_the_engine_does() -> None:
         assert set(words[words.index("-m") :]) - set(ours) <= extra
         settings = dict(word.split("=", 1) for word in words[1 : words.index(ours[0])])
         settings.pop("CUDA_VISIBLE_DEVICES", None)
-        settings["GIGPO_WEIGHTS_URL"] = settings["GIGPO_WEIGHTS_URL"].strip("'")
         wanted = server_environment(plan, KEY)
         assert {name: wanted[name] for name in settings} == settings
         assert set(wanted) - set(settings) - set(os.environ) == {"VLLM_API_KEY"} - set(os.environ)

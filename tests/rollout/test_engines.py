@@ -8,7 +8,7 @@ from gigpo_jax.config import default_config
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import load_tokenizer
 from gigpo_jax.rollout import engines
-from gigpo_jax.rollout.engines import make_engine, probe_tokens, urls_of_host
+from gigpo_jax.rollout.engines import probe_tokens, urls_of_host
 
 TINY = pathlib.Path(__file__).parents[2] / "models/alfworld_tiny"
 
@@ -28,17 +28,6 @@ def test_the_probe_is_a_prompt_that_the_tokenizer_knows_and_that_fits() -> None:
     assert 16 < len(probe) <= 64
     assert tokenizer.decode(probe).startswith("you are in the middle of a room")
     assert len(probe_tokens(tokenizer, 12)) == 11
-
-
-def test_weights_are_offered_over_http_only_to_those_with_a_key(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    monkeypatch.delenv("VLLM_API_KEY", raising=False)
-    config = default_config()
-    config.engine.name = "vllm"
-    config.engine.vllm.update(urls="http://a:1", weights_host="b", weights_port=9)
-    with pytest.raises(InputError, match=r"config.engine.vllm.weights_host='b': .* requires VLLM_API_KEY"):
-        make_engine(config, None, None, version=0, folder=tmp_path)  # type: ignore[arg-type]
 
 
 def test_servers_that_a_run_starts_take_its_adapters(tmp_path: pathlib.Path) -> None:

@@ -1,12 +1,11 @@
-"""Samples responses from vLLM servers beside the learner; see `sampling.base.Engine`.
+"""Samples responses from vLLM servers; see `sampling.base.Engine`.
 
-A thread with an event loop of its own talks to the servers, so that requests go on while the learner computes, and
-`update_weights` may be called from anywhere. A response is handed out only if the server says that every token of it
-was sampled from weights of this run that are at least as new as those when it was asked for; whatever else comes back
-is asked for again, of another server or after this one was mended.
+A thread with its own event loop talks to the servers, so requests continue while the learner computes, and
+`update_weights` can be called from any thread. A response counts only if the server labels every token with a version
+of this run that is at least as new as the weights when the request was made; others are requested again.
 
-Unlike the in-process engine's, responses are repeatable only to rounding: what else a server computes at the time
-changes the last bits, and now and then a token.
+Unlike the in-process engine's, responses repeat only up to rounding: other requests on the same server change the last
+bits, and sometimes a token.
 """
 
 import asyncio
@@ -14,13 +13,12 @@ import concurrent.futures
 import secrets
 import threading
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import aiohttp
 import jax
 import numpy as np
-from aiohttp import web
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gigpo_jax.errors import InputError
@@ -32,27 +30,24 @@ from gigpo_jax.sampling.request import checked_prompt, stop_ids
 from gigpo_jax.sampling.stopping import Decoder, StopStrings
 from gigpo_jax.sampling.vllm.launch import ServerProcess
 from gigpo_jax.sampling.vllm.protocol import (
+    Limits,
     ServerFault,
-    check_adapters,
     check_description,
     generate_request,
+    label,
     read_completion,
 )
 from gigpo_jax.sampling.vllm.server import Server, Weights
-from gigpo_jax.sampling.vllm.servers import Limits, Member, Say, ServerPool
-from gigpo_jax.sampling.vllm.weight_store import WeightStore, serve
+from gigpo_jax.sampling.vllm.servers import Say, ServerPool
+from gigpo_jax.sampling.vllm.weight_store import WeightStore
 from gigpo_jax.sampling.vllm.worker.extension import architecture
 
-ATTEMPTS = 5  # times one request is asked for
+ATTEMPTS = 5  # of one request
 REQUEST_LIMIT_S = 3600.0
 CLOSE_LIMIT_S = 90.0
-# Nats: the mean absolute difference of a probe's log-probabilities between learner and server. Measured with eight
-# probes in bfloat16 (CPU build), the right weights and one of the layers replaced by its own values in another order:
-#   alfworld_tiny         right 0.015 to 0.027   wrong 1.0 to 4.3
-#   0.5B, random          right 0.010 to 0.012   wrong 0.14 (the last of 24 layers) to 0.73
-#   0.5B, embeddings x 5  right 0.051 to 0.068   wrong 0.69 to 4.0 (sharper distributions)
-# A change far below the rounding of bfloat16, such as one update of one layer, shows in no probe: the checksum is what
-# tells versions apart. In float32 the right weights differ by less than 1e-4.
+# Nats: largest accepted mean absolute difference of the probe's log-probabilities between learner and server. Measured
+# with eight probes in bfloat16 (CPU build): up to 0.068 with the right weights, 0.14 and more with one layer's values
+# permuted; in float32 below 1e-4 with the right ones. A small update does not show in a probe, only in the checksum.
 TOLERANCE = {"float32": 2e-3, "bfloat16": 0.1}
 
 _T = TypeVar("_T")
@@ -63,19 +58,15 @@ class VllmSettings:
     """How the engine reaches its servers.
 
     Attributes:
-      urls: of servers that somebody else started.
+      urls: of servers that are running already.
       processes: servers that this engine starts and ends.
       key: bearer token of all of them; "" for none.
-      dtype: what they compute in, and what weights are written in.
-      max_length: prompt and response together, in tokens.
+      dtype: of the servers' computation and of written weights.
+      max_length: prompt and response together, tokens.
       tokenizer: fingerprint of the learner's tokenizer.
       probe: [P] token ids, P >= 2, whose log-probabilities verify a push.
-      base: checksum of the model's folder (`adapter.folder_checksum`), if an adapter is learnt; "" otherwise.
-      pull_from: host under which the servers reach this process to pull weights; "" if they share the store's folder.
-      pull_port: for that; 0 for any.
-      request_s: limit of one response, s.
-      push_s: limit of each step of a push, s.
-      limits: of starting and restarting.
+      limits: of waits and restarts.
+      base: `folder_checksum` of the model if an adapter is trained; "" otherwise.
     """
 
     urls: tuple[str, ...]
@@ -85,21 +76,16 @@ class VllmSettings:
     max_length: int
     tokenizer: str
     probe: tuple[int, ...]
+    limits: Limits
     base: str = ""
-    pull_from: str = ""
-    pull_port: int = 0
-    request_s: float = 600.0
-    push_s: float = 600.0
-    limits: Limits = field(default_factory=lambda: Limits(600.0, 60.0, 3))
 
 
 class VllmEngine:
     """An engine whose responses come from vLLM servers.
 
     Attributes:
-      generated_tokens: tokens handed out so far.
-      retries: requests that had to be asked for again.
-      last_push: what the last push reported: bytes, seconds, and the probe's difference in nats (the largest ones).
+      retries: requests that were repeated.
+      last_push: largest bytes, seconds and probe difference (nats) that a server reported for the last push.
     """
 
     def __init__(
@@ -113,7 +99,7 @@ class VllmEngine:
         version: int = 0,
         say: Say = lambda _: None,
     ):
-        """Connects to all servers, starting those that are ours, and gives them the parameters.
+        """Starts or connects to all servers and gives them the parameters.
 
         Args:
           config: the model's shape.
@@ -122,23 +108,22 @@ class VllmEngine:
           store: where weights are written; this engine closes it.
           tokenizer: finds stop strings; None if no request has any.
           version: of the parameters.
-          say: told what a person who waits would want to know.
+          say: takes progress messages.
 
         Raises:
-          InputError: a server is not there, not usable, or serves something else.
+          InputError: a server does not come up, or serves something else.
         """
         self.config, self._settings, self._store, self._say = config, settings, store, say
         self._run, self._version = secrets.token_hex(4), version
         self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
-        self.generated_tokens = self.retries = 0
+        self.retries = 0
         self.last_push: dict[str, float] = {}
         self._score = _probe_program(config, params, settings)
         adapter = lora.detach(params)
         self._rank = 0 if adapter is None else lora.rank_of(adapter)
-        self._closed, self._pull_from = False, ""
-        self._runner: web.AppRunner | None = None
+        self._closed = False
         self._session: aiohttp.ClientSession | None = None
-        self._pool: ServerPool | None = None
+        self._pool = ServerPool([], settings.limits, say)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-client", daemon=True)
         self._thread.start()
@@ -160,7 +145,7 @@ class VllmEngine:
 
     @property
     def compile_count(self) -> int:
-        """Programs compiled so far: the one of the probe."""
+        """Number of compiled programs: that of the probe."""
         return self._score._cache_size()
 
     async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
@@ -174,9 +159,9 @@ class VllmEngine:
           The response, and the version of the weights, at least that of the last `update_weights` before the call.
 
         Raises:
-          InputError: the prompt does not fit, or a setting cannot be met; only this request fails.
+          InputError: the prompt or a setting is not possible; only this request fails.
           EngineLost: no server is left.
-          RuntimeError: the engine is closed, or the servers failed on this request again and again.
+          RuntimeError: the engine is closed, or all attempts failed.
           TimeoutError: no response within an hour.
         """
         if self._closed:
@@ -189,13 +174,12 @@ class VllmEngine:
             return await asyncio.wrap_future(work)
 
     def update_weights(self, params: qwen2.Params, version: int) -> None:
-        """Gives all servers other weights and returns when each has them, or is given up.
+        """Gives all servers new weights; blocks until each has them or is dropped.
 
-        Requests under way are finished by the weights that they began with; those made from now on wait for the new
-        ones. Blocks the calling thread.
+        Requests under way finish with the old weights; requests from now on wait for the new ones.
 
         Args:
-          params: a tree like the one given at the start; nothing of it is kept.
+          params: a tree like the one given at the start; not kept.
           version: returned with every completion.
 
         Raises:
@@ -205,31 +189,28 @@ class VllmEngine:
         name = f"{self._run}.host{jax.process_index()}.{version}.{secrets.token_hex(3)}"
         expected = np.asarray(self._score(params), np.float32)
         dtype, adapter = jax.numpy.dtype(self._settings.dtype), lora.detach(params)
+        self._loop.call_soon_threadsafe(self._pool.hold)
         if adapter is None:
-            file, checksum = self._store.write(self.config, params, dtype=dtype, name=name)
+            name += ".safetensors"
+            checksum = self._store.write(self.config, params, dtype=dtype, name=name)
         else:
-            file, checksum = self._store.write_adapter(adapter, dtype=dtype, name=name)
+            checksum = self._store.write_adapter(adapter, dtype=dtype, name=name)
         self._version = version
         weights = Weights(
-            run=self._run,
-            version=version,
-            file=file.name,
-            folder=str(self._store.folder),
-            pull_from=self._pull_from,
+            label=label(self._run, version),
+            name=name,
             checksum=checksum,
             probe=self._settings.probe,
             expected=expected,
             tolerance=TOLERANCE[self._settings.dtype],
             base="" if adapter is None else self._settings.base,
         )
-        pool = self._pool
-        assert pool is not None
-        self._wait(pool.spread(weights))
-        reports = [member.pushed for member in pool.members if member.state == "ready"]
+        self._wait(self._pool.push(weights))
+        reports = [server.pushed for server in self._pool.servers if server.state == "ready"]
         self.last_push = {key: max(report[key] for report in reports) for key in reports[0]} if reports else {}
 
     def close(self) -> None:
-        """Ends the servers that are ours and the thread; requests that still wait fail. May be called twice."""
+        """Ends the servers that it started, and the thread; waiting requests fail. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -238,100 +219,69 @@ class VllmEngine:
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(CLOSE_LIMIT_S)
-            members = self._pool.members if self._pool is not None else []
-            self._store.close(member.server.staged_as for member in members if member.process is not None)
+            self._store.close()
 
-    # What follows runs in the client's event loop.
+    # The rest runs in the client's event loop.
 
     async def _open(self) -> None:
         settings = self._settings
         headers = {"Authorization": f"Bearer {settings.key}"} if settings.key else {}
-        # No limit on connections: the servers queue, and a request that waits here would not be batched there.
+        # No limit on connections: the servers batch whatever waits there, so requests must not wait here.
         session = self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0), headers=headers, trust_env=False
         )
-        if settings.pull_from:
-            host = "127.0.0.1" if settings.pull_from in ("127.0.0.1", "localhost") else "0.0.0.0"
-            self._runner, port = await serve(self._store, host, settings.pull_port, settings.key)
-            self._pull_from = f"http://{settings.pull_from}:{port}/weights/"
-        owners: list[tuple[str, ServerProcess | None]] = [(url, None) for url in settings.urls]
-        owners += [(process.url, process) for process in settings.processes]
-        members = [
-            Member(Server(url, session, request_s=settings.request_s, push_s=settings.push_s), process)
-            for url, process in owners
-        ]
-        pool = self._pool = ServerPool(members, settings.limits, self._say)
-        try:
-            await pool.open(self._check)
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        self._pool.servers += [Server(url, session, settings.limits) for url in settings.urls]
+        self._pool.servers += [Server(own.url, session, settings.limits, own) for own in settings.processes]
+        await self._pool.open(self._check)
 
-    async def _check(self, member: Member) -> None:
-        found = await member.server.describe()
-        settings = self._settings
-        check_description(
-            member.server.url,
-            found,
-            architecture=architecture(config_json(self.config, settings.dtype)),
-            tokenizer=settings.tokenizer,
-            dtype=settings.dtype,
-            max_length=settings.max_length,
-            pull_from=self._pull_from,
-        )
-        check_adapters(member.server.url, found, self._rank)
-        member.server.weights_dir = str(found.get("weights_dir", ""))
-        # A seed of a request's own together with chunked prefill kills the engine of the CPU build.
-        member.seeded = not (found.get("device") == "cpu" and found.get("chunked_prefill"))
+    async def _check(self, server: Server) -> None:
+        found = await server.describe()
+        wanted = architecture(config_json(self.config, self._settings.dtype))
+        wanted |= {"tokenizer": self._settings.tokenizer, "dtype": self._settings.dtype}
+        check_description(server.url, found, wanted, max_length=self._settings.max_length, rank=self._rank)
 
     async def _generate(self, tokens: list[int], params: SamplingParams, ends: list[int]) -> Completion:
-        wanted, trouble, pool = self._version, "", self._pool
-        assert pool is not None
+        wanted, trouble = self._version, ""
         for attempt in range(ATTEMPTS):
-            member = await pool.choose(params.session)
-            member.load += 1
+            server = await self._pool.choose(params.session)
+            server.load += 1
             try:
-                answer = await member.server.generate(generate_request(tokens, params, ends, member.seeded))
+                answer = await server.generate(generate_request(tokens, params, ends))
                 response = read_completion(answer, self._run, params.max_tokens)
                 if response.version < wanted:
-                    raise ServerFault(f"it sampled from version {response.version}, wanted is {wanted}")
+                    raise ServerFault(f"sampled from version {response.version}, wanted {wanted}")
             except ServerFault as err:
-                trouble = f"{member.server.url}: {err}"
+                trouble = f"{server.url}: {err}"
                 self.retries += 1
-                pool.suspect(member, str(err))
+                self._pool.report(server, str(err))
                 await asyncio.sleep(0.1 * attempt)
             else:
-                member.relapses, member.served = 0, member.served + 1
-                response = self._cut(response, params)
-                self.generated_tokens += response.tokens.size
-                return response
+                server.failures = 0
+                return self._cut(response, params)
             finally:
-                member.load -= 1
-        raise RuntimeError(f"asked {ATTEMPTS} times without a usable response; the last: {trouble}")
+                server.load -= 1
+        raise RuntimeError(f"no usable response in {ATTEMPTS} attempts; the last failure: {trouble}")
 
     def _cut(self, response: Completion, params: SamplingParams) -> Completion:
         """Ends a response with the token that completes a stop string, as the other engine does."""
         if not params.stop_strings or self._stops is None:
             return response
         end = self._stops.completed_at(response.tokens.tolist(), 0, params.stop_strings)
-        if end is None or end + 1 == response.tokens.size:
-            return response if end is None else Completion(response.tokens, response.logprobs, "stop", response.version)
+        if end is None:
+            return response
         return Completion(response.tokens[: end + 1], response.logprobs[: end + 1], "stop", response.version)
 
     async def _close(self) -> None:
-        me = asyncio.current_task()
-        if self._pool is not None:
-            await self._pool.close()
-        others = [task for task in asyncio.all_tasks() if task is not me]
+        await self._pool.close()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        if self._runner is not None:
-            await self._runner.cleanup()
         if self._session is not None:
             await self._session.close()
 
     def _wait(self, work: Coroutine[Any, Any, _T], limit_s: float | None = None) -> _T:
-        """Runs something in the client's loop and waits for it; everything in there has limits of its own."""
+        """Runs a coroutine in the client's loop and waits for it; calls in there have their own limits."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(limit_s)
@@ -343,7 +293,7 @@ class VllmEngine:
 
 
 def _probe_program(config: qwen2.Qwen2Config, params: qwen2.Params, settings: VllmSettings) -> Any:
-    """A jitted function params -> [P - 1] f32, log-probabilities of the probe's tokens."""
+    """Returns a jitted function params -> [P - 1] f32, log-probabilities of the probe's tokens."""
     probe = jax.numpy.asarray(settings.probe, jax.numpy.int32)
 
     def score(params: qwen2.Params) -> jax.Array:

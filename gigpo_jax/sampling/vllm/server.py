@@ -1,227 +1,196 @@
-"""One vLLM server over HTTP: every call has a time limit, and every failure is one of two kinds of error."""
+"""One vLLM server over HTTP: every call has a time limit and ends in an answer or one of two errors."""
 
+import asyncio
 import json
-import socket
-import urllib.parse
-import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import numpy as np
 
 from gigpo_jax.errors import InputError
-from gigpo_jax.sampling.vllm.protocol import LOADING, ServerFault, check_release, label, probe_request, read_probe
+from gigpo_jax.sampling.vllm.launch import ServerProcess
+from gigpo_jax.sampling.vllm.protocol import LOADING, Limits, ServerFault, check_release, probe_request, read_probe
 
-QUICK_S = 30.0  # what a server that lives answers at once
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-HINT = "it must be vLLM started by launch/vllm_sidecar.sh, or with the flags that docs/scaling.md lists"
+QUICK_S = 30.0  # limit of calls that a working server answers at once
+HINT = "start it with launch/vllm_sidecar.sh"
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What a server is given.
+    """One push.
 
     Attributes:
-      run: names the run in version labels.
-      version: as given to `update_weights`.
-      file: name of the safetensors file.
-      folder: where it is, as the learner sees it; a server that knows its own way to the folder uses that.
-      pull_from: address that the servers pull the file from, its name left out; "" if they share the folder.
+      label: name of the version on the servers.
+      name: of the file or adapter folder in the weights folder.
       checksum: of its tensors.
       probe: [P] token ids of the probe prompt.
       expected: [P - 1] f32, nats, the learner's log-probabilities of them.
-      tolerance: nats, how far the mean absolute difference may be from zero.
-      base: checksum of the model's folder, if the file is an adapter for it; "" if it has all weights.
+      tolerance: nats, largest accepted mean absolute difference.
+      base: for an adapter the checksum of the model's folder; "" if the file has all weights.
     """
 
-    run: str
-    version: int
-    file: str
-    folder: str
-    pull_from: str
+    label: str
+    name: str
     checksum: str
     probe: tuple[int, ...]
     expected: np.ndarray
     tolerance: float
     base: str = ""
 
-    @property
-    def label(self) -> str:
-        """The version's name on the servers."""
-        return label(self.run, self.version)
-
 
 class Server:
-    """Talks to one server.
+    """Talks to one server; `ServerPool` decides when.
 
     Attributes:
-      weights_dir: the folder that it takes weights from, as it sees it.
-      adapter: the one that it samples with; "" for none.
+      url: such as http://127.0.0.1:8123.
+      process: if this run started it.
+      adapter: name of the adapter that it samples with; "" for none.
+      state: requests go to "ready" servers alone; "lost" is final.
+      load: requests under way.
+      failures: recoveries since the last response.
+      restarts: so far.
+      reason: why it is not ready.
+      pushed: report of the last push.
+      recovery: the task that makes it ready.
     """
 
-    def __init__(self, url: str, session: aiohttp.ClientSession, *, request_s: float, push_s: float):
-        """Connects to nothing yet.
+    def __init__(self, url: str, session: aiohttp.ClientSession, limits: Limits, process: ServerProcess | None = None):
+        """Connects to nothing yet; the session carries the key."""
+        self.url, self.process, self._session, self._limits = url.rstrip("/"), process, session, limits
+        self.adapter = ""
+        self.state: Literal["recovering", "ready", "lost"] = "recovering"
+        self.load = self.failures = self.restarts = self._adapters = 0
+        self.reason = "not started"
+        self.pushed: dict[str, float] = {}
+        self.recovery: asyncio.Task[None] | None = None
 
-        Args:
-          url: such as http://127.0.0.1:8123.
-          session: carries the key.
-          request_s: limit of one response, s.
-          push_s: limit of each step of a push, s.
-        """
-        self.url, self.weights_dir, self.adapter = url.rstrip("/"), "", ""
-        self._loads = 0
-        self._session, self._request_s, self._push_s = session, request_s, push_s
-
-    @property
-    def staged_as(self) -> str:
-        """Tells its adapters from those of others in a shared folder, where several machines may have this address."""
-        machine = socket.gethostname() if urllib.parse.urlsplit(self.url).hostname in LOOPBACK else ""
-        return f"{zlib.crc32(f'{machine} {self.url}'.encode()):08x}"
-
-    async def call(
-        self, method: str, path: str, body: Any = None, *, limit_s: float = QUICK_S, plain: bool = False
-    ) -> Any:
-        """One exchange; with `plain` what comes back is not looked at.
+    async def call(self, method: str, path: str, body: Any = None, *, limit_s: float = QUICK_S) -> Any:
+        """Makes one call and returns the parsed JSON, or the text of another content type.
 
         Raises:
-          InputError: the server refuses this very request (400, 413, 422) or the key (401, 403).
-          ServerFault: anything else that is not a whole JSON answer in time.
+          InputError: the server refuses the request (400, 413, 422) or the key (401, 403).
+          ServerFault: any other failure.
         """
         timeout = aiohttp.ClientTimeout(total=limit_s)
         try:
             async with self._session.request(
                 method, self.url + path, json=body, timeout=timeout, allow_redirects=False
             ) as answer:
-                content, status = await answer.read(), answer.status
+                status, found = answer.status, await answer.text()
+                if found and answer.content_type == "application/json":
+                    found = json.loads(found)
         except TimeoutError as err:
-            raise ServerFault(f"{self.url}{path}: no answer within {limit_s:g} s") from err
+            raise ServerFault(f"{path}: no answer within {limit_s:g} s") from err
         except (aiohttp.ClientError, OSError, ValueError) as err:
-            raise ServerFault(f"{self.url}{path}: {type(err).__name__}: {err}") from err
+            raise ServerFault(f"{path}: {type(err).__name__}: {err}") from err
         if status in (401, 403):
-            raise InputError(f"{self.url}: refuses the key (status {status}); set VLLM_API_KEY to the server's: {HINT}")
+            raise InputError(f"{self.url}: refuses the key (status {status}); set VLLM_API_KEY to the server's")
         if status in (400, 413, 422):
-            raise InputError(f"{self.url}: refuses the request: {_message(content)}")
+            raise InputError(f"{self.url}: refuses the request: {_shortened(found)}")
         if status != 200:
-            raise ServerFault(f"{self.url}{path}: status {status}: {_message(content)}")
-        try:
-            return json.loads(content) if content and not plain else None
-        except ValueError as err:
-            raise ServerFault(f"{self.url}{path}: the answer is not JSON: {_message(content)}") from err
+            raise ServerFault(f"{path}: status {status}: {_shortened(found)}")
+        return found
 
-    async def generate(self, body: dict) -> Any:
-        """Asks for one response; see `vllm_protocol`. With an adapter, it is the same one from question to answer."""
-        asked = self.adapter
-        body = body | {"model": asked} if asked else body
-        answer = await self.call("POST", "/inference/v1/generate", body, limit_s=self._request_s)
-        if self.adapter != asked:
-            raise ServerFault("it was given another adapter meanwhile")
+    async def generate(self, body: dict[str, Any]) -> Any:
+        """Asks for one response, from the same adapter throughout; see `protocol` for request and answer."""
+        adapter = self.adapter
+        body = body | {"model": adapter} if adapter else body
+        answer = await self.call("POST", "/inference/v1/generate", body, limit_s=self._limits.request_s)
+        if self.adapter != adapter:
+            raise ServerFault("the adapter changed during the request")
         return answer
 
     async def healthy(self) -> None:
-        """Raises ServerFault unless it is up."""
+        """Raises ServerFault unless the server is up."""
         await self.call("GET", "/health")
 
     async def label(self) -> str:
-        """Which weights it says it has."""
+        """Returns the label of the weights that the server has."""
         answer = await self.call("GET", "/weight_info")
         return str(answer.get("weight_version", "")) if isinstance(answer, dict) else ""
 
     async def describe(self) -> dict[str, Any]:
-        """Its release is checked first; then what the workers say of themselves.
+        """Checks the release and returns what the first worker says of itself.
 
         Raises:
-          InputError: not a server that this client can use.
+          InputError: it is not a server that this client can use.
         """
         answer = await self.call("GET", "/version")
         release = answer.get("version") if isinstance(answer, dict) else None
         if not isinstance(release, str):
-            raise InputError(f"{self.url}: not a vLLM server (/version says {str(answer)[:80]!r}); {HINT}")
+            raise InputError(f"{self.url}: not a vLLM server (/version says {_shortened(answer)}); {HINT}")
         check_release(self.url, release)
         try:
-            return (await self._rpc("gigpo_describe"))[0]
+            return (await self._workers("gigpo_describe"))[0]
         except ServerFault as err:
-            raise InputError(f"{self.url}: has no worker extension of ours ({err}); {HINT}") from err
+            raise InputError(f"{self.url}: the worker extension is missing ({err}); {HINT}") from err
 
     async def push(self, weights: Weights) -> dict[str, float]:
-        """Replaces its weights and checks that it computes with them; on return it may sample.
+        """Replaces the weights and verifies them with the probe.
 
         Returns:
           Bytes and seconds of the load, and the probe's mean absolute difference in nats.
 
         Raises:
-          ServerFault: it did not take them; it must not sample until a push succeeds.
+          ServerFault: it failed; the server must not sample until a push succeeds.
         """
-        await self.call("POST", "/pause?mode=wait", limit_s=self._push_s)
+        await self.call("POST", "/pause?mode=wait", limit_s=self._limits.push_s)
         await self.call("POST", "/update_weight_version", {"new_version": LOADING})
-        loaded = await (self._load_adapter(weights) if weights.base else self._load_all(weights))
+        arguments = {"name": weights.name, "checksum": weights.checksum}
+        method = "gigpo_check_adapter" if weights.base else "gigpo_load"
+        arguments |= {"base": weights.base} if weights.base else {}
+        workers = await self._workers(method, arguments, self._limits.push_s)
+        for worker in workers:
+            if worker.get("checksum") != weights.checksum:
+                raise ServerFault(f"did not load version {weights.label}: {worker.get('error', worker)}")
+        if weights.base:
+            await self._use_adapter(weights.name, worker["folder"])
         await self.call("POST", "/resume")
         found = read_probe(await self.generate(probe_request(weights.probe)), weights.probe)
         difference = float(np.mean(np.abs(found - weights.expected)))
         if not difference <= weights.tolerance:
             raise ServerFault(
-                f"{self.url}: computes with other weights than those of version {weights.version}: the probe's "
-                f"log-probabilities differ by {difference:.2g} nats on average (allowed {weights.tolerance:g})"
+                f"computes with other weights than version {weights.label}: the probe's log-probabilities differ by "
+                f"{difference:.2g} nats on average (allowed {weights.tolerance:g})"
             )
-        # Last: whoever finds this label on a server finds one that passed everything.
+        # Last, so that this label stands only on servers that passed everything.
         await self.call("POST", "/update_weight_version", {"new_version": weights.label})
-        seconds = max(float(worker["seconds"]) for worker in loaded)
-        return {"bytes": float(loaded[0]["bytes"]), "seconds": seconds, "probe_difference": difference}
+        seconds = max(float(worker["seconds"]) for worker in workers)
+        return {"bytes": float(workers[0]["bytes"]), "seconds": seconds, "probe_difference": difference}
 
-    async def _load_all(self, weights: Weights) -> list[dict]:
-        if weights.pull_from:
-            method, where = "gigpo_pull", {"url": weights.pull_from + weights.file}
-        else:
-            method, where = "gigpo_load", {"path": f"{self.weights_dir or weights.folder}/{weights.file}"}
-        return self._same(weights, await self._rpc(method, where | {"checksum": weights.checksum}, self._push_s))
+    async def _use_adapter(self, name: str, folder: str) -> None:
+        """Loads an adapter and unloads all others, those of earlier runs included.
 
-    async def _load_adapter(self, weights: Weights) -> list[dict]:
-        """Lets the workers check it and put it into place, and the server load it under a name of its own."""
-        self._loads += 1  # a name serves once, also if the same file is pushed again
-        name = f"{weights.file.removesuffix('.safetensors')}.{self._loads}"
-        source = weights.pull_from or f"{self.weights_dir or weights.folder}/"
-        arguments = {"source": source + weights.file, "checksum": weights.checksum, "base": weights.base}
-        arguments |= {"server": self.staged_as, "name": name}
-        staged = self._same(weights, await self._rpc("gigpo_stage", arguments, self._push_s))
-        body = {"lora_name": name, "lora_path": staged[0]["folder"]}
-        await self.call("POST", "/v1/load_lora_adapter", body, limit_s=self._push_s, plain=True)
-        self.adapter = name
-        await self._unload_others()
-        return staged
-
-    async def _unload_others(self) -> None:
-        """What was sampled with before, also by a run that was killed: its files are about to go."""
+        Each load has a new name, also of the same files: vLLM keeps cached prefixes by name.
+        """
+        self._adapters += 1
+        self.adapter = f"{name}.{self._adapters}"
+        body = {"lora_name": self.adapter, "lora_path": folder}
+        await self.call("POST", "/v1/load_lora_adapter", body, limit_s=self._limits.push_s)
         answer = await self.call("GET", "/v1/models")
         try:
             names = [str(card["id"]) for card in answer["data"] if card.get("parent")]
         except (TypeError, KeyError, AttributeError) as err:
-            raise ServerFault(f"{self.url}: /v1/models answered {str(answer)[:200]}") from err
-        for name in names:
-            if name == self.adapter:
-                continue
-            await self.call("POST", "/v1/unload_lora_adapter", {"lora_name": name}, plain=True)
+            raise ServerFault(f"/v1/models: unexpected answer {_shortened(answer)}") from err
+        for other in names:
+            if other != self.adapter:
+                await self.call("POST", "/v1/unload_lora_adapter", {"lora_name": other})
 
-    def _same(self, weights: Weights, reports: list[dict]) -> list[dict]:
-        """What the workers report, if each has read what was written."""
-        for worker in reports:
-            if worker.get("checksum") != weights.checksum:
-                raise ServerFault(f"{self.url}: did not load version {weights.version}: {worker.get('error', worker)}")
-        return reports
-
-    async def _rpc(self, method: str, arguments: dict | None = None, limit_s: float = QUICK_S) -> list[dict]:
+    async def _workers(
+        self, method: str, arguments: dict[str, Any] | None = None, limit_s: float = QUICK_S
+    ) -> list[dict[str, Any]]:
+        """Calls a method of `WeightLoader` on all workers and returns their results."""
         body = {"method": method, "kwargs": arguments or {}}
         answer = await self.call("POST", "/collective_rpc", body, limit_s=limit_s)
         results = answer.get("results") if isinstance(answer, dict) else None
         if not results or not all(isinstance(result, dict) for result in results):
-            raise ServerFault(f"{self.url}: {method} answered {str(answer)[:200]}")
+            raise ServerFault(f"{method}: unexpected answer {_shortened(answer)}")
         return results
 
 
-def _message(content: bytes) -> str:
-    """The message of an error answer in one line."""
-    try:
-        parsed = json.loads(content)
-        content = str(parsed["error"]["message"]).encode() if isinstance(parsed["error"], dict) else content
-    except (ValueError, KeyError, TypeError):
-        pass
-    return " ".join(content[:300].decode(errors="replace").split()) or "nothing"
+def _shortened(answer: Any) -> str:
+    """Returns an answer, or its error message, in one short line."""
+    error = answer.get("error") if isinstance(answer, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return " ".join(str(message or answer).split())[:300] or "nothing"

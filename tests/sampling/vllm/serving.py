@@ -22,8 +22,8 @@ from gigpo_jax.rollout import engines
 from gigpo_jax.sampling.base import SamplingParams
 from gigpo_jax.sampling.jax_engine import JaxEngine
 from gigpo_jax.sampling.vllm.engine import VllmEngine, VllmSettings
-from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, choose_ports
-from gigpo_jax.sampling.vllm.servers import Limits
+from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, free_ports
+from gigpo_jax.sampling.vllm.protocol import Limits
 from gigpo_jax.sampling.vllm.weight_store import WeightStore
 from gigpo_jax.sampling.vllm.worker.extension import tokenizer_fingerprint
 
@@ -33,17 +33,18 @@ PYTHON = ROOT / ".venv-vllm/bin/python"
 KEY = "open sesame"
 MAX_LENGTH = 96
 START_S = 600.0
+LIMITS = Limits(start_s=START_S, connect_s=10.0, request_s=120.0, push_s=120.0, restarts=2)
 
 
 def plan(model: pathlib.Path, folder: pathlib.Path, weights_dir: pathlib.Path, **changes: Any) -> LaunchPlan:
     """How tests start a server."""
-    settings = {"dtype": "float32", "max_length": MAX_LENGTH, "sequences": 64, "weights_url": "", "gpu": False}
+    settings = {"dtype": "float32", "max_length": MAX_LENGTH, "sequences": 64, "gpu": False}
     return LaunchPlan(python=PYTHON, model=model, folder=folder, weights_dir=weights_dir, **(settings | changes))
 
 
 def start(model: pathlib.Path, folder: pathlib.Path, weights_dir: pathlib.Path, **changes: Any) -> ServerProcess:
     """Starts a server without waiting for it."""
-    (port,) = choose_ports(0, 1)
+    (port,) = free_ports(1)
     process = ServerProcess(plan(model, folder, weights_dir, **changes), port, KEY)
     process.start()
     return process
@@ -55,8 +56,8 @@ def wait_up(process: ServerProcess) -> None:
     while True:
         with contextlib.suppress(OSError), urllib.request.urlopen(process.url + "/health", timeout=5):
             return
-        assert process.running, process.last_words(5)
-        assert time.monotonic() < until, process.last_words(5)
+        assert process.running, process.log_tail(5)
+        assert time.monotonic() < until, process.log_tail(5)
         time.sleep(0.2)
 
 
@@ -118,9 +119,7 @@ def engine(
             "max_length": MAX_LENGTH,
             "tokenizer": tokenizer_fingerprint((TINY / "tokenizer.json").read_bytes()),
             "probe": engines.probe_tokens(words, MAX_LENGTH),
-            "request_s": 120.0,
-            "push_s": 120.0,
-            "limits": Limits(START_S, 10.0, 2),
+            "limits": LIMITS,
             **changes,
         }
     )

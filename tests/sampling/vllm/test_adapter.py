@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -19,14 +18,14 @@ import pytest
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.adapter_file import save_adapter
+from gigpo_jax.models.checksum import folder_checksum
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.tokenizer import Tokenizer, load_tokenizer
 from gigpo_jax.models.weights import load_hf
 from gigpo_jax.sampling.base import EngineLost, SamplingParams
 from gigpo_jax.sampling.vllm.engine import VllmEngine
-from gigpo_jax.sampling.vllm.launch import ServerProcess, choose_ports
+from gigpo_jax.sampling.vllm.launch import ServerProcess, free_ports
 from gigpo_jax.sampling.vllm.protocol import probe_request, read_probe
-from gigpo_jax.sampling.vllm.worker.adapter import folder_checksum
 from tests.sampling.vllm import serving
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800), pytest.mark.usefixtures("compiled_once")]
@@ -52,17 +51,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def pull_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, weights: pathlib.Path, pull_port: int) -> Iterator[ServerProcess]:
-    """Takes adapters of rank 8 at most, from the folder or from `pull_port`."""
-    url = f"http://127.0.0.1:{pull_port}/weights/"
-    process = serving.start(serving.TINY, tmp_path_factory.mktemp("logs"), weights, lora_rank=4, weights_url=url)
+def server(tmp_path_factory: pytest.TempPathFactory, weights: pathlib.Path) -> Iterator[ServerProcess]:
+    """Takes adapters of rank 8 at most."""
+    process = serving.start(serving.TINY, tmp_path_factory.mktemp("logs"), weights, lora_rank=4)
     try:
         serving.wait_up(process)
         yield process
@@ -114,8 +105,9 @@ def test_an_adapter_is_pushed_and_samples_as_the_merged_model(
             assert engine.last_push["bytes"] == 4 * lora.param_count(shape, CONFIG)
             assert engine.last_push["probe_difference"] < 1e-4
         assert engine.retries == 0
-    assert len(adapters_of(server)) == 1
-    assert len(list(weights.glob("adapter.*"))) == 2  # the newest, and the one before it for late requests
+        assert len(adapters_of(server)) == 1
+        assert len(list(weights.iterdir())) == 2  # the newest, and the one before it for late requests
+    assert list(weights.iterdir()) == []
 
 
 def test_responses_during_pushes_are_of_the_version_that_they_name(
@@ -148,8 +140,7 @@ def test_responses_during_pushes_are_of_the_version_that_they_name(
 
     with serving.engine(shape, trees[0][0], words, urls=(server.url,), weights_dir=weights, base=BASE) as engine:
         asyncio.run(play(engine))
-        assert engine._pool is not None
-        assert engine._pool.members[0].state == "ready"
+        assert engine._pool.servers[0].state == "ready"
     assert {response.version for _, response in responses} == {0, 1, 2}
     for prompt, response in responses:
         ours = serving.learner_logprobs(shape, trees[response.version][1], prompt, response.tokens, 1.0)
@@ -162,7 +153,7 @@ def test_an_exported_adapter_is_one_for_vllm(
     """In PEFT's layout as export writes it, with the scale in its config, loaded by vLLM's own endpoint."""
     shape, _ = model
     adapter = serving.shaken(lora.init(shape, CONFIG, jax.random.key(8)), 8, 0.05)
-    save_adapter(weights / "adapter.exported", CONFIG, adapter, base="models/alfworld_tiny")
+    save_adapter(weights / "exported", CONFIG, adapter, base="models/alfworld_tiny")
 
     def post(path: str, body: dict[str, Any]) -> bytes:
         headers = {"Authorization": f"Bearer {serving.KEY}", "Content-Type": "application/json"}
@@ -170,23 +161,14 @@ def test_an_exported_adapter_is_one_for_vllm(
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.read()
 
-    post("/v1/load_lora_adapter", {"lora_name": "exported", "lora_path": str(weights / "adapter.exported")})
+    post("/v1/load_lora_adapter", {"lora_name": "exported", "lora_path": str(weights / "exported")})
     (prompt,) = prompts(words, 1)
     answer = json.loads(post("/inference/v1/generate", probe_request(prompt) | {"model": "exported"}))
     merged = lora.merge(jax.tree.map(lambda x: x.copy(), model[1]), adapter, CONFIG.scale)
     ours = serving.learner_logprobs(shape, merged, prompt[:1], np.asarray(prompt[1:]), 1.0)
     np.testing.assert_allclose(read_probe(answer, prompt), ours, atol=1e-4)
     post("/v1/unload_lora_adapter", {"lora_name": "exported"})
-    shutil.rmtree(weights / "adapter.exported")
-
-
-def test_servers_that_share_no_folder_pull_it(
-    server: ServerProcess, model: Any, words: Tokenizer, pull_port: int, tmp_path: pathlib.Path
-) -> None:
-    tree, merged = adapted(model, 3)
-    pulls = {"pull_from": "127.0.0.1", "pull_port": pull_port, "base": BASE}
-    with serving.engine(model[0], tree, words, urls=(server.url,), weights_dir=tmp_path, **pulls) as engine:
-        assert_samples_from(engine, model[0], merged, words, 0)
+    shutil.rmtree(weights / "exported")
 
 
 def test_what_does_not_belong_is_refused_at_once(
@@ -195,10 +177,10 @@ def test_what_does_not_belong_is_refused_at_once(
     shape, params = model
     tree, merged = adapted(model, 4)
     common: dict[str, Any] = {"urls": (server.url,), "weights_dir": weights}
-    with pytest.raises(InputError, match=r"was started for adapters.*model\.lora\.rank=0 replaces all weights"):
+    with pytest.raises(InputError, match=r"model\.lora\.rank=0; start it without --lora-rank"):
         serving.engine(shape, params, words, **common)
     large = lora.attach(params, lora.init(shape, LoraConfig(9, 8.0), jax.random.key(0)), 1.0)
-    with pytest.raises(InputError, match=r"takes adapters of rank 8 at most, config\.model\.lora\.rank=9"):
+    with pytest.raises(InputError, match=r"rank is 8, model\.lora\.rank=9"):
         serving.engine(shape, large, words, **common, base=BASE)
     with pytest.raises(InputError, match=r"not the weights of the learner's model\.path"):
         serving.engine(shape, tree, words, **common, base="0" * 32)
@@ -218,19 +200,19 @@ def test_a_damaged_adapter_is_never_loaded_and_the_last_good_one_is_still_there(
     tree, merged = adapted(model, 5)
     engine = serving.engine(shape, tree, words, urls=(server.url,), weights_dir=weights, base=BASE)
     with engine:
-        write, staged = engine._store.write_adapter, sorted(weights.glob("adapter.*"))
+        write = engine._store.write_adapter
 
-        def damaged(*arguments: Any, **settings: Any) -> Any:
-            file, checksum = write(*arguments, **settings)
+        def damaged(*arguments: Any, name: str, **settings: Any) -> str:
+            checksum = write(*arguments, name=name, **settings)
+            file = weights / name / "adapter_model.safetensors"
             content = bytearray(file.read_bytes())
             content[-3] ^= 64
             file.write_bytes(content)
-            return file, checksum
+            return checksum
 
         monkeypatch.setattr(engine._store, "write_adapter", damaged)
-        with pytest.raises(EngineLost, match="the file was read wrongly"):
+        with pytest.raises(EngineLost, match="the learner wrote"):
             engine.update_weights(adapted(model, 6)[0], 1)
-        assert sorted(weights.glob("adapter.*")) == staged
         monkeypatch.undo()
     # Nothing of it reached the model: the same server takes the next run.
     with serving.engine(shape, tree, words, urls=(server.url,), weights_dir=weights, base=BASE) as engine:
@@ -243,7 +225,7 @@ def test_killed_and_started_again_it_gets_the_current_adapter(
     """Nothing is sampled from the bare model in between."""
     shape, _ = model
     tree, merged = adapted(model, 7)
-    (port,) = choose_ports(0, 1)
+    (port,) = free_ports(1)
     plan = serving.plan(serving.TINY, tmp_path / "logs", tmp_path / "weights", lora_rank=4)
     process, said = ServerProcess(plan, port, serving.KEY), []
     owned: dict[str, Any] = {"processes": (process,), "weights_dir": tmp_path / "weights", "said": said}
@@ -251,7 +233,7 @@ def test_killed_and_started_again_it_gets_the_current_adapter(
         engine.update_weights(tree, 1)
         serving.kill_hard(process)
         assert_samples_from(engine, shape, merged, words, 1)
-    assert sum("started again (1 of 2)" in line for line in said) == 1
+    assert sum("restarted (1 of 2)" in line for line in said) == 1
 
 
 def test_a_run_trains_an_adapter_with_servers(

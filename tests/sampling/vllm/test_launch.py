@@ -4,7 +4,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ import pytest
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.sampling.vllm import launch as vllm_launch
-from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, check_plan, choose_ports, server_environment
+from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, check_plan, free_ports, server_environment
 from tests.sampling.vllm.serving import gone
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -28,7 +27,6 @@ def plan(tmp_path: pathlib.Path, **changes: object) -> LaunchPlan:
         "max_length": 96,
         "sequences": 64,
         "weights_dir": tmp_path,
-        "weights_url": "",
         "folder": tmp_path,
         "gpu": False,
     }
@@ -59,25 +57,19 @@ def test_servers_take_adapters_only_when_asked(tmp_path: pathlib.Path) -> None:
     for rank, served in ((1, "1"), (2, "8"), (32, "32"), (33, "64"), (512, "512")):
         command = vllm_launch.server_command(plan(tmp_path, lora_rank=rank), 8123)
         assert command[command.index("--max-lora-rank") + 1] == served
-    assert command[command.index("--worker-extension-cls") + 1].endswith("adapter.AdapterLoader")
+    assert command[command.index("--worker-extension-cls") + 1].endswith("extension.WeightLoader")
     assert server_environment(plan(tmp_path, lora_rank=4), "")["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
 
 
-def test_a_port_in_use_is_refused_and_zero_takes_free_ones() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=rf"config.engine.vllm.port={port - 1}: port {port} is in use"):
-            choose_ports(port - 1, 2)
-    assert len(set(choose_ports(0, 3))) == 3
-
-
-def test_too_little_memory_is_refused_with_the_sum(tmp_path: pathlib.Path) -> None:
-    gib = 2**30
-    vllm_launch._check_host_memory(plan(tmp_path), 2, available=8 * gib)
-    with pytest.raises(InputError, match=r"config.engine.vllm.servers=2: needs about 6\.0 GiB .* free are 5\.0"):
-        vllm_launch._check_host_memory(plan(tmp_path), 2, available=5 * gib)
+def test_too_little_memory_is_refused_with_the_sum(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").touch()
+    there = plan(tmp_path, python=tmp_path / "bin/python")
+    monkeypatch.setattr(vllm_launch, "available_memory", lambda: 8 * 2**30)
+    check_plan(there, 2)
+    monkeypatch.setattr(vllm_launch, "available_memory", lambda: 5 * 2**30)
+    with pytest.raises(InputError, match=r"config.engine.vllm.servers=2: needs about 6\.0 GiB .* 5\.0 are free"):
+        check_plan(there, 2)
 
 
 def test_an_environment_without_vllm_is_refused_with_the_command_that_makes_one(tmp_path: pathlib.Path) -> None:
@@ -94,7 +86,7 @@ def test_an_environment_without_vllm_is_refused_with_the_command_that_makes_one(
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: pathlib.Path) -> None:
-    process = ServerProcess(plan(tmp_path), *choose_ports(0, 1), "sesame")
+    process = ServerProcess(plan(tmp_path), *free_ports(1), "sesame")
     warning = "print('WARNING open files may run out: OSError', flush=True)"
     process._command = [sys.executable, "-c", f"{warning}; raise ValueError('1 invalid value\\n  no such device')"]
     process.start()
@@ -102,7 +94,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path: pathlib.Path) -> None:
     while process.running:
         assert time.monotonic() < until
         time.sleep(0.05)
-    assert process.last_words() == "ValueError: 1 invalid value no such device"
+    assert process.log_tail() == "ValueError: 1 invalid value no such device"
     process.stop()
 
 
@@ -143,9 +135,8 @@ def test_a_server_that_will_not_end_is_killed_and_one_that_is_started_again_is_e
 ) -> None:
     deaf = "import os, signal, time; signal.signal(15, signal.SIG_IGN); print(os.getpid(), flush=True); time.sleep(300)"
     log = tmp_path / "out"
-    guard = (
-        f"from gigpo_jax.sampling import vllm_guard as g; g.GRACE_S = 0.5; g.run([{sys.executable!r}, '-c', {deaf!r}])"
-    )
+    guard = "from gigpo_jax.sampling.vllm.worker import guard as g; g.GRACE_S = 0.5; "
+    guard += f"g.run([{sys.executable!r}, '-c', {deaf!r}])"
     with log.open("w") as out:
         process = subprocess.Popen([sys.executable, "-c", guard], stdin=subprocess.PIPE, stdout=out, cwd=ROOT)
     assert process.stdin is not None

@@ -18,7 +18,7 @@ from tests.sampling.vllm import serving
 
 @pytest.mark.parametrize(
     ("answers", "says"),
-    [({}, "not a vLLM server"), ({"/version": {"version": "0.11.0"}}, "known to work: 0.32.x")],
+    [({}, "not a vLLM server"), ({"/version": {"version": "0.11.0"}}, "install vLLM 0.32.x")],
 )
 def test_they_are_refused(answers: dict[str, Any], says: str, tmp_path: Path) -> None:
     config, params = load_hf(serving.TINY)

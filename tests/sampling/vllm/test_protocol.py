@@ -50,29 +50,29 @@ def test_a_good_answer_is_a_completion_with_its_version() -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (None, "not what this client knows"),
-        ({"choices": []}, "not what this client knows"),
-        (changed(logprobs=None), "not what this client knows"),
-        (changed(weight_versions=None), "not what this client knows"),
-        (changed(token_ids=[5, 6]), "fit together"),
-        (changed(token_ids=[5, 6, 9]), "fit together"),
+        (None, "unexpected answer"),
+        ({"choices": []}, "unexpected answer"),
+        (changed(logprobs=None), "unexpected answer"),
+        (changed(weight_versions=None), "unexpected answer"),
+        (changed(token_ids=[5, 6]), "inconsistent"),
+        (changed(token_ids=[5, 6, 9]), "inconsistent"),
         (
             changed(
                 token_ids=[], logprobs={"content": []}, weight_versions=[{"version": "ab12:7", "start": 0, "end": 0}]
             ),
-            "fit together",
+            "inconsistent",
         ),
         (
             changed(token_ids=[5, 6, -8], logprobs={"content": [{"token_id": t, "logprob": -1} for t in (5, 6, -8)]}),
-            "fit together",
+            "inconsistent",
         ),
-        (changed(finish_reason="abort"), "gave the request up"),
-        (changed(weight_versions=[{"version": "ab12:7", "start": 0, "end": 2}]), "fit together"),
-        (changed(weight_versions=[{"version": "default", "start": 0, "end": 3}]), "did not give"),
-        (changed(weight_versions=[{"version": "ffff:7", "start": 0, "end": 3}]), "did not give"),
-        (changed(weight_versions=[{"version": None, "start": 0, "end": 3}]), "did not give"),
-        (changed(finish_reason=["stop"]), "gave the request up"),
-        (changed(weight_versions=[{"version": "loading", "start": 0, "end": 3}]), "did not give"),
+        (changed(finish_reason="abort"), "ended the request"),
+        (changed(weight_versions=[{"version": "ab12:7", "start": 0, "end": 2}]), "inconsistent"),
+        (changed(weight_versions=[{"version": "default", "start": 0, "end": 3}]), "did not push"),
+        (changed(weight_versions=[{"version": "ffff:7", "start": 0, "end": 3}]), "did not push"),
+        (changed(weight_versions=[{"version": None, "start": 0, "end": 3}]), "did not push"),
+        (changed(finish_reason=["stop"]), "ended the request"),
+        (changed(weight_versions=[{"version": "loading", "start": 0, "end": 3}]), "did not push"),
         (
             changed(
                 weight_versions=[
@@ -80,7 +80,7 @@ def test_a_good_answer_is_a_completion_with_its_version() -> None:
                     {"version": "ab12:7", "start": 1, "end": 3},
                 ]
             ),
-            "did not give",
+            "did not push",
         ),
         (changed(logprobs={"content": [{"token_id": t, "logprob": float("nan")} for t in (5, 6, 8)]}), "finite"),
         (changed(logprobs={"content": [{"token_id": t, "logprob": 2.0} for t in (5, 6, 8)]}), "finite"),
@@ -92,7 +92,7 @@ def test_anything_else_is_a_fault_of_the_server(answer: Any, says: str) -> None:
 
 
 def test_a_response_longer_than_asked_for_is_a_fault() -> None:
-    with pytest.raises(ServerFault, match="fit together"):
+    with pytest.raises(ServerFault, match="inconsistent"):
         read_completion(ANSWER, "ab12", 2)
 
 
@@ -105,7 +105,7 @@ def test_labels_are_of_one_run() -> None:
 
 def test_a_request_says_everything_that_the_server_could_choose_otherwise() -> None:
     params = SamplingParams(temperature=0.5, top_k=-1, max_tokens=9, stop_strings=("x",), key=(2**32 - 1, 5))
-    sampling = generate_request([1, 2], params, [3], seeded=True)["sampling_params"]
+    sampling = generate_request([1, 2], params, [3])["sampling_params"]
     assert sampling == {
         "temperature": 0.5,
         "top_p": 1.0,
@@ -117,7 +117,6 @@ def test_a_request_says_everything_that_the_server_could_choose_otherwise() -> N
         "logprobs": 0,
         "seed": (2**31 - 1) * 2**32 + 5,  # a signed 64-bit number
     }
-    assert "seed" not in generate_request([1, 2], params, [3], seeded=False)["sampling_params"]
 
 
 def test_the_probe_reads_the_prompts_own_tokens() -> None:
@@ -133,41 +132,37 @@ def test_releases_that_were_never_tried_are_refused_with_those_that_were() -> No
     check_release("http://a:1", "0.32.0")
     check_release("http://a:1", "0.32.1+cpu")
     for release in ("0.31.9", "0.320.0", "1.0"):
-        with pytest.raises(InputError, match=r"known to work: 0\.32\.x"):
+        with pytest.raises(InputError, match=r"install vLLM 0\.32\.x"):
             check_release("http://a:1", release)
 
 
-GOOD = {
-    "architecture": {"hidden_size": 8, "tie_word_embeddings": True},
-    "tokenizer": "t",
-    "dtype": "float32",
-    "logprobs_mode": "processed_logprobs",
-    "max_model_len": 96,
-    "weights_dir": "/w",
-    "weights_url": "http://learner:9000/weights/",
-}
-WANTED = {"architecture": GOOD["architecture"], "tokenizer": "t", "dtype": "float32", "max_length": 96}
-WANTED |= {"pull_from": "http://learner:9000/weights/"}
+WANTED = {"hidden_size": 8, "tie_word_embeddings": True, "tokenizer": "t", "dtype": "float32"}
+GOOD = WANTED | {"logprobs_mode": "processed_logprobs", "takes_seeds": True, "max_model_len": 96}
+GOOD |= {"weights_dir": "/w", "adapter_rank": 0}
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"architecture": {"hidden_size": 16, "tie_word_embeddings": True}}, r"hidden_size=16 \(learner: 8\)"),
-        ({"tokenizer": "u"}, "tokenizer is not the learner's"),
-        ({"dtype": "bfloat16"}, "config.engine.dtype='float32'"),
+        ({"hidden_size": 16}, "its hidden_size is 16, the learner needs 8; serve the folder of model.path"),
+        ({"tie_word_embeddings": None}, "its tie_word_embeddings is None, the learner needs True"),
+        ({"tokenizer": "u"}, "its tokenizer is 'u', the learner needs 't'; serve the folder"),
+        ({"dtype": "bfloat16"}, "its dtype is 'bfloat16', the learner needs 'float32'; make --dtype and engine.dtype"),
         ({"logprobs_mode": "raw_logprobs"}, "--logprobs-mode processed_logprobs"),
+        ({"takes_seeds": False}, "start it with --no-enable-chunked-prefill"),
         ({"max_model_len": 95}, "--max-model-len 96"),
         ({"weights_dir": ""}, "--weights-dir"),
-        ({"weights_url": ""}, "pulls weights from nowhere, the learner offers http://learner:9000/weights/"),
-        (
-            {"weights_url": "http://learner:9001/weights/"},
-            "from http://learner:9001/weights/, the learner .*weights_port",
-        ),
+        ({"adapter_rank": 8}, r"model\.lora\.rank=0; start it without --lora-rank"),
     ],
 )
 def test_a_server_of_something_else_is_refused_with_the_fix(change: dict, says: str) -> None:
-    check_description("http://a:1", GOOD, **WANTED)
-    check_description("http://a:1", GOOD | {"weights_url": ""}, **(WANTED | {"pull_from": ""}))
+    check_description("http://a:1", GOOD, WANTED, max_length=96, rank=0)
     with pytest.raises(InputError, match=says):
-        check_description("http://a:1", GOOD | change, **WANTED)
+        check_description("http://a:1", GOOD | change, WANTED, max_length=96, rank=0)
+
+
+def test_a_server_for_smaller_adapters_is_refused() -> None:
+    served = GOOD | {"adapter_rank": 8}
+    check_description("http://a:1", served, WANTED, max_length=96, rank=8)
+    with pytest.raises(InputError, match=r"rank is 8, model\.lora\.rank=9; start it with --lora-rank 9"):
+        check_description("http://a:1", served, WANTED, max_length=96, rank=9)

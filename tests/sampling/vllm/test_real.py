@@ -3,9 +3,9 @@
 import asyncio
 import json
 import pathlib
-import socket
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,14 +21,13 @@ from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.sampling.base import EngineLost, SamplingParams
 from gigpo_jax.sampling.vllm.engine import VllmEngine
 from gigpo_jax.sampling.vllm.launch import ServerProcess
-from gigpo_jax.sampling.vllm.servers import Limits
 from tests.sampling.vllm import serving
 from tests.sampling.vllm.serving import KEY, TINY, Proxy, ask, learner_logprobs, shaken
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("compiled_once")]
 
 STOP = ("</action>",)
-IMPATIENT = Limits(serving.START_S, 2.0, 0)  # with servers that will not come back
+IMPATIENT = replace(serving.LIMITS, connect_s=2.0, restarts=0)  # with servers that will not come back
 
 
 @dataclass(frozen=True)
@@ -55,17 +54,8 @@ def weights_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def pull_port() -> Iterator[int]:
-    """Where the servers may pull weights from; held, so that it is free when the time comes."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
-
-
-@pytest.fixture(scope="module")
 def servers(
-    tokenizer: Tokenizer, weights_dir: pathlib.Path, pull_port: int, tmp_path_factory: pytest.TempPathFactory
+    tokenizer: Tokenizer, weights_dir: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Served]]:
     """One with a tied head, one with an untied one, and a second tied one to be killed; started together."""
     folder = tmp_path_factory.mktemp("served")
@@ -74,10 +64,7 @@ def servers(
     both = {"tied": (config, params), "untied": (untied, params | {"head": shaken(params["embed"], 3)})}
     save_hf(folder / "untied", untied, both["untied"][1], tokenizer=tokenizer)
     folders = {"tied": TINY, "untied": folder / "untied", "spare": TINY}
-    address = f"http://127.0.0.1:{pull_port}/weights/"
-    started = {
-        name: serving.start(model, folder / "logs", weights_dir, weights_url=address) for name, model in folders.items()
-    }
+    started = {name: serving.start(model, folder / "logs", weights_dir) for name, model in folders.items()}
     try:
         for process in started.values():
             serving.wait_up(process)
@@ -187,11 +174,12 @@ def test_sessions_stay_with_a_server_and_new_ones_go_to_the_least_loaded(
 ) -> None:
     served, urls = servers["tied"], (servers["tied"].url, servers["spare"].url)
     with serving.engine(served.config, served.params, tokenizer, urls=urls, weights_dir=weights_dir) as vllm:
-        members = vllm._pool.members
         ask(vllm, prompts)
-        assert [member.served for member in members] == [6, 6]
-        ask(vllm, prompts, session=(9, 9))
-        assert sorted(member.served for member in members) == [6, 18]
+        homes = vllm._pool._homes
+        assert sorted(Counter(server.url for server in homes.values()).values()) == [6, 6]
+        before = dict(homes)
+        ask(vllm, prompts)  # the same sessions again
+        assert homes == before
 
 
 def test_weights_that_a_server_lost_are_pushed_again_and_nothing_sampled_meanwhile_counts(
@@ -211,30 +199,6 @@ def test_weights_that_a_server_lost_are_pushed_again_and_nothing_sampled_meanwhi
             assert call(served.url, "/weight_info")["weight_version"] == f"{vllm._run}:5"
 
 
-def test_a_server_that_shares_no_folder_pulls_the_weights_over_http(
-    servers: dict[str, Served],
-    tokenizer: Tokenizer,
-    prompts: list[list[int]],
-    weights_dir: pathlib.Path,
-    pull_port: int,
-    tmp_path: pathlib.Path,
-) -> None:
-    served, other = servers["untied"], shaken(servers["untied"].params, 5)
-    offered = {"weights_dir": tmp_path / "learner", "pull_from": "127.0.0.1"}
-    with serving.engine(
-        served.config, served.params, tokenizer, urls=(served.url,), pull_port=pull_port, **offered
-    ) as vllm:
-        vllm.update_weights(other, 1)
-        assert vllm.last_push["bytes"] == 4 * qwen2.param_count(served.config)
-        for prompt, response in zip(prompts, ask(vllm, prompts)):
-            expected = learner_logprobs(served.config, other, prompt, response.tokens, 1.0)
-            np.testing.assert_allclose(response.logprobs, expected, atol=1e-4)
-            assert response.version == 1
-        assert list(weights_dir.glob("pulled.*")) == []  # what was pulled is deleted when it is loaded
-    with pytest.raises(InputError, match=rf"pulls weights from http://127.0.0.1:{pull_port}/weights/, the learner"):
-        serving.engine(served.config, served.params, tokenizer, urls=(served.url,), pull_port=0, **offered)
-
-
 def test_a_push_that_did_not_arrive_is_noticed_by_the_probe(
     servers: dict[str, Served], tokenizer: Tokenizer, prompts: list[list[int]], weights_dir: pathlib.Path
 ) -> None:
@@ -251,7 +215,7 @@ def test_a_push_that_did_not_arrive_is_noticed_by_the_probe(
         with pytest.raises(EngineLost):
             ask(vllm, prompts[:1])
         assert call(served.url, "/weight_info")["weight_version"] == "loading"
-    assert any("given up, 0 servers are left" in line for line in said)
+    assert any("dropped, 0 servers left" in line for line in said)
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +226,12 @@ def proxied(
     served = servers["spare"]
     proxy = Proxy(served.url)
     with serving.engine(
-        served.config, served.params, tokenizer, urls=(proxy.url,), weights_dir=weights_dir, request_s=10.0
+        served.config,
+        served.params,
+        tokenizer,
+        urls=(proxy.url,),
+        weights_dir=weights_dir,
+        limits=replace(serving.LIMITS, request_s=10.0),
     ) as vllm:
         yield proxy, vllm
     proxy.close()
@@ -305,7 +274,7 @@ def test_a_server_that_always_breaks_ends_the_run_with_its_reason_not_a_hang(
     served = servers["tied"]
     with serving.engine(served.config, served.params, tokenizer, urls=(proxy.url,), weights_dir=weights_dir) as vllm:
         proxy.break_next(["nonsense"], 10_000)
-        with pytest.raises(RuntimeError, match="not JSON"):
+        with pytest.raises(RuntimeError, match="unexpected answer"):
             ask(vllm, prompts[:2])
     proxy.close()
 
@@ -336,12 +305,12 @@ def test_what_cannot_be_used_is_refused_with_the_fix(
         assert "\n" not in str(error.value)
         return str(error.value)
 
-    assert "tie_word_embeddings=False (learner: True)" in connect(servers["untied"].url)
+    assert "its tie_word_embeddings is False, the learner needs True" in connect(servers["untied"].url)
     assert "set VLLM_API_KEY" in connect(served.url, key="guessed")
     assert "--max-model-len 97" in connect(served.url, max_length=97)
-    assert "engine.dtype='bfloat16'" in connect(served.url, dtype="bfloat16")
-    assert "tokenizer is not the learner's" in connect(served.url, tokenizer="other")
-    assert "correct config.engine.vllm.urls or start it" in connect("http://127.0.0.1:9", limits=IMPATIENT)
+    assert "the learner needs 'bfloat16'" in connect(served.url, dtype="bfloat16")
+    assert "the learner needs 'other'" in connect(served.url, tokenizer="other")
+    assert "start it or correct engine.vllm.urls" in connect("http://127.0.0.1:9", limits=IMPATIENT)
 
 
 def test_a_server_that_is_killed_is_dropped_while_another_is_left_and_the_last_ends_the_run(
@@ -365,7 +334,7 @@ def test_a_server_that_is_killed_is_dropped_while_another_is_left_and_the_last_e
         assert {response.version for response in responses} == {3}
         assert vllm.retries > 0
         vllm.update_weights(served.params, 4)
-        assert any(f"{urls[0]}: given up, 1 servers are left" in line for line in said)
+        assert any(f"{urls[0]}: dropped, 1 servers left" in line for line in said)
         assert {response.version for response in ask(vllm, prompts)} == {4}
         responses = asyncio.run(in_the_middle(servers["tied"].process))
         assert all(isinstance(response, EngineLost) or response.version == 4 for response in responses)

@@ -10,16 +10,13 @@ import pytest
 from aiohttp import web
 
 from gigpo_jax.errors import InputError
-from gigpo_jax.sampling.vllm.protocol import ServerFault
+from gigpo_jax.sampling.vllm.protocol import Limits, ServerFault
 from gigpo_jax.sampling.vllm.server import Server, Weights
 
 PROBE = (4, 7, 4)
 WEIGHTS = Weights(
-    run="ab12",
-    version=7,
-    file="w.safetensors",
-    folder="/learner",
-    pull_from="",
+    label="ab12:7",
+    name="w",
     checksum="c0ffee",
     probe=PROBE,
     expected=np.float32([-1.5, -0.25]),
@@ -35,6 +32,8 @@ class Answers:
     Attributes:
       calls: what was asked for, in order.
       arguments: of the last call of a worker's method.
+      bodies: the last body of every other kind of request.
+      meanwhile: called while a request is answered.
     """
 
     def __init__(self, **changes: Any) -> None:
@@ -42,6 +41,8 @@ class Answers:
         self.says = {"rpc": {"results": [LOADED]}, "generate": {"prompt_logprobs": rows}} | changes
         self.calls: list[str] = []
         self.arguments: dict[str, Any] = {}
+        self.bodies: dict[str, Any] = {}
+        self.meanwhile: Callable[[], None] = lambda: None
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         name = request.path.rpartition("/")[2]
@@ -54,6 +55,8 @@ class Answers:
         else:
             assert name != "pause" or request.query["mode"] == "wait"
             self.calls.append(name)
+            self.bodies[name] = body
+        self.meanwhile()
         said = self.says.get(name, {})
         if isinstance(said, web.Response):
             return said
@@ -73,7 +76,8 @@ def talk(answers: Answers, work: Callable[[Server], Awaitable[Any]]) -> Any:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         async with aiohttp.ClientSession() as session:
-            server = Server(f"http://127.0.0.1:{runner.addresses[0][1]}/", session, request_s=limit_s, push_s=limit_s)
+            limits = Limits(start_s=1, connect_s=1, request_s=limit_s, push_s=limit_s, restarts=0)
+            server = Server(f"http://127.0.0.1:{runner.addresses[0][1]}/", session, limits)
             try:
                 return await work(server)
             finally:
@@ -90,17 +94,10 @@ def test_a_push_pauses_unlabels_loads_resumes_probes_and_labels_last() -> None:
     answers = Answers()
     assert push(answers) == {"bytes": 12.0, "seconds": 0.5, "probe_difference": 0.0}
     assert answers.calls == PUSH
-    assert answers.arguments == {"path": "/learner/w.safetensors", "checksum": "c0ffee"}
+    assert answers.arguments == {"name": "w", "checksum": "c0ffee"}
 
 
-def test_a_server_that_pulls_is_told_the_address() -> None:
-    answers = Answers()
-    push(answers, Weights(**{**vars(WEIGHTS), "pull_from": "http://learner:9/weights/"}))
-    assert answers.calls[2] == "gigpo_pull"
-    assert answers.arguments == {"url": "http://learner:9/weights/w.safetensors", "checksum": "c0ffee"}
-
-
-STAGED = {"results": [LOADED | {"folder": "/server/adapter.x"}]}
+STAGED = {"results": [LOADED | {"folder": "/server/w"}]}
 ADAPTER = Weights(**{**vars(WEIGHTS), "base": "b0"})
 
 
@@ -108,37 +105,40 @@ def test_an_adapter_is_staged_loaded_under_a_new_name_and_alone() -> None:
     models = {"data": [{"id": "m"}, {"id": "old", "parent": "m"}, {"id": "w.1", "parent": "m"}]}
     answers = Answers(rpc=STAGED, models=models)
     push(answers, ADAPTER)
-    load = ["gigpo_stage", "load_lora_adapter", "models", "unload_lora_adapter"]
+    load = ["gigpo_check_adapter", "load_lora_adapter", "models", "unload_lora_adapter"]
     assert answers.calls == [*PUSH[:2], *load, *PUSH[3:]]
-    assert answers.arguments["source"] == "/learner/w.safetensors"
-    assert (answers.arguments["base"], answers.arguments["name"]) == ("b0", "w.1")
+    assert answers.arguments == {"name": "w", "checksum": "c0ffee", "base": "b0"}
+    assert answers.bodies["load_lora_adapter"] == {"lora_name": "w.1", "lora_path": "/server/w"}
+    assert answers.bodies["unload_lora_adapter"] == {"lora_name": "old"}
+    assert answers.bodies["generate"]["model"] == "w.1"  # the probe is of the adapter
+
+
+def test_a_response_counts_only_if_its_adapter_stayed_the_same() -> None:
+    answers = Answers()
+
+    async def work(server: Server) -> None:
+        server.adapter = "a"
+        answers.meanwhile = lambda: setattr(server, "adapter", "b")
+        await server.generate({})
+
+    with pytest.raises(ServerFault, match="the adapter changed"):
+        talk(answers, work)
+    assert answers.bodies["generate"] == {"model": "a"}
 
 
 @pytest.mark.parametrize("answer", [{}, [], {"data": None}, {"data": ["m"]}, {"data": [{"parent": "m"}]}])
 def test_a_list_of_adapters_that_is_none_is_a_fault_of_the_server(answer: Any) -> None:
-    with pytest.raises(ServerFault, match="/v1/models answered"):
+    with pytest.raises(ServerFault, match="/v1/models: unexpected answer"):
         push(Answers(rpc=STAGED, models=answer), ADAPTER)
-
-
-def test_adapters_of_machines_with_one_loopback_address_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    def names(machine: str) -> list[str]:
-        monkeypatch.setattr("socket.gethostname", lambda: machine)
-        urls = ("http://127.0.0.1:8000/", "http://127.0.0.1:8001", "http://node7:8000")
-        return [Server(url, None, request_s=1, push_s=1).staged_as for url in urls]  # type: ignore[arg-type]
-
-    here, there = names("here"), names("there")
-    assert len({*here, *there}) == 5
-    assert here[2] == there[2]  # from run to run, wherever the learner is
-    assert here == names("here")
 
 
 @pytest.mark.parametrize(
     ("changes", "says", "steps"),
     [
-        ({"rpc": {"results": [LOADED, {"error": "cut short"}]}}, "did not load version 7: cut short", 3),
-        ({"rpc": {"results": [LOADED | {"checksum": "other"}]}}, "did not load version 7", 3),
-        ({"rpc": {"results": []}}, "gigpo_load answered", 3),
-        ({"rpc": {"results": [None]}}, "gigpo_load answered", 3),
+        ({"rpc": {"results": [LOADED, {"error": "cut short"}]}}, "did not load version ab12:7: cut short", 3),
+        ({"rpc": {"results": [LOADED | {"checksum": "other"}]}}, "did not load version ab12:7", 3),
+        ({"rpc": {"results": []}}, "gigpo_load: unexpected answer", 3),
+        ({"rpc": {"results": [None]}}, "gigpo_load: unexpected answer", 3),
         ({"rpc": "nothing"}, "no answer within 1 s", 3),
         ({"pause": "nothing"}, "no answer within 1 s", 1),
         (
@@ -147,7 +147,7 @@ def test_adapters_of_machines_with_one_loopback_address_are_told_apart(monkeypat
             5,
         ),
         ({"generate": {"prompt_logprobs": [None, {"7": {"logprob": float("nan")}}, {"4": {"logprob": 0}}]}}, "nan", 5),
-        ({"generate": {}}, "answer to the probe", 5),
+        ({"generate": {}}, "unexpected answer to the probe", 5),
     ],
 )
 def test_a_push_that_fails_leaves_no_label_of_ours(changes: dict[str, Any], says: str, steps: int) -> None:
@@ -170,7 +170,7 @@ def test_a_push_that_fails_leaves_no_label_of_ours(changes: dict[str, Any], says
         ),
         (web.Response(status=503, text="busy"), ServerFault, "status 503: busy"),
         (web.Response(status=302, headers={"Location": "/other"}), ServerFault, "status 302: nothing"),
-        (web.Response(text="<html>"), ServerFault, "not JSON: <html>"),
+        (web.Response(text="{", content_type="application/json"), ServerFault, "JSONDecodeError"),
         ("nothing", ServerFault, "no answer within 1 s"),
     ],
 )
@@ -184,12 +184,12 @@ def test_a_server_without_the_extension_or_of_another_kind_is_refused() -> None:
     version = {"version": "0.32.0"}
     described = talk(Answers(version=version, rpc={"results": [{"dtype": "float32"}]}), lambda s: s.describe())
     assert described == {"dtype": "float32"}
-    with pytest.raises(InputError, match="has no worker extension of ours"):
+    with pytest.raises(InputError, match="worker extension is missing"):
         talk(Answers(version=version, rpc=web.Response(status=500)), lambda s: s.describe())
     for other in ([], {"version": 3}, {}):
         with pytest.raises(InputError, match="not a vLLM server"):
             talk(Answers(version=other), lambda s: s.describe())
-    with pytest.raises(InputError, match="known to work"):
+    with pytest.raises(InputError, match=r"vLLM 0\.31\.0 is not supported"):
         talk(Answers(version={"version": "0.31.0"}), lambda s: s.describe())
 
 

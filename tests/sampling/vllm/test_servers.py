@@ -1,45 +1,47 @@
-"""Which server is asked, mended, started again and given up: scripted servers, short limits."""
+"""Which server gets a request, recovers, is restarted or dropped: scripted servers, short limits."""
 
 import asyncio
+import dataclasses
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.sampling.base import EngineLost
 from gigpo_jax.sampling.vllm import servers as vllm_servers
-from gigpo_jax.sampling.vllm.protocol import ServerFault
-from gigpo_jax.sampling.vllm.servers import Limits, Member, ServerPool
+from gigpo_jax.sampling.vllm.protocol import Limits, ServerFault
+from gigpo_jax.sampling.vllm.server import Server, Weights
+from gigpo_jax.sampling.vllm.servers import ServerPool
+
+LIMITS = Limits(start_s=30.0, connect_s=1.0, request_s=1.0, push_s=1.0, restarts=2)
 
 
-@dataclass
-class Wanted:
-    label: str
+def wanted(label: str) -> Weights:
+    return Weights(label, "w", "c0ffee", (1, 2), np.zeros(1, np.float32), 1.0)
 
 
-@dataclass
-class Scripted:
-    """Stands for a server: up or not, and with a label."""
+class Scripted(Server):
+    """A server without HTTP: up or not, and with a label."""
 
-    url: str = "http://a:1"
-    up: bool = True
-    has: str = ""
-    pushes: int = 0
-    refuses: bool = False
+    def __init__(self, url: str = "http://a:1", *, up: bool = True, refuses: bool = False):
+        super().__init__(url, None, LIMITS)  # type: ignore[arg-type]
+        self.up, self.refuses, self.has, self.pushes = up, refuses, "", 0
 
     async def healthy(self) -> None:
         if not self.up:
             raise ServerFault("refused")
 
     async def label(self) -> str:
+        await self.healthy()
         return self.has
 
-    async def push(self, weights: Wanted) -> dict[str, float]:
+    async def push(self, weights: Weights) -> dict[str, float]:
         self.pushes += 1
         if self.refuses:
-            raise ServerFault(f"{self.url}: will not")
+            raise ServerFault("will not")
         self.has = weights.label
         return {}
 
@@ -63,7 +65,7 @@ class Process:
     def come_up(self) -> None:
         self.server.up = self.running
 
-    def last_words(self, _: int = 1) -> str:
+    def log_tail(self) -> str:
         return "killed"
 
     def die(self) -> None:
@@ -76,107 +78,99 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_servers, "HANG_S", 0.2)
 
 
-LIMITS = Limits(start_s=30.0, connect_s=1.0, restarts=2)
-
-
 def pool(*servers: Scripted, said: list[str] | None = None) -> ServerPool:
-    members = [Member(server) for server in servers]  # type: ignore[arg-type]
-    return ServerPool(members, LIMITS, said.append if said is not None else lambda _: None)
+    return ServerPool(list(servers), LIMITS, said.append if said is not None else lambda _: None)
 
 
 def ours(server: Scripted, takes_s: float, said: list[str]) -> tuple[ServerPool, Process]:
     process = Process(server, takes_s)
     process.loop = asyncio.get_running_loop()
-    made = pool(server, said=said)
-    made.members[0].process = process  # type: ignore[assignment]
-    return made, process
+    server.process = process  # type: ignore[assignment]
+    return pool(server, said=said), process
 
 
-def test_one_of_ours_that_takes_longer_to_start_than_one_may_hang_is_started_again_once() -> None:
+def test_a_server_of_this_run_that_starts_slower_than_the_hang_limit_is_restarted_once() -> None:
     async def scenario() -> tuple[int, int, list[str]]:
         said: list[str] = []
         server = Scripted()
         made, process = ours(server, 0.6, said)
-        await made.spread(Wanted("r:1"))
-        member = await made.choose(None)
-        member.served = 3  # it had answered before it died
+        await made.push(wanted("r:1"))
         process.die()
-        made.suspect(member, "reset")
+        made.report(server, "reset")
         again = await asyncio.wait_for(made.choose(None), 60)
-        assert again is member
+        assert again is server
         assert server.has == "r:1"
         return process.starts, server.pushes, said
 
     starts, pushes, said = asyncio.run(scenario())
     assert (starts, pushes) == (1, 2)
-    assert said == ["http://a:1: ended: killed; started again (1 of 2)"]
+    assert said == ["http://a:1: the server ended: killed; restarted (1 of 2)"]
 
 
-def test_one_of_ours_that_answered_and_hangs_is_started_again() -> None:
+def test_a_server_of_this_run_that_hangs_is_restarted() -> None:
     async def scenario() -> int:
         server = Scripted()
         made, process = ours(server, 0.0, [])
-        await made.spread(Wanted("r:1"))
-        member = await made.choose(None)
-        member.served, server.up = 1, False  # the process runs on, but nobody answers
-        made.suspect(member, "late")
+        await made.push(wanted("r:1"))
+        server.up = False  # the process runs on, but nobody answers
+        made.report(server, "late")
         await asyncio.wait_for(made.choose(None), 60)
         return process.starts
 
     assert asyncio.run(scenario()) == 1
 
 
-def test_one_that_keeps_dying_is_given_up_and_says_how_often() -> None:
+def test_a_server_that_keeps_dying_is_dropped_after_its_restarts() -> None:
     async def scenario() -> list[str]:
         said: list[str] = []
         made, process = ours(Scripted(), 0.0, said)
-        await made.spread(Wanted("r:1"))
+        await made.push(wanted("r:1"))
         for _ in range(3):
-            member = await asyncio.wait_for(made.choose(None), 60)
+            server = await asyncio.wait_for(made.choose(None), 60)
             process.die()
-            made.suspect(member, "reset")
-        with pytest.raises(EngineLost, match="no vLLM server is left: http://a:1: ended: killed"):
+            made.report(server, "reset")
+        with pytest.raises(EngineLost, match="no vLLM server is left: http://a:1: the server ended: killed"):
             await asyncio.wait_for(made.choose(None), 60)
         return said
 
     assert [line.rpartition("; ")[2] for line in asyncio.run(scenario())][:2] == [
-        "started again (1 of 2)",
-        "started again (2 of 2)",
+        "restarted (1 of 2)",
+        "restarted (2 of 2)",
     ]
 
 
-def test_another_ones_server_may_come_back_in_time_and_gets_the_current_weights() -> None:
+def test_a_given_server_that_comes_back_in_time_gets_the_current_weights() -> None:
     async def scenario() -> tuple[str, str]:
         away, there = Scripted("http://a:1"), Scripted("http://b:1")
         made = pool(away, there)
-        await made.spread(Wanted("r:1"))
-        first, second = made.members
+        await made.push(wanted("r:1"))
+        first, second = made.servers
         first.load = 0
         second.load = 5
         assert await made.choose((1, 1)) is first
         away.up, away.has = False, "default"
-        made.suspect(first, "reset")
+        made.report(first, "reset")
         assert await made.choose((1, 1)) is second  # the episode moves on at once
         away.up = True
-        await asyncio.wait_for(first.mending, 60)
+        await asyncio.wait_for(first.recovery, 60)
         assert first.state == "ready"
         return away.has, there.has
 
     assert asyncio.run(scenario()) == ("r:1", "r:1")
 
 
-def test_without_a_return_it_is_dropped_and_with_the_last_one_everybody_is_told() -> None:
+def test_a_given_server_that_stays_away_is_dropped_and_without_any_all_waiters_get_an_error() -> None:
     async def scenario() -> None:
         first, second = Scripted("http://a:1"), Scripted("http://b:1")
         said: list[str] = []
         made = pool(first, second, said=said)
-        await made.spread(Wanted("r:1"))
+        await made.push(wanted("r:1"))
         first.up = False
-        await asyncio.wait_for(made.spread(Wanted("r:2")), 60)
-        assert [member.state for member in made.members] == ["lost", "ready"]
-        assert said == ["http://a:1: given up, 1 servers are left: refused"]
+        await asyncio.wait_for(made.push(wanted("r:2")), 60)
+        assert [server.state for server in made.servers] == ["lost", "ready"]
+        assert said == ["http://a:1: dropped, 1 servers left: not up within 1 s (refused)"]
         second.up = False
-        made.suspect(made.members[1], "reset")
+        made.report(made.servers[1], "reset")
         waiting = [asyncio.create_task(made.choose(None)) for _ in range(3)]
         answers = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
         assert all(isinstance(answer, EngineLost) for answer in answers)
@@ -188,27 +182,27 @@ def test_a_server_that_takes_no_weights_is_dropped_after_three_pushes() -> None:
     async def scenario() -> int:
         server = Scripted(refuses=True)
         with pytest.raises(EngineLost, match=r"is left: http://a:1: will not$"):
-            await asyncio.wait_for(pool(server).spread(Wanted("r:1")), 60)
+            await asyncio.wait_for(pool(server).push(wanted("r:1")), 60)
         return server.pushes
 
     assert asyncio.run(scenario()) == vllm_servers.PUSHES
 
 
-def test_what_nobody_foresaw_loses_the_server_instead_of_hanging() -> None:
+def test_an_unexpected_error_drops_the_server_instead_of_hanging() -> None:
     class Odd(Scripted):
         async def label(self) -> str:
             raise KeyError("seconds")
 
     with pytest.raises(EngineLost, match="KeyError"):
-        asyncio.run(asyncio.wait_for(pool(Odd()).spread(Wanted("r:1")), 60))
+        asyncio.run(asyncio.wait_for(pool(Odd()).push(wanted("r:1")), 60))
 
 
-def test_one_that_fails_again_and_again_without_a_response_is_given_up() -> None:
+def test_a_server_that_fails_again_and_again_without_a_response_is_dropped() -> None:
     async def scenario() -> None:
         made = pool(Scripted())
-        await made.spread(Wanted("r:1"))
+        await made.push(wanted("r:1"))
         for _ in range(10):
-            made.suspect(await asyncio.wait_for(made.choose(None), 60), "nonsense")
+            made.report(await asyncio.wait_for(made.choose(None), 60), "nonsense")
 
     with pytest.raises(EngineLost, match="failed 6 times in a row: nonsense"):
         asyncio.run(scenario())
@@ -217,16 +211,16 @@ def test_one_that_fails_again_and_again_without_a_response_is_given_up() -> None
 def test_an_episode_stays_until_new_weights_come_and_a_new_one_goes_to_the_least_loaded() -> None:
     async def scenario() -> None:
         made = pool(Scripted("http://a:1"), Scripted("http://b:1"))
-        await made.spread(Wanted("r:1"))
-        first, second = made.members
+        await made.push(wanted("r:1"))
+        first, second = made.servers
         first.load, second.load = 2, 3
         assert await made.choose((1, 1)) is first
         first.load = 9
         assert await made.choose((1, 1)) is first
         assert await made.choose((1, 2)) is second
         assert await made.choose(None) is second
-        await made.spread(Wanted("r:2"))
-        assert [member.server.has for member in made.members] == ["r:2", "r:2"]
+        await made.push(wanted("r:2"))
+        assert [server.has for server in (first, second)] == ["r:2", "r:2"]
         assert await made.choose((1, 1)) is second
 
     asyncio.run(scenario())
@@ -236,17 +230,17 @@ def test_a_server_that_has_the_weights_is_not_given_them_again() -> None:
     async def scenario() -> int:
         server = Scripted()
         made = pool(server)
-        await made.spread(Wanted("r:1"))
-        made.suspect(made.members[0], "late")
+        await made.push(wanted("r:1"))
+        made.report(made.servers[0], "late")
         await asyncio.wait_for(made.choose(None), 60)
         return server.pushes
 
     assert asyncio.run(scenario()) == 1
 
 
-def test_weights_that_come_during_a_mending_are_the_ones_it_ends_with() -> None:
+def test_weights_that_come_during_a_recovery_are_the_ones_it_ends_with() -> None:
     class Slow(Scripted):
-        async def push(self, weights: Wanted) -> dict[str, float]:
+        async def push(self, weights: Weights) -> dict[str, float]:
             begun.set()
             await goes_on.wait()
             return await super().push(weights)
@@ -254,9 +248,9 @@ def test_weights_that_come_during_a_mending_are_the_ones_it_ends_with() -> None:
     async def scenario() -> tuple[str, int]:
         server = Slow()
         made = pool(server)
-        first = asyncio.create_task(made.spread(Wanted("r:1")))
+        first = asyncio.create_task(made.push(wanted("r:1")))
         await begun.wait()
-        second = asyncio.create_task(made.spread(Wanted("r:2")))
+        second = asyncio.create_task(made.push(wanted("r:2")))
         await asyncio.sleep(0)  # lets it say what is wanted
         goes_on.set()
         await asyncio.gather(first, second)
@@ -268,6 +262,28 @@ def test_weights_that_come_during_a_mending_are_the_ones_it_ends_with() -> None:
     assert asyncio.run(scenario()) == ("r:2", 2)
 
 
+def test_a_recovery_waits_for_the_next_push_once_the_files_of_the_last_are_deleted() -> None:
+    class Deleted(Scripted):
+        async def push(self, weights: Weights) -> dict[str, float]:
+            if weights.label == "r:1" and self.pushes:
+                self.pushes += 1
+                raise ServerFault("no such file")
+            return await super().push(weights)
+
+    async def scenario() -> tuple[str, str]:
+        server = Deleted()
+        made = pool(server)
+        await made.push(wanted("r:1"))
+        server.has = "default"  # somebody restarted it
+        made.hold()
+        made.report(server, "other weights")
+        await asyncio.sleep(0.3)  # time for more failed pushes than a server may have
+        await asyncio.wait_for(made.push(wanted("r:2")), 60)
+        return server.state, server.has
+
+    assert asyncio.run(scenario()) == ("ready", "r:2")
+
+
 def test_a_server_that_refuses_the_key_is_dropped_at_once() -> None:
     class Strict(Scripted):
         async def label(self) -> str:
@@ -277,40 +293,37 @@ def test_a_server_that_refuses_the_key_is_dropped_at_once() -> None:
     async def scenario() -> int:
         server = Strict()
         with pytest.raises(EngineLost, match="http://a:1: refuses the key"):
-            await asyncio.wait_for(pool(server).spread(Wanted("r:1")), 60)
+            await asyncio.wait_for(pool(server).push(wanted("r:1")), 60)
         return server.pushes
 
     assert asyncio.run(scenario()) == 1
 
 
-def test_the_first_wait_tells_that_it_goes_on_and_ends_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_servers, "TELL_S", 0.05)
-    checked: list[Member] = []
+def test_the_first_wait_reports_progress_and_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_servers, "PROGRESS_S", 0.05)
+    checked: list[Server] = []
 
-    async def check(member: Member) -> None:
-        checked.append(member)
+    async def check(server: Server) -> None:
+        checked.append(server)
 
     async def opened(made: ServerPool) -> None:
-        try:
-            await asyncio.wait_for(made.open(check), 60)
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        await asyncio.wait_for(made.open(check), 60)
 
     async def scenario() -> list[str]:
         said: list[str] = []
         made, process = ours(Scripted(), 0.3, said)
         await opened(made)
         assert process.starts == 1
-        assert checked == made.members
+        assert checked == made.servers
         made, process = ours(Scripted(), 60.0, said)
         asyncio.get_running_loop().call_later(0.1, process.die)
-        with pytest.raises(InputError, match=r"the server ended: killed \(log: log\)"):
+        with pytest.raises(InputError, match="the server ended: killed; see log"):
             await opened(made)
         made, _ = ours(Scripted(), 60.0, said)
-        made._limits = Limits(0.2, 9.0, 0)
-        with pytest.raises(InputError, match=r"not up within 0.2 s \(refused\); log: log"):
+        made._limits = dataclasses.replace(LIMITS, start_s=0.2)
+        with pytest.raises(InputError, match=r"not up within 0.2 s \(refused\); see log"):
             await opened(made)
-        with pytest.raises(InputError, match=r"not up within 1 s .* correct config.engine.vllm.urls"):
+        with pytest.raises(InputError, match=r"not up within 1 s .* start it or correct engine.vllm.urls"):
             await opened(pool(Scripted(up=False)))
         return said
 

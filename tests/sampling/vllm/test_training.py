@@ -98,7 +98,7 @@ def test_the_quickstart_learns_with_vllm_as_it_does_in_process_through_two_kills
         process.kill()
         process.wait()
         assert serving.gone(servers, 60.0)
-        assert "started again (1 of 3)" in run(vllm, *with_vllm)
+        assert "restarted (1 of 3)" in run(vllm, *with_vllm)
         finish(in_process, ours)
     theirs, here = records(vllm), records(ours)
     assert [record["step"] for record in theirs] == list(range(1, ITERATIONS + 1))
@@ -161,5 +161,5 @@ def test_a_run_that_cannot_get_its_server_is_one_line(tmp_path: pathlib.Path) ->
     absent = run(tmp_path / "a", "--config.engine.name=vllm", "--config.engine.vllm.python=/nowhere/python", status=2)
     assert "gigpo_jax: config.engine.vllm.python='/nowhere/python'" in absent.splitlines()[-1]
     failing = run(tmp_path / "b", "--config.engine.name=vllm", "--config.engine.vllm.args=--no-such-flag", status=2)
-    assert "config.engine.vllm.launch: the server ended" in failing
+    assert "the server ended" in failing
     assert "no-such-flag" in failing

@@ -1,8 +1,8 @@
-"""Runs a server and ends it when whoever started it is gone: python -m gigpo_jax.sampling.vllm.worker.guard COMMAND...
+"""Runs a server and ends it when its starter is gone: python -m gigpo_jax.sampling.vllm.worker.guard COMMAND...
 
-Standard input is a pipe whose other end the starter holds open. When it closes, be it on purpose or because the starter
-was killed, the server and everything it started are ended: first politely, and after a while not. When the server ends
-by itself, what it leaves behind is ended too. Linux and macOS; the standard library alone.
+Standard input is a pipe whose other end the starter holds open. When it closes, because the starter closed it or was
+killed, the server and all its processes get SIGTERM and, after a grace period, SIGKILL. So do the processes that a
+server leaves behind when it ends by itself. Linux and macOS; standard library alone.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def run(command: list[str]) -> int:
-    """Runs the command in a session of its own until it ends or standard input does; returns its exit status."""
+    """Runs a command in its own session until it ends or standard input closes; returns its exit status."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -34,7 +34,7 @@ def run(command: list[str]) -> int:
 
 
 def end_group(process: "subprocess.Popen[bytes]") -> None:
-    """Ends a process that leads a session, and all of the session."""
+    """Ends a session leader and its whole session."""
     _signal(process.pid, signal.SIGTERM)
     until = time.monotonic() + GRACE_S
     while time.monotonic() < until and (process.poll() is None or _signal(process.pid, 0)):
@@ -44,7 +44,7 @@ def end_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Whether there was anybody to signal."""
+    """Signals a process group; returns whether it exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True
@@ -52,7 +52,7 @@ def _signal(group: int, number: int) -> bool:
 
 
 def _die_with_parent() -> None:
-    """Should the guard itself be killed, the server gets SIGTERM (Linux)."""
+    """Lets the kernel send SIGTERM to the server if the guard is killed (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
