@@ -64,6 +64,9 @@ class Trajectory:
       score: the environment's score in [0, 1] at the end.
       aborted: whether the environment or the engine failed; such an episode takes part in no statistic.
       reason: why, in one line; "" if it was not aborted.
+      policy_dependent: whether the environment failed at one of its actions, or the engine refused one of its prompts;
+        leaving such an episode out may bias the statistics.
+      replayed: whether it was aborted before and this is the second attempt.
       environment_s: time spent waiting for the environment, s.
       engine_s: time spent waiting for responses, s.
     """
@@ -76,8 +79,15 @@ class Trajectory:
     score: float = 0.0
     aborted: bool = False
     reason: str = ""
+    policy_dependent: bool = False
+    replayed: bool = False
     environment_s: float = 0.0
     engine_s: float = 0.0
+
+    def abort(self, reason: str, *, policy_dependent: bool) -> None:
+        """Marks the episode as aborted; it is neither won nor has it a score."""
+        self.aborted, self.won, self.score = True, False, 0.0
+        self.reason, self.policy_dependent = " ".join(reason.split()), policy_dependent
 
     @property
     def total_reward(self) -> float:

@@ -1,6 +1,6 @@
 """Checks what an environment returned, once, where it enters: in the worker process, before it is sent.
 
-A malformed value raises `EnvError`, which costs the episode. What passes has exactly the types of types.py.
+A malformed value raises `StepError`, which costs the episode. What passes has exactly the types of types.py.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
+from gigpo_jax.env_bridge.types import Observation, StepError, StepResult, Task
 
 MAX_REWARD = 1e6  # absolute value
 MAX_CHARACTERS = 1_000_000  # of one observation: text, anchor, task and admissible actions together
@@ -21,12 +21,12 @@ def checked_tasks(value: Any) -> list[Task]:
     """The tasks of a split as a list.
 
     Raises:
-      EnvError: one of them is not a `Task`, or has a field that is not text.
+      StepError: one of them is not a `Task`, or has a field that is not text.
     """
     tasks = list(value)
     for task in tasks:
         if not isinstance(task, Task) or not _all_text((task.id, task.type, task.split, task.data)):
-            raise EnvError(f"malformed task {_show(task)}: tasks are types.Task, their fields str")
+            raise StepError(f"malformed task {_show(task)}: tasks are types.Task, their fields str")
     return tasks
 
 
@@ -34,7 +34,7 @@ def checked_observation(value: Any) -> Observation:
     """An observation.
 
     Raises:
-      EnvError: it is malformed; the text names the field, the value and what is allowed.
+      StepError: it is malformed; the text names the field, the value and what is allowed.
     """
     _require(isinstance(value, Observation), "observation", value, "a types.Observation")
     for name in ("text", "anchor", "task"):
@@ -52,7 +52,7 @@ def checked_result(value: Any) -> StepResult:
     """The result of a step, with numbers of numpy as plain ones and of `info` only "won" and "score".
 
     Raises:
-      EnvError: as for `checked_observation`.
+      StepError: as for `checked_observation`.
     """
     _require(isinstance(value, StepResult), "result", value, "a types.StepResult")
     info = value.info
@@ -81,7 +81,7 @@ def _all_text(values: Sequence[Any]) -> bool:
 
 def _require(condition: bool, name: str, value: Any, allowed: str) -> None:
     if not condition:
-        raise EnvError(f"malformed result: {name} is {_show(value)}; allowed: {allowed}")
+        raise StepError(f"malformed result: {name} is {_show(value)}; allowed: {allowed}")
 
 
 def _show(value: Any) -> str:

@@ -237,7 +237,7 @@ class EnvPool:
             self._check_limits()
         if call.kind == "input":
             raise InputError(call.value)
-        if call.kind == "error":
+        if call.kind != "ok":
             raise EnvError(call.value)
         return call.value
 

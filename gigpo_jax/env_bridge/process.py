@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigpo_jax.env_bridge.fresh import FreshProcess
-from gigpo_jax.env_bridge.types import EnvError
+from gigpo_jax.env_bridge.types import EnvError, StepError
 from gigpo_jax.env_bridge.worker import Setup, pack, unpack
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # parallelism is one process a worker
@@ -30,7 +30,7 @@ class Call:
       limit_s: how long it may take, s.
       future: whom to tell; None if somebody polls `kind`.
       started: when it was sent and at the front of its worker's queue, s on the monotonic clock.
-      kind: "ok", "input" or "error" once there is an answer.
+      kind: "ok", or the kind of error (worker.py), once there is an answer.
       value: the answer, or the text of the error.
     """
 
@@ -50,7 +50,7 @@ class Call:
         if kind == "ok":
             self.future.set_result(value)
         else:
-            self.future.set_exception(EnvError(value))
+            self.future.set_exception(StepError(value) if kind == "step" else EnvError(value))
 
 
 class WorkerProcess:
@@ -185,9 +185,10 @@ class WorkerProcess:
             self.failure = reason
             self.socket.close()
             self.process.close()
-            calls, self.calls = self.calls, {}
-            for call in calls.values():
-                call.settle("error", reason)
+            front, calls = self.front, self.calls
+            self.calls = {}
+            for call in calls.values():  # the one in front may be the cause
+                call.settle("step" if call is front and call.started is not None else "error", reason)
 
 
 def stop(workers: Iterable[WorkerProcess], processes: Iterable[FreshProcess]) -> None:

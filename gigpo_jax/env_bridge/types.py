@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 
 class EnvError(RuntimeError):
-    """An environment (or its process) failed; the episode is aborted, the run goes on."""
+    """An environment, a service that it needs, or its process failed. The episode is aborted, the run goes on."""
+
+
+class StepError(EnvError):
+    """An environment failed at one call: it raised, returned a malformed result, or gave no answer in time.
+
+    The cause may be the action, so leaving the episode out may bias the statistics.
+    """
 
 
 @dataclass(frozen=True)

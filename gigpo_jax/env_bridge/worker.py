@@ -2,7 +2,7 @@
 
 A frame is a 4-byte length and a pickle. The pool sends a `Setup` first (call 0, answered with the process id), then
 calls `(number, operation, slot, argument)`. An answer is `(number, kind, value)` with kind "ok", "input" (an
-`InputError`) or "error".
+`InputError`), "error" (an `EnvError`) or "step" (anything else that was raised, a `StepError`).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from typing import Any
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.boundary import checked_observation, checked_result, checked_tasks
 from gigpo_jax.env_bridge.build import build
-from gigpo_jax.env_bridge.types import EnvError, StepResult
+from gigpo_jax.env_bridge.types import EnvError, StepError, StepResult
 from gigpo_jax.errors import InputError
 
 _LENGTH = struct.Struct("!I")
@@ -106,9 +106,10 @@ def _failure(err: BaseException) -> tuple[str, str]:
     text = " ".join((str(err) if named else "".join(traceback.format_exception_only(err))).split())[:_TEXT]
     text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     if named:
-        return "input" if isinstance(err, InputError) else "error", text
+        kinds = ((InputError, "input"), (StepError, "step"), (EnvError, "error"))
+        return next(kind for known, kind in kinds if isinstance(err, known)), text
     where = traceback.extract_tb(err.__traceback__)[-1]
-    return "error", f"{text} ({os.path.basename(where.filename)}:{where.lineno})"
+    return "step", f"{text} ({os.path.basename(where.filename)}:{where.lineno})"
 
 
 class _Server:

@@ -74,4 +74,6 @@ def episode_settings(config: ConfigDict, *, temperature: float, stop_token_ids: 
             stop_token_ids=stop_token_ids,
             stop_strings=tuple(sampling.stop),
         ),
+        seed=config.seed,
+        max_aborted_fraction=env.max_aborted_fraction,
     )

@@ -5,6 +5,7 @@ key, so neither the number of workers nor the order of answers changes what come
 """
 
 import asyncio
+import functools
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +18,8 @@ from gigpo_jax.env_bridge.actions import Response, is_admissible
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptTemplate, build_prompt
-from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task, anchor_hash
+from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task, anchor_hash
+from gigpo_jax.errors import InputError
 from gigpo_jax.sampling.base import Completion, Engine, EngineLost, SamplingParams, request_key
 from gigpo_jax.trajectory import Trajectory, Turn
 
@@ -54,6 +56,8 @@ class EpisodeSettings:
       invalid_penalty: >= 0, for an invalid response, in units of reward.
       require_admissible: whether an action that the environment did not list is invalid.
       sampling: temperature, lengths and stops; the key is replaced for every request.
+      seed: of the run; part of every request's key.
+      max_aborted_fraction: a rollout fails when more than this fraction of its episodes is aborted.
     """
 
     template: PromptTemplate
@@ -65,119 +69,128 @@ class EpisodeSettings:
     invalid_penalty: float = 0.1
     require_admissible: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    seed: int = 0
+    max_aborted_fraction: float = 0.5
 
 
 class TooManyAborted(RuntimeError):
-    """So many episodes were aborted that their environment is not worth going on with; the text says why."""
+    """Too many episodes of a rollout were aborted; the text has the most frequent reasons."""
 
 
-class _Failure(Exception):
+class _EngineFailure(Exception):
     """The engine failed one request."""
 
 
-async def run_episode(
-    task: Task,
-    *,
-    engine: Engine,
-    environment: Environment,
-    tokenizer: Tokenizer,
-    settings: EpisodeSettings,
-    key: Callable[[int], tuple[int, int]],
-    group: int = 0,
-    member: int = 0,
-) -> Trajectory:
-    """Plays one episode.
+class _Refused(_EngineFailure):
+    """The engine does not take this request, such as a prompt that is too long."""
 
-    Args:
-      task: what to do.
+
+@dataclass(frozen=True)
+class EpisodeRunner:
+    """Plays single episodes.
+
+    Attributes:
       engine: gives the responses.
-      environment: where to do it; this episode alone uses it.
       tokenizer: text <-> ids.
       settings: prompts, length, penalties, sampling.
-      key: step -> the random key of its request.
-      group: noted in the trajectory.
-      member: noted in the trajectory.
-
-    Returns:
-      The trajectory; a failure of the environment or the engine does not raise, it makes an aborted one.
     """
-    trajectory = Trajectory(task, group, member)
-    history = History(settings.history)
-    try:
-        observation = await _timed(environment.reset(task), trajectory, "environment_s")
-        for step in range(settings.max_steps):
-            turn, result = await _turn(
-                observation, history, trajectory, key(step), key(0), engine, environment, tokenizer, settings
-            )
-            trajectory.turns.append(turn)
-            trajectory.won, trajectory.score = bool(result.info["won"]), float(result.info["score"])
-            if result.done:
-                break
-            history.add(observation.text, turn.action)
-            observation = result.observation
-    except (EnvError, _Failure) as err:
-        trajectory.aborted, trajectory.won, trajectory.score = True, False, 0.0
-        trajectory.reason = " ".join(str(err).split())
-    return trajectory
 
+    engine: Engine
+    tokenizer: Tokenizer
+    settings: EpisodeSettings
 
-async def _turn(
-    observation: Observation,
-    history: History,
-    trajectory: Trajectory,
-    key: tuple[int, int],
-    session: tuple[int, int],
-    engine: Engine,
-    environment: Environment,
-    tokenizer: Tokenizer,
-    settings: EpisodeSettings,
-) -> tuple[Turn, StepResult]:
-    """Prompt, response, action, result."""
-    prompt = build_prompt(
-        settings.template,
-        observation,
-        history,
-        encode=tokenizer.encode_chat,
-        limit=settings.prompt_tokens,
-        show_admissible=settings.show_admissible,
-    )
-    sampling = replace(settings.sampling, key=key, session=session)
-    completion = await _timed(_generate(engine, prompt.tokens, sampling), trajectory, "engine_s")
-    response = tokenizer.decode(completion.tokens.tolist())
-    parsed = settings.parse(response)
-    listed = is_admissible(parsed.action, observation.admissible)
-    valid = parsed.valid and not (settings.require_admissible and listed is False)
-    result = await _timed(environment.step(parsed.action), trajectory, "environment_s")
-    turn = Turn(
-        prompt_tokens=np.asarray(prompt.tokens, np.int32),
-        response_tokens=np.asarray(completion.tokens, np.int32),
-        logprobs=np.asarray(completion.logprobs, np.float32),
-        prompt=prompt.text,
-        response=response,
-        action=parsed.action,
-        valid=valid,
-        admissible=listed,
-        observation=observation.text,
-        anchor=observation.anchor,
-        reward=result.reward,
-        penalty=0.0 if valid else settings.invalid_penalty,
-        finish_reason=completion.finish_reason,
-        version=completion.version,
-        choices=None if observation.admissible is None else anchor_hash("\n".join(observation.admissible)),
-    )
-    return turn, result
+    async def play(
+        self, task: Task, environment: Environment, key: Callable[[int], tuple[int, int]], group: int, member: int
+    ) -> Trajectory:
+        """Plays one episode.
+
+        Args:
+          task: what to do.
+          environment: where to do it; this episode alone uses it.
+          key: step -> the random key of its request.
+          group: noted in the trajectory.
+          member: noted in the trajectory.
+
+        Returns:
+          The trajectory; it is aborted if the environment or the engine fails.
+
+        Raises:
+          EngineLost: the engine will give no more responses.
+        """
+        trajectory, history, began = Trajectory(task, group, member), History(self.settings.history), False
+        try:
+            observation = await _timed(environment.reset(task), trajectory, "environment_s")
+            began = True
+            for step in range(self.settings.max_steps):
+                turn, result = await self._turn(observation, history, trajectory, environment, key(step), key(0))
+                trajectory.turns.append(turn)
+                trajectory.won, trajectory.score = bool(result.info["won"]), float(result.info["score"])
+                if result.done:
+                    break
+                history.add(observation.text, turn.action)
+                observation = result.observation
+        except (EnvError, _EngineFailure) as err:
+            trajectory.abort(str(err), policy_dependent=began and isinstance(err, (StepError, _Refused)))
+        return trajectory
+
+    async def _turn(
+        self,
+        observation: Observation,
+        history: History,
+        trajectory: Trajectory,
+        environment: Environment,
+        key: tuple[int, int],
+        session: tuple[int, int],
+    ) -> tuple[Turn, StepResult]:
+        """Prompt, response, action, result."""
+        settings = self.settings
+        prompt = build_prompt(
+            settings.template,
+            observation,
+            history,
+            encode=self.tokenizer.encode_chat,
+            limit=settings.prompt_tokens,
+            show_admissible=settings.show_admissible,
+        )
+        sampling = replace(settings.sampling, key=key, session=session)
+        completion = await _timed(_generate(self.engine, prompt.tokens, sampling), trajectory, "engine_s")
+        response = self.tokenizer.decode(completion.tokens.tolist())
+        parsed = settings.parse(response)
+        listed = is_admissible(parsed.action, observation.admissible)
+        valid = parsed.valid and not (settings.require_admissible and listed is False)
+        result = await _timed(environment.step(parsed.action), trajectory, "environment_s")
+        turn = Turn(
+            prompt_tokens=np.asarray(prompt.tokens, np.int32),
+            response_tokens=np.asarray(completion.tokens, np.int32),
+            logprobs=np.asarray(completion.logprobs, np.float32),
+            prompt=prompt.text,
+            response=response,
+            action=parsed.action,
+            valid=valid,
+            admissible=listed,
+            observation=observation.text,
+            anchor=observation.anchor,
+            reward=result.reward,
+            penalty=0.0 if valid else settings.invalid_penalty,
+            finish_reason=completion.finish_reason,
+            version=completion.version,
+            choices=None if observation.admissible is None else anchor_hash("\n".join(observation.admissible)),
+        )
+        return turn, result
 
 
 async def _generate(engine: Engine, tokens: list[int], sampling: SamplingParams) -> Completion:
-    """One response; whatever an engine raises for one request costs that episode alone, unless the engine is gone."""
+    """One response; an exception of the engine costs one episode, unless the engine is lost."""
     try:
         completion = await engine.generate(tokens, sampling)
     except EngineLost:
         raise
+    except InputError as err:
+        raise _Refused(f"engine: {err}") from err
     except Exception as err:
-        raise _Failure(f"engine: {type(err).__name__}: {err}") from err
+        raise _EngineFailure(f"engine: {type(err).__name__}: {err}") from err
     if completion.finish_reason == "abort":
-        raise _Failure("engine: it gave the request up")
+        raise _EngineFailure("engine: it aborted the request")
     return completion
 
 
@@ -191,61 +204,67 @@ async def _timed(awaitable: Awaitable[_T], trajectory: Trajectory, field_name: s
 
 async def rollout(
     tasks: Sequence[Task],
-    *,
-    engine: Engine,
+    runner: EpisodeRunner,
     pool: EnvPool,
-    tokenizer: Tokenizer,
-    settings: EpisodeSettings,
+    *,
     group_size: int,
-    seed: int,
     iteration: int,
     first_group: int = 0,
-    max_concurrent: int | None = None,
-    max_aborted_fraction: float = 0.5,
     on_episode: Callable[[Trajectory], None] | None = None,
+    on_abort: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Plays `group_size` episodes of every task, all at once as far as there are environments.
+    """Plays `group_size` episodes of every task, as many at once as the pool has environments.
+
+    An aborted episode is played again once, with the same keys: if the failure was of a process, it becomes the episode
+    that it would have been. What fails again is left aborted.
 
     Args:
       tasks: one group each, in this order.
-      engine: gives the responses.
+      runner: plays one episode.
       pool: environments.
-      tokenizer: text <-> ids.
-      settings: prompts, length, penalties, sampling (validation differs by its temperature).
       group_size: episodes a task, >= 1.
-      seed: the run's seed.
       iteration: part of every request's key; evaluations use negative numbers.
       first_group: number of the first task's group; hosts that share an iteration number theirs apart.
-      max_concurrent: the most episodes at once; None: as many as the pool has environments.
-      max_aborted_fraction: when more than this share of all episodes was aborted, the rollout fails.
       on_episode: called with each trajectory as it ends.
+      on_abort: called with each aborted trajectory, those that are played again included.
 
     Returns:
       The trajectories in the order of (group, member), aborted ones included and marked.
 
     Raises:
-      TooManyAborted: the message has the commonest reasons.
+      TooManyAborted: more than `max_aborted_fraction` of all episodes were aborted.
       EngineLost: the engine will give no more responses.
     """
     trajectories: list[Trajectory | None] = [None] * (len(tasks) * group_size)
     reasons: Counter[str] = Counter()
-    places = asyncio.Semaphore(min(max_concurrent or pool.size, pool.size))
+    places = asyncio.Semaphore(pool.size)
+
+    async def play(index: int) -> Trajectory:
+        group, member = first_group + index // group_size, index % group_size
+        key = functools.partial(request_key, runner.settings.seed, iteration, group, member)
+        task = tasks[index // group_size]
+        try:
+            async with pool.episode() as environment:
+                trajectory = await runner.play(task, environment, key, group, member)
+        except EnvError as err:  # no worker is left
+            trajectory = Trajectory(task, group, member)
+            trajectory.abort(str(err), policy_dependent=False)
+        if trajectory.aborted and on_abort is not None:
+            on_abort(trajectory)
+        return trajectory
 
     async def episode(index: int) -> None:
-        group, member = first_group + index // group_size, index % group_size
-
-        def key(step: int) -> tuple[int, int]:
-            return request_key(seed, iteration, group, member, step)
-
         async with places:
-            task = tasks[index // group_size]
-            trajectory = await _play(task, pool, engine, tokenizer, settings, key, group, member)
+            trajectory = await play(index)
+            if trajectory.aborted:
+                trajectory = await play(index)
+                trajectory.replayed = True
         trajectories[index] = trajectory
         if on_episode is not None:
             on_episode(trajectory)
         if trajectory.aborted:
             reasons[trajectory.reason] += 1
-            if reasons.total() > max_aborted_fraction * len(trajectories):
+            if reasons.total() > runner.settings.max_aborted_fraction * len(trajectories):
                 raise _too_many(reasons, len(trajectories))
 
     try:
@@ -257,36 +276,6 @@ async def rollout(
     return [trajectory for trajectory in trajectories if trajectory is not None]
 
 
-async def _play(
-    task: Task,
-    pool: EnvPool,
-    engine: Engine,
-    tokenizer: Tokenizer,
-    settings: EpisodeSettings,
-    key: Callable[[int], tuple[int, int]],
-    group: int,
-    member: int,
-) -> Trajectory:
-    """One episode in an environment of the pool."""
-    try:
-        environment = await pool.acquire()
-    except EnvError as err:
-        return Trajectory(task, group, member, aborted=True, reason=str(err))
-    try:
-        return await run_episode(
-            task,
-            engine=engine,
-            environment=environment,
-            tokenizer=tokenizer,
-            settings=settings,
-            key=key,
-            group=group,
-            member=member,
-        )
-    finally:
-        environment.release()
-
-
 def _too_many(reasons: Counter[str], episodes: int) -> TooManyAborted:
-    commonest = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
-    return TooManyAborted(f"{reasons.total()} of {episodes} episodes were aborted, too many to go on: {commonest}")
+    most = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+    return TooManyAborted(f"{reasons.total()} of {episodes} episodes were aborted, too many to go on: {most}")

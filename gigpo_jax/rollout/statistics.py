@@ -43,6 +43,8 @@ def rollout_metrics(
         values[f"episode/success_rate/{kind}"] = [t.won for t in done if t.task.type == kind]
     totals = {
         "episode/aborted": float(len(trajectories) - len(done)),
+        "episode/aborted_policy_dependent": float(sum(t.policy_dependent for t in trajectories)),
+        "episode/replayed": float(sum(t.replayed for t in trajectories)),
         "rollout/episodes": float(len(done)),
         "rollout/steps": float(len(turns)),
         "rollout/generated_tokens": float(sum(len(turn.response_tokens) for turn in turns)),

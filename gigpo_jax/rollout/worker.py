@@ -1,5 +1,6 @@
 """The policy in its environments: engine and worker processes of a run, ready to play episodes."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.engines import for_engine, make_engine
 from gigpo_jax.rollout.environment import episode_settings, make_pool
-from gigpo_jax.rollout.rollout import rollout
+from gigpo_jax.rollout.rollout import EpisodeRunner, rollout
+from gigpo_jax.run import report
 from gigpo_jax.trajectory import Trajectory
+
+_DETAIL = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
 
 
 class RolloutWorker:
@@ -40,6 +44,7 @@ class RolloutWorker:
           InputError: the engine or the environment cannot be had.
         """
         self._config, self._tokenizer = config, policy.tokenizer
+        self._told: set[str] = set()
         self.pool = make_pool(config, options, config.engine.slots)
         try:
             self.engine = make_engine(config, policy, params, version=version, folder=folder)
@@ -58,23 +63,26 @@ class RolloutWorker:
         first_group: int = 0,
     ) -> list[Trajectory]:
         """Plays `group_size` episodes of each task; arguments as for `rollout`, `title` is shown beside the bar."""
-        config = self._config
+        stops = self._tokenizer.stop_token_ids
+        settings = episode_settings(self._config, temperature=temperature, stop_token_ids=stops)
         with tqdm(total=len(tasks) * group_size, desc=title, unit="ep", leave=False) as bar:
             return await rollout(
                 tasks,
-                engine=self.engine,
-                pool=self.pool,
-                tokenizer=self._tokenizer,
-                settings=episode_settings(
-                    config, temperature=temperature, stop_token_ids=self._tokenizer.stop_token_ids
-                ),
+                EpisodeRunner(self.engine, self._tokenizer, settings),
+                self.pool,
                 group_size=group_size,
-                seed=config.seed,
                 iteration=iteration,
                 first_group=first_group,
-                max_aborted_fraction=config.env.max_aborted_fraction,
                 on_episode=lambda _: bar.update(),
+                on_abort=self._on_abort,
             )
+
+    def _on_abort(self, trajectory: Trajectory) -> None:
+        """Prints the reason, once for each kind: numbers and quoted text do not make a new kind."""
+        kind = _DETAIL.sub("", trajectory.reason)
+        if kind not in self._told:
+            self._told.add(kind)
+            report.say(f"aborted an episode of task {trajectory.task.id}: {trajectory.reason}")
 
     def update_weights(self, params: Any, version: int) -> None:
         """Samples from other parameters from now on."""

@@ -61,6 +61,9 @@ def iteration(done: int, of: int, metrics: Mapping[str, float]) -> None:
         ("update", "time/update", "{:.1f} s"),
     )
     parts += [f"{label} {form.format(metrics[name])}" for label, name, form in columns if name in metrics]
+    if metrics.get("episode/aborted"):
+        dependent = metrics.get("episode/aborted_policy_dependent", 0)
+        parts.append(f"aborted {metrics['episode/aborted']:.0f} ({dependent:.0f} policy-dependent)")
     panels = {name: value for name, value in metrics.items() if name.endswith("/success_rate") and name[:4] == "val/"}
     parts += [f"panel ({name.split('/')[1]}) {value:.1%}" for name, value in panels.items()]
     say("  ".join(parts))

@@ -69,6 +69,13 @@ class PatientEnv(FailingEnv):
         return self.step(action)
 
 
+class EscapingEnv(TreasureEnv):
+    """Raises texts that would clear a terminal, each with another number."""
+
+    def step(self, action: str) -> StepResult:
+        raise ValueError(f"episode {time.monotonic_ns()} of {action!r}\x1b[2J\u202e\nis odd")
+
+
 class DownEnv(TreasureEnv):
     """Needs a service that is not to be had; half of its episodes learn that later than the others."""
 
@@ -210,4 +217,5 @@ def _entry(function: str) -> registry.Environment:
 
 FAILING = _entry("FailingEnv")
 DOWN = _entry("DownEnv")
+ESCAPING = _entry("EscapingEnv")
 FAILING_WITHOUT_EXPERT = dataclasses.replace(FAILING, expert=None)

@@ -17,12 +17,14 @@ from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.data.generate import generate_games
+from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import word_tokenizer
-from gigpo_jax.rollout.rollout import EpisodeSettings, rollout
+from gigpo_jax.rollout.rollout import EpisodeRunner, EpisodeSettings, rollout
+from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.sampling.base import Completion, SamplingParams, request_key
 from gigpo_jax.sampling.jax_engine import JaxEngine
-from gigpo_jax.trajectory import Trajectory, Turn
+from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
 
 EXAMPLE = registry.ENVIRONMENTS["example"]
 TOKENIZER = word_tokenizer(
@@ -34,6 +36,7 @@ SETTINGS = EpisodeSettings(
     max_steps=8,
     prompt_tokens=64,
     invalid_penalty=0.25,
+    seed=3,
     sampling=SamplingParams(temperature=0.7, max_tokens=20, stop_strings=("</action>",)),
 )
 
@@ -83,10 +86,19 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def play(pool: EnvPool, engine: Any = None, *, groups: int = 6, size: int = 4, **overrides: Any) -> list[Trajectory]:
-    arguments: dict[str, Any] = {"settings": SETTINGS, "tokenizer": TOKENIZER, "seed": 3, "iteration": 5} | overrides
+def play(
+    pool: EnvPool,
+    engine: Any = None,
+    *,
+    groups: int = 6,
+    size: int = 4,
+    settings: EpisodeSettings = SETTINGS,
+    iteration: int = 5,
+    **options: Any,
+) -> list[Trajectory]:
+    runner = EpisodeRunner(engine or StandIn(), TOKENIZER, settings)
     tasks = pool.tasks("train")[:groups]
-    return asyncio.run(rollout(tasks, engine=engine or StandIn(), pool=pool, group_size=size, **arguments))
+    return asyncio.run(rollout(tasks, runner, pool, group_size=size, iteration=iteration, **options))
 
 
 def test_a_rollout_does_not_depend_on_workers_places_or_order() -> None:
@@ -96,24 +108,13 @@ def test_a_rollout_does_not_depend_on_workers_places_or_order() -> None:
     lengths = {len(trajectory.turns) for trajectory in expected}
     assert len(lengths) > 2, "a test with equal episodes would show nothing"
     assert {trajectory.won for trajectory in expected} == {True, False}
-    for workers, places, most in ((1, 16, None), (3, 8, None), (2, 12, 5)):
+    for workers, places in ((1, 16), (3, 8), (1, 5)):
         with EnvPool(EXAMPLE.build, workers=workers, envs_per_worker=places) as pool:
-            assert same(play(pool, max_concurrent=most), expected)
+            assert same(play(pool), expected)
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         later = play(pool, groups=7)[4:28]  # the groups 1 to 6 again
-        tail = asyncio.run(
-            rollout(
-                pool.tasks("train")[1:7],
-                engine=StandIn(),
-                pool=pool,
-                tokenizer=TOKENIZER,
-                settings=SETTINGS,
-                group_size=4,
-                seed=3,
-                iteration=5,
-                first_group=1,
-            )
-        )
+        runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
+        tail = asyncio.run(rollout(pool.tasks("train")[1:7], runner, pool, group_size=4, iteration=5, first_group=1))
         assert same(tail, later), "hosts that number their groups apart draw what one host would"
         assert not same(play(pool, iteration=6), expected)
 
@@ -177,37 +178,48 @@ def test_admissibility_counts_when_told_to_and_greedy_is_another_temperature() -
     assert {params.temperature for _, params in engine.requests} == {0.0}
 
 
-def test_a_worker_killed_in_mid_episode_costs_its_episodes_and_changes_no_other() -> None:
-    with EnvPool(EXAMPLE.build, workers=3, envs_per_worker=4) as pool:
+@pytest.mark.parametrize("workers", [1, 3])
+def test_episodes_of_a_killed_worker_are_played_again_as_they_would_have_been(workers: int) -> None:
+    with EnvPool(EXAMPLE.build, workers=workers, envs_per_worker=4) as pool:
         expected = play(pool)
         ended: list[Trajectory] = []
+        aborted: list[Trajectory] = []
 
         def kill_once(trajectory: Trajectory) -> None:
             if not ended:
                 os.kill(pool.pids[0], signal.SIGKILL)
             ended.append(trajectory)
 
-        hit = play(pool, on_episode=kill_once)
-        aborted = [trajectory for trajectory in hit if trajectory.aborted]
+        hit = play(pool, on_episode=kill_once, on_abort=aborted.append)
         assert 1 <= len(aborted) <= 4
         assert all("died with status 137" in trajectory.reason for trajectory in aborted)
         assert not any(trajectory.won or trajectory.score for trajectory in aborted)
-        assert all(same(one, other) for one, other in zip(hit, expected) if not one.aborted)
+        assert sum(trajectory.policy_dependent for trajectory in aborted) <= 1, "but for the call that it worked on"
+        assert len(ended) == len(hit)
+        again = {(trajectory.group, trajectory.member) for trajectory in hit if trajectory.replayed}
+        assert again == {(trajectory.group, trajectory.member) for trajectory in aborted}
+        assert same(without_marks(hit), expected)
         assert pool.replaced == 1
-        assert same(play(pool), expected)
+
+
+def without_marks(trajectories: list[Trajectory]) -> list[Trajectory]:
+    return [dataclasses.replace(trajectory, replayed=False) for trajectory in trajectories]
 
 
 def test_engine_errors_cost_their_episodes_until_there_are_too_many() -> None:
+    aborts: list[Trajectory] = []
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         expected = play(pool)
-        hit = play(pool, StandIn(fail=0.02))
+        hit = play(pool, StandIn(fail=0.02), on_abort=aborts.append)
         aborted = [trajectory for trajectory in hit if trajectory.aborted]
         assert 0 < len(aborted) < 12
+        assert len(aborts) == 2 * len(aborted), "each was tried twice, with the same keys"
         assert {trajectory.reason for trajectory in aborted} == {"engine: ValueError: this one is too much for me"}
+        assert not any(trajectory.policy_dependent for trajectory in hit)
         assert all(same(one, other) for one, other in zip(hit, expected) if not one.aborted)
         message = r"\d+ of 24 episodes were aborted, too many to go on: \d+ x engine: ValueError: this one is too much"
         with pytest.raises(RuntimeError, match=message):
-            play(pool, StandIn(fail=0.5), max_aborted_fraction=0.2)
+            play(pool, StandIn(fail=0.5), settings=dataclasses.replace(SETTINGS, max_aborted_fraction=0.2))
         assert same(play(pool), expected), "the pool is whole after a rollout that was given up"
 
         def broken(response: str) -> Any:
@@ -217,31 +229,46 @@ def test_engine_errors_cost_their_episodes_until_there_are_too_many() -> None:
             play(pool, settings=dataclasses.replace(SETTINGS, parse=broken))
 
 
+class ShortSighted(StandIn):
+    """Refuses prompts that offer something to take."""
+
+    async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
+        if "take" in TOKENIZER.decode(list(tokens)).split():
+            raise InputError(f"prompt has {len(tokens)} tokens")
+        return await super().generate(tokens, params)
+
+
+def test_aborts_that_depend_on_the_policy_are_marked() -> None:
+    """Leaving these out is a selection: here all episodes that find the treasure."""
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
+        expected = play(pool)
+        refused = play(pool, ShortSighted(), settings=dataclasses.replace(SETTINGS, max_aborted_fraction=1.0))
+    found = [any("take" in turn.prompt.split() for turn in trajectory.turns) for trajectory in expected]
+    assert [trajectory.aborted for trajectory in refused] == found
+    assert [trajectory.policy_dependent for trajectory in refused] == found
+    assert all(t.reason.startswith("engine: prompt has ") for t in refused if t.aborted)
+    metrics = rollout_metrics(refused, finished_steps(refused), ())
+    assert metrics["episode/aborted_policy_dependent"] == metrics["episode/aborted"] == sum(found) > 0
+    with EnvPool("tests.env_bridge.failing:DownEnv", workers=1, envs_per_worker=8) as pool:
+        down = play(pool, groups=2, settings=dataclasses.replace(SETTINGS, max_aborted_fraction=1.0))
+    assert all(trajectory.aborted and not trajectory.policy_dependent for trajectory in down)
+
+
 def test_a_reward_that_is_no_finite_number_costs_its_episode_alone() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         expected = play(pool)
     with EnvPool("tests.env_bridge.failing:NanOnClose", workers=1, envs_per_worker=8) as pool:
-        hit = play(pool, max_aborted_fraction=1.0)
+        hit = play(pool, settings=dataclasses.replace(SETTINGS, max_aborted_fraction=1.0))
     for one, other in zip(hit, expected, strict=True):
         closes = any(turn.action.startswith("close") for turn in other.turns)
-        assert ("reward is nan; allowed" in one.reason) if closes else same(one, other)
+        assert ("reward is nan; allowed" in one.reason and one.policy_dependent) if closes else same(one, other)
     assert 0 < sum(trajectory.aborted for trajectory in hit) < len(hit)
 
 
 def test_a_closed_pool_aborts_and_a_cancelled_rollout_gives_its_places_back() -> None:
     async def cancelled(pool: EnvPool) -> None:
-        running = asyncio.create_task(
-            rollout(
-                pool.tasks("train"),
-                engine=StandIn(),
-                pool=pool,
-                tokenizer=TOKENIZER,
-                settings=SETTINGS,
-                group_size=4,
-                seed=0,
-                iteration=0,
-            )
-        )
+        runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
+        running = asyncio.create_task(rollout(pool.tasks("train"), runner, pool, group_size=4, iteration=0))
         await asyncio.sleep(0.1)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,6 +1,7 @@
 """Real worker processes and a real engine: what a worker is asked for is what it plays."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,17 +9,23 @@ import pytest
 from gigpo_jax.config import resolve
 from gigpo_jax.policy import fresh_policy
 from gigpo_jax.rollout.environment import env_options, list_tasks
+from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition
 from tests.configs.example import get_config
 
 
-@pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory):
+def make_worker(**env: str) -> RolloutWorker:
     config = resolve(get_config())
+    config.env.update(env)
     mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
     policy = fresh_policy(config, mesh, ["you look for a treasure in a row of drawers. open drawer 1 2"])
-    made = RolloutWorker(config, policy, policy.params, options=env_options(config), version=0, folder=Path("unused"))
+    return RolloutWorker(config, policy, policy.params, options=env_options(config), version=0, folder=Path("unused"))
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[RolloutWorker]:
+    made = make_worker()
     yield made
     made.close()
 
@@ -38,3 +45,18 @@ def test_the_temperature_is_that_of_the_call_and_not_of_the_config(worker: Rollo
     assert responses(0, 0.0) == responses(1, 0.0)  # greedy: other keys, the same responses
     assert responses(0, 1.0) == responses(0, 1.0)
     assert responses(0, 1.0) != responses(1, 1.0)
+
+
+def test_exceptions_of_an_environment_are_shown_once_a_kind_and_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    worker = make_worker(name="tests.env_bridge.failing:ESCAPING")
+    try:
+        tasks = worker.pool.tasks("train")[:2]
+        with pytest.raises(TooManyAborted):
+            asyncio.run(worker.play(tasks, group_size=2, iteration=0, temperature=1.0, title="test"))
+    finally:
+        worker.close()
+    told = [line for line in capsys.readouterr().out.splitlines() if "aborted" in line]
+    assert len(told) == 1
+    assert told[0].startswith("aborted an episode of task train/000")
+    assert r"ValueError: episode " in told[0]
+    assert r"\x1b[2J\u202e is odd (failing.py:" in told[0]

@@ -31,3 +31,14 @@ def test_the_next_commands_run_in_the_environment_that_printed_them(
     ours = subprocess.check_output([again[0][0], "-c", "import sys; print(sys.prefix)"], text=True, timeout=60)
     assert ours.strip() == sys.prefix
     assert (again[0][0] == "python") == active
+
+
+@pytest.mark.parametrize(
+    ("aborted", "dependent", "shown"), [(0.0, 0.0, ""), (3.0, 2.0, "aborted 3 (2 policy-dependent)")]
+)
+def test_aborted_episodes_stand_in_the_line_of_an_iteration(
+    aborted: float, dependent: float, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = {"episode/aborted": aborted, "episode/aborted_policy_dependent": dependent}
+    report.iteration(3, 9, metrics)
+    assert capsys.readouterr().out.strip() == f"iteration 3/9  {shown}".strip()

@@ -17,7 +17,7 @@ from gigpo_jax.envs import registry
 from gigpo_jax.envs.search.retrieval.bm25_index import Bm25Index, open_index
 from gigpo_jax.envs.search.retrieval.retriever import Hit
 from gigpo_jax.models.tokenizer import word_tokenizer
-from gigpo_jax.rollout.rollout import EpisodeSettings, rollout
+from gigpo_jax.rollout.rollout import EpisodeRunner, EpisodeSettings, rollout
 from gigpo_jax.sampling.base import Completion, SamplingParams
 from gigpo_jax.trajectory import Trajectory
 from tests.envs.search.serving import serving
@@ -57,18 +57,8 @@ def play(world: Path, url: str, *, groups: int = 2, **options: float) -> list[Tr
         ENTRY.build, {"data": str(world), "url": url} | options, workers=1, envs_per_worker=2 * groups
     ) as pool:
         tasks = registry.make("search", data=str(world)).tasks("train")[:groups]
-        return asyncio.run(
-            rollout(
-                tasks,
-                engine=Searcher(),
-                pool=pool,
-                tokenizer=TOKENIZER,
-                settings=SETTINGS,
-                group_size=2,
-                seed=0,
-                iteration=0,
-            )
-        )
+        runner = EpisodeRunner(Searcher(), TOKENIZER, SETTINGS)
+        return asyncio.run(rollout(tasks, runner, pool, group_size=2, iteration=0))
 
 
 def test_episodes_search_over_http_and_pay_for_nonsense(world: Path) -> None:
