@@ -4,16 +4,15 @@ import re
 
 from gigpo_jax.env_bridge.actions import Response
 
-_CLOSING = re.compile(r"</(?:search|answer)>", re.IGNORECASE)
+_CLOSING = re.compile(r"</(search|answer)>", re.IGNORECASE)
 _OPENING = re.compile(r"<(search|answer)>", re.IGNORECASE)
-_PAIR = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.IGNORECASE | re.DOTALL) for name in ("search", "answer")}
 
 
 def parse(response: str) -> Response:
-    """Reads a response; never raises.
+    """Reads a response in linear time; never raises.
 
-    What comes after the first closing tag is cut off. Of the rest the first `<search>` pair counts, or else the first
-    `<answer>` pair, or else there is no action ("").
+    The action ends at the first closing tag. It begins at the first opening tag of the same name before that. Without
+    such a pair there is no action ("").
 
     Args:
       response: whatever the policy wrote; `<think>` is not required.
@@ -24,13 +23,14 @@ def parse(response: str) -> Response:
 
     Source: the projection of the published search experiments (arXiv 2505.10978, section 5.3).
     """
-    closing = _CLOSING.search(response)
-    kept = response[: closing.end()] if closing else response
-    opened = [match.lower() for match in _OPENING.findall(response)]
-    for name, pair in _PAIR.items():
-        found = pair.search(kept)
-        if found is not None:
-            return Response(f"<{name}>{found.group(1).strip()}</{name}>", len(opened) == 1)
+    closing, opened = _CLOSING.search(response), list(_OPENING.finditer(response))
+    if closing is not None:
+        name = closing[1].lower()
+        for opening in opened:
+            if opening[1].lower() == name and opening.end() <= closing.start():
+                return Response(
+                    f"<{name}>{response[opening.end() : closing.start()].strip()}</{name}>", len(opened) == 1
+                )
     return Response("", False)
 
 

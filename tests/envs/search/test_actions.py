@@ -1,6 +1,11 @@
 """Responses: every rule of the published projection."""
 
+import re
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gigpo_jax.envs.search.actions import parse, split_action, write_action
 
@@ -39,3 +44,24 @@ def test_actions_are_taken_apart() -> None:
     assert split_action("<answer>x</answer>") == ("answer", "x")
     for action in ("", "search", "<search>", "<search>a</answer>", "x<answer>a</answer>", "<answer></answer"):
         assert split_action(action) == ("", "")
+
+
+PUBLISHED = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.IGNORECASE | re.DOTALL) for name in ("search", "answer")}
+PIECES = ["<search>", "</search>", "<answer>", "</ANSWER>", "<Search>", " a\n", "<", "search>"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8))
+def test_responses_are_read_as_by_the_published_expressions(pieces: list[str]) -> None:
+    response = "".join(pieces)
+    closing = re.search("</(?:search|answer)>", response, re.IGNORECASE)
+    kept = response[: closing.end()] if closing else response
+    found = [(name, pair.search(kept)) for name, pair in PUBLISHED.items()]
+    actions = [f"<{name}>{match[1].strip()}</{name}>" for name, match in found if match]
+    assert parse(response).action == (actions or [""])[0]
+
+
+@pytest.mark.parametrize("end", ["", "</answer>", "</search>"])
+def test_responses_are_read_in_linear_time(end: str) -> None:
+    started = time.process_time()
+    assert not parse("<search>" * 125_000 + end).valid
+    assert time.process_time() - started < 5

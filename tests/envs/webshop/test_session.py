@@ -1,6 +1,8 @@
 """What the reference episodes do not show: the original's rules at their edges, and that nothing raises."""
 
 import json
+import re
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from gigpo_jax.envs.webshop import Session, open_catalogue
 from gigpo_jax.envs.webshop.engine import pages
+from gigpo_jax.envs.webshop.engine.session import split_action
 from gigpo_jax.errors import InputError
 
 
@@ -254,3 +257,16 @@ def test_visible_nodes():
     nodes = [("text", ""), ("text", " \t"), ("text", "\n "), ("text", "\x0b"), ("button", " B ")]
     assert pages.visible(nodes) == [("text", " "), ("text", "\x0b"), ("button", " B ")]
     assert pages.plain_text(nodes) == " [SEP]  [SEP] B"
+
+
+@given(st.text("a[]\nB", max_size=12))
+def test_actions_are_split_as_by_the_originals_expression(action):
+    match = re.match(r"(.+)\[(.+)\]", action)
+    assert split_action(action) == ((match[1], match[2].lower()) if match else ("", ""))
+
+
+@pytest.mark.parametrize("action", ["click[" * 160_000, "click[" * 160_000 + "]", "a[" + "]" * 10**6 + "\n"])
+def test_actions_are_split_in_linear_time(action):
+    started = time.process_time()
+    split_action(action)
+    assert time.process_time() - started < 1
