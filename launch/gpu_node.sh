@@ -6,13 +6,13 @@ usage() {
   cat <<'TEXT'
 launch/gpu_node.sh --config FILE --model DIR --learner-gpus LIST --server-gpus LIST [options] [-- CONFIG FLAGS...]
 
-Starts vLLM servers on some GPUs of this node (launch/vllm_sidecar.sh) and the learner on the others, and ends the
-servers with the learner. New weights go through memory (/dev/shm). The exit status is the learner's.
+Starts vLLM servers on some GPUs of this node (launch/vllm_sidecar.sh) and the learner on the others. Ends the servers
+with the learner. New weights go through memory (/dev/shm). The exit status is the learner's.
 
   --config FILE        the experiment, such as configs/alfworld.py:1.5b
   --model DIR          the model, a Hugging Face folder
   --learner-gpus LIST  such as 0,1,2,3
-  --server-gpus LIST   such as 4,5,6,7; none in common with the learner's
+  --server-gpus LIST   such as 4,5,6,7; none of the learner's
   --tensor N           GPUs of one server (default 1)
   --workdir DIR        of the run (default runs/gpu_node)
   --port N             port of the first server (default 8000)
@@ -24,7 +24,7 @@ servers with the learner. New weights go through memory (/dev/shm). The exit sta
   --dry-run            print what would run and exit
   --help               this text
 
-What follows -- goes to the learner, such as --config.train.max_staleness=1 --config.mesh.fsdp=4.
+Flags after -- go to the learner, such as --config.train.max_staleness=1 --config.mesh.fsdp=4.
 TEXT
 }
 
@@ -56,7 +56,7 @@ for needed in config model learner_gpus server_gpus; do
 done
 IFS=, read -ra learners <<<"$learner_gpus"
 for gpu in "${learners[@]}"; do
-  [[ ,$server_gpus, != *",$gpu,"* ]] || fail "--server-gpus $server_gpus: GPU $gpu is the learner's too; give it to one of them"
+  [[ ,$server_gpus, != *",$gpu,"* ]] || fail "--server-gpus $server_gpus: GPU $gpu is the learner's too; use it for one of them"
 done
 IFS=, read -ra servers <<<"$server_gpus"
 [[ $tensor =~ ^[1-9][0-9]*$ ]] && [ $((${#servers[@]} % tensor)) = 0 ] ||
@@ -85,9 +85,9 @@ fi
 VLLM_API_KEY=${VLLM_API_KEY:-$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')}
 export VLLM_API_KEY
 mkdir -p "$workdir/servers"
-# Everybody may write to /dev/shm: what another user has put there under this name must not be taken for weights.
+# All users can write to /dev/shm: a folder of another user must not be taken for the weights folder.
 mkdir -m 700 "$weights_dir" 2>/dev/null || true # left by a run that was killed
-[ -d "$weights_dir" ] && [ -O "$weights_dir" ] && [ ! -L "$weights_dir" ] || fail "$weights_dir: somebody else's; another --port"
+[ -d "$weights_dir" ] && [ -O "$weights_dir" ] && [ ! -L "$weights_dir" ] || fail "$weights_dir: belongs to another user or is a link; use another --port"
 "${sidecar[@]}" >"$workdir/servers/sidecar.log" 2>&1 &
 sidecar_pid=$!
 trap 'kill $sidecar_pid 2>/dev/null || true; wait $sidecar_pid 2>/dev/null || true; rm -rf "$weights_dir"' EXIT

@@ -6,7 +6,7 @@ usage() {
   cat <<'TEXT'
 launch/tpu_pod.sh --name TPU --zone ZONE --config FILE --workdir DIR [options] [-- CONFIG FLAGS...]
 
-Runs the same command on every host of a TPU pod slice, through gcloud. The hosts find each other.
+Runs the same command on every host of a TPU pod slice, through gcloud (jax.distributed connects the hosts).
 
   --name TPU        name of the TPU VM
   --zone ZONE       its zone
@@ -14,14 +14,14 @@ Runs the same command on every host of a TPU pod slice, through gcloud. The host
   --config FILE     the experiment, such as configs/alfworld.py:7b
   --workdir DIR     of the run, on storage that all hosts share
   --folder DIR      this repository on every host (default gigpo_jax)
-  --urls LIST       vLLM servers, http://A:8000,http://B:8000: at least one a host, each belongs to one host.
+  --urls LIST       vLLM servers, http://A:8000,http://B:8000; each belongs to one host, each host needs one.
                     Without it the hosts sample in process.
   --weights-dir DIR for --urls: the folder that hosts and servers share
   --key-file FILE   for --urls: a file on every host that holds the servers' key (default ~/.gigpo_vllm_key)
   --dry-run         print what would run and exit
   --help            this text
 
-What follows -- goes to the learner, such as --config.mesh.fsdp=16.
+Flags after -- go to the learner, such as --config.mesh.fsdp=16.
 TEXT
 }
 
@@ -50,7 +50,7 @@ done
 for needed in name zone config workdir; do
   [ -n "${!needed}" ] || fail "--$needed: missing"
 done
-[ -z "$urls" ] || [ -n "$weights_dir" ] || fail "--weights-dir: missing; --urls needs a folder that hosts and servers share"
+[ -z "$urls" ] || [ -n "$weights_dir" ] || fail "--weights-dir: missing; --urls needs a folder shared by hosts and servers"
 
 learner=(.venv/bin/python -m gigpo_jax.main --config="$config" --workdir="$workdir" --config.distributed=True)
 before=''

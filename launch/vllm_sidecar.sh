@@ -63,13 +63,9 @@ done
 [[ $lora_rank =~ ^(0|[1-9][0-9]*)$ ]] && [ "$lora_rank" -le 512 ] || fail "--lora-rank $lora_rank: must be a whole number from 0 to 512"
 loopback=no
 case $host in 127.0.0.1 | localhost | ::1) loopback=yes ;; esac
-if [ $loopback = no ] && [ -z "${VLLM_API_KEY:-}" ]; then
-  fail "--host $host: an address other than loopback requires a key; export VLLM_API_KEY (--help says what it protects)"
-fi
-if [ -z "${VLLM_API_KEY:-}" ]; then
-  [ $dry_run = yes ] || fail "VLLM_API_KEY: not set; export a random one here and for the learner, such as \$(openssl rand -hex 24)"
-fi
 if [ $dry_run = no ]; then
+  [ -n "${VLLM_API_KEY:-}" ] ||
+    fail "VLLM_API_KEY: not set; export a random one here and for the learner, such as \$(openssl rand -hex 24)"
   [ -f "$model/config.json" ] || fail "--model $model: no config.json there; a Hugging Face folder is needed"
   [ -x "$python" ] || fail "--python $python: not there; make vllm-venv (CPU), or python -m venv .venv-vllm && .venv-vllm/bin/pip install vllm==0.32.0"
   mkdir -p "$weights_dir"

@@ -103,15 +103,9 @@ def test_replicas_get_gpus_and_ports_of_their_own() -> None:
     assert lines[2].endswith("--config.engine.vllm.urls=http://10.0.0.5:9000,http://10.0.0.5:9001")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((*SIDECAR, "--gpus", "none", "--host", "0.0.0.0"), "export VLLM_API_KEY"),
-        ((*SIDECAR, "--gpus", "none"), "VLLM_API_KEY: not set"),
-    ],
-)
-def test_a_server_without_a_key_is_refused(arguments: tuple[str, ...], says: str) -> None:
-    assert says in refused("vllm_sidecar.sh", *arguments, key="")
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_server_without_a_key_is_refused(host: str) -> None:
+    assert "VLLM_API_KEY: not set" in refused("vllm_sidecar.sh", *SIDECAR, "--gpus", "none", "--host", host, key="")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +125,7 @@ def test_a_server_without_a_key_is_refused(arguments: tuple[str, ...], says: str
         ("tpu_pod.sh", POD[2:], "--name: missing"),
         ("slurm.sbatch", JOB, "--nodes: missing"),
         ("slurm.sbatch", (*JOB, "--nodes", "a,b"), "submit it with sbatch"),
-        ("slurm.sbatch", (*JOB, "--dry-run", "--nodes", "a,b", "--server-nodes", "2"), "at least one must learn"),
+        ("slurm.sbatch", (*JOB, "--dry-run", "--nodes", "a,b", "--server-nodes", "2"), "at least one must be left"),
     ],
 )
 def test_what_cannot_work_is_one_line_with_the_fix(script: str, arguments: tuple[str, ...], says: str) -> None:
@@ -154,7 +148,7 @@ def test_what_somebody_put_where_weights_go_is_not_used(tmp_path: pathlib.Path) 
         assert place.is_symlink()
     finally:
         place.unlink()
-    assert f"{place}: somebody else's; another --port" in says
+    assert f"{place}: belongs to another user or is a link; use another --port" in says
 
 
 def test_a_pod_runs_the_same_command_on_all_hosts_and_the_key_stays_in_its_file() -> None:

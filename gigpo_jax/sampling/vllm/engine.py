@@ -24,6 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.hf_config import config_json
+from gigpo_jax.models.safetensors_file import SUFFIX
 from gigpo_jax.sampling.base import Completion, EngineLost, SamplingParams
 from gigpo_jax.sampling.programs import mesh_of
 from gigpo_jax.sampling.request import checked_prompt, stop_ids
@@ -113,7 +114,7 @@ class VllmEngine:
         Raises:
           InputError: a server does not come up, or serves something else.
         """
-        self.config, self._settings, self._store, self._say = config, settings, store, say
+        self.config, self._settings, self._store = config, settings, store
         self._run, self._version = secrets.token_hex(4), version
         self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
         self.retries = 0
@@ -183,18 +184,21 @@ class VllmEngine:
           version: returned with every completion.
 
         Raises:
-          EngineLost: no server could take them.
-          InputError: there is no room to write them.
+          EngineLost: they cannot be written, or no server could take them.
         """
         name = f"{self._run}.host{jax.process_index()}.{version}.{secrets.token_hex(3)}"
         expected = np.asarray(self._score(params), np.float32)
         dtype, adapter = jax.numpy.dtype(self._settings.dtype), lora.detach(params)
         self._loop.call_soon_threadsafe(self._pool.hold)
-        if adapter is None:
-            name += ".safetensors"
-            checksum = self._store.write(self.config, params, dtype=dtype, name=name)
-        else:
-            checksum = self._store.write_adapter(adapter, dtype=dtype, name=name)
+        try:
+            if adapter is None:
+                name += SUFFIX
+                checksum = self._store.write(self.config, params, dtype=dtype, name=name)
+            else:
+                checksum = self._store.write_adapter(adapter, dtype=dtype, name=name)
+        except OSError as err:
+            folder = f"config.engine.vllm.weights_dir: {self._store.folder}"
+            raise EngineLost(f"{folder}: cannot be written ({err.strerror}); use a folder with more room") from err
         self._version = version
         weights = Weights(
             label=label(self._run, version),

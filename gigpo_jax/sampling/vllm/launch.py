@@ -202,7 +202,7 @@ class ServerProcess:
             self._process.wait()
         self._process = None
 
-    def log_tail(self, count: int = 3) -> str:
+    def log_tail(self) -> str:
         """Returns the last lines of the log that name an error, each with its continuation; else the last lines."""
         try:
             lines = self.log.read_bytes()[-65536:].decode(errors="replace").splitlines()
@@ -215,4 +215,4 @@ class ServerProcess:
             if "Error" in line and not any(word in line for word in noise)
         ]
         chosen = errors or [line for line in lines if line.strip()]
-        return " | ".join(" ".join(line.split())[:400] for line in chosen[-count:])
+        return " | ".join(" ".join(line.split())[:400] for line in chosen[-3:])

@@ -113,7 +113,11 @@ class ServerPool:
             await self._until_up(server, server.healthy, limit_s)
             await check(server)
         except ServerFault as err:
-            fix = f"see {server.process.log}" if server.process is not None else "start it or correct engine.vllm.urls"
+            fix = (
+                f"see {server.process.log}"
+                if server.process is not None
+                else "start it or correct config.engine.vllm.urls"
+            )
             raise InputError(f"{server.url}: {err}; {fix}") from err
 
     async def _until_up(self, server: Server, call: Callable[[], Awaitable[_T]], limit_s: float) -> _T:

@@ -6,17 +6,13 @@ import pathlib
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable
 from typing import Any
-
-import jax
-import numpy as np
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora
 from gigpo_jax.models.adapter_file import write_adapter
 from gigpo_jax.models.checksum import Checksum
-from gigpo_jax.models.qwen2 import Params, Qwen2Config, param_count
+from gigpo_jax.models.qwen2 import Params, Qwen2Config
 from gigpo_jax.models.weights import write_tensors
 
 PREFIX = "gigpo_jax-weights"
@@ -72,37 +68,25 @@ class WeightStore:
           The checksum of its tensors.
 
         Raises:
-          InputError: there is no room for it.
+          OSError: it cannot be written.
         """
-
-        def write(file: pathlib.Path, checksum: Checksum) -> None:
-            write_tensors(file, config, params, dtype=dtype, on_tensor=checksum.add)
-
-        return self._write(name, param_count(config) * np.dtype(dtype).itemsize, 0, write)
+        checksum = Checksum()
+        write_tensors(self._place(name, keep=0), config, params, dtype=dtype, on_tensor=checksum.add)
+        return checksum.hexdigest()
 
     def write_adapter(self, adapter: Params, *, dtype: Any, name: str) -> str:
         """As `write`, of an adapter of scale 1; the one before stays, for vLLM may read it again for late requests."""
-        shape = lora.LoraConfig(lora.rank_of(adapter), float(lora.rank_of(adapter)), lora.targets_of(adapter))
-
-        def write(folder: pathlib.Path, checksum: Checksum) -> None:
-            write_adapter(folder, shape, adapter, base="", dtype=dtype, on_tensor=checksum.add)
-
-        return self._write(
-            name, sum(leaf.size for leaf in jax.tree.leaves(adapter)) * np.dtype(dtype).itemsize, 1, write
-        )
-
-    def _write(self, name: str, size: int, keep: int, write: Callable[[pathlib.Path, Checksum], None]) -> str:
-        self._delete(keep)
-        free = shutil.disk_usage(self.folder).free
-        if size > free:
-            raise InputError(
-                f"config.engine.vllm.weights_dir: {self.folder} has {free / 2**30:.1f} GiB free, a push needs "
-                f"{size / 2**30:.1f}; choose a folder with more room"
-            )
-        checksum = Checksum()
-        self._written.append(self.folder / name)  # before it is written, so that half a file is deleted too
-        write(self._written[-1], checksum)
+        checksum, rank = Checksum(), lora.rank_of(adapter)
+        shape = lora.LoraConfig(rank, float(rank), lora.targets_of(adapter))
+        folder = self._place(name, keep=1)
+        write_adapter(folder, shape, adapter, base="", dtype=dtype, on_tensor=checksum.add)
         return checksum.hexdigest()
+
+    def _place(self, name: str, keep: int) -> pathlib.Path:
+        """Deletes all but the `keep` newest files and returns the path of the next."""
+        self._delete(keep)
+        self._written.append(self.folder / name)
+        return self._written[-1]
 
     def _delete(self, keep: int) -> None:
         while len(self._written) > keep:

@@ -56,8 +56,8 @@ def wait_up(process: ServerProcess) -> None:
     while True:
         with contextlib.suppress(OSError), urllib.request.urlopen(process.url + "/health", timeout=5):
             return
-        assert process.running, process.log_tail(5)
-        assert time.monotonic() < until, process.log_tail(5)
+        assert process.running, process.log_tail()
+        assert time.monotonic() < until, process.log_tail()
         time.sleep(0.2)
 
 

@@ -310,7 +310,7 @@ def test_what_cannot_be_used_is_refused_with_the_fix(
     assert "--max-model-len 97" in connect(served.url, max_length=97)
     assert "the learner needs 'bfloat16'" in connect(served.url, dtype="bfloat16")
     assert "the learner needs 'other'" in connect(served.url, tokenizer="other")
-    assert "start it or correct engine.vllm.urls" in connect("http://127.0.0.1:9", limits=IMPATIENT)
+    assert "start it or correct config.engine.vllm.urls" in connect("http://127.0.0.1:9", limits=IMPATIENT)
 
 
 def test_a_server_that_is_killed_is_dropped_while_another_is_left_and_the_last_ends_the_run(

@@ -323,7 +323,7 @@ def test_the_first_wait_reports_progress_and_is_limited(monkeypatch: pytest.Monk
         made._limits = dataclasses.replace(LIMITS, start_s=0.2)
         with pytest.raises(InputError, match=r"not up within 0.2 s \(refused\); see log"):
             await opened(made)
-        with pytest.raises(InputError, match=r"not up within 1 s .* start it or correct engine.vllm.urls"):
+        with pytest.raises(InputError, match=r"not up within 1 s .* start it or correct config.engine.vllm.urls"):
             await opened(pool(Scripted(up=False)))
         return said
 
