@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 CONFIG = "--config=configs/quickstart.py"
+EXAMPLE = "--config=tests/configs/example.py"
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,11 @@ CONFIG = "--config=configs/quickstart.py"
         ([CONFIG, "--config.optim.lr=inf"], "config.optim.lr=inf: must be finite"),
         ([CONFIG, "--config.env.options.data=/no/such"], "config.env.options.data='/no/such': not used, because"),
         ([CONFIG, "--config.env.options.ancor=feedback"], "nearest: env.options.anchor"),
+        (
+            ["--config=tests/configs/example.py", "--mode=sft", "--config.env.options.games=-1"],
+            "games=-1: use a number",
+        ),
+        ([CONFIG, "--config.engine.slots=1000000000"], "config.engine.slots=1000000000: a device has"),
         ([CONFIG, "--config.rl.algorithm=grpo", "--config.rl.step_weight=1"], "grpo always has 0.0"),
         ([CONFIG, "--config.env.prompt=foo"], "config.env.prompt='foo': prompt style"),
         ([CONFIG, "--mode=export"], "no checkpoint in it; name the workdir of a training run"),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _CHINESE = re.compile("[\u4e00-\u9fff]")
+_OPEN, _CLOSE = (re.compile(tag, re.ASCII | re.IGNORECASE) for tag in ("<action>", "</action>"))
 _PLACEHOLDER = re.compile(r"<your [^<>]+>")
 
 
@@ -25,7 +26,7 @@ def parse_tagged(response: str, *, fallback_chars: int = 30, require_think: bool
     """Reads `<think> .. </think><action> .. </action>`; never raises.
 
     The action is the text between the first `<action>` and the first `</action>`, stripped, in lower case. A closing
-    tag that comes first makes no pair. The tags themselves are matched as they are written.
+    tag that comes first makes no pair. Action tags may be in any case, think tags may not.
 
     Args:
       response: whatever the policy wrote.
@@ -37,10 +38,10 @@ def parse_tagged(response: str, *, fallback_chars: int = 30, require_think: bool
 
     Source: GiGPO (arXiv 2505.10978), the settings of its ALFWorld and WebShop experiments.
     """
-    start, end = response.find("<action>"), response.find("</action>")
-    if start < 0 or end < start:
+    start, end = _OPEN.search(response), _CLOSE.search(response)
+    if start is None or end is None or end.start() < start.end():
         return Response(response[-fallback_chars:].lower(), False)
-    action = response[start + len("<action>") : end].strip().lower()
+    action = response[start.end() : end.start()].strip().lower()
     thought = not require_think or ("<think>" in response and "</think>" in response)
     return Response(action, thought and _CHINESE.search(response) is None)
 

@@ -23,18 +23,14 @@ class Option:
     """An option of an environment, of its generator or of its expert: a key of the config.
 
     Attributes:
-      default: what the function takes it to be if it is not given; None if it must be given, or that needs words.
-      help: what it means.
       kind: the type of its values; `dict`: the user chooses the keys; `object`: several types.
+      default: the function's own default; None if there is none, or `help` tells it.
+      help: what it means.
     """
 
+    kind: type
     default: Any
     help: str
-    kind: type = object
-
-
-def _option(default: Any, help: str) -> Option:
-    return Option(default, help, type(default))
 
 
 @dataclass(frozen=True)
@@ -82,27 +78,27 @@ ENVIRONMENTS: dict[str, Environment] = {
         history=2,
         invalid_penalty=0.1,
         options={
-            "data": _option("", "folder with the splits: generated games, or $ALFWORLD_DATA/json_2.1.1"),
-            "engine": _option("native", "native, or official: textworld, about a thousand times slower"),
-            "max_steps": _option(50, "length of an episode in the environment"),
-            "anchor": _option(
-                "feedback", "the anchor state: feedback, with +inventory, +sticky, ... (docs/alfworld.md)"
+            "data": Option(str, "", "folder with the splits: generated games, or $ALFWORLD_DATA/json_2.1.1"),
+            "engine": Option(str, "native", "native, or official: textworld, about a thousand times slower"),
+            "max_steps": Option(int, 50, "length of an episode in the environment"),
+            "anchor": Option(
+                str, "feedback", "the anchor state: feedback, +inventory, +sticky, ... (docs/alfworld.md)"
             ),
-            "task_types": Option(None, "the task types to list; all six by default", tuple),
+            "task_types": Option(tuple, None, "the task types to list; all six by default"),
         },
         generate_options={
-            "splits": Option(None, "games of each split, such as {'train': 512, 'valid_unseen': 128}", dict),
-            "seed": _option(0, "decides the games"),
-            "size": _option("full", "full or small rooms"),
-            "receptacles": Option(None, "receptacles of a room, a number or (least, most); by default those of size"),
-            "objects": Option(None, "objects of a room, likewise"),
-            "task_types": Option(None, "the task types of the games; all six by default", tuple),
+            "splits": Option(dict, None, "games of each split, such as {'train': 512, 'valid_unseen': 128}"),
+            "seed": Option(int, 0, "decides the games"),
+            "size": Option(str, "full", "full or small rooms"),
+            "receptacles": Option(object, None, "of a room, a number or (least, most); by default those of size"),
+            "objects": Option(object, None, "of a room, likewise"),
+            "task_types": Option(tuple, None, "the task types of the games; all six by default"),
         },
         expert_options={
-            "random_share": _option(0.0, "probability of a random admissible command at a step"),
-            "detour_share": _option(0.0, "probability of walking to another receptacle at a step"),
-            "idle_share": _option(0.0, "probability of looking at something at a step"),
-            "forget_share": _option(0.0, "probability of an object being put down unprepared"),
+            "random_share": Option(float, 0.0, "probability of a random admissible command at a step"),
+            "detour_share": Option(float, 0.0, "probability of walking to another receptacle at a step"),
+            "idle_share": Option(float, 0.0, "probability of looking at something at a step"),
+            "forget_share": Option(float, 0.0, "probability of an object being put down unprepared"),
         },
     ),
     "example": Environment(
@@ -113,7 +109,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         max_steps=12,
         history=2,
         invalid_penalty=0.1,
-        options={"drawers": _option(4, "drawers in the row"), "games": _option(64, "tasks of a split")},
+        options={"drawers": Option(int, 4, "drawers in the row"), "games": Option(int, 64, "tasks of a split")},
     ),
     "search": Environment(
         build="gigpo_jax.envs.search.env:make",
@@ -126,25 +122,25 @@ ENVIRONMENTS: dict[str, Environment] = {
         history=4,
         invalid_penalty=0.01,
         options={
-            "data": Option(None, "folder of questions (docs/search.md); by default an invented world", str),
-            "url": _option("", "of a retriever, such as http://127.0.0.1:8000/retrieve; by default index is searched"),
-            "index": _option("", "index folder to search in the worker; by default the folder index in data"),
-            "topk": _option(3, "documents shown after a search"),
-            "max_steps": _option(4, "turns of an episode in the environment"),
-            "document_chars": _option(4000, "longer documents are cut there"),
-            "timeout_s": _option(10.0, "limit for one request to url"),
-            "limit_s": _option(45.0, "limit for a search with all its retries; keep it below env.step_timeout_s"),
+            "data": Option(str, None, "folder of questions (docs/search.md); by default an invented world"),
+            "url": Option(str, "", "of a retriever, such as http://127.0.0.1:8000/retrieve; by default index"),
+            "index": Option(str, "", "index folder to search in the worker; by default the folder index in data"),
+            "topk": Option(int, 3, "documents shown after a search"),
+            "max_steps": Option(int, 4, "turns of an episode in the environment"),
+            "document_chars": Option(int, 4000, "longer documents are cut there"),
+            "timeout_s": Option(float, 10.0, "limit for one request to url"),
+            "limit_s": Option(float, 45.0, "limit for a search with all its retries; keep it below env.step_timeout_s"),
         },
         generate_options={
-            "people": _option(480, "of the invented world"),
-            "questions": _option(0, "most questions of a split; 0: all"),
-            "seed": _option(0, "decides the world"),
+            "people": Option(int, 480, "of the invented world"),
+            "questions": Option(int, 0, "most questions of a split; 0: all"),
+            "seed": Option(int, 0, "decides the world"),
         },
         expert_options={
-            "blind_share": _option(0.0, "probability of an answer without a search"),
-            "vague_share": _option(0.0, "probability of a search that names half of its subject"),
-            "hasty_share": _option(0.0, "probability of answering with any name instead of searching on"),
-            "max_steps": _option(4, "turns of an episode; the last one is an answer"),
+            "blind_share": Option(float, 0.0, "probability of an answer without a search"),
+            "vague_share": Option(float, 0.0, "probability of a search that names half of its subject"),
+            "hasty_share": Option(float, 0.0, "probability of answering with any name instead of searching on"),
+            "max_steps": Option(int, 4, "turns of an episode; the last one is an answer"),
         },
     ),
     "webshop": Environment(
@@ -157,28 +153,27 @@ ENVIRONMENTS: dict[str, Environment] = {
         history=2,
         invalid_penalty=0.1,
         options={
-            "data": Option(None, "folder of a catalogue (docs/webshop.md); by default a generated one", str),
-            "observation": _option("text", "text, or text_rich with marked buttons"),
-            "goals": _option("synthetic", "synthetic or human instructions"),
-            "max_steps": _option(15, "length of an episode in the environment"),
-            "show_attributes": _option(False, "items have an Attributes page"),
-            "draw_seed": Option(
-                None,
-                "draw prices and goals as the original does with this seed; by default a list without repeats",
-                int,
-            ),
-            "seed": _option(0, "decides prices and price caps"),
-            "nouns": Option(None, "nouns of titles: builtin (default), spacy, or a JSON file", str),
-            "num_products": Option(None, "only the first products of the catalogue", int),
-            "variant": Option(None, "which of several catalogues in data, such as _1000", str),
+            "data": Option(str, None, "folder of a catalogue (docs/webshop.md); by default a generated one"),
+            "observation": Option(str, "text", "text, or text_rich with marked buttons"),
+            "goals": Option(str, "synthetic", "synthetic or human instructions"),
+            "max_steps": Option(int, 15, "length of an episode in the environment"),
+            "show_attributes": Option(bool, False, "items have an Attributes page"),
+            "draw_seed": Option(int, None, "draw prices and goals as the original does after this seed"),
+            "seed": Option(int, 0, "decides prices and price caps"),
+            "nouns": Option(str, None, "nouns of titles: builtin (default), spacy, or a JSON file"),
+            "num_products": Option(int, None, "only the first products of the catalogue"),
+            "variant": Option(str, None, "which of several catalogues in data, such as _1000"),
         },
-        generate_options={"products": _option(1000, "of the catalogue"), "seed": _option(0, "decides the products")},
+        generate_options={
+            "products": Option(int, 1000, "of the catalogue"),
+            "seed": Option(int, 0, "decides the products"),
+        },
         expert_options={
-            "max_steps": _option(15, "steps the expert plans for"),
-            "random_share": _option(0.0, "probability of a random click at a step"),
-            "vague_share": _option(0.0, "probability of a search with three of the expert's words"),
-            "forget_share": _option(0.0, "probability of an option that is never chosen"),
-            "brief": _option(False, "searches name every word once"),
+            "max_steps": Option(int, 15, "steps the expert plans for"),
+            "random_share": Option(float, 0.0, "probability of a random click at a step"),
+            "vague_share": Option(float, 0.0, "probability of a search with three of the expert's words"),
+            "forget_share": Option(float, 0.0, "probability of an option that is never chosen"),
+            "brief": Option(bool, False, "searches name every word once"),
         },
     ),
 }

@@ -8,6 +8,7 @@ from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import PromptTemplate, build_prompt
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,15 @@ def response_text(action: str) -> str:
 
 
 def shuffled_tasks(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
-    """Tasks for ever: all of them in a seeded order, then all of them in another."""
+    """Tasks for ever: all of them in a seeded order, then all of them in another.
+
+    Raises:
+      InputError: there are no tasks.
+    """
     import numpy as np
 
+    if not tasks:
+        raise InputError("config.env.split: the environment has no tasks of it; name another split, or make its data")
     for epoch in range(1 << 30):
         for index in np.random.default_rng((seed, epoch)).permutation(len(tasks)):
             yield tasks[index]

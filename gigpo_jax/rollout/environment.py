@@ -9,6 +9,7 @@ from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
+from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.rollout import EpisodeSettings
 from gigpo_jax.sampling.base import SamplingParams
 
@@ -36,9 +37,12 @@ def list_tasks(config: ConfigDict, options: dict[str, Any]) -> list[Task]:
     """
     env = registry.make(config.env.name, **options)
     try:
-        return list(env.tasks(config.env.split))
+        tasks = list(env.tasks(config.env.split))
     finally:
         env.close()
+    if not tasks:
+        raise InputError(f"config.env.split={config.env.split!r}: no tasks; name another split, or make its data")
+    return tasks
 
 
 def make_pool(config: ConfigDict, options: dict[str, Any], episodes: int) -> EnvPool:

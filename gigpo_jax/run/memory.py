@@ -1,5 +1,7 @@
 """How much device memory a training run will take, and whether it is there, before anything is allocated."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
@@ -66,17 +68,25 @@ def check_memory(config: ConfigDict, shape: Qwen2Config, devices: int, limit: in
       limit: bytes of one device; None asks the device, and nothing is checked if it does not tell.
 
     Raises:
-      InputError: the plan needs more than there is; the message shows the plan.
+      InputError: the plan needs more than there is; the message names the key of the largest part and shows the plan.
     """
-    if limit is None:
-        stats = jax.local_devices()[0].memory_stats() or {}
-        limit = stats.get("bytes_limit")
-    if limit is None:
-        return
+    limit = limit or _device_bytes()
     plan = memory_plan(config, shape, devices)
-    if sum(plan.values()) > limit:
-        shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in plan.items() if size)
-        raise InputError(
-            f"config.mesh.fsdp={config.mesh.fsdp}: a device has {limit / GIB:.1f} GiB, the plan needs "
-            f"{sum(plan.values()) / GIB:.1f} ({shown}); use more devices (mesh.fsdp), fewer engine.slots or batch.rows"
-        )
+    if limit is None or sum(plan.values()) <= limit:
+        return
+    shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in plan.items() if size)
+    section, name = {"KV cache": ("engine", "slots"), "activations": ("batch", "rows")}.get(
+        max(plan, key=lambda part: plan[part]), ("mesh", "fsdp")
+    )
+    raise InputError(
+        f"config.{section}.{name}={config[section][name]}: a device has {limit / GIB:.1f} GiB, the plan needs "
+        f"{sum(plan.values()) / GIB:.1f} ({shown}); use more devices (mesh.fsdp), fewer engine.slots or batch.rows"
+    )
+
+
+def _device_bytes() -> int | None:
+    """The memory of a device; CPU devices share the machine's."""
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()
+    return (device.memory_stats() or {}).get("bytes_limit")

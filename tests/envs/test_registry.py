@@ -1,7 +1,10 @@
 """The registry: what it finds, and what it says when it does not."""
 
+import inspect
+
 import pytest
 
+from gigpo_jax.env_bridge.build import load
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.example.env import TreasureEnv
 from gigpo_jax.errors import InputError
@@ -37,6 +40,23 @@ def test_unknown_styles_and_missing_experts_are_told() -> None:
         registry.make_expert("tests.env_bridge.failing:FAILING_WITHOUT_EXPERT", 0)
     with pytest.raises(InputError, match="unexpected keyword argument"):
         registry.make_expert("example", 0, patience=3)
+
+
+@pytest.mark.parametrize("name", registry.ENVIRONMENTS)
+def test_declared_options_are_those_of_the_functions(name: str) -> None:
+    entry = registry.spec(name)
+    functions = {
+        entry.build: (entry.options, set()),
+        entry.generate: (entry.generate_options, {"cache_root", "progress"}),
+        entry.expert: (entry.expert_options, {"seed"}),
+    }
+    for reference, (declared, ours) in functions.items():
+        taken = inspect.signature(load(reference)).parameters if reference else {}
+        assert set(declared) == set(taken) - ours, reference
+        for option, parameter in taken.items():
+            if option in declared and declared[option].default is not None:
+                assert declared[option].default == parameter.default, option
+                assert type(parameter.default) is declared[option].kind, option
 
 
 @pytest.mark.parametrize("drawers", [1, 4, 9])

@@ -31,6 +31,13 @@ def test_a_run_that_cannot_fit_is_refused_with_its_plan():
     check_memory(resolve(default_config()), PUBLISHED["1.5b"], devices=1, limit=int(80 * GIB))
 
 
+def test_too_many_slots_are_refused_on_a_cpu_too():
+    config = default_config()
+    config.engine.slots = 10**6
+    with pytest.raises(InputError, match=r"^config\.engine\.slots=1000000: a device has .*KV cache"):
+        check_memory(resolve(config), PUBLISHED["1.5b"], devices=1)
+
+
 def test_with_an_adapter_only_it_has_gradients_moments_and_a_reference():
     config = default_config()
     config.model.path, config.model.lora.rank, config.model.lora.targets = "a/model", 32, ("q_proj", "down_proj")

@@ -19,6 +19,8 @@ class TreasureEnv:
         """Every split has `games` tasks, each with `drawers` drawers."""
         if not 1 <= drawers <= 99:
             raise InputError(f"env.options.drawers={drawers}: use a number from 1 to 99")
+        if games < 1:
+            raise InputError(f"env.options.games={games}: use a number of at least 1")
         self._drawers, self._games = drawers, games
         self._task = Task("", "", "")
         self._treasure, self._place, self._open, self._won = "", 0, 0, False
