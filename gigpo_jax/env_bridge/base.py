@@ -57,3 +57,15 @@ def check_shares(**shares: float) -> None:
     for key, share in shares.items():
         if not 0.0 <= share <= 1.0:
             raise InputError(f"{key}={share!r}: give a probability between 0 and 1")
+
+
+def check_whole(key: str, value: object, least: int | None = None, most: int | None = None) -> None:
+    """Checks an option that is a whole number.
+
+    Raises:
+      InputError: it is none, or out of range.
+    """
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or (least is not None and value < least) or (most is not None and value > most):  # type: ignore[operator]
+        ends = (f" of at least {least}" if least is not None else "") if most is None else f" from {least} to {most}"
+        raise InputError(f"{key}={value!r}: give a whole number{ends}")

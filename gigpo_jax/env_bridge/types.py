@@ -58,7 +58,9 @@ class StepResult:
       observation: the next observation.
       reward: the environment's reward of this step, in the units of the published settings.
       done: whether the episode is over.
-      info: "won" (bool) and "score" (float in [0, 1]); a worker process drops other keys.
+      info: "won" (bool) and "score" (float in [0, 1]); a worker process drops other keys. A score is the share of the
+        task that is done after this step: 1 if and only if it is won, 0 where the environment gives no part of it. The
+        score of an episode is that of its last step.
     """
 
     observation: Observation

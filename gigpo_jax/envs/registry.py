@@ -246,7 +246,9 @@ def generate(name: str, cache: Path, **options: Any) -> str:
     """
     reference = spec(name).generate
     if reference is None:
-        raise InputError(f"env.generate={sorted(options)}: {name} has nothing to generate; leave it empty")
+        raise InputError(
+            f"env.generate={sorted(options.keys() - {'progress'})}: {name} has nothing to generate; leave it empty"
+        )
     return str(build(reference, {"cache_root": cache, **options}, key="env.generate"))
 
 

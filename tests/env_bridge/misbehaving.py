@@ -90,6 +90,11 @@ class NoScore(TreasureEnv):
         return dataclasses.replace(super().step(action), info={"won": False})
 
 
+class LostWithFullScore(TreasureEnv):
+    def step(self, action: str) -> StepResult:
+        return dataclasses.replace(super().step(action), info={"won": False, "score": 1.0})
+
+
 class ListOfActions(TreasureEnv):
     def _observe(self, text: str) -> Observation:
         return dataclasses.replace(super()._observe(text), admissible=["look"])  # type: ignore[arg-type]

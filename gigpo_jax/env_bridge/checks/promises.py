@@ -140,6 +140,8 @@ def _step(environment: TextEnv, task: Task, action: str, watch: Watch) -> StepRe
         isinstance(score, (int, float)) and 0 <= score <= 1,
         f'{what}: info["score"] has to be there, a number in [0, 1]',
     )
+    won = result.info["won"]
+    require(won == (score == 1), f'{what}: info["won"] is {won} with info["score"] {score}; 1 means won, and only 1')
     again = watch.call(f"{what}: pickling the result", lambda: pickle.loads(pickle.dumps(result)))
     require(again == result, f"{what}: the result differs after pickling")
     return result

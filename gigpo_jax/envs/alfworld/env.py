@@ -1,6 +1,5 @@
 """ALFWorld as a text environment: `registry.make("alfworld", data=DIR)`."""
 
-import difflib
 import functools
 import hashlib
 import os
@@ -8,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.alfworld.anchors import Anchor
 from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, Skipped, data_folder, list_games
@@ -80,18 +80,6 @@ class AlfworldEnv:
             if not self._listed[split]:
                 raise InputError(f"task_types={sorted(self._task_types)}: {self.data / split} has no such games")
         return self._listed[split]
-
-    def task(self, task_id: str) -> Task:
-        """The task with an id.
-
-        Raises:
-          InputError: there is none.
-        """
-        tasks = {task.id: task for task in self.tasks(task_id.partition("/")[0])}
-        if task_id not in tasks:
-            near = difflib.get_close_matches(task_id, tasks, n=1, cutoff=0.0)
-            raise InputError(f"task={task_id!r}: no such game in {self.data}; the nearest is {near[0]!r}")
-        return tasks[task_id]
 
     def digest(self, task: Task) -> str:
         """SHA-256 of a task's game file, in hexadecimal; panels freeze it."""
@@ -185,8 +173,7 @@ def make(
     """
     if engine not in ENGINES:
         raise InputError(f"engine={engine!r}: no such engine; choose one of {', '.join(ENGINES)}")
-    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
-        raise InputError(f"max_steps={max_steps!r}: give a number of at least 1")
+    check_whole("max_steps", max_steps, 1)
     if isinstance(task_types, str) or not task_types:
         raise InputError(f"task_types={task_types!r}: give a list of one or more of {', '.join(TASK_TYPES)}")
     if unknown := [kind for kind in task_types if kind not in TASK_TYPES]:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.paths import filled_in
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.search.actions import split_action
@@ -195,10 +196,9 @@ def make(
     Raises:
       InputError: files are missing or cannot be used, or an option has no such value.
     """
-    ranges = {"topk": (topk, MAX_TOPK), "max_steps": (max_steps, 1000), "document_chars": (document_chars, 10**6)}
-    for name, (value, most) in ranges.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise InputError(f"env.options.{name}={value!r}: give a whole number from 1 to {most}")
+    check_whole("env.options.topk", topk, 1, MAX_TOPK)
+    check_whole("env.options.max_steps", max_steps, 1, 1000)
+    check_whole("env.options.document_chars", document_chars, 1, 10**6)
     for name, seconds in (("timeout_s", timeout_s), ("limit_s", limit_s)):
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
             raise InputError(f"env.options.{name}={seconds!r}: give a number of seconds above 0, at most 3600")

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.paths import filled_in
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue, open_catalogue
@@ -191,8 +192,7 @@ def make(
     """
     if observation not in OBSERVATIONS:
         raise InputError(f"observation={observation!r}: choose one of {', '.join(OBSERVATIONS)}")
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise InputError(f"max_steps={max_steps!r}: give a number of at least 1")
+    check_whole("max_steps", max_steps, 1)
     folder = filled_in("env.options.data", data) if data is not None else generate.ensure_catalogue()
     options = {
         "goals": goals,

@@ -200,7 +200,6 @@ def test_bad_input_is_one_line_with_the_path_and_the_fix(small, tmp_path):
         (lambda: make(tmp_path / "empty").tasks("train"), (str(tmp_path / "empty" / "train"), "holds no game")),
         (lambda: make(broken).tasks("train"), (str(game), "not a complete game file")),
         (lambda: edit.reset(edit.tasks("train")[0]), (str(edited / task.data),)),
-        (lambda: env.task("train/pick_up/trial_1"), ("'train/pick_up/trial_1'", str(small))),
         (lambda: env.reset(Task("train/pick_up", "", "train")), ("'train/pick_up'", "tasks('train')")),
         (lambda: make(small, engine="fast"), ("engine='fast'", "native, official")),
         (lambda: make(), ("data=''", "envs alfworld generate --out")),

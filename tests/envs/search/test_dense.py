@@ -27,7 +27,7 @@ def encode(texts: Sequence[str]) -> np.ndarray:
 def test_it_finds_what_a_plain_product_finds(world: Path, tmp_path: Path) -> None:
     passages = Passages(world / "index")
     build_vectors(passages, encode, tmp_path / "v", lambda done: None)
-    dense = open_dense(passages, str(tmp_path / "v"), "", encode=encode)
+    dense = open_dense(passages, str(tmp_path / "v"), encode)
     vectors = encode([passages[n].contents for n in range(len(passages))])
     queries = ["who founded the candles guild", "Alda born in", ""]
     for query, hits in zip(queries, dense.search(queries, 5)):
@@ -44,15 +44,15 @@ def test_what_does_not_fit_is_told(world: Path, tmp_path: Path) -> None:
 
     passages = Passages(world / "index")
     with pytest.raises(InputError, match="no such file"):
-        open_dense(passages, str(tmp_path / "none"), "", encode=encode)
+        open_dense(passages, str(tmp_path / "none"), encode)
     (tmp_path / "junk").write_bytes(b"<html>")
     with pytest.raises(InputError, match="not a faiss index"):
-        open_dense(passages, str(tmp_path / "junk"), "", encode=encode)
+        open_dense(passages, str(tmp_path / "junk"), encode)
     few = faiss.IndexFlatIP(64)
     few.add(encode(["a", "b"]))
     faiss.write_index(few, str(tmp_path / "few"))
     with pytest.raises(InputError, match="holds 2 vectors"):
-        open_dense(passages, str(tmp_path / "few"), "", encode=encode)
+        open_dense(passages, str(tmp_path / "few"), encode)
     assert main(["search", "dense", "--index", str(tmp_path), "--encoder", "x", "--out", str(tmp_path / "o")]) == 2
 
 
@@ -65,6 +65,6 @@ def test_an_approximate_index_that_finds_fewer_than_wanted_gives_those(world: Pa
     parts.train(vectors)
     parts.add(vectors)
     faiss.write_index(parts, str(tmp_path / "v"))
-    hits = open_dense(passages, str(tmp_path / "v"), "", encode=encode).search(["the river"], len(passages))[0]
+    hits = open_dense(passages, str(tmp_path / "v"), encode).search(["the river"], len(passages))[0]
     assert 0 < len(hits) < len(passages)
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)

@@ -77,7 +77,7 @@ def test_vectors_are_built_and_served_by_the_commands(world: Path, tmp_path: Pat
     encode = load_encoder(str(tmp_path / "m"), "passage: ")
     everything = encode([passages[n].contents for n in range(len(passages))])
     np.testing.assert_allclose(everything[:9], [encode([passages[n].contents])[0] for n in range(9)], atol=1e-6)
-    dense = open_dense(passages, str(tmp_path / "v.faiss"), str(tmp_path / "m"))
+    dense = open_dense(passages, str(tmp_path / "v.faiss"), load_encoder(str(tmp_path / "m"), "query: "))
     best = dense.search(["who founded the candles guild"], 3)[0]
     query = unit(table[ids("query: who founded the candles guild")].mean(0))
     assert [hit.score for hit in best] == pytest.approx(np.sort(everything @ query)[::-1][:3].tolist(), abs=1e-5)
@@ -107,7 +107,7 @@ def test_vectors_are_built_and_served_by_the_commands(world: Path, tmp_path: Pat
         ("inputs", "takes pixels"),
         ("pooling", "pools otherwise"),
         ("weights", "cannot be loaded"),
-        ("width", "vectors of 4 numbers, but --encoder"),
+        ("width", "vectors of 4 numbers, but the encoder"),
     ],
 )
 def test_folders_that_do_not_serve_are_told(world: Path, tmp_path: Path, spoil: str, message: str) -> None:
@@ -132,6 +132,6 @@ def test_folders_that_do_not_serve_are_told(world: Path, tmp_path: Path, spoil: 
         vectors.add(np.zeros((len(passages), 4), np.float32))
         faiss.write_index(vectors, str(tmp_path / "v"))
     with pytest.raises(InputError) as caught:
-        open_dense(passages, str(tmp_path / "v"), str(folder)) if spoil == "width" else load_encoder(str(folder), "")
+        open_dense(passages, str(tmp_path / "v"), load_encoder(str(folder), ""))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

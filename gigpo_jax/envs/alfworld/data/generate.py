@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gigpo_jax.env_bridge.base import Progress, no_progress
+from gigpo_jax.env_bridge.base import Progress, check_whole, no_progress
 from gigpo_jax.env_bridge.paths import filled_in
 from gigpo_jax.envs.alfworld.data.draw import RoomSize, draw_room, room_size
 from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, MANIFEST, TRAJ_FILE
@@ -103,10 +103,10 @@ def _content_hash(folder: Path) -> str:
 
 
 def _manifest(split: str, games: int, seed: int, size: RoomSize, task_types: Sequence[str]) -> dict:
-    if not isinstance(games, int) or isinstance(games, bool) or games < 1:
-        raise InputError(f"games={games!r}: give a number of at least 1")
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise InputError(f"seed={seed!r}: give a whole number")
+    check_whole("games", games, 1)
+    check_whole("seed", seed)
+    if isinstance(task_types, str):
+        raise InputError(f"task_types={task_types!r}: give a list of task types")
     if unknown := [kind for kind in task_types if kind not in TASK_TYPES]:
         raise InputError(f"task_types={unknown[0]!r}: no such task type; choose among {', '.join(TASK_TYPES)}")
     if not task_types:
@@ -237,8 +237,10 @@ def ensure_games(
     Raises:
       InputError: as for `generate_games`.
     """
-    if not splits:
-        raise InputError('splits={}: say how many games of which split, such as {"train": 512, "valid_unseen": 128}')
+    if not splits or not isinstance(splits, Mapping):
+        raise InputError(
+            f'splits={splits!r}: say how many games of which split, such as {{"train": 512, "valid_unseen": 128}}'
+        )
     exact = room_size(size, receptacles, objects)
     plan = [_manifest(split, splits[split], seed, exact, task_types or TASK_TYPES) for split in sorted(splits)]
     digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gigpo_jax.env_bridge.base import Progress, no_progress
 from gigpo_jax.env_bridge.paths import cache_folder
-from gigpo_jax.envs.search.data.world import SPLITS, make_world
+from gigpo_jax.envs.search.data.world import SPLITS, check_world, make_world
 from gigpo_jax.envs.search.questions import Question
 from gigpo_jax.envs.search.retrieval.bm25_index import build_index, open_index
 from gigpo_jax.errors import InputError
@@ -79,6 +79,7 @@ def ensure_world(
     Returns:
       The folder, for the environment's `data` option.
     """
+    check_world(seed, people, questions)
     root = cache_folder("search") if cache_root is None else Path(cache_root)
     out = root / f"world-{VERSION}-{people}-{questions}-{seed}"
     if (out / "index" / "manifest.json").is_file():

@@ -9,10 +9,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.envs.search.data.names import LARGEST, TRADES, Words, words
 from gigpo_jax.envs.search.questions import Question
 from gigpo_jax.envs.search.retrieval.retriever import Document
-from gigpo_jax.errors import InputError
 
 SPLITS = ("train", "test")
 KINDS = ("one_hop", "two_hop")
@@ -37,6 +37,17 @@ class _People:
     guilds: list[tuple[str, str, str]]  # name, founder, town
 
 
+def check_world(seed: int, people: int, questions: int) -> None:
+    """Checks the arguments of `make_world`.
+
+    Raises:
+      InputError: one is no whole number, or out of range.
+    """
+    check_whole("people", people, 16, LARGEST)
+    check_whole("questions", questions, 0)
+    check_whole("seed", seed)
+
+
 def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> World:
     """Makes a world; the same arguments make the same one everywhere.
 
@@ -48,10 +59,7 @@ def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> World
     Raises:
       InputError: a number out of range.
     """
-    if not 16 <= people <= LARGEST:
-        raise InputError(f"people={people!r}: choose a number from 16 to {LARGEST}")
-    if questions < 0:
-        raise InputError(f"questions={questions!r}: must not be negative; 0 = all")
+    check_world(seed, people, questions)
     rng = random.Random(f"world {seed} {people}")
     documents: list[Document] = []
     asked: list[Question] = []

@@ -99,17 +99,16 @@ def build_vectors(passages: Passages, encode: Encode, out: Path, progress: Progr
     temporary.rename(out)
 
 
-def open_dense(passages: Passages, vectors: str, model: str, *, encode: Encode | None = None) -> DenseIndex:
+def open_dense(passages: Passages, vectors: str, encode: Encode) -> DenseIndex:
     """Opens a faiss index, memory-mapped where its kind can be.
 
     Args:
       passages: the documents.
       vectors: the index file.
-      model: folder of the encoder.
-      encode: an encoder of one's own, in place of `model`.
+      encode: of queries.
 
     Raises:
-      InputError: a package, the file or the model is missing, or they do not fit together.
+      InputError: faiss or the file is missing, or they do not fit together.
     """
     faiss = import_faiss()
     if not Path(vectors).is_file():
@@ -118,10 +117,9 @@ def open_dense(passages: Passages, vectors: str, model: str, *, encode: Encode |
         found = faiss.read_index(vectors, faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as err:
         raise InputError(f"--faiss {vectors}: not a faiss index ({str(err).splitlines()[0]})") from err
-    encode = encode or load_encoder(model, "query: ")
     width = encode(["width"]).shape[1]
     if width != found.d:
-        raise InputError(f"--faiss {vectors}: vectors of {found.d} numbers, but --encoder {model} gives {width}")
+        raise InputError(f"--faiss {vectors}: vectors of {found.d} numbers, but the encoder gives {width}")
     return DenseIndex(passages, found, encode)
 
 

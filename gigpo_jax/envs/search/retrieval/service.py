@@ -20,6 +20,7 @@ from typing import Any
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs.search.retrieval.bm25_index import Bm25Index
 from gigpo_jax.envs.search.retrieval.dense_index import open_dense
+from gigpo_jax.envs.search.retrieval.encoder import load_encoder
 from gigpo_jax.envs.search.retrieval.retriever import INSTALL, MAX_QUERY_CHARS, MAX_TOPK, Hit, Retriever
 from gigpo_jax.errors import InputError
 
@@ -240,5 +241,5 @@ def run(index: Bm25Index, host: str, port: int, *, threads: int = 0, faiss: str 
     if bool(faiss) != bool(encoder):
         raise InputError(f"--faiss={faiss!r}, --encoder={encoder!r}: give both, or neither to search words")
     about = {"kind": "dense" if faiss else "bm25", "passages": len(index.passages), "digest": index.digest}
-    retriever: Retriever = open_dense(index.passages, faiss, encoder) if faiss else index
+    retriever: Retriever = open_dense(index.passages, faiss, load_encoder(encoder, "query: ")) if faiss else index
     asyncio.run(_run(Service(retriever, about, threads=threads), host, port))

@@ -1,5 +1,6 @@
 """A catalogue that is open: its products, its goals, its search engine. Everything is read from memory-mapped files."""
 
+import functools
 import json
 import logging
 import random
@@ -10,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.envs.webshop.catalogue import goals as goal_lists
 from gigpo_jax.envs.webshop.catalogue import prepare, store
@@ -140,7 +142,6 @@ class Catalogue:
         plain = draw_seed is None and seed == prepare.CANONICAL_SEED
         self._goals = _GoalList(folder, arrays, goals, None if plain else random.Random(draw))
         self._order = self._goals.listed(repeats=draw_seed is not None)
-        self._cumulative: np.ndarray | None = None
         if not len(self._order):
             where = " (they come from items_human_ins.json beside the products)" if goals == "human" else ""
             other = KINDS[goals == "human"]
@@ -182,15 +183,14 @@ class Catalogue:
 
     def draw_goal(self, rng: random.Random) -> int:
         """The index of a goal, drawn by weight as the original draws one when none is named."""
-        if self._cumulative is None:
-            self._cumulative = np.concatenate([[0.0], np.cumsum(self._goals.weights(np.asarray(self._order)))])
-        position = rng.uniform(0, float(self._cumulative[-1]))
-        return min(int(np.searchsorted(self._cumulative, position, "right")), self.goal_count - 1)
+        cumulative = self._cumulative
+        position = rng.uniform(0, float(cumulative[-1]))
+        return min(int(np.searchsorted(cumulative, position, "right")), self.goal_count - 1)
 
-    def total_weight(self) -> float:
-        """The sum of the goals' weights."""
-        self.draw_goal(random.Random(0))
-        return float(self._cumulative[-1]) if self._cumulative is not None else 0.0
+    @functools.cached_property
+    def _cumulative(self) -> np.ndarray:
+        """Sums of the weights of the list's goals, [G + 1] f64."""
+        return np.concatenate([[0.0], np.cumsum(self._goals.weights(np.asarray(self._order)))])
 
     def product(self, row: int) -> Product:
         """The product of a row (its place in load order)."""
@@ -289,8 +289,8 @@ def open_catalogue(
       InputError: missing or broken files, a prepared folder that does not fit its sources, an unknown choice.
     """
     folder = Path(folder)
-    if num_products is not None and num_products < 1:
-        raise InputError(f"num_products={num_products}: give a number of at least 1, or leave it out")
+    if num_products is not None:
+        check_whole("num_products", num_products, 1)
     tagger = open_tagger(nouns)
     return Catalogue(
         _prepared(folder, num_products, variant), goals=goals, draw_seed=draw_seed, seed=seed, tagger=tagger

@@ -11,7 +11,7 @@ import string
 from pathlib import Path
 from typing import Any
 
-from gigpo_jax.env_bridge.base import Progress, no_progress
+from gigpo_jax.env_bridge.base import Progress, check_whole, no_progress
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.envs.webshop.catalogue import prepare, store
 from gigpo_jax.envs.webshop.catalogue.sources import find_sources
@@ -161,14 +161,18 @@ def _product(index: int, rng: random.Random) -> tuple[dict[str, Any], dict[str, 
     return product, annotation, _human(words, asin, thing, attributes, options, rng)
 
 
+def _check(products: int, seed: int) -> None:
+    check_whole("products", products, 1)
+    check_whole("seed", seed)
+
+
 def generate(out: Path, *, products: int = PRODUCTS, seed: int = 0, progress: Progress = no_progress) -> None:
     """Writes a catalogue of `products` products into a folder: three files, each complete or not there.
 
     Raises:
       InputError: `products` is not positive, or the folder holds a catalogue already.
     """
-    if products < 1:
-        raise InputError(f"--products {products}: give a number of at least 1")
+    _check(products, seed)
     names = ("items_shuffle_1000.json", "items_ins_v2_1000.json", "items_human_ins.json")
     if products != PRODUCTS:
         names = ("items_shuffle.json", "items_ins_v2.json", "items_human_ins.json")
@@ -211,6 +215,7 @@ def ensure_catalogue(
     Returns:
       The folder, for `open_catalogue`.
     """
+    _check(products, seed)
     root = cache_folder("webshop") if cache_root is None else Path(cache_root)
     root.mkdir(parents=True, exist_ok=True)
     out = root / f"generated-{VERSION}-{products}-{seed}"

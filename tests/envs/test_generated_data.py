@@ -1,0 +1,55 @@
+"""`env.generate`: values that cannot be used are refused in one line, and nothing is left in the cache folder."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gigpo_jax.config import default_config
+from gigpo_jax.envs import registry
+from gigpo_jax.errors import InputError
+from gigpo_jax.rollout.environment import env_options
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "says"),
+    [
+        ("alfworld", {"splits": {"train": -3}}, "games=-3: give a whole number of at least 1"),
+        ("alfworld", {"splits": {"train": 2.5}}, "games=2.5"),
+        ("alfworld", {"splits": "train"}, "splits='train': say how many games"),
+        ("alfworld", {"splits": {"train": 1}, "seed": "x"}, "seed='x'"),
+        ("alfworld", {"splits": {"train": 1}, "task_types": "pick_two_obj_and_place"}, "give a list"),
+        ("webshop", {"products": -1}, "products=-1: give a whole number of at least 1"),
+        ("webshop", {"products": "x"}, "products='x'"),
+        ("webshop", {"products": 2.5}, "products=2.5"),
+        ("webshop", {"products": 2, "seed": None}, "seed=None: give a whole number"),
+        ("search", {"people": -1}, "people=-1: give a whole number from 16 to 2400"),
+        ("search", {"people": "x"}, "people='x'"),
+        ("search", {"people": 16, "questions": -1}, "questions=-1"),
+        ("search", {"people": 16, "seed": 1.5}, "seed=1.5"),
+        ("example", {"games": -1}, "env.generate=['games']: example has nothing to generate"),
+    ],
+)
+def test_values_that_cannot_be_used(
+    name: str, values: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIGPO_JAX_CACHE", str(tmp_path))
+    config = default_config()
+    config.env.name, config.env.prompt, config.env.generate = name, "compact", values
+    with pytest.raises(InputError) as told:
+        env_options(config)
+    assert says in str(told.value)
+    assert "\n" not in str(told.value)
+    assert not [path for path in tmp_path.rglob("*") if path != tmp_path / name]
+
+
+def test_the_progress_of_every_generator_counts_what_it_makes(tmp_path: Path) -> None:
+    for name, values, least in (
+        ("alfworld", {"splits": {"train": 2}, "size": "small"}, 2),
+        ("webshop", {"products": 3}, 3),
+        ("search", {"people": 16}, 16),
+    ):
+        done: list[int] = []
+        data = registry.generate(name, tmp_path / name, progress=done.append, **values)
+        assert Path(data).is_dir()
+        assert sum(done) >= least
