@@ -11,12 +11,15 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.entropy import make_token_entropies
 from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
+from gigpo_jax.learner import objective, step_credit
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options
+from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.tasks import host_share
 from gigpo_jax.rollout.worker import RolloutWorker
@@ -25,7 +28,7 @@ from gigpo_jax.run.checkpoint import newest_params
 from gigpo_jax.run.metrics import write_json
 from gigpo_jax.run.workdir import check_adapter, check_writable
 from gigpo_jax.sampling.base import EngineLost
-from gigpo_jax.trajectory import Trajectory
+from gigpo_jax.trajectory import Trajectory, finished_steps
 
 Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 
@@ -138,13 +141,13 @@ class Evaluator:
         """Takes what `panel_tasks` gave."""
         self._config, self._player, self._tasks = config, worker, tasks
 
-    async def results(self, *, greedy: bool) -> dict[str, dict]:
-        """One episode of every task: `summarise` by decoding, "temperature T" and, if asked for, "greedy"."""
+    async def play(self, *, greedy: bool) -> dict[str, list[Trajectory]]:
+        """One episode of every task by decoding: "sampled" and, if asked for, "greedy"."""
         temperatures = {"sampled": self._config.eval.temperature} | ({"greedy": 0.0} if greedy else {})
         out = {}
         for number, (name, temperature) in enumerate(temperatures.items()):
             first, mine = host_share(self._tasks) if len(self._tasks) % jax.process_count() == 0 else (0, self._tasks)
-            trajectories = await self._player.play(
+            out[name] = await self._player.play(
                 mine,
                 group_size=1,
                 # Negative: no training iteration has these keys, and every evaluation draws the same.
@@ -153,13 +156,13 @@ class Evaluator:
                 temperature=temperature,
                 title=f"panel, {name}",
             )
-            out[name] = summarise(trajectories)
         return out
 
     async def metrics(self, *, greedy: bool) -> dict[str, float]:
         """Results as metrics: `val/<decoding>/<what>` and `val/<decoding>/success_rate/<task type>`."""
         out: dict[str, float] = {}
-        for decoding, summary in (await self.results(greedy=greedy)).items():
+        for decoding, trajectories in (await self.play(greedy=greedy)).items():
+            summary = summarise(trajectories)
             everything = summary["all"]
             low, high = everything["success_interval"]
             out |= {
@@ -174,7 +177,9 @@ class Evaluator:
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
-    """Evaluates the newest checkpoint of a workdir, or `model.path` if it has none, and writes JSON and a table.
+    """Evaluates the newest checkpoint of a workdir, or `model.path` if it has none.
+
+    Writes JSON, the episodes beside it (`rollout.record`), and a table to the console.
 
     Args:
       config: as from `config.default_config`, validated.
@@ -190,7 +195,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     check_writable(Path(out).parent if out else workdir, "--out" if out else "--workdir")
     options = env_options(config)
     panel, tasks = panel_tasks(config, options)
-    policy = load_policy(config, partition.make_mesh(**config.mesh))
+    mesh = partition.make_mesh(**config.mesh)
+    policy = load_policy(config, mesh)
     check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
     start = " with ".join(filter(None, (config.model.path, config.model.lora.path)))
@@ -199,15 +205,15 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         config, policy, policy.whole(trained), options=options, version=version, folder=workdir / "servers"
     )
     try:
-        results = asyncio.run(Evaluator(config, worker, tasks).results(greedy=True))
+        played = asyncio.run(Evaluator(config, worker, tasks).play(greedy=True))
     except (EngineLost, TooManyAborted) as error:
         report.say(f"not evaluated: {error}")
         return 1
     finally:
         worker.close()
     named = {
-        f"temperature {config.eval.temperature:g}" if decoding == "sampled" else decoding: summary
-        for decoding, summary in results.items()
+        f"temperature {config.eval.temperature:g}" if decoding == "sampled" else decoding: summarise(trajectories)
+        for decoding, trajectories in played.items()
     }
     report.say(f"panel {panel.name}, {len(tasks)} tasks, sha256 {panel.sha256[:16]}")
     report.say(table(named))
@@ -215,4 +221,14 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     record = {"panel": panel.name, "sha256": panel.sha256, "iteration": version, "results": named}
     write_json(path, record)
     report.say(f"written: {path}")
+    advantages, _ = objective(config)
+    for decoding, trajectories in played.items():
+        temperature = config.eval.temperature if decoding == "sampled" else 0.0
+        steps = finished_steps(trajectories)
+        entropies = make_token_entropies(config, policy, mesh, temperature)(trained, policy.frozen, steps)
+        credit = step_credit(config, advantages, steps)[1]
+        how = {"gamma": config.rl.gamma, "iteration": version, "temperature": temperature}
+        episodes = path.with_name(f"{path.stem}_{decoding}{SUFFIX}")
+        write_rollouts(episodes, saved(trajectories, credit, entropies, decode=worker.tokenizer.decode, **how))
+        report.say(f"written: {episodes}")
     return 0

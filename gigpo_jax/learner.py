@@ -10,12 +10,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import make_minibatches, packing_stats, step_columns, step_samples
+from gigpo_jax.entropy import make_token_entropies
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
 from gigpo_jax.rl import algorithms, update
+from gigpo_jax.rl.types import StepColumns
 from gigpo_jax.run import partition
 from gigpo_jax.run.metrics import Timers
-from gigpo_jax.trajectory import Step
+from gigpo_jax.trajectory import Step, StepCredit
 
 Progress = Callable[[int, int], None]  # (minibatches done, of all)
 
@@ -61,6 +63,7 @@ class Learner:
             forward, self.optimizer, **loss, **common, state_shardings=self.state_shardings
         )
         self._score = update.make_score(forward, **common)
+        self._entropies = make_token_entropies(config, policy, mesh, config.sampling.temperature)
         needs_reference = loss["kl_coef"] > 0
         # Of a run with an adapter only the adapter of the start is kept: the model below it does not change.
         self._reference = jax.tree.map(lambda x: x.copy(), policy.trained) if needs_reference else None
@@ -80,7 +83,7 @@ class Learner:
 
     def learn(
         self, steps: Sequence[Step], iteration: int, timers: Timers, progress: Progress
-    ) -> tuple[dict[str, float], rl_advantages.Credit, np.ndarray]:
+    ) -> tuple[dict[str, float], StepCredit]:
         """One iteration's updates.
 
         Args:
@@ -90,20 +93,16 @@ class Learner:
           progress: called after every minibatch.
 
         Returns:
-          Metrics under their DESIGN names, the credit statistics, and the advantage of every step [N] f32.
+          Metrics under their DESIGN names, and the advantages of the steps.
 
         Raises:
           NotFinite: three updates in a row were skipped.
         """
         config = self._config
         with timers.time("advantage"):
-            similar = config.rl.anchor_match == "similar"
-            columns = step_columns(steps, similarity=config.rl.similarity if similar else None)
-            result = self._advantages(columns)
-            credit = rl_advantages.credit(result, columns)
-            values = np.asarray(result.total)[: len(steps)]
+            statistics, credit = step_credit(config, self._advantages, steps)
             metrics = {
-                f"credit/{name}": float(getattr(credit, name))
+                f"credit/{name}": float(getattr(statistics, name))
                 for name in (
                     "anchor_group_size_mean",
                     "singleton_share",
@@ -116,7 +115,7 @@ class Learner:
             batches = []
             for epoch in range(config.train.epochs):
                 batches += make_minibatches(
-                    step_samples(steps, values),
+                    step_samples(steps, credit.total),
                     steps=config.train.minibatch,
                     row_length=config.batch.row_length,
                     rows=self._rows,
@@ -125,7 +124,11 @@ class Learner:
                 )
             metrics = over_hosts(metrics | packing_stats(batches))
             metrics |= self._apply(batches, progress)
-        return metrics, credit, values
+        return metrics, credit
+
+    def entropies(self, steps: Sequence[Step]) -> list[np.ndarray]:
+        """The entropy of the present policy at each response token of the steps, [R] f32 for each, nats."""
+        return self._entropies(self.state.params, self._policy.frozen, steps)
 
     def _apply(self, batches: Sequence[Any], progress: Progress) -> dict[str, float]:
         batches, frozen = [partition.global_batch(self._mesh, batch) for batch in batches], self._policy.frozen
@@ -146,6 +149,19 @@ class Learner:
         metrics = {name: float(max(v) if name in largest else np.mean(v)) for name, v in columns.items()}
         # Later minibatches differ from the behaviour policy by what was learnt; the first by the engine's error alone.
         return metrics | {"policy/behaviour_mismatch": columns["policy/behaviour_mismatch"][0]}
+
+
+def step_credit(
+    config: ConfigDict, advantages: Callable[[StepColumns], rl_advantages.Advantages], steps: Sequence[Step]
+) -> tuple[rl_advantages.Credit, StepCredit]:
+    """The advantages of steps, and statistics of them; `advantages` as from `objective`."""
+    similar = config.rl.anchor_match == "similar"
+    columns = step_columns(steps, similarity=config.rl.similarity if similar else None)
+    result, n = advantages(columns), len(steps)
+    keys = np.column_stack([columns.group, columns.anchor])[:n]
+    _, anchor_group = np.unique(keys, axis=0, return_inverse=True)
+    episode, step, total = (np.asarray(values)[:n] for values in (result.episode, result.step, result.total))
+    return rl_advantages.credit(result, columns), StepCredit(episode, step, total, anchor_group.reshape(n))
 
 
 def over_hosts(metrics: dict[str, float]) -> dict[str, float]:

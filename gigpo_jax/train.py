@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
@@ -15,6 +16,7 @@ from gigpo_jax.learner import Learner, NotFinite, objective
 from gigpo_jax.models.qwen2 import param_count
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options, list_tasks
+from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.rollout.tasks import draw_tasks, host_share
@@ -25,7 +27,7 @@ from gigpo_jax.run.interrupts import Interrupts
 from gigpo_jax.run.metrics import MetricsWriter, Timers
 from gigpo_jax.run.workdir import check_adapter, claim_workdir, host_folder, open_workdir
 from gigpo_jax.sampling.base import EngineLost
-from gigpo_jax.trajectory import Trajectory, finished_steps, write_trajectories
+from gigpo_jax.trajectory import Trajectory, finished_steps
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
@@ -201,13 +203,25 @@ class Trainer:
                 bar.total = total
                 bar.update(done - bar.n)
 
-            learnt, credit, advantages = self.learner.learn(steps, self.done, self.timers, progress)
-        every = self.config.train.save_rollouts
-        if every and self.done % every == 0:
-            name = f"iteration_{self.done + 1:06d}.host{jax.process_index()}.jsonl"
-            write_trajectories(self.workdir / "rollouts" / name, trajectories, steps, advantages)
+            saving = bool(self.config.train.save_rollouts) and self.done % self.config.train.save_rollouts == 0
+            entropies = self.learner.entropies(steps) if saving else None
+            learnt, credit = self.learner.learn(steps, self.done, self.timers, progress)
+        if saving:
+            name = f"iteration_{self.done + 1:06d}.host{jax.process_index()}{SUFFIX}"
+            write_rollouts(
+                self.workdir / "rollouts" / name,
+                saved(
+                    trajectories,
+                    credit,
+                    entropies,
+                    gamma=self.config.rl.gamma,
+                    iteration=self.done,
+                    temperature=self.config.sampling.temperature,
+                    decode=self.worker.tokenizer.decode,
+                ),
+            )
             self.writer.text(self.done + 1, "rollout/sample", report.sample(trajectories))
-        self.writer.histogram(self.done + 1, "credit/anchor_group_size", report.anchor_group_sizes(credit))
+        self.writer.histogram(self.done + 1, "credit/anchor_group_size", np.bincount(credit.anchor_group))
         return {name: float(value) for name, value in (metrics | learnt).items()}
 
     async def evaluate(self, *, last: bool) -> dict[str, float]:

@@ -1,15 +1,11 @@
 """Turns and trajectories: what rollouts give and learners take. numpy only."""
 
-import json
-import os
-import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from gigpo_jax.env_bridge.types import Task, anchor_hash
+from gigpo_jax.env_bridge.types import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,68 +118,16 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
     ]
 
 
-def write_trajectories(
-    path: str | os.PathLike[str],
-    trajectories: Sequence[Trajectory],
-    steps: Sequence[Step] = (),
-    advantages: Iterable[float] = (),
-) -> None:
-    """Writes trajectories as JSON lines, one an episode; the file appears whole or not at all.
+@dataclass(frozen=True, eq=False)
+class StepCredit:
+    """What an algorithm computes of N steps, in the order of `finished_steps`.
 
-    Texts of models and environments are escaped to ASCII, so that no control character reaches a reader's terminal.
-
-    Args:
-      path: such as `WORKDIR/rollouts/iteration_000012.jsonl`; its folder is made.
-      trajectories: aborted ones are written too.
-      steps: their `finished_steps`.
-      advantages: one value a step.
+    Attributes:
+      episode, step, total: [N] f32 advantages.
+      anchor_group: [N] i32, equal for steps of the same anchor group.
     """
-    credit = {(s.trajectory, s.step): float(value) for s, value in zip(steps, advantages, strict=True)}
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="ascii") as file:
-            for place, trajectory in enumerate(trajectories):
-                line = _as_json(trajectory)
-                for number, turn in enumerate(line["turns"]):
-                    if (place, number) in credit:
-                        turn["advantage"] = credit[place, number]
-                file.write(json.dumps(line) + "\n")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
-
-def _as_json(trajectory: Trajectory) -> dict[str, Any]:
-    return {
-        "task": trajectory.task.id,
-        "type": trajectory.task.type,
-        "split": trajectory.task.split,
-        "group": trajectory.group,
-        "member": trajectory.member,
-        "won": bool(trajectory.won),
-        "score": float(trajectory.score),
-        "aborted": trajectory.aborted,
-        "reason": trajectory.reason,
-        "turns": [_turn_as_json(turn) for turn in trajectory.turns],
-    }
-
-
-def _turn_as_json(turn: Turn) -> dict[str, Any]:
-    high, low = anchor_hash(turn.anchor)
-    return {
-        "prompt": turn.prompt,
-        "response": turn.response,
-        "action": turn.action,
-        "valid": turn.valid,
-        "admissible": turn.admissible,
-        "reward": float(turn.reward),
-        "penalty": float(turn.penalty),
-        "observation": turn.observation,
-        "anchor": f"{high:08x}{low:08x}",
-        "finish_reason": turn.finish_reason,
-        "prompt_tokens": len(turn.prompt_tokens),
-        "response_tokens": len(turn.response_tokens),
-        "version": turn.version,
-    }
+    episode: np.ndarray
+    step: np.ndarray
+    total: np.ndarray
+    anchor_group: np.ndarray

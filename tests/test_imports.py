@@ -77,7 +77,11 @@ ALLOWED = {
     "run.memory": {"errors", "models"},
     "policy": {"errors", "models", "sampling", "run.partition", "run.memory"},
     "run": {"errors", "models", "rl", "sampling", "trajectory", "config", "policy", "run.partition", "run.memory"},
-    "learner": {"errors", "rl", "trajectory", "config", "batching", "policy", "run", "run.partition", "run.memory"},
+    "entropy": {"errors", "rl", "trajectory", "batching", "policy", "run.partition"},
+    "learner": {
+        *("errors", "rl", "trajectory", "config", "batching", "policy", "entropy"),
+        *("run", "run.partition", "run.memory"),
+    },
     "rollout": {
         *("errors", "env_bridge", "envs", "models", "sampling", "trajectory", "config", "policy"),
         *("run", "run.partition", "run.memory"),

@@ -14,6 +14,7 @@ import pytest
 
 from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
 from gigpo_jax.envs import registry
+from gigpo_jax.rollout.record import read_rollouts
 
 CONFIG = "tests/configs/example.py"
 LIMIT_S = 240
@@ -76,10 +77,14 @@ def test_a_run_leaves_what_it_promises(whole: Path):
     names = {path.name for path in whole.iterdir()}
     assert {"config.json", "metrics.jsonl", "tensorboard", "checkpoints", "rollouts"} <= names
     assert sorted(path.name for path in (whole / "rollouts").iterdir()) == [
-        f"iteration_{i:06d}.host0.jsonl" for i in (1, 3, 5)
+        f"iteration_{i:06d}.host0.jsonl.gz" for i in (1, 3, 5)
     ]
-    episode = json.loads((whole / "rollouts/iteration_000001.host0.jsonl").read_text().splitlines()[0])
-    assert {"advantage", "anchor", "prompt", "response", "reward", "penalty"} <= set(episode["turns"][0])
+    saved = read_rollouts(whole / "rollouts/iteration_000003.host0.jsonl.gz")
+    assert (saved.iteration, len(saved.episodes)) == (2, 16)
+    for step in (step for episode in saved.episodes for step in episode.steps):
+        assert len(step.tokens) == len(step.logprobs) == len(step.entropy)
+        assert step.advantage == pytest.approx(step.episode_advantage + step.step_advantage, abs=1e-5)
+        assert step.version == 2
 
 
 def test_killed_at_a_random_moment_and_resumed_it_gives_the_same_metrics(whole: Path, flags: list[str], tmp_path: Path):
@@ -95,6 +100,8 @@ def test_killed_at_a_random_moment_and_resumed_it_gives_the_same_metrics(whole: 
     assert done.returncode == 0, done.stderr
     assert "continuing after iteration" in done.stdout
     assert records(workdir) == records(whole)
+    for path in (whole / "rollouts").iterdir():
+        assert (workdir / "rollouts" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_sigterm_saves_and_exits_143(whole: Path, flags: list[str], tmp_path: Path):
@@ -175,8 +182,16 @@ def test_two_hosts_play_the_same_episodes_as_one(whole: Path, flags: list[str], 
     assert {name: both[name] for name in same} == pytest.approx({name: one[name] for name in same})
     assert both["policy/grad_norm"] > 0
     assert sorted(path.name for path in (tmp_path / "run" / "rollouts").iterdir()) == [
-        f"iteration_000001.host{host}.jsonl" for host in (0, 1)
+        f"iteration_000001.host{host}.jsonl.gz" for host in (0, 1)
     ]
+    alone = read_rollouts(whole / "rollouts/iteration_000001.host0.jsonl.gz").episodes
+    together = [
+        e for h in (0, 1) for e in read_rollouts(tmp_path / f"run/rollouts/iteration_000001.host{h}.jsonl.gz").episodes
+    ]
+    for one, other in zip(alone, together, strict=True):
+        for a, b in zip(one.steps, other.steps, strict=True):
+            assert (a.tokens, a.advantage) == (b.tokens, pytest.approx(b.advantage, abs=1e-4))
+            assert a.entropy == pytest.approx(b.entropy, abs=1e-3)
 
 
 def test_a_workdir_of_another_config_is_refused(whole: Path, flags: list[str]):
@@ -253,6 +268,8 @@ def test_evaluation_and_export_use_the_newest_checkpoint(whole: Path, flags: lis
     sampled = result["results"]["temperature 0.4"]["all"]
     assert sampled["success_rate"] == pytest.approx(records(whole)[-1]["val/sampled/success_rate"])
     assert "| greedy | all | 16 |" in done.stdout
+    won = [episode.won for episode in read_rollouts(tmp_path / "eval_greedy.jsonl.gz").episodes]
+    assert sum(won) / 16 == result["results"]["greedy"]["all"]["success_rate"]
     done = run(whole, "export", *flags, f"--out={tmp_path / 'hf'}")
     assert done.returncode == 0, done.stderr
     again = run(tmp_path / "fresh", "eval", f"--config.model.path={tmp_path / 'hf'}", flags[1])

@@ -230,8 +230,6 @@ class Credit:
     Attributes:
       anchor_group_size: [N] i32, steps that share the step's anchor state, itself included; 0 where masked.
       anchor_group_size_mean: scalar f32, over anchor groups.
-      anchor_group_size_histogram: [bins] i32, entry b counts the anchor groups of size b + 1, the last one those of at
-        least `bins`.
       singleton_share: scalar f32, share of steps that are alone in their anchor group.
       zero_advantage_share: scalar f32, share of steps whose total advantage is 0: they teach nothing.
       episode_norm: scalar f32, root mean square of the episode advantage over steps.
@@ -240,16 +238,15 @@ class Credit:
 
     anchor_group_size: Array
     anchor_group_size_mean: Array
-    anchor_group_size_histogram: Array
     singleton_share: Array
     zero_advantage_share: Array
     episode_norm: Array
     step_norm: Array
 
 
-@partial(jax.jit, static_argnames=("bins",))
-def credit(advantages: Advantages, columns: StepColumns, *, bins: int = 32) -> Credit:
-    """Measures anchor groups and advantages of the same rows; the histogram has `bins` entries.
+@jax.jit
+def credit(advantages: Advantages, columns: StepColumns) -> Credit:
+    """Measures anchor groups and advantages of the same rows.
 
     Raises:
       ValueError: a shape is wrong.
@@ -271,9 +268,6 @@ def credit(advantages: Advantages, columns: StepColumns, *, bins: int = 32) -> C
     return Credit(
         anchor_group_size=size,
         anchor_group_size_mean=jnp.sum(mask) / jnp.maximum(jnp.sum(one_a_group), 1).astype(jnp.float32),
-        anchor_group_size_histogram=jax.ops.segment_sum(
-            one_a_group.astype(jnp.int32), jnp.clip(size, 1, bins) - 1, bins
-        ),
         singleton_share=share(size == 1),
         zero_advantage_share=share(advantages.total == 0.0),
         episode_norm=jnp.sqrt(jnp.sum(jnp.where(mask, advantages.episode, 0.0) ** 2) / steps),

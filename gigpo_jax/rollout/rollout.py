@@ -100,7 +100,13 @@ class EpisodeRunner:
     settings: EpisodeSettings
 
     async def play(
-        self, task: Task, environment: Environment, key: Callable[[int], tuple[int, int]], group: int, member: int
+        self,
+        task: Task,
+        environment: Environment,
+        key: Callable[[int], tuple[int, int]],
+        group: int,
+        member: int,
+        past: Sequence[str] = (),
     ) -> Trajectory:
         """Plays one episode.
 
@@ -110,6 +116,7 @@ class EpisodeRunner:
           key: step -> the random key of its request.
           group: noted in the trajectory.
           member: noted in the trajectory.
+          past: actions that are replayed before the policy acts; the trajectory begins after them.
 
         Returns:
           The trajectory; it is aborted if the environment or the engine fails.
@@ -121,7 +128,10 @@ class EpisodeRunner:
         try:
             observation = await _timed(environment.reset(task), trajectory, "environment_s")
             began = True
-            for step in range(self.settings.max_steps):
+            for action in past:
+                history.add(observation.text, action)
+                observation = (await _timed(environment.step(action), trajectory, "environment_s")).observation
+            for step in range(len(past), self.settings.max_steps):
                 turn, result = await self._turn(observation, history, trajectory, environment, key(step), key(0))
                 trajectory.turns.append(turn)
                 trajectory.won, trajectory.score = bool(result.info["won"]), float(result.info["score"])
@@ -210,6 +220,7 @@ async def rollout(
     group_size: int,
     iteration: int,
     first_group: int = 0,
+    pasts: Sequence[Sequence[str]] | None = None,
     on_episode: Callable[[Trajectory], None] | None = None,
     on_abort: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
@@ -225,6 +236,7 @@ async def rollout(
       group_size: episodes a task, >= 1.
       iteration: part of every request's key; evaluations use negative numbers.
       first_group: number of the first task's group; hosts that share an iteration number theirs apart.
+      pasts: for each task the actions that are replayed before the policy acts; None: none.
       on_episode: called with each trajectory as it ends.
       on_abort: called with each aborted trajectory, those that are played again included.
 
@@ -242,10 +254,10 @@ async def rollout(
     async def play(index: int) -> Trajectory:
         group, member = first_group + index // group_size, index % group_size
         key = functools.partial(request_key, runner.settings.seed, iteration, group, member)
-        task = tasks[index // group_size]
+        task, past = tasks[index // group_size], pasts[index // group_size] if pasts else ()
         try:
             async with pool.episode() as environment:
-                trajectory = await runner.play(task, environment, key, group, member)
+                trajectory = await runner.play(task, environment, key, group, member, past)
         except EnvError as err:  # no worker is left
             trajectory = Trajectory(task, group, member)
             trajectory.abort(str(err), policy_dependent=False)

@@ -24,6 +24,7 @@ class RolloutWorker:
 
     Attributes:
       engine: the sampler.
+      tokenizer: of the policy.
       pool: the environments.
     """
 
@@ -43,7 +44,7 @@ class RolloutWorker:
         Raises:
           InputError: the engine or the environment cannot be had.
         """
-        self._config, self._tokenizer = config, policy.tokenizer
+        self._config, self.tokenizer = config, policy.tokenizer
         self._told: set[str] = set()
         self.pool = make_pool(config, options, config.engine.slots)
         try:
@@ -61,18 +62,20 @@ class RolloutWorker:
         temperature: float,
         title: str,
         first_group: int = 0,
+        pasts: Sequence[Sequence[str]] | None = None,
     ) -> list[Trajectory]:
         """Plays `group_size` episodes of each task; arguments as for `rollout`, `title` is shown beside the bar."""
-        stops = self._tokenizer.stop_token_ids
+        stops = self.tokenizer.stop_token_ids
         settings = episode_settings(self._config, temperature=temperature, stop_token_ids=stops)
         with tqdm(total=len(tasks) * group_size, desc=title, unit="ep", leave=False) as bar:
             return await rollout(
                 tasks,
-                EpisodeRunner(self.engine, self._tokenizer, settings),
+                EpisodeRunner(self.engine, self.tokenizer, settings),
                 self.pool,
                 group_size=group_size,
                 iteration=iteration,
                 first_group=first_group,
+                pasts=pasts,
                 on_episode=lambda _: bar.update(),
                 on_abort=self._on_abort,
             )

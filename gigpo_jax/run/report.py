@@ -6,10 +6,8 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
@@ -79,7 +77,7 @@ def finish(workdir: Path) -> None:
                 "done.",
                 f"  metrics      {workdir}/metrics.jsonl",
                 f"  TensorBoard  {workdir}/tensorboard/",
-                f"  rollouts     {workdir}/rollouts/ (JSON lines: prompts, responses, anchors, advantages)",
+                f"  rollouts     {workdir}/rollouts/ (docs/rollouts.md: prompts, responses, anchors, advantages)",
                 f"  checkpoints  {workdir}/checkpoints/",
                 "next:",
                 f"  {shlex.join([_program('tensorboard'), '--logdir', f'{workdir}/tensorboard'])}",
@@ -109,12 +107,6 @@ def sample(trajectories: Sequence[Trajectory]) -> str:
     for turn in shown.turns:
         lines += ["", turn.prompt, "> " + turn.response]
     return "\n".join(lines)
-
-
-def anchor_group_sizes(credit: Any) -> np.ndarray:
-    """The size of every anchor group, from its histogram."""
-    counts = np.asarray(credit.anchor_group_size_histogram)
-    return np.repeat(np.arange(1, len(counts) + 1), counts)
 
 
 def throughput(metrics: Mapping[str, float], flops: int) -> dict[str, float]:

@@ -101,6 +101,17 @@ def play(
     return asyncio.run(rollout(tasks, runner, pool, group_size=size, iteration=iteration, **options))
 
 
+def test_an_episode_continues_from_any_of_its_states_as_it_did() -> None:
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
+        whole = play(pool, size=1)
+        pasts = [[turn.action for turn in t.turns[: len(t.turns) // 2]] for t in whole]
+        rest = play(pool, size=1, pasts=pasts)
+    assert max(map(len, pasts)) > 2
+    for one, other, past in zip(whole, rest, pasts, strict=True):
+        assert same(one.turns[len(past) :], other.turns)
+        assert (one.won, one.score) == (other.won, other.score)
+
+
 def test_a_rollout_does_not_depend_on_workers_places_or_order() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=1) as pool:
         expected = play(pool)

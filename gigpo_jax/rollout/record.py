@@ -1,0 +1,257 @@
+"""Saved rollouts: the one module that knows the file format (docs/rollouts.md). numpy and the standard library only."""
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
+
+FORMAT, VERSION = "gigpo_jax rollouts", 1
+SUFFIX = ".jsonl.gz"
+_SHARED = ("prompt", "response", "action", "observation", "anchor")  # texts that are stored once a file
+_DIGITS = 6  # after the point; of rewards and advantages
+_TOKEN_DIGITS = 4  # of log-probabilities and entropies, nats
+
+
+@dataclass(frozen=True)
+class SavedStep:
+    """One environment step. The fields from `returns` on are None where the episode was aborted.
+
+    Attributes:
+      prompt, response, action, valid, admissible, observation, anchor, reward, penalty, finish_reason, version: as in
+        `trajectory.Turn`.
+      prompt_length: tokens of the prompt.
+      tokens: the response's token ids.
+      logprobs: their log-probabilities under the policy that sampled them, nats.
+      entropy: of the distribution that each token was sampled from, as the learner computes it, nats; None: not scored.
+      returns: discounted sum of this and later rewards, without penalties (equation 5).
+      episode_advantage, step_advantage, advantage: as the run's algorithm computes them; the last one is their total.
+      anchor_group: number of the anchor group in the file.
+      anchor_group_size: steps in it.
+    """
+
+    prompt: str
+    response: str
+    action: str
+    valid: bool
+    admissible: bool | None
+    observation: str
+    anchor: str
+    reward: float
+    penalty: float
+    finish_reason: str
+    version: int
+    prompt_length: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    entropy: tuple[float, ...] | None = None
+    returns: float | None = None
+    episode_advantage: float | None = None
+    step_advantage: float | None = None
+    advantage: float | None = None
+    anchor_group: int | None = None
+    anchor_group_size: int | None = None
+
+
+@dataclass(frozen=True)
+class SavedEpisode:
+    """One episode; fields as in `trajectory.Trajectory`, of its task the id, type, split and data."""
+
+    task: str
+    type: str
+    split: str
+    data: str
+    group: int
+    member: int
+    won: bool
+    score: float
+    aborted: bool
+    reason: str
+    steps: tuple[SavedStep, ...]
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """A file.
+
+    Attributes:
+      iteration: finished updates when the episodes were played.
+      temperature: that they were sampled at; 0 is greedy.
+      episodes: in the order of (group, member).
+      pieces: token id -> its text, for every id in the file.
+    """
+
+    iteration: int
+    temperature: float
+    episodes: tuple[SavedEpisode, ...]
+    pieces: dict[int, str]
+
+
+def saved(
+    trajectories: Sequence[Trajectory],
+    credit: StepCredit,
+    entropy: Sequence[np.ndarray] | None,
+    *,
+    gamma: float,
+    iteration: int,
+    temperature: float,
+    decode: Callable[[Sequence[int]], str],
+) -> Rollouts:
+    """Puts together what a file holds.
+
+    Args:
+      trajectories: in rollout order, aborted ones included.
+      credit: of their steps.
+      entropy: of each response token, one array [R] f32 a step, nats; None: not scored.
+      gamma: discount of the returns.
+      iteration, temperature: noted in the file.
+      decode: token ids -> text.
+    """
+    rows = {(step.trajectory, step.step): row for row, step in enumerate(finished_steps(trajectories))}
+    if len(rows) != len(credit.total):
+        raise ValueError(f"credit of {len(credit.total)} steps for {len(rows)}")
+    sizes = np.bincount(credit.anchor_group)
+    episodes = []
+    for place, trajectory in enumerate(trajectories):
+        steps = [_saved_step(turn) for turn in trajectory.turns]
+        returns = _returns([turn.reward for turn in trajectory.turns], gamma)
+        for number, step in enumerate(steps):
+            row = rows.get((place, number))
+            if row is None:
+                continue
+            steps[number] = replace(
+                step,
+                entropy=None if entropy is None else _rounded(entropy[row]),
+                returns=returns[number],
+                episode_advantage=round(float(credit.episode[row]), _DIGITS),
+                step_advantage=round(float(credit.step[row]), _DIGITS),
+                advantage=round(float(credit.total[row]), _DIGITS),
+                anchor_group=int(credit.anchor_group[row]),
+                anchor_group_size=int(sizes[credit.anchor_group[row]]),
+            )
+        episodes.append(_saved_episode(trajectory, steps))
+    ids = sorted({token for episode in episodes for step in episode.steps for token in step.tokens})
+    return Rollouts(iteration, temperature, tuple(episodes), {token: decode([token]) for token in ids})
+
+
+def write_rollouts(path: str | os.PathLike[str], rollouts: Rollouts) -> None:
+    """Writes a file; it appears whole or not at all, and its folder is made."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    texts: dict[str, int] = {}
+    episodes = [_episode_as_json(episode, texts) for episode in rollouts.episodes]
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "iteration": rollouts.iteration,
+        "temperature": rollouts.temperature,
+        "episodes": len(episodes),
+        "pieces": rollouts.pieces,
+        "texts": list(texts),
+    }
+    try:
+        # Without name and time in the header the same content gives the same bytes.
+        with temporary.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
+            for line in (header, *episodes):
+                file.write(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_rollouts(path: str | os.PathLike[str]) -> Rollouts:
+    """Reads a file.
+
+    Raises:
+      InputError: it is missing, damaged, or of another format.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="ascii") as file:
+            lines = (json.loads(line) for line in file)
+            header = next(lines)
+            found = header.get("format"), header.get("version")
+            if found != (FORMAT, VERSION):
+                raise InputError(f"{path}: format and version are {found}, need {(FORMAT, VERSION)}; save it again")
+            episodes = tuple(_episode(line, header["texts"]) for line in lines)
+    except (OSError, EOFError, StopIteration, ValueError, KeyError, TypeError, IndexError, AttributeError) as err:
+        raise InputError(f"{path}: not a file of saved rollouts ({type(err).__name__}: {err})") from err
+    if len(episodes) != header["episodes"]:
+        raise InputError(f"{path}: has {len(episodes)} of {header['episodes']} episodes; save it again")
+    pieces = {int(token): piece for token, piece in header["pieces"].items()}
+    return Rollouts(header["iteration"], header["temperature"], episodes, pieces)
+
+
+def _returns(rewards: Sequence[float], gamma: float) -> list[float]:
+    out: list[float] = []
+    total = 0.0
+    for reward in reversed(rewards):
+        total = reward + gamma * total
+        out.append(round(total, _DIGITS))
+    return out[::-1]
+
+
+def _saved_step(turn: Turn) -> SavedStep:
+    return SavedStep(
+        prompt=turn.prompt,
+        response=turn.response,
+        action=turn.action,
+        valid=turn.valid,
+        admissible=turn.admissible,
+        observation=turn.observation,
+        anchor=turn.anchor,
+        reward=float(turn.reward),
+        penalty=float(turn.penalty),
+        finish_reason=turn.finish_reason,
+        version=turn.version,
+        prompt_length=len(turn.prompt_tokens),
+        tokens=tuple(turn.response_tokens.tolist()),
+        logprobs=_rounded(turn.logprobs),
+    )
+
+
+def _saved_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEpisode:
+    task = trajectory.task
+    return SavedEpisode(
+        task=task.id,
+        type=task.type,
+        split=task.split,
+        data=task.data,
+        group=trajectory.group,
+        member=trajectory.member,
+        won=bool(trajectory.won),
+        score=float(trajectory.score),
+        aborted=trajectory.aborted,
+        reason=trajectory.reason,
+        steps=tuple(steps),
+    )
+
+
+def _rounded(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(round(value, _TOKEN_DIGITS) for value in values.tolist())
+
+
+def _episode_as_json(episode: SavedEpisode, texts: dict[str, int]) -> dict[str, Any]:
+    steps = [
+        {name: texts.setdefault(value, len(texts)) if name in _SHARED else value for name, value in vars(step).items()}
+        for step in episode.steps
+    ]
+    return vars(episode) | {"steps": steps}
+
+
+def _episode(line: dict[str, Any], texts: Sequence[str]) -> SavedEpisode:
+    return SavedEpisode(**line | {"steps": tuple(SavedStep(**dict(_values(step, texts))) for step in line["steps"])})
+
+
+def _values(step: dict[str, Any], texts: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    for name, value in step.items():
+        if name in _SHARED:
+            value = texts[value]
+        yield name, tuple(value) if isinstance(value, list) else value

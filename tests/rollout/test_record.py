@@ -1,0 +1,122 @@
+"""Saved rollouts: what is written is read back, in a small file, and damage is found."""
+
+import gzip
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.errors import InputError
+from gigpo_jax.rollout.record import Rollouts, read_rollouts, saved, write_rollouts
+from gigpo_jax.trajectory import StepCredit, Trajectory, Turn
+
+NASTY = '"\\ \n\r\u2028\x00\x1b[31m </script> \ud800 \u6211'
+
+
+def turn(reward: float, text: str = "") -> Turn:
+    return Turn(
+        prompt_tokens=np.arange(4, dtype=np.int32),
+        response_tokens=np.array([7, 9, 7], np.int32),
+        logprobs=np.array([-0.25, -1.5, -0.123456], np.float32),
+        prompt="prompt " + NASTY + text,
+        response="response " + NASTY,
+        action=NASTY,
+        valid=True,
+        admissible=None,
+        observation=NASTY,
+        anchor="anchor",
+        reward=reward,
+        penalty=0.5,
+        finish_reason="stop",
+        version=3,
+    )
+
+
+def example(text: str = "") -> Rollouts:
+    """An episode of two steps, and an aborted one."""
+    task = Task("train/1", "look", "train", "data")
+    trajectories = [
+        Trajectory(task, 0, 0, aborted=True, reason="engine: " + NASTY, turns=[turn(1.0)]),
+        Trajectory(task, 0, 1, [turn(1.0, text), turn(10.0, text)], won=True, score=1.0),
+    ]
+    credit = StepCredit(
+        episode=np.array([0.5, 0.5], np.float32),
+        step=np.array([-1.0, 0.1], np.float32),
+        total=np.array([-0.5, 0.6], np.float32),
+        anchor_group=np.array([1, 1]),
+    )
+    entropy = [np.array([0.1, 0.2, 0.3], np.float32), np.array([1.0, 2.0, 0.98768], np.float32)]
+    how = {"gamma": 0.5, "iteration": 4, "temperature": 1.0}
+    return saved(trajectories, credit, entropy, decode=lambda ids: f"<{ids[0]}>" + NASTY, **how)
+
+
+def test_a_step_holds_what_training_computed_of_it() -> None:
+    aborted, done = example().episodes
+    assert (done.task, done.type, done.split, done.data, done.won) == ("train/1", "look", "train", "data", True)
+    first, last = done.steps
+    assert (first.reward, first.penalty, first.returns, last.returns) == (1.0, 0.5, 1.0 + 0.5 * 10.0, 10.0)
+    assert (first.episode_advantage, first.step_advantage, first.advantage) == (0.5, -1.0, -0.5)
+    assert (last.advantage, last.anchor_group, last.anchor_group_size) == (0.6, 1, 2)
+    assert (first.tokens, first.logprobs) == ((7, 9, 7), (-0.25, -1.5, -0.1235))
+    assert (first.entropy, last.entropy) == ((0.1, 0.2, 0.3), (1.0, 2.0, 0.9877))
+    assert (first.prompt_length, first.anchor, first.version) == (4, "anchor", 3)
+    assert (aborted.aborted, aborted.steps[0].advantage, aborted.steps[0].tokens) == (True, None, (7, 9, 7))
+
+
+def test_what_is_written_is_read_back(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "rollouts" / "iteration_000012.jsonl.gz"
+    write_rollouts(path, example())
+    assert read_rollouts(path) == example()
+    assert example().pieces == {7: "<7>" + NASTY, 9: "<9>" + NASTY}
+    content = gzip.decompress(path.read_bytes())
+    assert content.isascii()
+    assert b"\x1b" not in content, "a terminal that shows the file must not act on it"
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_the_same_rollouts_give_the_same_bytes_and_shared_texts_are_stored_once(tmp_path: pathlib.Path) -> None:
+    long = "".join(chr(0x4E00 + i) for i in np.random.default_rng(0).integers(0, 20000, 20_000))
+    one, other = tmp_path / "a", tmp_path / "a2"
+    write_rollouts(one, example(long))
+    write_rollouts(other, example(long))
+    assert one.read_bytes() == other.read_bytes()
+    header = json.loads(gzip.decompress(one.read_bytes()).splitlines()[0])
+    assert sum(long in text for text in header["texts"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[: len(content) // 2], "not a file of saved rollouts"),
+        (lambda content: b"text", "not a file of saved rollouts"),
+        (lambda content: gzip.compress(b"[]\n"), "not a file of saved rollouts"),
+        (lambda content: gzip.compress(b'{"format": "other", "version": 1}\n'), "format and version"),
+        (lambda content: gzip.compress(b"".join(gzip.decompress(content).splitlines(True)[:-1])), "1 of 2 episodes"),
+        (lambda content: gzip.compress(gzip.decompress(content).replace(b'"valid"', b'"vaild"')), "vaild"),
+    ],
+)
+def test_damaged_and_foreign_files_are_one_line(tmp_path: pathlib.Path, damage, message: str) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    write_rollouts(path, example())
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=message):
+        read_rollouts(path)
+    with pytest.raises(InputError, match="missing"):
+        read_rollouts(tmp_path / "missing")
+
+
+def test_credit_of_other_steps_is_refused() -> None:
+    task = Task("a", "", "")
+    none = np.zeros(2, np.float32)
+    with pytest.raises(ValueError, match="credit of 2 steps for 1"):
+        saved(
+            [Trajectory(task, 0, 0, [turn(0.0)])],
+            StepCredit(none, none, none, np.zeros(2, np.int64)),
+            None,
+            gamma=1.0,
+            iteration=0,
+            temperature=1.0,
+            decode=str,
+        )
