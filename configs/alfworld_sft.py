@@ -19,9 +19,6 @@ def get_config() -> ConfigDict:
     config.sft.episodes = 2000
     config.sft.epochs = 1
     config.sft.minibatch = 64
-    config.sft.demonstrator = ConfigDict(
-        {"random_share": 0.0, "detour_share": 0.0, "idle_share": 0.0, "forget_share": 0.0}
-    )
     config.optim.lr = 1e-5
     config.optim.schedule = "cosine"
     config.optim.warmup_fraction = 0.03

@@ -7,8 +7,8 @@ python -m gigpo_jax.main --config=configs/search.py:3b --workdir=runs/search \
 docs/search.md says how to make /data/search and how to start the retriever; without them the run is refused. With
 `--config.env.options.data=` it plays the invented world, which is no published setting.
 Hardware: 3b from two GPUs with 80 GB (fsdp=2); 7b from eight; the retriever beside them, on a machine of its own.
-Expected: the paper reports an average exact match of 42.1% (3B) and 47.2% (7B) over seven data sets. This
-implementation has not been run at that size yet.
+Expected: the paper reports an average exact match of 42.1% (3B) and 47.2% (7B) over the test questions of
+seven data sets. This implementation has not been run at that size yet.
 """
 
 from ml_collections import ConfigDict
@@ -22,8 +22,7 @@ def get_config(variant: str = "3b") -> ConfigDict:
         raise ValueError(f"configs/search.py:{variant}: no such variant; choose 3b or 7b")
     config = default_config().unlock()
     config.env.name = "search"
-    # data: folder of questions; url: the retriever; index: an index folder to search in the workers, in place of url
-    config.env.options = ConfigDict({"data": "data/search", "url": "", "index": "", "topk": 3})
+    config.env.options = ConfigDict({"data": "data/search"})  # needs url or index too
     config.env.max_steps = 4
     config.env.history = 4
     config.env.invalid_penalty = 0.01
@@ -35,12 +34,12 @@ def get_config(variant: str = "3b") -> ConfigDict:
     config.rl.anchor_match = "similar"
     config.rl.similarity = 0.9
     config.rl.kl_coef = 0.001
+    config.rl.old_logprobs = "recompute"
     config.optim.warmup_fraction = 0.1
     config.train.iterations = 200
     config.train.groups = 256
     config.train.group_size = 5
     config.train.minibatch = 512
-    config.model.remat = "full"
     config.mesh.fsdp = {"3b": 2, "7b": 8}[variant]
     config.batch.row_length = 6144  # at least a prompt and its response, 4,608 tokens
     config.batch.rows = {"3b": 8, "7b": 16}[variant]

@@ -25,7 +25,7 @@ def tiny_search_config() -> ConfigDict:
     """What this experiment and its warm start share, unlocked."""
     config = default_config().unlock()
     config.env.name = "search"
-    config.env.options = ConfigDict({"data": "", "url": "", "topk": 1})  # url: a retriever, in place of this process
+    config.env.options = ConfigDict({"topk": 1})
     config.env.generate = ConfigDict({"people": 2400, "questions": 0, "seed": 0})
     config.env.max_steps = 4
     config.env.history = 4

@@ -13,7 +13,6 @@ from gigpo_jax.config import default_config
 def tiny_config() -> ConfigDict:
     """The base of the tiny experiments, unlocked."""
     config = default_config().unlock()
-    config.env.options = ConfigDict({"data": "", "engine": "native"})
     config.env.generate = ConfigDict(
         {"splits": {"train": 2000, "valid_unseen": 128}, "size": "small", "seed": 0, "receptacles": 4, "objects": 3}
     )

@@ -27,8 +27,7 @@ def webshop_tiny_config() -> ConfigDict:
     """What the warm start and the training share, unlocked: at most 8 actions, prompts of about 65 tokens."""
     config = tiny_config()
     config.env.name = "webshop"
-    config.env.options = ConfigDict()  # the generated catalogue of 1,000 products
-    config.env.generate = ConfigDict()
+    config.env.generate = ConfigDict()  # without options: the generated catalogue of 1,000 products
     config.env.max_steps = 8
     config.env.history = 8
     config.sampling.max_prompt_tokens = 112

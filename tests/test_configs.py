@@ -23,6 +23,8 @@ COMMON = {
     "rl.clip_low": 0.2,
     "rl.clip_high": 0.2,
     "rl.dual_clip": 3.0,
+    "rl.old_logprobs": "recompute",
+    "rl.importance_correction": "none",
     "optim.lr": 1e-6,
     "optim.schedule": "constant",
     "optim.grad_clip": 1.0,
@@ -41,6 +43,8 @@ PUBLISHED = {
         "optim.warmup_fraction": 0.0,
         "train.minibatch": 256,
         "rl.kl_coef": 0.01,
+        "rl.entropy_coef": 0.001,
+        "eval.every": 5,
         "env.invalid_penalty": 0.1,
         "eval.temperature": 0.4,
     },
@@ -54,6 +58,8 @@ PUBLISHED = {
         "optim.warmup_fraction": 0.0,
         "train.minibatch": 64,
         "rl.kl_coef": 0.01,
+        "rl.entropy_coef": 0.001,
+        "eval.every": 5,
         "env.invalid_penalty": 0.1,
         "eval.temperature": 0.4,
     },
@@ -67,6 +73,8 @@ PUBLISHED = {
         "optim.warmup_fraction": 0.1,
         "train.minibatch": 512,
         "rl.kl_coef": 0.001,
+        "rl.entropy_coef": 0.0,
+        "eval.every": 10,
         "env.invalid_penalty": 0.01,
         "eval.temperature": 0.0,
         "rl.anchor_match": "similar",
@@ -74,6 +82,7 @@ PUBLISHED = {
     },
 }
 VARIANTS = [("alfworld", "1.5b"), ("alfworld", "7b"), ("webshop", "1.5b"), ("webshop", "7b"), ("search", "3b")]
+NORMALIZE = {"1.5b": "mean", "7b": "mean", "1.5b_std": "mean_std", "7b_std": "mean_std"}
 
 
 def _get_config(name, *variant):
@@ -92,6 +101,12 @@ def test_published_settings(name, variant):
     assert (known.max_steps, known.history, known.invalid_penalty) == tuple(
         config.env[key] for key in ("max_steps", "history", "invalid_penalty")
     )
+
+
+def test_webshop_has_both_published_normalisations():
+    assert {v: resolve(_get_config("webshop", v)).rl.normalize for v in NORMALIZE} == NORMALIZE
+    assert [resolve(_get_config("webshop", v)).mesh.fsdp for v in NORMALIZE] == [1, 8, 1, 8]
+    assert {resolve(_get_config(name, *v)).rl.normalize for name, *v in VARIANTS if name != "webshop"} == {"mean_std"}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
