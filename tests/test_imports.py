@@ -157,7 +157,7 @@ def test_the_package_itself_imports_nothing() -> None:
     [
         "import gigpo_jax.envs.registry, gigpo_jax.env_bridge.pool, gigpo_jax.env_bridge.worker",
         "import gigpo_jax.envs.alfworld.env, gigpo_jax.envs.alfworld.data.generate",
-        "import gigpo_jax.envs.alfworld.expert.expert, gigpo_jax.env_bridge.checks.conformance, gigpo_jax.trajectory",
+        "import gigpo_jax.envs.alfworld.expert.expert, gigpo_jax.env_bridge.checker, gigpo_jax.trajectory",
         "import gigpo_jax.rollout.rollout, gigpo_jax.models.tokenizer",
     ],
 )

@@ -36,7 +36,7 @@ class TextEnv(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees whatever the environment holds; may be called twice."""
+        """Frees whatever the environment holds."""
         ...
 
 

@@ -77,6 +77,7 @@ class EnvPool:
         envs_per_worker: int = 16,
         start_timeout_s: float = 60.0,
         step_timeout_s: float = 30.0,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         """Starts the workers and waits until each has built an environment.
 
@@ -87,6 +88,7 @@ class EnvPool:
           envs_per_worker: environments in each, >= 1.
           start_timeout_s: limit for a worker to be ready, for `tasks` and for a reset, s.
           step_timeout_s: limit for a step, s. A call's time counts from when its worker turns to it.
+          environ: environment variables of the workers beside those of this process.
 
         Raises:
           InputError: what is wrong with the reference, the options, or what the environment needs.
@@ -96,6 +98,7 @@ class EnvPool:
             raise InputError(f"env.workers={workers}, env.envs_per_worker={envs_per_worker}: both must be at least 1")
         self.size, self.replaced = workers * envs_per_worker, 0
         self.start_timeout_s, self.step_timeout_s = start_timeout_s, step_timeout_s
+        self._environ = dict(environ or {})
         self._setup = Setup(build, dict(options or {}), tuple(sys.path))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._unsent: list[WorkerProcess] = []
@@ -322,7 +325,7 @@ class EnvPool:
 
     def _start(self, index: int) -> None:
         """Starts a worker in a place."""
-        worker = WorkerProcess(index, self._setup, self.start_timeout_s)
+        worker = WorkerProcess(index, self._setup, self.start_timeout_s, self._environ)
         self._processes[:] = [old for old in self._processes if old.popen.poll() is None] + [worker.process]
         if index < len(self._workers):
             self._workers[index] = worker

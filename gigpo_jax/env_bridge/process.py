@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,7 @@ class WorkerProcess:
       writing: whether the event loop was asked to say when the socket takes more.
     """
 
-    def __init__(self, index: int, setup: Setup, start_timeout_s: float) -> None:
+    def __init__(self, index: int, setup: Setup, start_timeout_s: float, environ: Mapping[str, str]) -> None:
         """Starts the process; `ready` comes later."""
         self.index, self.ready, self.writing = index, False, False
         self.failure: str | None = None
@@ -83,7 +83,7 @@ class WorkerProcess:
                 "gigpo_jax.env_bridge.worker:main",
                 str(theirs.fileno()),
                 pass_fds=(theirs.fileno(),),
-                environ=threads,
+                environ={**threads, **environ},
             )
         self.pid = self.process.popen.pid
         self.start = Call(0, "start", start_timeout_s)

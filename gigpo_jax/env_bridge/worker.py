@@ -70,12 +70,12 @@ class _Host:
         self._setup = setup
         self._environments: dict[int, TextEnv] = {}
         self.environment(0)
-        if "jax" in sys.modules:
-            raise InputError(f"{setup.build} imports jax; environment workers must not")
 
     def environment(self, slot: int) -> TextEnv:
         if slot not in self._environments:
             self._environments[slot] = build(self._setup.build, self._setup.options)
+        if "jax" in sys.modules:
+            raise InputError(f"{self._setup.build} imports jax; environment workers must not")
         return self._environments[slot]
 
     def answer(self, operation: str, slot: int, argument: Any) -> Any:

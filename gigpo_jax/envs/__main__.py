@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gigpo_jax.env_bridge.checks.conformance import ConformanceError, check_environment
+from gigpo_jax.env_bridge.checker import EnvCheckError, check_environment
 from gigpo_jax.env_bridge.panels import write_panel
 from gigpo_jax.envs import panels, registry
 from gigpo_jax.envs.alfworld.data import generate as alfworld
@@ -237,9 +237,8 @@ def _check_environment(args: argparse.Namespace) -> str:
         raise InputError(f"--tasks {args.tasks} --limit {args.limit:g}: give at least one task and some time")
     entry = registry.spec(args.name)
     expert = partial(registry.make_expert, args.name) if entry.expert else None
-    make = partial(registry.make, args.name, **dict(args.option))
     limits = {"tasks": args.tasks, "steps": entry.max_steps, "limit_s": args.limit}
-    held = check_environment(make, split=args.split, make_expert=expert, **limits)
+    held = check_environment(entry.build, dict(args.option), split=args.split, make_expert=expert, **limits)
     return "\n".join("holds: " + line for line in held)
 
 
@@ -262,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (InputError, OSError, OverflowError) as err:
         sys.stderr.write(f"{err}\n")
         return 2
-    except ConformanceError as err:
+    except EnvCheckError as err:
         sys.stderr.write(f"{args.name} breaks a promise: {err}\n")
         return 1
     if said:

@@ -1,13 +1,11 @@
-"""The example with one promise broken in each class; the conformance kit has to find every one."""
+"""The example with one promise broken in each class; the env checker has to find every one."""
 
 import dataclasses
 import itertools
 import os
 import random
 import re
-import subprocess
 import sys
-import threading
 import time
 import types
 from collections.abc import Sequence
@@ -95,26 +93,20 @@ class LostWithFullScore(TreasureEnv):
         return dataclasses.replace(super().step(action), info={"won": False, "score": 1.0})
 
 
-class ListOfActions(TreasureEnv):
+class EmptyAnchor(TreasureEnv):
     def _observe(self, text: str) -> Observation:
-        return dataclasses.replace(super()._observe(text), admissible=["look"])  # type: ignore[arg-type]
+        return dataclasses.replace(super()._observe(text), anchor="")
 
 
-class EndlessReward(TreasureEnv):
-    def step(self, action: str) -> StepResult:
-        return dataclasses.replace(super().step(action), reward=float("inf"))
+class RepeatedActions(TreasureEnv):
+    def _observe(self, text: str) -> Observation:
+        return dataclasses.replace(super()._observe(text), admissible=("look", "look"))
 
 
 class ChangingTask(TreasureEnv):
     def step(self, action: str) -> StepResult:
         result = super().step(action)
         return dataclasses.replace(result, observation=dataclasses.replace(result.observation, task=action))
-
-
-class LeavesThreads(TreasureEnv):
-    def __init__(self) -> None:
-        super().__init__()
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
 class LeavesFiles(TreasureEnv):
@@ -133,15 +125,6 @@ class Slow(TreasureEnv):
     def step(self, action: str) -> StepResult:
         time.sleep(0.3)
         return super().step(action)
-
-
-class ClosesOnce(TreasureEnv):
-    _closed = False
-
-    def close(self) -> None:
-        if self._closed:
-            raise RuntimeError("closed already")
-        self._closed = True
 
 
 class Exits(TreasureEnv):
@@ -173,22 +156,6 @@ class HangsInC(TreasureEnv):
         return super().step(action)
 
 
-class HangsAtFirst(TreasureEnv):
-    def __init__(self) -> None:
-        time.sleep(600)
-
-
-class StartsOneProcess(TreasureEnv):
-    """One for all objects, and none of them ends it."""
-
-    server: "subprocess.Popen[bytes] | None" = None
-
-    def reset(self, task: Task) -> Observation:
-        if StartsOneProcess.server is None:
-            StartsOneProcess.server = subprocess.Popen(["sleep", "47"])
-        return super().reset(task)
-
-
 class TasksRaise(TreasureEnv):
     def tasks(self, split: str) -> Sequence[Task]:
         raise KeyError(split)
@@ -197,17 +164,6 @@ class TasksRaise(TreasureEnv):
 class CannotBeBuilt(TreasureEnv):
     def __init__(self) -> None:
         raise ValueError("no drawers\nat all")
-
-
-class NoInfo(TreasureEnv):
-    def step(self, action: str) -> StepResult:
-        return dataclasses.replace(super().step(action), info=None)  # type: ignore[arg-type]
-
-
-class HoldsFunction(TreasureEnv):
-    def step(self, action: str) -> StepResult:
-        result = super().step(action)
-        return dataclasses.replace(result, info={**result.info, "why": lambda: 0})  # type: ignore[dict-item]
 
 
 class LostExpert(TreasureExpert):
