@@ -1,4 +1,4 @@
-"""What every engine offers: a prompt and sampling settings go in, tokens and their log-probabilities come out."""
+"""The interface of engines: a prompt and sampling settings in, tokens and their log-probabilities out."""
 
 import hashlib
 import math
@@ -15,7 +15,7 @@ FinishReason = Literal["stop", "length", "abort"]
 
 
 class EngineLost(RuntimeError):
-    """No engine is left that could ever give a response: the run has to stop, not only an episode."""
+    """No engine is left: the run must stop, not only an episode."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,16 @@ class SamplingParams:
 
     Attributes:
       temperature: divides the logits; 0 takes the likeliest token.
-      top_p: keeps the fewest likeliest tokens whose probabilities reach this share, in (0, 1]; 1 keeps all. Tokens
-        that tie with the last one kept are kept too.
-      top_k: keeps this many likeliest tokens (and ties), before `top_p`; -1 or 0 keeps all.
-      max_tokens: the response has at most this many tokens, >= 1.
-      stop_token_ids: the response ends with the first of these, which belongs to it.
-      stop_strings: the response ends with the token that completes one of these in its text; that token belongs to it.
-      key: two 32-bit words, the request's own random key; see `request_key`. The same prompt, settings, key and
-        weights give the same response, whatever else the engine is doing.
-      session: requests of one episode share it, so that an engine with several servers can keep them together; it
-        changes nothing in the response.
+      top_p: keeps the fewest likeliest tokens whose probabilities sum to this, in (0, 1], and ties with the last one; 1
+        keeps all.
+      top_k: keeps this many likeliest tokens, and ties, before `top_p`; -1 or 0 keeps all.
+      max_tokens: limit of the response, >= 1.
+      stop_token_ids: the response ends with the first of these, which is part of it.
+      stop_strings: the response ends with the token that completes one of these in its text; it is part of it.
+      key: two 32-bit words, the random key of the request; see `request_key`. The same prompt, settings, key and
+        weights give the same response, whatever other requests there are.
+      session: the same for all requests of an episode, so that an engine of several servers can send them to one; it
+        does not change the response.
 
     Raises:
       InputError: a value outside its range.
@@ -66,11 +66,11 @@ class Completion:
     """One response.
 
     Attributes:
-      tokens: [T] i32, exactly the tokens that were sampled; the one that ended the response is the last.
+      tokens: [T] i32, exactly the sampled tokens, with the one that ended the response.
       logprobs: [T] f32, nats, of the distribution each token was sampled from (after temperature, top-k and top-p);
         of the untempered distribution when temperature is 0.
-      finish_reason: "stop" for a stop token or string, "length" for `max_tokens`, "abort" if the engine gave up.
-      version: which weights sampled it, as given to `update_weights`.
+      finish_reason: "stop" for a stop token or string, "length" for `max_tokens`, "abort" if the engine failed.
+      version: of the weights, as given to `update_weights`.
     """
 
     tokens: np.ndarray
@@ -91,21 +91,21 @@ class Engine(Protocol):
 
         Raises:
           InputError: the prompt does not fit; only this request fails.
-          EngineLost: there will be no more responses.
+          EngineLost: the engine can give no more responses.
         """
         ...
 
     def update_weights(self, params: Any, version: int) -> None:
-        """Requests made from now on are sampled from `params`, and say so by `version`; none ever mixes two."""
+        """Sets the weights of later requests, and their version; no response mixes two."""
         ...
 
     def close(self) -> None:
-        """Frees the engine; whoever still waits for a response gets an error. May be called twice."""
+        """Frees the engine; unfinished requests fail. May be called twice."""
         ...
 
 
 def request_key(seed: int, iteration: int, group: int, member: int, step: int) -> tuple[int, int]:
-    """The random key of one request, the same on every machine and in any order of requests.
+    """Returns the random key of one request; it does not depend on the machine or the order of requests.
 
     Args:
       seed: the run's seed.

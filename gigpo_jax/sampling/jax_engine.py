@@ -1,14 +1,13 @@
 """The in-process engine: continuous batching over a fixed number of slots with a static KV cache.
 
-A thread of its own drives the device, so the event loop that asks for responses goes on serving environments. Every
-round reads waiting prompts into free slots (padded to one of a few shapes), then draws several tokens for all slots in
-one call. All programs are compiled by `warmup`; nothing compiles after it, because the engine only ever calls the
-compiled executables.
+A thread drives the device, so the event loop of the caller is never blocked. Every round prefills waiting prompts into
+free slots (padded to one of a few shapes), then decodes several tokens for all slots in one device call. `warmup`
+compiles all programs; nothing is compiled after it.
 
-What a request gets does not depend on what else is in the batch: its keys come from the request alone, every row of a
-batch is computed for itself, and with one number of rows in `prefill_rows` all shapes it can meet are the same ones.
-With several numbers the last bits depend on how many prompts were read together, as matrix products are tiled
-differently, and once in very many tokens another one is drawn.
+A response does not depend on the other requests: its random keys come from the request alone, each row of a batch is
+computed independently, and with one size in `prefill_rows` all array shapes are the same. With several sizes the last
+bits depend on the number of prompts in a prefill, because matrix products are tiled differently, and in rare cases
+another token is drawn.
 """
 
 import asyncio
@@ -21,7 +20,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
@@ -31,7 +29,7 @@ from gigpo_jax.sampling.programs import Programs, difference, mesh_of
 from gigpo_jax.sampling.request import Request, Weights, checked_prompt, resolve, stop_ids
 from gigpo_jax.sampling.stopping import Decoder, StopStrings
 
-GATHER_S = 0.001  # an idle engine waits this long for company, and again while more arrive
+GATHER_S = 0.001  # an idle engine waits this long for more requests, and again while more arrive
 GATHER_LIMIT_S = 0.01
 REQUEST_LIMIT_S = 3600.0
 JOIN_LIMIT_S = 60.0
@@ -43,7 +41,7 @@ class JaxEngine:
     """Samples responses from a model in this process; see `sampling.base.Engine`.
 
     Attributes:
-      generated_tokens: tokens drawn and handed out so far.
+      generated_tokens: tokens of all responses so far.
     """
 
     def __init__(
@@ -58,29 +56,26 @@ class JaxEngine:
         prefill_rows: Sequence[int] = (8,),
         decode_steps: int = 16,
         dtype: Any = None,
-        mesh: Mesh | None = None,
         version: int = 0,
     ):
         """Makes an engine and starts its thread; call `close` when done.
 
         Args:
           config: the model's shape.
-          params: its parameters, as from `qwen2.init`; used as they are, not copied, unless `dtype` differs. Whoever
-            donates these arrays elsewhere must call `update_weights` before the next request.
+          params: its parameters, as from `qwen2.init`; not copied unless `dtype` differs. If the caller donates these
+            arrays elsewhere, it must call `update_weights` before the next request. The cache is sharded over their
+            mesh, by key/value heads along the axis `tensor`.
           tokenizer: decodes responses for stop strings; None if no request has any.
           slots: S, sequences that are decoded together.
-          max_length: prompt and response together have at most this many tokens; the length of the cache.
-          prefill_buckets: prompt lengths to compile for, each at most `max_length`; empty for powers of two up to it.
-          prefill_rows: how many prompts are read at once, each a shape to compile for; with one number responses do not
-            depend on their company to the last bit.
-          decode_steps: tokens drawn for a slot between two looks at the host, at most.
-          dtype: what to compute in and keep the cache in; None is the parameters'.
-          mesh: over which the cache is spread, by key/value heads along its axis `tensor`; None takes the mesh of the
-            parameters' shardings, if they have one.
+          max_length: length of the cache: tokens of prompt and response together, at most.
+          prefill_buckets: padded prompt lengths, each at most `max_length`; empty for powers of two up to it.
+          prefill_rows: batch sizes of a prefill; with one size responses do not depend on other requests.
+          decode_steps: tokens of a slot per device call, at most.
+          dtype: of the computation and of the cache; None is the parameters'.
           version: of these parameters.
 
         Raises:
-          InputError: a number that makes no sense.
+          InputError: a length or a number is out of range.
         """
         self._buckets = _buckets(prefill_buckets, max_length)
         self._rows = tuple(sorted({min(rows, slots) for rows in prefill_rows}))
@@ -94,7 +89,7 @@ class JaxEngine:
             max_length=max_length,
             decode_steps=decode_steps,
             dtype=dtype or params["embed"].dtype,
-            mesh=mesh or mesh_of(params),
+            mesh=mesh_of(params),
         )
         self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
         self._newest = Weights(params, version)
@@ -121,14 +116,14 @@ class JaxEngine:
         return self._programs.compile_count
 
     def warmup(self) -> None:
-        """Compiles every program there is; without it each compiles when it is first needed."""
+        """Compiles all programs; without it each is compiled on first use."""
         with self._device_lock:
             self._use(self._weights or self._newest)
             for length in self._buckets:
                 for rows in self._rows:
-                    nobody = np.zeros((rows, device.SETTINGS + device.STOP_IDS + length), np.int32)
-                    nobody[:, 0] = self.slots
-                    self._programs.admit(self._ready, nobody)
+                    empty = np.zeros((rows, device.SETTINGS + device.STOP_IDS + length), np.int32)
+                    empty[:, 0] = self.slots  # no slot: the rows are dropped
+                    self._programs.admit(self._ready, empty)
             self._advance(1)
 
     async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
@@ -139,7 +134,7 @@ class JaxEngine:
           params: how to sample.
 
         Returns:
-          The response, and the version of the weights that were the newest when this was called.
+          The response, sampled from the newest weights at the time of the call.
 
         Raises:
           InputError: the prompt does not fit, or a setting cannot be met; only this request fails.
@@ -157,14 +152,14 @@ class JaxEngine:
             async with asyncio.timeout(REQUEST_LIMIT_S):
                 return await request.future
         finally:
-            # Only matters when this coroutine was cancelled or ran out of time: its slot is for others.
+            # If this coroutine was cancelled or timed out, the slot is free for others.
             request.cancelled = True
 
     def update_weights(self, params: qwen2.Params, version: int) -> None:
-        """Requests made from now on use `params`; those under way or waiting finish with what they started from.
+        """Sets the weights of later requests; earlier ones, running or waiting, keep their weights.
 
         Args:
-          params: a tree like the one given at the start. Nothing is copied.
+          params: a tree like that of the constructor; not copied.
           version: returned with every completion.
 
         Raises:
@@ -177,14 +172,14 @@ class JaxEngine:
             self._newest = Weights(params, version)
 
     def close(self) -> None:
-        """Stops the thread and frees the cache; requests that still wait fail with a message. May be called twice."""
+        """Stops the thread and frees the cache; unfinished requests fail with a message. May be called twice."""
         with self._wake:
             self._closed = True
             self._wake.notify()
         if self._thread is not threading.current_thread():
             self._thread.join(JOIN_LIMIT_S)
 
-    # What follows runs in the engine's thread, but for `_request`.
+    # All methods below run in the engine's thread, except `_request`.
 
     def _request(
         self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, loop: asyncio.AbstractEventLoop
@@ -208,7 +203,7 @@ class JaxEngine:
             try:
                 with self._device_lock:
                     self._round()
-            except Exception as err:  # whatever the device raises must reach those who wait
+            except Exception as err:  # the device may raise anything; the waiting requests must fail with it
                 log.exception("the engine failed")
                 self._fail(f"the engine failed: {err}", err, everyone=False)
                 self._programs.reset()
@@ -220,7 +215,7 @@ class JaxEngine:
         return any(request is not None for request in self._slots)
 
     def _gather(self) -> None:
-        """An idle engine waits for the requests that come together with the first."""
+        """Waits a moment if the engine is idle, so that requests that arrive together are batched."""
         if self._active():
             return
         deadline, seen = time.monotonic() + GATHER_LIMIT_S, 0
@@ -240,7 +235,7 @@ class JaxEngine:
         self._collect(self._advance(target))
 
     def _read_prompts(self) -> None:
-        """Reads as many waiting prompts as there are free slots, prompts of similar length together."""
+        """Prefills waiting prompts into the free slots, prompts of one bucket together."""
         groups: dict[int, list[int]] = {}
         for slot in range(self.slots):
             if self._slots[slot] is not None:
@@ -261,7 +256,7 @@ class JaxEngine:
             self._collect(np.asarray(out)[:, None], batch)
 
     def _next(self) -> Request | None:
-        """The first waiting request that can start now; new weights wait until nobody uses the old ones."""
+        """The first waiting request that can start now; one with new weights waits until all slots are free."""
         while self._waiting:
             request = self._waiting[0]
             if not request.cancelled:
@@ -275,7 +270,7 @@ class JaxEngine:
 
     def _packed(self, taken: list[int], size: int, bucket: int) -> np.ndarray:
         rows = np.zeros((size, device.SETTINGS + device.STOP_IDS + bucket), np.int32)
-        rows[:, 0] = self.slots  # nobody's
+        rows[:, 0] = self.slots  # no slot: a row that is not filled is dropped
         for row, slot in zip(rows, taken):
             request = self._slots[slot]
             assert request is not None
@@ -283,7 +278,7 @@ class JaxEngine:
         return rows
 
     def _collect(self, out: Any, taken: Sequence[int] | None = None) -> None:
-        """Hands drawn tokens [2, steps, S] (of the slots `taken`, or of all) to their requests, finished ones out."""
+        """Adds tokens [2, steps, S] (of the slots `taken`, or of all) to their requests and resolves finished ones."""
         tokens, bits = np.asarray(out)
         logprobs = bits.view(np.float32)
         counts = np.sum(tokens != device.NOTHING, axis=0).tolist()
@@ -320,7 +315,7 @@ class JaxEngine:
 
     def _use(self, weights: Weights) -> None:
         if weights is not self._weights:
-            self._weights = self._ready = None  # what is not used any more can be freed before more is made
+            self._weights = self._ready = None  # frees the old arrays before the new ones are made
             self._ready = self._programs.prepare(weights.params)
             self._weights = weights
 

@@ -1,4 +1,4 @@
-"""The compiled programs of an engine and the arrays they work on: one shape each, compiled once, never again."""
+"""The compiled programs of an engine, one for each shape, and the arrays on the device that they work on."""
 
 import functools
 from collections.abc import Callable
@@ -21,10 +21,9 @@ class Prepared(NamedTuple):
 
 
 class Programs:
-    """Runs `slots.admit` and `slots.advance` on a cache and slots that it keeps on the device.
+    """Runs `slots.admit` and `slots.advance` on a cache and slots that stay on the device.
 
-    Executables are compiled ahead of time and called as such, so that a new shape is a `compile_count` of one more and
-    never a silent recompilation.
+    Executables are compiled ahead of time: a new shape raises `compile_count`, there is no silent recompilation.
 
     Attributes:
       compile_count: programs compiled so far.
@@ -40,7 +39,16 @@ class Programs:
         dtype: Any,
         mesh: Mesh | None,
     ):
-        """Makes nothing yet; arguments as for `JaxEngine`."""
+        """Allocates nothing yet.
+
+        Args:
+          config: the model's shape.
+          slots: S.
+          max_length: length of the cache, tokens.
+          decode_steps: steps of `advance`, at most.
+          dtype: of the computation and of the cache.
+          mesh: over which the cache is sharded; None for one device.
+        """
         self.compile_count = 0
         self._config = config
         self._slots = slots
@@ -57,7 +65,7 @@ class Programs:
         """Puts parameters into the dtype that is computed in, and on a CPU their layers beside them once more."""
         leaves, tree = jax.tree.flatten(params)
         others = [number for number, leaf in enumerate(leaves) if leaf.dtype != self._dtype]
-        if others:  # what has it already is not copied: of a model with an adapter that is nearly everything
+        if others:  # arrays of the right dtype are not copied: with an adapter that is nearly all of them
             cast = self._once("cast", lambda some: [x.astype(self._dtype) for x in some], [leaves[n] for n in others])
             for number, leaf in zip(others, cast, strict=True):
                 leaves[number] = leaf
@@ -87,7 +95,7 @@ class Programs:
         return self._step("advance", step, prepared, control)
 
     def reset(self) -> None:
-        """Forgets cache and slots (after a failure, or for good); the next call makes new ones."""
+        """Drops cache and slots, after a failure or at the end; the next call makes new ones."""
         self._cache = self._state = None
 
     def _step(self, name: Any, function: Callable[..., Any], prepared: Prepared, message: np.ndarray) -> jax.Array:
@@ -122,7 +130,7 @@ class Programs:
         self.compile_count += 1
 
     def _shardings(self) -> tuple[Any, Any]:
-        """Of the cache [L, S, G, C, K], whose heads are split over `tensor`, and of everything else; None alone."""
+        """Shardings of the cache [L, S, G, C, K], by heads over `tensor`, and of all else; None without a mesh."""
         if self._mesh is None:
             return None, None
         split = dict(self._mesh.shape).get("tensor", 1)
@@ -132,7 +140,7 @@ class Programs:
 
 
 def mesh_of(params: qwen2.Params) -> Mesh | None:
-    """Returns the mesh that parameters are spread over, None if they are on one device."""
+    """Returns the mesh that parameters are sharded over, None if they are on one device."""
     for leaf in jax.tree.leaves(params):
         sharding = getattr(leaf, "sharding", None)
         if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
@@ -141,7 +149,7 @@ def mesh_of(params: qwen2.Params) -> Mesh | None:
 
 
 def difference(here: qwen2.Params, there: qwen2.Params) -> str:
-    """Returns what tells the second tree of arrays from the first, "" if structure, shapes and dtypes are equal."""
+    """Describes the first difference of two trees in structure, shape or dtype; "" if there is none."""
     ours, theirs = _described(here), _described(there)
     for path in sorted(ours | theirs):
         if ours.get(path) != theirs.get(path):

@@ -1,4 +1,4 @@
-"""One response in the making, and how it gets back to the coroutine that waits for it."""
+"""One request inside an engine, and how its response reaches the coroutine that waits for it."""
 
 import asyncio
 import functools
@@ -26,18 +26,18 @@ class Weights:
 
 @dataclass(eq=False)
 class Request:
-    """One response in the making; only the engine's thread touches it, but for `cancelled`.
+    """One request and the tokens drawn so far; only the engine's thread changes it, except `cancelled`.
 
     Attributes:
       prompt: [P] i32.
-      params: how to sample.
-      stop_ids: token ids that end the response, those that spell a stop string included.
-      weights: what it is sampled from, from its first token to its last.
-      loop: the event loop that waits.
-      future: what it waits for.
+      params: sampling settings.
+      stop_ids: token ids that end the response, including those that spell a stop string.
+      weights: used from the first token to the last.
+      loop: the event loop of the caller.
+      future: the result, in that loop.
       tokens: drawn so far.
-      logprobs: of those, in pieces.
-      cancelled: nobody waits any more.
+      logprobs: of these tokens, nats, in pieces.
+      cancelled: whether the caller stopped waiting.
     """
 
     prompt: np.ndarray
@@ -93,20 +93,20 @@ class Request:
 def checked_prompt(
     tokens: Sequence[int] | np.ndarray, params: SamplingParams, *, max_length: int, longest: int, vocab_size: int
 ) -> np.ndarray:
-    """A prompt as an array, if an engine can take it.
+    """Returns a prompt as an array after checking that the engine can take it.
 
     Args:
       tokens: [P] token ids.
-      params: how to sample.
-      max_length: what the engine takes, prompt and response together, tokens.
-      longest: what it takes as a prompt, whatever the response, tokens.
+      params: sampling settings.
+      max_length: limit of prompt and response together, tokens.
+      longest: limit of the prompt, tokens.
       vocab_size: V.
 
     Returns:
       [P] i32.
 
     Raises:
-      InputError: it is empty, too long, or has ids that the model does not know.
+      InputError: it is empty, too long, or has ids outside the vocabulary.
     """
     prompt, limit = np.asarray(tokens), min(max_length - params.max_tokens, longest)
     if prompt.ndim != 1 or not 1 <= prompt.size <= limit:
@@ -121,21 +121,21 @@ def checked_prompt(
 
 
 def stop_ids(params: SamplingParams, stops: StopStrings | None) -> list[int]:
-    """The token ids that end a response: those of the settings, and those that alone spell one of its stop strings.
+    """Returns the token ids that end a response: those of the settings, and tokens that are exactly a stop string.
 
     Raises:
-      InputError: there are stop strings, and no tokenizer to find them with.
+      InputError: there are stop strings but no tokenizer.
     """
     if not params.stop_strings:
         return list(dict.fromkeys(params.stop_token_ids))
     if stops is None:
-        raise InputError(f"stop_strings={params.stop_strings}: this engine has no tokenizer to find them with")
+        raise InputError(f"stop_strings={params.stop_strings}: this engine has no tokenizer; give it one")
     single = [stops.single_token(stop) for stop in params.stop_strings]
     return list(dict.fromkeys([*params.stop_token_ids, *(token for token in single if token is not None)]))
 
 
 def resolve(responses: Iterable[tuple[Request, Completion]]) -> None:
-    """Hands responses over from another thread, all those of one event loop in one call."""
+    """Sets results from another thread, with one call for each event loop."""
     loops: dict[asyncio.AbstractEventLoop, list[tuple[Request, Completion]]] = {}
     for request, completion in responses:
         loops.setdefault(request.loop, []).append((request, completion))
@@ -152,5 +152,5 @@ def _set_results(batch: list[tuple[Request, Completion]]) -> None:
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
     try:
         loop.call_soon_threadsafe(function)
-    except RuntimeError:  # that loop is closed: nobody waits there any more
+    except RuntimeError:  # the loop is closed
         log.debug("a response came after its event loop was closed")

@@ -1,8 +1,7 @@
-"""What runs on the device: reading prompts into slots, and drawing several tokens for every slot.
+"""What runs on the device: prefilling prompts into slots, and decoding several tokens for every slot.
 
-Both are pure functions; `jax_engine.py` compiles them for fixed shapes and never hands them others. Everything a host
-round trip carries travels as one int32 array each way, floats and keys as their bits: for small models the number of
-transfers is what a round trip costs.
+Both are pure functions; `programs.py` compiles them for fixed shapes. Each call takes one int32 array from the host and
+returns one, with floats and keys as their bits: for small models the number of transfers dominates the cost of a call.
 """
 
 import functools
@@ -19,7 +18,7 @@ from gigpo_jax.sampling.sample import sample, token_keys
 
 STOP_IDS = 16  # stop token ids a request may have
 SETTINGS = 8  # columns of a request before its stop ids and its tokens
-NOTHING = -1  # in place of a token: the slot drew none
+NOTHING = -1  # in place of a token: none was drawn
 
 Forward = Callable[..., tuple[jax.Array, Any]]
 
@@ -31,14 +30,14 @@ Forward = Callable[..., tuple[jax.Array, Any]]
 )
 @dataclass(frozen=True)
 class SlotState:
-    """Where each of S slots stands, and how its request wants to be sampled.
+    """Progress and sampling settings of S slots.
 
     Attributes:
-      token: [S] i32, the newest token, which the cache does not hold yet.
-      position: [S] i32, where it stands in its sequence.
+      token: [S] i32, the newest token, not yet in the cache.
+      position: [S] i32, its index in the sequence.
       count: [S] i32, tokens drawn so far.
       limit: [S] i32, tokens the request may draw.
-      active: [S] bool, whether the slot has a request that is not finished.
+      active: [S] bool, whether the slot has an unfinished request.
       key: [S, 2] u32, the request's key.
       temperature: [S] f32.
       top_p: [S] f32.
@@ -82,8 +81,8 @@ def pack_request(row: np.ndarray, tokens: np.ndarray, slot: int, params: Samplin
     Args:
       row: [SETTINGS + STOP_IDS + T] i32, overwritten.
       tokens: [P] i32 the prompt, P <= T.
-      slot: where it goes.
-      params: its settings.
+      slot: index of its slot.
+      params: its sampling settings.
       stop_ids: its stop token ids, at most STOP_IDS.
     """
     floats = np.array([params.temperature, params.top_p], np.float32).view(np.int32)
@@ -98,7 +97,7 @@ def pack_request(row: np.ndarray, tokens: np.ndarray, slot: int, params: Samplin
 def admit(
     prefill: Forward, params: Any, cache: Any, state: SlotState, rows: jax.Array
 ) -> tuple[Any, SlotState, jax.Array]:
-    """Reads prompts into their slots and draws the first token of each.
+    """Prefills prompts into their slots and draws the first token of each.
 
     Args:
       prefill: (params, cache, tokens [B, T], lengths [B], slots [B]) -> (last-token logits [B, V], cache).
@@ -145,7 +144,7 @@ def advance(
       params: the model's parameters.
       cache: its KV cache.
       state: the slots.
-      control: [1 + S] i32: stop after this many slots finished; then 0 for each slot that is to be given up.
+      control: [1 + S] i32: the number of finished slots to stop after; then, for each slot, 0 to cancel it.
 
     Returns:
       The cache, the slots, and [2, steps, S] i32: the tokens (NOTHING where none was drawn), and the bits of their
@@ -164,7 +163,7 @@ def advance(
         step, cache, state, out = carry
         logits, cache = decode(params, cache, state.token, state.position)
         keys = token_keys(state.key, state.count)
-        # A free slot keeps the settings of its last request; sampled plainly, it never makes others pay for a top-p.
+        # A free slot keeps the settings of its last request; without them it causes no top-k or top-p pass.
         top_p, top_k = jnp.where(state.active, state.top_p, 1.0), jnp.where(state.active, state.top_k, 0)
         token, logprob = sample(logits, keys, state.temperature, top_p, top_k)
         new = jnp.stack([jnp.where(state.active, token, NOTHING), jax.lax.bitcast_convert_type(logprob, jnp.int32)])

@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Decoder(Protocol):
-    """The two things an engine needs of a tokenizer."""
+    """The part of a tokenizer that an engine needs."""
 
     def encode(self, text: str) -> list[int]:
         """Text to token ids."""
@@ -19,10 +19,10 @@ class Decoder(Protocol):
 
 
 class StopStrings:
-    """Watches responses for stop strings; remembers what it learns about the vocabulary."""
+    """Finds stop strings in responses; caches facts about the vocabulary."""
 
     def __init__(self, tokenizer: Decoder, vocab_size: int):
-        """Makes a watcher.
+        """Stores its arguments.
 
         Args:
           tokenizer: decodes the responses.
@@ -59,14 +59,14 @@ class StopStrings:
         for index in range(start, len(tokens)):
             if not self._may_end(tokens[index], stop):
                 continue
-            # n bytes are spelt by at most n tokens that say something; the rest is room for those that do not.
+            # n bytes need at most n tokens with text; the rest allows for tokens without text.
             first = max(0, index + 1 - 2 * len(stop.encode()) - 8)
             if stop in self._tokenizer.decode(list(tokens[first : index + 1])):
                 return index
         return None
 
     def _may_end(self, token: int, stop: str) -> bool:
-        """Whether the token's own text has the stop string's last character; exact for ASCII, True for others."""
+        """Whether the token's text has the last character of the stop string; exact for ASCII, else True."""
         if not stop[-1].isascii() or stop[-1].isspace():
             return True
         known = self._can_end.setdefault(stop[-1], np.full(self._vocab_size, -1, np.int8))
