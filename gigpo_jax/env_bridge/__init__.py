@@ -1,1 +1,1 @@
-"""Text environments, and what stands between them and a policy. Standard library and numpy only; never jax."""
+"""What stands between text environments and a policy. Standard library and numpy only; never jax."""

@@ -1,4 +1,4 @@
-"""Response text -> action: what the model wrote, what is sent to the environment, and whether it kept to the format."""
+"""Response text -> action for the environment, and whether the response kept to the format."""
 
 import re
 from collections.abc import Sequence
@@ -15,23 +15,22 @@ class Response:
 
     Attributes:
       action: what the environment gets.
-      valid: whether the response kept to the format; an invalid one pays the penalty and is played all the same.
+      valid: whether the response kept to the format; the action of an invalid one is played too, with a penalty.
     """
 
     action: str
     valid: bool
 
 
-def parse_tagged(response: str, *, fallback_chars: int = 30, require_think: bool = True) -> Response:
+def parse_tagged(response: str, *, fallback_chars: int = 30) -> Response:
     """Reads `<think> .. </think><action> .. </action>`; never raises.
 
     The action is the text between the first `<action>` and the first `</action>`, stripped, in lower case. A closing
     tag that comes first makes no pair. Action tags may be in any case, think tags may not.
 
     Args:
-      response: whatever the policy wrote.
-      fallback_chars: without an action pair so many characters from the end of the response are the action; >= 1.
-      require_think: whether a response without `<think>` and `</think>` is invalid.
+      response: text of the policy.
+      fallback_chars: >= 1; without an action pair the action is this many characters from the end of the response.
 
     Returns:
       The action, and valid = an action pair, both think tags, no Chinese character (U+4E00 to U+9FFF).
@@ -42,7 +41,7 @@ def parse_tagged(response: str, *, fallback_chars: int = 30, require_think: bool
     if start is None or end is None or end.start() < start.end():
         return Response(response[-fallback_chars:].lower(), False)
     action = response[start.end() : end.start()].strip().lower()
-    thought = not require_think or ("<think>" in response and "</think>" in response)
+    thought = "<think>" in response and "</think>" in response
     return Response(action, thought and _CHINESE.search(response) is None)
 
 
@@ -51,8 +50,8 @@ def is_admissible(action: str, admissible: Sequence[str] | None) -> bool | None:
 
     Args:
       action: what is sent to the environment.
-      admissible: the environment's list; an entry such as `search[<your query>]` stands for every `search[..]` with
-        some text in the place of the placeholder.
+      admissible: the environment's list; an entry such as `search[<your query>]` matches every `search[..]` with text
+        in the place of the placeholder.
 
     Returns:
       None if the environment gave no list.

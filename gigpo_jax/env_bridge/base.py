@@ -14,13 +14,14 @@ def no_progress(done: int) -> None:
 
 
 class TextEnv(Protocol):
-    """A multi-turn text environment; one object plays one episode at a time, in one process.
+    """A multi-turn text environment; one object plays one episode at a time.
 
-    The same task and the same actions give the same observations, whatever was played before. `step` never raises
-    for what an action says: an action that means nothing leads to an observation that says so.
+    The same task and actions give the same observations, whatever was played before. `step` accepts any text: an
+    action that means nothing leads to an observation that says so. Failures that do not depend on the action, such as
+    a server that is down, raise `types.EnvError`.
 
-    An environment that waits for something outside its process, such as a server, may have `async def
-    step_async(action) -> StepResult` beside `step`; worker processes then turn to other episodes meanwhile.
+    An environment that waits for something outside its process may have `async def step_async(action) -> StepResult`
+    beside `step`; its worker handles other episodes in the meantime.
     """
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -36,15 +37,15 @@ class TextEnv(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees whatever the environment holds."""
+        """Frees the resources of the environment."""
         ...
 
 
 class Expert(Protocol):
-    """Demonstrates one episode from what an agent can observe; made anew for each episode."""
+    """Demonstrates one episode from an agent's observations; a new object for each episode."""
 
     def act(self, observation: Observation) -> str:
-        """The next action; called with every observation of the episode in turn, the first one included."""
+        """The next action; called with every observation of the episode in order."""
         ...
 
 

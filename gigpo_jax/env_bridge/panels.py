@@ -1,7 +1,7 @@
-"""Frozen panels: lists of tasks to evaluate on, with hashes of what they contain.
+"""Frozen panels (eval sets): lists of tasks to evaluate on, with hashes of their content.
 
-A panel is a JSON file that is committed. Loading one checks that the tasks at hand are those it was made of, so that
-two figures for the same panel are about the same tasks.
+A panel is a JSON file. `check_panel` compares it with the tasks of an environment, so that two results for the same
+panel are about the same tasks.
 """
 
 import hashlib
@@ -64,15 +64,15 @@ def freeze_panel(
     ids: Sequence[str] | None = None,
     made_from: Mapping[str, Any] | None = None,
 ) -> Panel:
-    """Makes a panel of tasks that are at hand.
+    """Makes a panel of an environment's tasks.
 
     Args:
       name: of the panel.
       environment: the environment's name in the registry.
       env: holds the tasks; a method `digest(task)` of it gives the hashes of their content.
       split: which tasks.
-      ids: which of them, in this order; all, in the environment's order, by default.
-      made_from: goes into the panel as it is.
+      ids: which of them, in this order; by default all, in the environment's order.
+      made_from: `Panel.made_from`.
 
     Raises:
       InputError: an id does not exist.
@@ -86,7 +86,7 @@ def freeze_panel(
 
 
 def write_panel(path: str | os.PathLike, panel: Panel) -> None:
-    """Writes a panel, a task on each line.
+    """Writes a panel, one task per line.
 
     Raises:
       InputError: the file cannot be written.
@@ -111,7 +111,7 @@ def read_panel(path: str | os.PathLike) -> Panel:
     """Reads a panel.
 
     Raises:
-      InputError: the file is missing, is no panel, or was changed by hand.
+      InputError: the file is missing, is not a panel, or was edited.
     """
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -126,9 +126,9 @@ def read_panel(path: str | os.PathLike) -> Panel:
     except OSError as err:
         raise InputError(f"panel={path}: cannot read it ({err.strerror})") from err
     except (ValueError, KeyError, TypeError) as err:
-        raise InputError(f"panel={path}: not a panel ({err}); make it anew") from err
+        raise InputError(f"panel={path}: not a panel ({err}); make it again") from err
     if stored != panel.sha256:
-        raise InputError(f"panel={path}: changed by hand, its hash does not match; restore it or make it anew")
+        raise InputError(f"panel={path}: its hash does not match: it was edited; restore it or make it again")
     return panel
 
 
@@ -155,11 +155,11 @@ def find_panel(name: str, environment: str, folder: Path, *, key: str = "panel")
 
 
 def check_panel(panel: Panel, env: TextEnv) -> tuple[Task, ...]:
-    """The tasks of a panel, if they are at hand unchanged.
+    """The tasks of a panel, if the environment has them unchanged.
 
     Args:
       panel: from `read_panel`.
-      env: the environment that is to play them.
+      env: the environment that plays them.
 
     Returns:
       The tasks in the panel's order.

@@ -1,10 +1,9 @@
-"""Worker processes that play episodes, as asyncio handles.
+"""Environments in worker processes, as asyncio handles.
 
-Every worker is a fresh interpreter (never a fork: jax and its threads live in this process) that hosts many
-environments and works on calls in order, but for steps that wait for something outside it (`TextEnv.step_async`). A
-worker that dies or does not answer within its limit is replaced; the episodes it hosted get an `EnvError`, the others
-go on. There are no threads here: the pool reads its sockets from the running event loop, and may be used by one loop
-after the other, from one thread.
+A worker is a fresh interpreter that hosts many environments. It handles calls in order, except steps that wait for
+something outside the process (`TextEnv.step_async`). A worker that dies or exceeds a limit is replaced: its episodes
+get an `EnvError`, the others go on. The pool has no threads. It reads its sockets from the running event loop; several
+loops may use it one after the other, from one thread.
 """
 
 import asyncio
@@ -24,11 +23,11 @@ from gigpo_jax.env_bridge.worker import Setup
 from gigpo_jax.errors import InputError
 
 _LOG = logging.getLogger(__name__)
-_STARTS = 3  # a worker that fails to start so often in a row is given up
+_STARTS = 3  # failed starts in a row after which a worker is not started again
 
 
 class PooledEnv:
-    """One environment of the pool, lent to one episode."""
+    """One environment of the pool, in use by one episode."""
 
     def __init__(self, pool: "EnvPool", index: int, slot: int) -> None:
         self._pool, self._index, self._slot = pool, index, slot
@@ -38,7 +37,7 @@ class PooledEnv:
         """Starts an episode.
 
         Raises:
-          EnvError: the environment raised, or its worker died or did not answer in time.
+          EnvError: the environment failed, or its worker died or exceeded its limit.
         """
         self._worker = self._pool._workers[self._index]
         return await self._pool._ask(self._worker, "reset", self._slot, task, self._pool.start_timeout_s)
@@ -47,14 +46,14 @@ class PooledEnv:
         """Acts.
 
         Raises:
-          EnvError: as `reset`; also when the worker was replaced since `reset`.
+          EnvError: as for `reset`; or the worker was replaced since `reset`.
         """
         if self._worker is None:
             raise RuntimeError("step before reset")
         return await self._pool._ask(self._worker, "step", self._slot, action, self._pool.step_timeout_s)
 
     def release(self) -> None:
-        """Gives the environment back; may be called twice."""
+        """Returns the environment to the pool; may be called twice."""
         if self._slot >= 0:
             self._pool._give(self._index, self._slot)
             self._slot, self._worker = -1, None
@@ -64,8 +63,8 @@ class EnvPool:
     """A fixed number of environments in worker processes.
 
     Attributes:
-      size: how many episodes can be played at once.
-      replaced: how many workers were replaced so far.
+      size: episodes that can be played at once.
+      replaced: workers that were replaced so far.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class EnvPool:
         step_timeout_s: float = 30.0,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts the workers and waits until each has built an environment.
+        """Starts the workers and waits until each has built one environment.
 
         Args:
           build: "module:NAME" of what builds an environment (`registry.spec(name).build`).
@@ -87,12 +86,12 @@ class EnvPool:
           workers: processes, >= 1.
           envs_per_worker: environments in each, >= 1.
           start_timeout_s: limit for a worker to be ready, for `tasks` and for a reset, s.
-          step_timeout_s: limit for a step, s. A call's time counts from when its worker turns to it.
+          step_timeout_s: limit for a step, s. The time of a call starts when it is the worker's oldest one.
           environ: environment variables of the workers beside those of this process.
 
         Raises:
-          InputError: what is wrong with the reference, the options, or what the environment needs.
-          EnvError: a worker did not come up for another reason.
+          InputError: a wrong reference or option, or missing data.
+          EnvError: a worker did not start for another reason.
         """
         if workers < 1 or envs_per_worker < 1:
             raise InputError(f"env.workers={workers}, env.envs_per_worker={envs_per_worker}: both must be at least 1")
@@ -133,10 +132,10 @@ class EnvPool:
         self.close()
 
     def tasks(self, split: str) -> list[Task]:
-        """The tasks of a split, in the environment's order; blocks for up to `start_timeout_s` the first time.
+        """The tasks of a split, in the environment's order; the first call blocks for up to `start_timeout_s`.
 
         Raises:
-          InputError: what the environment says of a split it does not have, or of missing data.
+          InputError: no such split, or missing data.
           EnvError: the worker failed.
         """
         if split not in self._tasks:
@@ -146,10 +145,10 @@ class EnvPool:
         return self._tasks[split]
 
     async def acquire(self) -> PooledEnv:
-        """Waits for a free environment, first come, first served.
+        """Waits for a free environment; the longest waiter gets the next one.
 
         Raises:
-          EnvError: every worker was given up.
+          EnvError: no worker is left.
         """
         self._attach()
         if self._free:
@@ -167,7 +166,7 @@ class EnvPool:
 
     @asynccontextmanager
     async def episode(self) -> AsyncIterator[PooledEnv]:
-        """`acquire` and `release` as one block."""
+        """`acquire` and `release` as a block."""
         environment = await self.acquire()
         try:
             yield environment
@@ -175,7 +174,7 @@ class EnvPool:
             environment.release()
 
     def close(self) -> None:
-        """Ends every worker; whoever still waits gets an `EnvError`. May be called twice."""
+        """Ends all workers; pending calls raise `EnvError`. May be called twice."""
         self._closed = True
         for worker in self._workers:
             self._detach(worker)
@@ -188,7 +187,7 @@ class EnvPool:
     # Slots
 
     def _give(self, index: int, slot: int) -> None:
-        """Takes a slot back, or lends it on."""
+        """Hands a slot to the next waiter, or marks it as free."""
         if self._failed_starts[index] >= _STARTS:
             return
         while self._waiting:
@@ -210,7 +209,7 @@ class EnvPool:
     # Calls
 
     async def _ask(self, worker: WorkerProcess, what: str, slot: int, argument: Any, limit_s: float) -> Any:
-        """One call; it leaves at the end of this tick of the loop, with all others of the tick."""
+        """One call; all calls of one loop tick are sent together."""
         self._raise_if_closed()
         loop = self._attach()
         if worker.failure is not None:
@@ -225,7 +224,7 @@ class EnvPool:
         return await future
 
     def _wait(self, call: Call) -> Any:
-        """Blocks until a call is answered, serving all workers meanwhile."""
+        """Blocks until a call is answered; handles all workers meanwhile."""
         while call.kind is None:
             for worker in list(self._workers):
                 self._flush(worker)
@@ -251,7 +250,7 @@ class EnvPool:
     # The event loop
 
     def _attach(self) -> asyncio.AbstractEventLoop:
-        """Serves the workers from the loop that is running now."""
+        """Moves the workers to the running loop."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             for worker in self._workers:
@@ -274,7 +273,7 @@ class EnvPool:
         worker.writing = False
 
     def _write_later(self, worker: WorkerProcess) -> None:
-        """Asks the loop to go on sending when there is something left, and to stop when there is not."""
+        """Registers or removes the writer, as there is something left to send or not."""
         wanted = bool(worker.outbox)
         if wanted == worker.writing or self._loop is None or self._loop.is_closed():
             return
@@ -324,7 +323,7 @@ class EnvPool:
     # Processes
 
     def _start(self, index: int) -> None:
-        """Starts a worker in a place."""
+        """Starts the worker of an index."""
         worker = WorkerProcess(index, self._setup, self.start_timeout_s, self._environ)
         self._processes[:] = [old for old in self._processes if old.popen.poll() is None] + [worker.process]
         if index < len(self._workers):
@@ -335,7 +334,7 @@ class EnvPool:
         self._flush(worker)
 
     def _replace(self, worker: WorkerProcess, how: str) -> None:
-        """Puts a new worker in the place of one that cannot be used any more."""
+        """Replaces a worker that cannot be used any more."""
         if worker.failure is not None:
             return
         index = worker.index
@@ -347,11 +346,11 @@ class EnvPool:
             return  # the constructor reports it
         self._failed_starts[index] = 0 if worker.ready else self._failed_starts[index] + 1
         if self._failed_starts[index] < _STARTS:
-            _LOG.warning("%s; a new one takes its place", reason)
+            _LOG.warning("%s; it is replaced", reason)
             self.replaced += 1
             self._start(index)
             return
-        _LOG.error("%s; it is given up after %d failed starts", reason, _STARTS)
+        _LOG.error("%s; it is not started again after %d failed starts", reason, _STARTS)
         self._given_up = reason
         self._free = deque(place for place in self._free if place[0] != index)
         if self._all_given_up():

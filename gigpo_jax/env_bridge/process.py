@@ -1,4 +1,4 @@
-"""This side of one worker process: starts it, sends calls, takes answers. What to do when it fails is the pool's."""
+"""The pool's side of one worker process: starts it, sends calls, receives answers. The pool handles failures."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # par
 
 
 class Lost(Exception):
-    """The worker cannot be used any more; the text says what it did."""
+    """The worker cannot be used any more; the text says why."""
 
 
 @dataclass(eq=False)
@@ -27,9 +27,9 @@ class Call:
     Attributes:
       number: unique in its worker; answers name it.
       what: "start", "tasks", "reset" or "step".
-      limit_s: how long it may take, s.
-      future: whom to tell; None if somebody polls `kind`.
-      started: when it was sent and at the front of its worker's queue, s on the monotonic clock.
+      limit_s: the longest it may take, s.
+      future: gets the answer; None if `kind` is polled.
+      started: when it became its worker's oldest call, s on the monotonic clock; None before.
       kind: "ok", or the kind of error (worker.py), once there is an answer.
       value: the answer, or the text of the error.
     """
@@ -43,7 +43,7 @@ class Call:
     value: Any = None
 
     def settle(self, kind: str, value: Any) -> None:
-        """Notes the answer and tells whoever waits."""
+        """Stores the answer and resolves the future."""
         self.kind, self.value = kind, value
         if self.future is None or self.future.done() or self.future.get_loop().is_closed():
             return
@@ -61,14 +61,14 @@ class WorkerProcess:
       process: guard and worker.
       pid: the worker's process id; the guard's until it is ready.
       ready: whether it has built its first environment.
-      failure: why it is not used any more; None while it is.
-      calls: what it has not answered yet, by number, in order.
-      outbox: what the socket has not taken yet.
-      writing: whether the event loop was asked to say when the socket takes more.
+      failure: why it is not used any more; None while it is used.
+      calls: unanswered calls by number, in order.
+      outbox: bytes that are not sent yet.
+      writing: whether the event loop has a writer for the socket.
     """
 
     def __init__(self, index: int, setup: Setup, start_timeout_s: float, environ: Mapping[str, str]) -> None:
-        """Starts the process; `ready` comes later."""
+        """Starts the process; it is ready later."""
         self.index, self.ready, self.writing = index, False, False
         self.failure: str | None = None
         self.calls: dict[int, Call] = {}
@@ -92,7 +92,7 @@ class WorkerProcess:
     def call(
         self, what: str, slot: int, argument: Any, limit_s: float, future: "asyncio.Future[Any] | None" = None
     ) -> Call:
-        """Queues a call; `flush` sends it."""
+        """Queues a call for `flush`."""
         self._number += 1
         call = Call(self._number, what, limit_s, future)
         self._enqueue(call, pack((call.number, what, slot, argument)))
@@ -104,7 +104,7 @@ class WorkerProcess:
 
     @property
     def front(self) -> Call | None:
-        """The oldest call without an answer."""
+        """The oldest unanswered call."""
         return next(iter(self.calls.values()), None)
 
     def _time_front(self) -> None:
@@ -112,10 +112,10 @@ class WorkerProcess:
             self.front.started = time.monotonic()
 
     def flush(self) -> None:
-        """Sends as much as the socket takes without waiting.
+        """Sends as much as possible without waiting.
 
         Raises:
-          Lost: the process has gone.
+          Lost: the process has ended.
         """
         if self.failure is not None or not self.outbox:
             return
@@ -129,10 +129,10 @@ class WorkerProcess:
         del self.outbox[:sent]
 
     def receive(self) -> None:
-        """Settles the calls whose answers have come, without waiting.
+        """Settles the calls whose answers are here, without waiting.
 
         Raises:
-          Lost: the process has gone, could not start, or sent what cannot be read.
+          Lost: the process has ended, could not start, or sent something unreadable.
         """
         if self.failure is not None:
             return
@@ -159,10 +159,10 @@ class WorkerProcess:
                 self.ready, self.pid = True, value
 
     def check_limit(self) -> None:
-        """Looks whether the call in front has taken too long; what has come meanwhile is read first.
+        """Reads the answers that are here, then checks the time of the oldest call.
 
         Raises:
-          Lost: it has; or as `receive`.
+          Lost: it is over its limit; or as for `receive`.
         """
         while self.failure is None and self.calls:
             waiting = len(self.calls)

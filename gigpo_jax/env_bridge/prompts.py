@@ -1,7 +1,7 @@
-"""Observation -> prompt. Every step is its own prompt: task, a window of history, the observation, what can be done.
+"""Observation -> prompt. Every step has its own prompt: task, a window of history, observation, admissible actions.
 
-Whatever an environment says is data here: it is put into the prompt by concatenation and never used as a format
-(special tokens that occur in it are broken up by the tokenizer).
+Texts of an environment are data: they are concatenated, never used as a format. The tokenizer breaks up special tokens
+in them.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,18 +12,18 @@ from gigpo_jax.env_bridge.history import Event, History
 from gigpo_jax.env_bridge.types import Observation
 
 MARKER = " ... "
-_LONGEST_TOKEN = 32  # characters; text of more than limit x this is cut before it is tokenised at all
+_LONGEST_TOKEN = 32  # characters; text longer than limit x this is cut before it is tokenised
 
 
 @dataclass(frozen=True)
 class PromptInput:
-    """All that a template may show.
+    """What a template may show.
 
     Attributes:
       task: the task in words.
       first: the first observation of the episode; "" while it is the current one, or when there was no room for it.
       history: the last events, the oldest first.
-      steps: how many actions were taken so far.
+      steps: actions taken so far.
       observation: the current observation.
       admissible: the actions to list; None: none are listed.
     """
@@ -37,7 +37,7 @@ class PromptInput:
 
 
 class PromptTemplate(Protocol):
-    """A function from `PromptInput` to text that can leave out any part of it; must not raise."""
+    """A function from `PromptInput` to text. Any part may be missing; must not raise."""
 
     def __call__(self, inputs: PromptInput, /) -> str: ...
 
@@ -49,7 +49,7 @@ class Prompt:
     Attributes:
       text: as rendered, before the chat template.
       tokens: the ids of the whole chat message, at most `limit`.
-      cut: what had to go: "" nothing, "history", "observation", or "tokens" (then `text` is longer than `tokens`).
+      cut: what was left out: "" nothing, "history", "observation", or "tokens" (then `text` is longer than `tokens`).
     """
 
     text: str
@@ -62,15 +62,15 @@ class Instruct:
     """The prompt for a language model that follows instructions.
 
     Attributes:
-      intro: one or two sentences: where the agent is and what it is there for.
-      hidden: admissible actions that are not worth listing.
+      intro: one or two sentences: where the agent is and what it is for.
+      hidden: admissible actions that are not listed.
     """
 
     intro: str
     hidden: tuple[str, ...] = ()
 
     def __call__(self, inputs: PromptInput, /) -> str:
-        """Renders all parts, one below the other."""
+        """Renders all parts, one per line."""
         lines = [self.intro, "Your task: " + inputs.task]
         if inputs.steps:
             lines.append(f"Steps taken so far: {inputs.steps}.")
@@ -108,12 +108,12 @@ class Compact:
 
     `<task> did <action> <action> .. now <observation> can <action> <action> ..`
 
-    Of the history it shows the actions alone, and the first observation only where no actions are listed: the fewest
-    words from which it can still be told what is left to do.
+    Of the history it shows the actions only, and the first observation only where no actions are listed: the fewest
+    words that still determine what is left to do.
 
     Attributes:
-      shorten: says an observation, or the task, in fewer words.
-      hidden: tells the admissible actions that are not worth listing.
+      shorten: an observation or task -> the same in fewer words.
+      hidden: whether an admissible action is not listed.
     """
 
     shorten: Callable[[str], str] = _unchanged
@@ -133,7 +133,7 @@ class Compact:
 
 
 def _clean(text: str) -> str:
-    """Text that every tokenizer takes: lone surrogates become question marks."""
+    """Text that every tokenizer accepts: lone surrogates become question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -146,12 +146,12 @@ def build_prompt(
     limit: int,
     show_admissible: bool = True,
 ) -> Prompt:
-    """The prompt of one step, not longer than `limit` tokens.
+    """The prompt of one step, at most `limit` tokens.
 
     Args:
-      template: how it is worded.
+      template: the wording.
       observation: the current observation.
-      history: what happened before it.
+      history: what happened before.
       encode: text -> the ids of the whole chat message (`Tokenizer.encode_chat`).
       limit: the most ids the prompt may have; >= 1.
       show_admissible: whether the admissible actions are listed.
@@ -171,14 +171,15 @@ def build_prompt(
 def fit_prompt(
     template: PromptTemplate, inputs: PromptInput, *, encode: Callable[[str], Sequence[int]], limit: int
 ) -> Prompt:
-    """Renders a prompt and makes it fit: the first observation and the oldest events go first, then the middle of the
-    current observation, and last of all tokens from the left.
+    """Renders a prompt that fits.
 
-    The common case costs one call of `encode`. Never raises for what the texts say.
+    It leaves out the first observation and the oldest events, then the middle of the current observation, and at last
+    tokens from the left.
+    Usually calls `encode` once. Never raises because of a text.
 
     Args:
-      template: how the prompt is worded.
-      inputs: what there is to show; texts without lone surrogates.
+      template: the wording.
+      inputs: texts without lone surrogates.
       encode: text -> ids.
       limit: the most ids the prompt may have; >= 1.
 
@@ -191,7 +192,7 @@ def fit_prompt(
 
     def attempt(shown: PromptInput, cut: str) -> Prompt | None:
         text = template(shown)
-        if len(text) > longest:  # no need to tokenise a book to see that it is too long
+        if len(text) > longest:  # too long without tokenising it
             return None
         tokens = list(encode(text))
         return Prompt(text, tokens, cut) if len(tokens) <= limit else None
@@ -212,7 +213,7 @@ def fit_prompt(
 
 
 def _cut(text: str, keep: int) -> str:
-    """The first and last characters of a text, `keep` in all, with a marker for what was left out."""
+    """The first and last characters of a text, `keep` in all, with a marker between them."""
     if keep >= len(text):
         return text
     tail = keep // 2
@@ -220,7 +221,7 @@ def _cut(text: str, keep: int) -> str:
 
 
 def _largest(most: int, render: Callable[[int], Prompt | None]) -> Prompt | None:
-    """The prompt with the largest n in [0, most] that fits, by bisection (showing more is never shorter)."""
+    """The prompt with the largest n in [0, most] that fits, by bisection (more is never shorter)."""
     best = render(0)
     if best is None:
         return None

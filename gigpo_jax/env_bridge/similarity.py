@@ -1,9 +1,9 @@
-"""Similarity grouping of anchor states: states of a task that are nearly the same text count as the same state.
+"""Similarity grouping of anchor states: states of a task group with nearly the same text count as the same state.
 
 Within a task group and in row order, a state joins the first cluster whose first member it resembles,
-`difflib.SequenceMatcher(None, state, first).ratio() >= threshold`, else it starts one. The clusters found here are
-exactly those; what is saved is computing the ratio. Its numerator 2 M counts the characters M of difflib's matching
-blocks, which are a common subsequence, so texts a and b are told apart
+`difflib.SequenceMatcher(None, state, first).ratio() >= threshold`, or else starts one. The clusters found here are
+exactly these, but the ratio is rarely computed. Its numerator 2 M counts the characters M of difflib's matching blocks,
+which are a common subsequence. So texts a and b are distinguished
 
 1. by their lengths: M <= min(|a|, |b|);
 2. by their character q-grams: with U = |a| + |b| - 2 M characters unmatched there are at most U + 1 blocks, and a block
@@ -31,7 +31,7 @@ from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.errors import InputError
 
 AUTOJUNK_LENGTH = 200  # from here on difflib does not look for characters that make up over 1% of the second text
-GRAM = 3  # q; of 2, 3 and 4 the one that tells most passages of English apart
+GRAM = 3  # q; of 2, 3 and 4 the one that distinguishes most passages of English
 
 
 def least_match(total: int, threshold: float) -> int:
@@ -69,7 +69,7 @@ def gram_counts(codes: np.ndarray, bits: int) -> np.ndarray:
 
 
 class Text:
-    """A state, prepared for being compared.
+    """A state with what comparisons need.
 
     Attributes:
       text: the state itself.
@@ -80,7 +80,7 @@ class Text:
     """
 
     def __init__(self, text: str, bits: int) -> None:
-        """Prepares a text; `bits` as for `gram_counts`."""
+        """Computes the attributes; `bits` as for `gram_counts`."""
         self.text = text
         self.codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
         self.grams = gram_counts(self.codes, bits)
@@ -98,7 +98,7 @@ class Head(Text):
     """
 
     def __init__(self, text: str, bits: int, row: int) -> None:
-        """Prepares a first member."""
+        """Computes the attributes."""
         super().__init__(text, bits)
         self.row = row
         count = np.bincount(self.letter, minlength=len(self.letters))
@@ -235,9 +235,6 @@ def cluster_groups(
 ) -> list[list[int]]:
     """Clusters each group as `cluster` does, in worker processes.
 
-    A worker is a fresh interpreter that imports this module alone: neither a fork of a process that runs jax, which can
-    deadlock, nor a second import of the main program.
-
     Args:
       groups: the states of each task group in row order.
       threshold: of `SequenceMatcher.ratio`, in [0, 1].
@@ -249,7 +246,7 @@ def cluster_groups(
 
     Raises:
       InputError: a threshold out of range, a negative number of workers.
-      TimeoutError: the workers did not finish within the limit; they are ended.
+      TimeoutError: the workers exceeded the limit.
       RuntimeError: a worker failed.
     """
     if not 0.0 <= threshold <= 1.0:
@@ -321,7 +318,7 @@ def _ask_worker(groups: list[list[str]], threshold: float, deadline: float, time
             answer, errors = popen.communicate(pickle.dumps((groups, threshold)), timeout=left)
         except subprocess.TimeoutExpired as err:
             raise TimeoutError(
-                f"similarity grouping took over {timeout_s} s; are the anchor states that long?"
+                f"similarity grouping took over {timeout_s} s; use shorter anchor states or rl.anchor_match=exact"
             ) from err
         finally:
             process.end()

@@ -1,4 +1,4 @@
-"""What environments and the rest of the program say to each other."""
+"""The types that environments and the rest of the program exchange."""
 
 import hashlib
 from collections.abc import Mapping

@@ -25,12 +25,12 @@ from gigpo_jax.env_bridge.types import EnvError, StepError, StepResult
 from gigpo_jax.errors import InputError
 
 _LENGTH = struct.Struct("!I")
-_TEXT = 2000  # characters of an error that are carried over
+_TEXT = 2000  # most characters of an error
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker has to know.
+    """What a worker needs to know.
 
     Attributes:
       build: "module:NAME" of what builds an environment.
@@ -50,7 +50,7 @@ def pack(message: object) -> bytes:
 
 
 def unpack(buffer: bytearray) -> list[Any]:
-    """Takes the complete frames off the front of a buffer."""
+    """Removes the complete frames from the front of a buffer and decodes them."""
     messages, start = [], 0
     while len(buffer) - start >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(buffer, start)
@@ -64,7 +64,7 @@ def unpack(buffer: bytearray) -> list[Any]:
 
 
 class _Host:
-    """The environments of this process, one a slot, built when first used."""
+    """The environments of this process, one per slot, built at first use."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -87,7 +87,7 @@ class _Host:
         return checked_tasks(environment.tasks(argument))
 
     def discard(self, slot: int) -> None:
-        """Drops an environment that failed; its state cannot be trusted."""
+        """Closes an environment that failed: its state is unknown."""
         environment = self._environments.pop(slot, None)
         if environment is not None:
             try:
@@ -113,10 +113,10 @@ def _failure(err: BaseException) -> tuple[str, str]:
 
 
 class _Server:
-    """Answers the pool's calls until it closes its end.
+    """Answers the pool's calls until the pool closes its socket.
 
-    Calls are worked on one by one, in their order, but for steps of environments that have `step_async`: while one of
-    those waits for something outside this process, such as a retriever, the next calls are turned to.
+    Calls are handled one by one, in order. Only a step of an environment with `step_async` lets the next calls start
+    while it waits for something outside this process, such as a retriever.
     """
 
     def __init__(self, pool: socket.socket) -> None:
@@ -126,7 +126,7 @@ class _Server:
         self._waiting: dict[int, asyncio.Task[None]] = {}  # by slot
 
     async def run(self) -> None:
-        """Serves; returns when the pool has gone, or the first environment could not be built."""
+        """Returns when the pool has closed its socket, or the first environment cannot be built."""
         self._pool.setblocking(False)
         loop, buffer = asyncio.get_running_loop(), bytearray()
         try:
@@ -143,19 +143,19 @@ class _Server:
                 self._host.close()
 
     async def _take(self, message: Any) -> bool:
-        """Answers a message now or later; False if there is no use in going on."""
+        """Handles a message; returns whether to go on."""
         if isinstance(message, Setup):
             sys.path[:] = message.sys_path
             try:
                 self._host = _Host(message)
-            except (Exception, SystemExit) as err:  # the boundary: whatever a builder raises is an answer
+            except (Exception, SystemExit) as err:  # the boundary: a builder may raise anything
                 await self._send(0, *_failure(err))
                 return False
             await self._send(0, "ok", os.getpid())
             return True
         call, operation, slot, argument = message
         assert self._host is not None, "the first message is the setup"
-        if slot in self._waiting:  # of an episode that was given up
+        if slot in self._waiting:  # of an episode that was cancelled
             await asyncio.wait([self._waiting[slot]])
         try:
             environment = self._host.environment(slot)
@@ -172,7 +172,7 @@ class _Server:
 
     async def _answer_later(self, call: int, slot: int, step: Awaitable[StepResult]) -> None:
         try:
-            with contextlib.suppress(ConnectionError):  # of the pool: it has gone, which `run` sees for itself
+            with contextlib.suppress(ConnectionError):  # the pool has closed its socket; `run` handles it
                 try:
                     value = checked_result(await step)
                 except (Exception, SystemExit) as err:  # as above
@@ -191,7 +191,7 @@ class _Server:
     async def _send(self, call: int, kind: str, value: Any) -> None:
         try:
             frame = pack((call, kind, value))
-        except Exception as err:  # a result that cannot be pickled
+        except Exception as err:  # the value cannot be pickled
             frame = pack((call, *_failure(err)))
         async with self._sending:
             await asyncio.get_running_loop().sock_sendall(self._pool, frame)
@@ -199,9 +199,9 @@ class _Server:
 
 def main(descriptor: str) -> None:
     """Runs the worker on an inherited socket."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C and the end of a batch job are the parent's to handle;
-        signal.signal(number, lambda *_: None)  # a handler, as being ignored would be inherited by what is started here
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles Ctrl-C and the end of a batch job
+        signal.signal(number, lambda *_: None)  # a handler: processes started here would inherit SIG_IGN
     try:
         asyncio.run(_Server(socket.socket(fileno=int(descriptor))).run())
     except ConnectionError:
-        return  # the pool has gone
+        return  # the pool has closed its socket

@@ -1,7 +1,7 @@
-"""Policy x environment -> trajectories: one coroutine an episode.
+"""Policy x environment -> trajectories: one coroutine per episode.
 
-No episode waits for another; the engine batches whatever requests are there. Every request carries its own random
-key, so neither the number of workers nor the order of answers changes what comes out.
+No episode waits for another; the engine batches the pending requests. Every request has its own random key, so the
+trajectories depend neither on the number of workers nor on the order of answers.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 class Environment(Protocol):
-    """What an episode needs of its environment; `pool.PooledEnv` is one."""
+    """What an episode needs of an environment; `pool.PooledEnv` is one."""
 
     async def reset(self, task: Task) -> Observation: ...
 
@@ -249,7 +249,6 @@ async def rollout(
     """
     trajectories: list[Trajectory | None] = [None] * (len(tasks) * group_size)
     reasons: Counter[str] = Counter()
-    places = asyncio.Semaphore(pool.size)
 
     async def play(index: int) -> Trajectory:
         group, member = first_group + index // group_size, index % group_size
@@ -266,11 +265,10 @@ async def rollout(
         return trajectory
 
     async def episode(index: int) -> None:
-        async with places:
+        trajectory = await play(index)
+        if trajectory.aborted:
             trajectory = await play(index)
-            if trajectory.aborted:
-                trajectory = await play(index)
-                trajectory.replayed = True
+            trajectory.replayed = True
         trajectories[index] = trajectory
         if on_episode is not None:
             on_episode(trajectory)

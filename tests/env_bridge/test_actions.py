@@ -41,11 +41,6 @@ def test_the_fallback_takes_as_many_characters_as_told() -> None:
     assert parse_tagged("short", fallback_chars=20).action == "short"
 
 
-def test_the_thought_can_be_left_out_if_so_configured() -> None:
-    assert parse_tagged("<action>look</action>", require_think=False) == Response("look", True)
-    assert not parse_tagged("look", require_think=False).valid
-
-
 _PIECES = st.sampled_from(
     ["<action>", "</action>", "<think>", "</think>", "look", " ", "\u6211", "\ud800", "<|im_end|>"]
 )

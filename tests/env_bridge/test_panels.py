@@ -38,7 +38,7 @@ def test_tasks_that_are_missing_are_named():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace("test/0002", "test/0007"), "changed by hand"),
+        (lambda text: text.replace("test/0002", "test/0007"), "was edited"),
         (lambda text: text[:100], "not a panel"),
         (lambda text: json.dumps({"name": "five"}), "not a panel"),
         (lambda text: text.replace('"test/0002", ""', '"test/0002"'), "not a panel"),
