@@ -148,9 +148,7 @@ def has_gpu() -> bool:
 def free_ports(count: int) -> list[int]:
     """Returns free ports of loopback."""
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in sockets]
 
 

@@ -145,16 +145,6 @@ def read_probe(answer: Any, tokens: Sequence[int]) -> np.ndarray:
         raise ServerFault(f"unexpected answer to the probe ({err!r})") from err
 
 
-def check_release(url: str, release: str) -> None:
-    """Refuses releases of vLLM that were not tested.
-
-    Raises:
-      InputError: names those that were.
-    """
-    if not release.startswith(KNOWN_RELEASE):
-        raise InputError(f"{url}: vLLM {release} is not supported; install vLLM {KNOWN_RELEASE}x for the server")
-
-
 def check_description(url: str, found: dict[str, Any], wanted: dict[str, Any], *, max_length: int, rank: int) -> None:
     """Refuses a server of another model than the learner's, or with settings that give wrong numbers.
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.sampling.vllm.launch import ServerProcess
-from gigpo_jax.sampling.vllm.protocol import LOADING, Limits, ServerFault, check_release, probe_request, read_probe
+from gigpo_jax.sampling.vllm.protocol import KNOWN_RELEASE, LOADING, Limits, ServerFault, probe_request, read_probe
 
 QUICK_S = 30.0  # limit of calls that a working server answers at once
-HINT = "start it with launch/vllm_sidecar.sh"
+HINT = "start one with launch/vllm_sidecar.sh"
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,8 @@ class Server:
         """
         answer = await self.call("GET", "/version")
         release = answer.get("version") if isinstance(answer, dict) else None
-        if not isinstance(release, str):
-            raise InputError(f"{self.url}: not a vLLM server (/version says {_shortened(answer)}); {HINT}")
-        check_release(self.url, release)
+        if not str(release).startswith(KNOWN_RELEASE):
+            raise InputError(f"{self.url}: not vLLM {KNOWN_RELEASE}x (/version says {_shortened(answer)}); {HINT}")
         try:
             return (await self._workers("gigpo_describe"))[0]
         except ServerFault as err:

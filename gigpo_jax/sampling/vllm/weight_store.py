@@ -38,10 +38,9 @@ class WeightStore:
         self._own = not folder
         try:
             if self._own:
-                base = pathlib.Path(tempfile.gettempdir())
-                if os.access(TMPFS, os.W_OK):
-                    base = TMPFS
-                    _remove_leftovers()
+                base = TMPFS if os.access(TMPFS, os.W_OK) else pathlib.Path(tempfile.gettempdir())
+                if pathlib.Path("/proc/self").exists():
+                    _remove_leftovers(base)
                 self.folder = base / f"{PREFIX}.{os.getpid()}.{secrets.token_hex(4)}"
                 self.folder.mkdir(mode=0o700)
             else:
@@ -102,9 +101,9 @@ class WeightStore:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _remove_leftovers() -> None:
-    """Deletes what killed processes left in memory; tmpfs is of Linux, where /proc lists the living ones."""
-    for folder in TMPFS.glob(f"{PREFIX}.*.*"):
+def _remove_leftovers(base: pathlib.Path) -> None:
+    """Deletes folders of killed processes, which hold memory; /proc lists the living ones."""
+    for folder in base.glob(f"{PREFIX}.*.*"):
         number = folder.name.split(".")[1]
         with contextlib.suppress(OSError):
             if folder.stat().st_uid == os.getuid() and not pathlib.Path("/proc", number).exists():
