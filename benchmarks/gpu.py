@@ -28,6 +28,7 @@ import numpy as np
 
 from gigpo_jax.batching import Sample, make_minibatches, packing_stats
 from gigpo_jax.models import qwen2
+from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.update import init_state, make_optimizer, make_update
 
 TINY = qwen2.Qwen2Config(512, 64, 128, 2, 4, 2, 16)
@@ -109,12 +110,12 @@ def train(config: qwen2.Qwen2Config, args: argparse.Namespace, peak: float) -> d
     """One update with float32 masters and bf16 compute."""
     dtype = jnp.bfloat16 if args.platform != "cpu" else jnp.float32
 
-    def forward(params, tokens, positions, segment_ids):
+    def forward(params, _, tokens, positions, segment_ids):
         hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, dtype=dtype, remat=args.remat)
         return hidden, qwen2.output_embedding(config, params)
 
     optimizer = make_optimizer(lr=1e-6)
-    update = make_update(forward, optimizer, clip_low=0.2, clip_high=0.2, chunk=args.chunk)
+    update = make_update(forward, optimizer, LossSettings(clip_low=0.2, clip_high=0.2), chunk=args.chunk)
     state = init_state(random_params(config, jnp.float32), optimizer)
     samples = household_samples(config, args.microbatches * args.rows * args.row_length, args.row_length)
     (batch,) = make_minibatches(

@@ -27,6 +27,7 @@ import numpy as np
 
 from gigpo_jax.batching import Sample, make_minibatches, packing_stats
 from gigpo_jax.models import qwen2
+from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.update import init_state, make_optimizer, make_update
 
 
@@ -75,13 +76,13 @@ def jax_step(shape: Shape, samples: list[Sample]) -> tuple[Callable[[], float], 
     config = shape.model
     longest = max(len(s.prompt_tokens) + len(s.response_tokens) - 1 for s in samples)
 
-    def forward(params, tokens, positions, segment_ids):
+    def forward(params, _, tokens, positions, segment_ids):
         how = {"unroll": config.num_layers, "max_segment": longest}
         hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, **how)
         return hidden, qwen2.output_embedding(config, params)
 
     optimizer = make_optimizer(lr=1e-6)
-    update = make_update(forward, optimizer, clip_low=0.2, clip_high=0.2, chunk=1024)
+    update = make_update(forward, optimizer, LossSettings(clip_low=0.2, clip_high=0.2))
     state = init_state(qwen2.init(config, jax.random.key(0)), optimizer)
     (batch,) = make_minibatches(
         samples, steps=len(samples), row_length=shape.row_length, rows=shape.rows, rng=np.random.default_rng(0)

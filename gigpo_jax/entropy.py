@@ -4,6 +4,7 @@ It costs one forward pass over the steps that are saved. Engines do not compute 
 that save nothing, and vLLM gives log-probabilities of sampled tokens alone.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,22 +31,22 @@ def make_token_entropies(
     All hosts call it together, each with its own steps.
 
     Args:
-      config: as from `config.default_config`.
+      config: as from `config.resolve`.
       policy: the model; its parameters are not kept.
       mesh: as from `partition.make_mesh`.
       temperature: of the distribution that the tokens were sampled from; 0 stands for 1, as in an engine's
         log-probabilities.
     """
-    forward, attach = forward_function(config, policy.config, mesh), policy.attach
+    forward = forward_function(config, policy.config, mesh)
     rows, steps_at_once = partition.local_rows(mesh, config.batch.rows), config.train.minibatch
 
     @jax.jit
     def score(trained: Any, frozen: Any, batch: StepBatch) -> jax.Array:
-        params = trained if attach is None else attach(frozen, trained)
+        bound = functools.partial(forward, trained, frozen)
         how = {"chunk": config.batch.logprob_chunk, "temperature": temperature or 1.0}
 
         def body(m: jax.Array, out: jax.Array) -> jax.Array:
-            _, entropy = response_logprobs(forward, params, microbatch(batch, m), **how)
+            _, entropy = response_logprobs(bound, microbatch(batch, m), **how)
             return jax.lax.dynamic_update_index_in_dim(out, entropy, m, 0)
 
         return jax.lax.fori_loop(0, batch.microbatches, body, jnp.zeros_like(batch.behaviour))

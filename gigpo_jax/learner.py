@@ -9,39 +9,60 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.batching import make_minibatches, packing_stats, step_columns, step_samples
+from gigpo_jax.batching import Sample, make_minibatches, packing_stats, step_columns, step_samples
 from gigpo_jax.entropy import make_token_entropies
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
 from gigpo_jax.rl import algorithms, update
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.losses import LossSettings
+from gigpo_jax.rl.types import StepBatch, StepColumns
 from gigpo_jax.run import partition
 from gigpo_jax.run.metrics import Timers
 from gigpo_jax.trajectory import Step, StepCredit
 
 Progress = Callable[[int, int], None]  # (minibatches done, of all)
+CREDIT = ("anchor_group_size_mean", "singleton_share", "zero_advantage_share", "episode_norm", "step_norm")
 
 
 class NotFinite(RuntimeError):
     """Three updates in a row had a loss or gradient that is not finite."""
 
 
-def stop_if_stuck(state: update.TrainState) -> None:
-    """Raises `NotFinite` after every third update in a row that was skipped: a run that is resumed gets three more."""
-    skipped = int(state.skipped_in_row)
-    if skipped and skipped % 3 == 0:
-        raise NotFinite("the loss or its gradient was not finite three times in a row; lower config.optim.lr")
+class FiniteCheck:
+    """Ends a run after three skipped updates in a row.
+
+    It looks one update late: the device computes the newest update while the host reads the one before.
+    """
+
+    def __init__(self) -> None:
+        """Starts to count; a resumed run starts anew."""
+        self._newest: update.Metrics | None = None
+        self._skipped_in_row = 0
+
+    def look(self, newest: update.Metrics | None) -> None:
+        """Takes the metrics of the newest update and reads those of the one before; None: there is no newer one.
+
+        Raises:
+          NotFinite: it was the third in a row whose loss or gradient was not finite.
+        """
+        metrics, self._newest = self._newest, newest
+        if metrics is None:
+            return
+        self._skipped_in_row = self._skipped_in_row + 1 if float(metrics["policy/skipped"]) else 0
+        if self._skipped_in_row == 3:
+            raise NotFinite("the loss or its gradient was not finite three times in a row; lower config.optim.lr")
 
 
 class Learner:
     """Holds the train state and what changes it.
 
     Attributes:
-      state: what is trained of the parameters, optimizer and counters; replaced by every update.
+      state: what is trained of the parameters, optimizer and counter; replaced by every update.
+      state_shardings: where each leaf of it lives.
     """
 
     def __init__(self, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> None:
-        """Compiles nothing yet; takes over what is trained of the policy (updates donate it).
+        """Compiles no update yet; takes over what is trained of the policy (updates donate it).
 
         Args:
           config: as from `config.resolve`.
@@ -53,22 +74,16 @@ class Learner:
         self._policy = policy if policy.adapter is not None else dataclasses.replace(policy, params=None)
         self._advantages, loss = objective(config)
         self._rows = partition.local_rows(mesh, config.batch.rows)
-        forward = forward_function(config, policy.config, mesh)
-        self.optimizer = make_optimizer(config, most_updates(config))
-        where = trained_shardings(config, policy.config, mesh)
-        self.state_shardings = update.shard_state(self.optimizer, policy.trained, where, partition.replicated(mesh))
-        common = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
-        common |= {"attach": policy.attach}
-        self._update = update.make_update(
-            forward, self.optimizer, **loss, **common, state_shardings=self.state_shardings
-        )
-        self._score = update.make_score(forward, **common)
-        self._entropies = make_token_entropies(config, policy, mesh, config.sampling.temperature)
-        needs_reference = loss["kl_coef"] > 0
+        self._finite = FiniteCheck()
         # Of a run with an adapter only the adapter of the start is kept: the model below it does not change.
-        self._reference = jax.tree.map(lambda x: x.copy(), policy.trained) if needs_reference else None
-        init = jax.jit(lambda params: update.init_state(params, self.optimizer), out_shardings=self.state_shardings)
-        self.state = init(policy.trained)
+        self._reference = jax.tree.map(lambda x: x.copy(), policy.trained) if loss.kl_coef else None
+        optimizer = make_optimizer(config, most_updates(config))
+        self.state, self.state_shardings = start_state(config, policy, mesh, optimizer)
+        forward = forward_function(config, policy.config, mesh)
+        how = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
+        self._update = update.make_update(forward, optimizer, loss, **how, state_shardings=self.state_shardings)
+        self._score = update.make_score(forward, **how)
+        self._entropies = make_token_entropies(config, policy, mesh, config.sampling.temperature)
 
     @property
     def params(self) -> Any:
@@ -93,35 +108,16 @@ class Learner:
           progress: called after every minibatch.
 
         Returns:
-          Metrics under their DESIGN names, and the advantages of the steps.
+          Metrics by name, and the advantages of the steps.
 
         Raises:
           NotFinite: three updates in a row were skipped.
         """
-        config = self._config
         with timers.time("advantage"):
-            statistics, credit = step_credit(config, self._advantages, steps)
-            metrics = {
-                f"credit/{name}": float(getattr(statistics, name))
-                for name in (
-                    "anchor_group_size_mean",
-                    "singleton_share",
-                    "zero_advantage_share",
-                    "episode_norm",
-                    "step_norm",
-                )
-            }
+            statistics, credit = step_credit(self._config, self._advantages, steps)
+            metrics = {f"credit/{name}": float(getattr(statistics, name)) for name in CREDIT}
         with timers.time("update"):
-            batches = []
-            for epoch in range(config.train.epochs):
-                batches += make_minibatches(
-                    step_samples(steps, credit.total),
-                    steps=config.train.minibatch,
-                    row_length=config.batch.row_length,
-                    rows=self._rows,
-                    rng=np.random.default_rng((config.seed, iteration, epoch)),
-                    agree=partition.all_hosts,
-                )
+            batches = self._minibatches(step_samples(steps, credit.total), iteration)
             metrics = over_hosts(metrics | packing_stats(batches))
             metrics |= self._apply(batches, progress)
         return metrics, credit
@@ -130,7 +126,21 @@ class Learner:
         """The entropy of the present policy at each response token of the steps, [R] f32 for each, nats."""
         return self._entropies(self.state.params, self._policy.frozen, steps)
 
-    def _apply(self, batches: Sequence[Any], progress: Progress) -> dict[str, float]:
+    def _minibatches(self, samples: Sequence[Sample], iteration: int) -> list[StepBatch]:
+        """The minibatches of all epochs, as host arrays."""
+        config, batches = self._config, []
+        for epoch in range(config.train.epochs):
+            batches += make_minibatches(
+                samples,
+                steps=config.train.minibatch,
+                row_length=config.batch.row_length,
+                rows=self._rows,
+                rng=np.random.default_rng((config.seed, iteration, epoch)),
+                agree=partition.all_hosts,
+            )
+        return batches
+
+    def _apply(self, batches: Sequence[StepBatch], progress: Progress) -> dict[str, float]:
         batches, frozen = [partition.global_batch(self._mesh, batch) for batch in batches], self._policy.frozen
         if self._config.rl.old_logprobs == "recompute":  # with the parameters before any of this iteration's updates
             batches = [dataclasses.replace(b, proximal=self._score(self.state.params, b, frozen)) for b in batches]
@@ -141,8 +151,9 @@ class Learner:
                 batch = dataclasses.replace(batch, reference=self._score(self._reference, plain, frozen))
             self.state, record = self._update(self.state, batch, frozen)
             records.append(record)
-            stop_if_stuck(self.state)
+            self._finite.look(record)
             progress(number + 1, len(batches))
+        self._finite.look(None)
         host = jax.device_get(records)
         largest = ("policy/ratio_max", "policy/skipped")
         columns = {name: [float(record[name]) for record in host] for name in host[0]}
@@ -164,6 +175,16 @@ def step_credit(
     return rl_advantages.credit(result, columns), StepCredit(episode, step, total, anchor_group.reshape(n))
 
 
+def start_state(
+    config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, optimizer: update.Optimizer
+) -> tuple[update.TrainState, update.TrainState]:
+    """The train state of a policy, which takes over its trained parameters, and where each leaf of it lives."""
+    where = trained_shardings(config, policy.config, mesh)
+    places = update.shard_state(optimizer, policy.trained, where, partition.replicated(mesh))
+    init = jax.jit(lambda params: update.init_state(params, optimizer), out_shardings=places)
+    return init(policy.trained), places
+
+
 def over_hosts(metrics: dict[str, float]) -> dict[str, float]:
     """Means over hosts; sums for counts of steps and tokens."""
     values = partition.all_hosts(np.array([metrics[name] for name in sorted(metrics)], np.float32))
@@ -171,8 +192,8 @@ def over_hosts(metrics: dict[str, float]) -> dict[str, float]:
     return means | {name: means[name] * len(values) for name in ("batch/steps", "batch/tokens")}
 
 
-def objective(config: ConfigDict) -> tuple[Callable[..., rl_advantages.Advantages], dict[str, Any]]:
-    """The jitted advantage function of `config.rl`, and the keyword settings of its loss (`update.make_update`).
+def objective(config: ConfigDict) -> tuple[Callable[[StepColumns], rl_advantages.Advantages], LossSettings]:
+    """The jitted advantage function of `config.rl`, and the settings of its loss.
 
     Args:
       config: as from `config.resolve`.
@@ -181,11 +202,16 @@ def objective(config: ConfigDict) -> tuple[Callable[..., rl_advantages.Advantage
     advantages = algorithms.make_advantages(
         rl.algorithm, rl.preset, gamma=rl.gamma, step_weight=rl.step_weight, normalize=rl.normalize
     )
-    loss = {name: rl[name] for name in ("clip_low", "clip_high", "kl_coef", "entropy_coef")}
-    loss["dual_clip"] = rl.dual_clip or math.inf
-    if rl.importance_correction == "truncated":
-        loss["tis_cap"] = rl.importance_cap
-    return jax.jit(advantages), loss | {"sequence_ratio": algorithms.ALGORITHMS[rl.algorithm].sequence_ratio}
+    loss = LossSettings(
+        clip_low=rl.clip_low,
+        clip_high=rl.clip_high,
+        dual_clip=rl.dual_clip or math.inf,
+        kl_coef=rl.kl_coef,
+        entropy_coef=rl.entropy_coef,
+        importance_cap=rl.importance_cap if rl.importance_correction == "truncated" else None,
+        ratio=algorithms.algorithm(rl.algorithm).ratio,
+    )
+    return jax.jit(advantages), loss
 
 
 def most_updates(config: ConfigDict) -> int:

@@ -1,6 +1,5 @@
 """The policy of a run: a model's shape, its sharded parameters and its tokenizer."""
 
-import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,11 +52,6 @@ class Policy:
     def frozen(self) -> Any:
         """The parameters that they do not change; None if all are trained."""
         return None if self.adapter is None else self.params
-
-    @property
-    def attach(self) -> Callable[[Any, Any], Any] | None:
-        """(`frozen`, something like `trained`) -> parameters as `qwen2` takes them; None if all are trained."""
-        return None if self.adapter is None else functools.partial(lora.attach, scale=self.scale)
 
     def whole(self, trained: Any) -> Any:
         """The policy with other trained parameters, for an engine or a file; the frozen ones are not copied."""
@@ -178,11 +172,13 @@ def trained_shardings(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.sh
 def forward_function(
     config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """(params, tokens [B, T], positions, segment_ids) -> (hidden states [B, T, D], output embedding [V, D]).
+    """Builds the model as `rl.update.Forward`.
 
-    Rows stay spread over the mesh in every layer; parameters are as in `shardings`.
+    It takes `Policy.trained`, `Policy.frozen`, tokens [B, T], positions and segment_ids, and gives hidden states
+    [B, T, D] and the output embedding [V, D]. Rows stay spread over the mesh in every layer; parameters are as in
+    `trained_shardings`.
     """
-    model, sampling = config.model, config.sampling
+    model, sampling, adapter = config.model, config.sampling, lora_config(config)
     embedding = partition.gathered(shardings(shape, mesh)["embed"])
     how = {
         "dtype": jnp.dtype(model.compute_dtype),
@@ -192,7 +188,10 @@ def forward_function(
         "constrain": partition.row_constraint(mesh),
     }
 
-    def forward(params: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array) -> tuple:
+    def forward(
+        trained: Any, frozen: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        params = trained if adapter is None else lora.attach(frozen, trained, adapter.scale)
         params = params | {"embed": jax.lax.with_sharding_constraint(params["embed"], embedding)}
         hidden = qwen2.hidden_states(shape, params, tokens, positions, segment_ids, **how)
         return hidden, qwen2.output_embedding(shape, params)

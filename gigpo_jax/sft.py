@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,10 +13,10 @@ from gigpo_jax.batching import Sample, make_minibatches, packing_stats
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
-from gigpo_jax.learner import NotFinite, make_optimizer, stop_if_stuck
+from gigpo_jax.learner import FiniteCheck, NotFinite, make_optimizer, start_state
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.models.weights import check_target
-from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, save_policy, trained_shardings
+from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, save_policy
 from gigpo_jax.rl import update
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rollout.demonstrations import Demonstration, demonstrate, episode_seed, shuffled_tasks
@@ -148,14 +147,11 @@ class Imitation:
         self._samples = [with_prompts(sample) for sample in samples] if config.sft.learn_prompts else samples
         self._test = [sample for episode in episodes[len(episodes) - held :] for sample in episode]
         optimizer = make_optimizer(config, self.total)
-        trained = trained_shardings(config, policy.config, mesh)
-        where = update.shard_state(optimizer, policy.trained, trained, partition.replicated(mesh))
-        forward = forward_function(config, policy.config, mesh)
-        how: dict[str, Any] = {"chunk": config.batch.logprob_chunk, "attach": policy.attach}
-        self._frozen = policy.frozen
-        self._step = update.make_sft_update(forward, optimizer, **how, state_shardings=where)
-        self._score = update.make_score(forward, **how)
-        self.state = jax.jit(lambda params: update.init_state(params, optimizer), out_shardings=where)(policy.trained)
+        self._frozen, self._finite = policy.frozen, FiniteCheck()
+        self.state, where = start_state(config, policy, mesh, optimizer)
+        forward, chunk = forward_function(config, policy.config, mesh), config.batch.logprob_chunk
+        self._step = update.make_sft_update(forward, optimizer, chunk=chunk, state_shardings=where)
+        self._score = update.make_score(forward, chunk=chunk)
         self._checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
         restored = self._checkpoints.restore(self.state, where)
         self.done, position = 0, 0
@@ -182,6 +178,7 @@ class Imitation:
                         report.say(f"stopped after update {self.done}; the same command goes on from there")
                         status = interrupts.status
                         break
+                self._finite.look(None)
             except NotFinite as error:
                 report.say(f"stopped in update {self.done + 1}: {error}")
                 status = 1
@@ -208,18 +205,21 @@ class Imitation:
         )
 
     def _update(self, batch: StepBatch, bar: tqdm) -> None:
+        per_epoch = self.total // self._config.sft.epochs
         with self._timers.time("update"):
             self.state, metrics = self._step(self.state, partition.global_batch(self._mesh, batch), self._frozen)
-            record = {name.replace("policy/", "sft/"): float(value) for name, value in metrics.items()}
-        stop_if_stuck(self.state)
-        self.done += 1
-        bar.set_postfix(loss=f"{record['sft/loss']:.3f}")
+            self._finite.look(metrics)
+            self.done += 1
+            ends_epoch = self.done % per_epoch == 0
+            # Only records are read at once: a read waits for the device.
+            due = self.done % 10 == 0 or ends_epoch
+            record = {name.replace("policy/", "sft/"): float(v) for name, v in metrics.items()} if due else {}
         bar.update()
-        per_epoch = self.total // self._config.sft.epochs
-        if self.done % per_epoch == 0:
+        if ends_epoch:
             record["sft/held_out_loss"] = self._held_out()
             report.say(f"epoch {self.done // per_epoch}: held-out {record['sft/held_out_loss']:.4f} nats a token")
-        if self.done % 10 == 0 or self.done % per_epoch == 0:
+        if due:
+            bar.set_postfix(loss=f"{record['sft/loss']:.3f}")
             self._writer.scalars(self.done, record | packing_stats([batch]) | self._timers.take())
         if self.done % self._config.sft.checkpoint_every == 0:
             self._save()

@@ -1,27 +1,43 @@
 """What a config makes of the loss, and when learning ends."""
 
-from types import SimpleNamespace
-
+import jax.numpy as jnp
 import pytest
 
 from gigpo_jax.config import default_config, resolve
-from gigpo_jax.learner import NotFinite, objective, stop_if_stuck
+from gigpo_jax.learner import FiniteCheck, NotFinite, objective
 
 
-def test_every_third_skipped_update_in_a_row_ends_the_run() -> None:
-    for skipped in range(7):
-        state = SimpleNamespace(skipped_in_row=skipped)
-        if skipped in (3, 6):
-            with pytest.raises(NotFinite, match=r"lower config\.optim\.lr"):
-                stop_if_stuck(state)
-        else:
-            stop_if_stuck(state)
+def looks(skipped: str) -> int:
+    """Gives a check the metrics of updates, "x" a skipped one; returns how many it took until it raised."""
+    check = FiniteCheck()
+    for number, kind in enumerate(skipped, 1):
+        try:
+            check.look({"policy/skipped": jnp.float32(kind == "x")})
+        except NotFinite:
+            return number
+    with pytest.raises(NotFinite, match=r"lower config\.optim\.lr"):
+        check.look(None)
+    return len(skipped)
+
+
+def test_three_skipped_updates_in_a_row_end_the_run_one_update_late() -> None:
+    assert looks("xxx.") == 4
+    assert looks("xx.xx..xxxx") == 11
+    assert looks(".xxx") == 4  # the last one is read when there is no newer one
+
+
+def test_the_metrics_of_the_newest_update_are_not_read() -> None:
+    class OnTheDevice:
+        def __float__(self) -> float:
+            raise AssertionError("the host waits for the device")
+
+    FiniteCheck().look({"policy/skipped": OnTheDevice()})  # type: ignore[dict-item]
 
 
 def test_importance_weights_are_truncated_only_where_they_are_asked_for() -> None:
     config = default_config()
-    assert "tis_cap" not in objective(resolve(config))[1]
+    assert objective(resolve(config))[1].importance_cap is None
     config.engine.name, config.rl.importance_cap = "vllm", 1.5
-    assert objective(resolve(config))[1]["tis_cap"] == 1.5
+    assert objective(resolve(config))[1].importance_cap == 1.5
     config.rl.importance_correction = "none"
-    assert "tis_cap" not in objective(resolve(config))[1]
+    assert objective(resolve(config))[1].importance_cap is None

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from gigpo_jax.errors import InputError
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, gigpo_advantages
+from gigpo_jax.rl.losses import Ratio
 from gigpo_jax.rl.types import StepColumns
 
 # The switches on which published implementations differ; docs/algorithm.md explains them.
@@ -75,13 +76,13 @@ class Algorithm:
       advantages: (`StepColumns`, keyword settings of preset and config) -> `Advantages`.
       fixed: settings under `rl` without which it would be another algorithm; other values are refused.
       defaults: its own defaults of settings under `rl`; values that the user gives win.
-      sequence_ratio: whether the probability ratio is that of a whole response (`sequence` of `losses.policy_loss`).
+      ratio: the probability ratio of its loss, see `losses.LossSettings`.
     """
 
     advantages: Callable[..., Advantages] = gigpo
     fixed: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    sequence_ratio: bool = False
+    ratio: Ratio = "token"
 
 
 NO_STEP = {"step_weight": 0.0}
@@ -98,7 +99,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "gspo": Algorithm(
         fixed=NO_STEP,
         defaults={"clip_low": 3e-4, "clip_high": 4e-4, "old_logprobs": "recompute"},
-        sequence_ratio=True,
+        ratio="sequence",
     ),
     "rloo": Algorithm(advantages=rloo, fixed=NO_STEP | {"normalize": "mean"}),
     "reinforce_pp": Algorithm(advantages=reinforce_pp, fixed={"step_weight": 1.0}),

@@ -1,18 +1,46 @@
-"""The clipped surrogate with a KL term and an entropy bonus, as sums over tokens.
+"""The clipped surrogate with a KL term and an entropy bonus, and the supervised loss, as sums over tokens.
 
-Everything here returns sums, never means: microbatches add up, and `LossSums.means` divides once, so the loss is the
-mean over all response tokens of the whole minibatch however it was cut. Log-probabilities are in nats.
+Every function returns sums, never means: microbatches add up and the update divides once by `loss_total`, so the loss
+does not depend on how a minibatch was cut. Log-probabilities are in nats.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from gigpo_jax.rl.types import StepBatch
+
 LOG_RATIO_LIMIT = 20.0  # exp(20) is far beyond any clip and far from overflow
 KL_LIMIT = 10.0
+Ratio = Literal["token", "sequence"]
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """Settings of `policy_loss`.
+
+    Attributes:
+      clip_low: how far the ratio may fall below 1, in [0, 1].
+      clip_high: how far it may rise above 1.
+      dual_clip: > 1; a token with a negative advantage A costs at most -A dual_clip.
+      kl_coef: weight of the KL estimate; not 0 needs `batch.reference`.
+      entropy_coef: weight of the entropy bonus.
+      importance_cap: with `batch.proximal`, the surrogate of a token is weighted by min(exp(proximal - behaviour),
+        importance_cap), truncated importance sampling; None: not weighted.
+      ratio: of each token, or of the whole response ("sequence", GSPO).
+    """
+
+    clip_low: float
+    clip_high: float
+    dual_clip: float = 3.0
+    kl_coef: float = 0.0
+    entropy_coef: float = 0.0
+    importance_cap: float | None = None
+    ratio: Ratio = "token"
 
 
 @jax.tree_util.register_dataclass
@@ -21,20 +49,18 @@ class LossSums:
     """Sums over response tokens; `a + b` joins two microbatches, `LossSums.zero()` is the empty one.
 
     Attributes:
-      loss: [] f32, differentiable: policy loss + kl_coef * kl - entropy_coef * entropy.
+      loss: [] f32, differentiable.
       tokens: [] f32, response tokens (the sum of the weights).
-      policy_loss: [] f32, the clipped surrogate alone.
       kl: [] f32, k3 estimate of KL(policy || reference).
       entropy: [] f32.
-      clipped: [] f32, tokens where the clip took the gradient away.
-      dual_clipped: [] f32, tokens with a negative advantage where the dual clip did.
+      clipped: [] f32, tokens whose gradient the clip removed.
+      dual_clipped: [] f32, tokens whose gradient the dual clip removed.
       mismatch: [] f32, absolute difference to the behaviour log-probabilities.
       ratio_max: [] f32, largest probability ratio; joined by maximum.
     """
 
     loss: Array
     tokens: Array
-    policy_loss: Array
     kl: Array
     entropy: Array
     clipped: Array
@@ -45,31 +71,25 @@ class LossSums:
     @classmethod
     def zero(cls) -> "LossSums":
         """The sums over no tokens."""
-        return cls(*(jnp.zeros((), jnp.float32) for _ in range(9)))
+        return cls(*(jnp.zeros((), jnp.float32) for _ in range(8)))
 
     def __add__(self, other: "LossSums") -> "LossSums":
         """Joins the sums of two sets of tokens."""
         sums = jax.tree.map(jnp.add, self, other)
-        return LossSums(**{**vars(sums), "ratio_max": jnp.maximum(self.ratio_max, other.ratio_max)})
+        return replace(sums, ratio_max=jnp.maximum(self.ratio_max, other.ratio_max))
 
-    def sums(self) -> dict[str, Array]:
-        """The metrics that are sums over tokens, by metric name."""
-        return {
+    def means(self) -> dict[str, Array]:
+        """The metrics by name, means over tokens; 0 without tokens."""
+        sums = {
+            "policy/loss": self.loss,
             "policy/kl": self.kl,
             "policy/entropy": self.entropy,
             "policy/clip_fraction": self.clipped,
             "policy/dual_clip_fraction": self.dual_clipped,
             "policy/behaviour_mismatch": self.mismatch,
         }
-
-    def maxima(self) -> dict[str, Array]:
-        """The metrics that are maxima over tokens, by metric name."""
-        return {"policy/ratio_max": self.ratio_max}
-
-    def means(self) -> dict[str, Array]:
-        """All metrics of the tokens summed so far, by metric name; 0 if there were no tokens."""
-        sums = {"policy/loss": self.loss, **self.sums()}
-        return {name: value / jnp.maximum(self.tokens, 1.0) for name, value in sums.items()} | self.maxima()
+        means = {name: value / jnp.maximum(self.tokens, 1.0) for name, value in sums.items()}
+        return means | {"policy/ratio_max": self.ratio_max}
 
 
 def k3(logprob: Array, reference: Array) -> Array:
@@ -119,7 +139,7 @@ def surrogate(
     Args:
       ratio: [..., T] f32, w.
       advantage: [..., T] f32, A.
-      clip_low, clip_high, dual_clip: as for `policy_loss`.
+      clip_low, clip_high, dual_clip: see `LossSettings`.
 
     Returns:
       [..., T] f32 the cost; [..., T] bool where the clip took the gradient away; [..., T] bool where the dual clip did.
@@ -131,91 +151,81 @@ def surrogate(
     return jnp.minimum(cost, ceiling), bounded > plain, cost > ceiling
 
 
-def policy_loss(
-    logprob: Array,
-    behaviour: Array,
-    advantage: Array,
-    weight: Array,
-    *,
-    clip_low: ArrayLike,
-    clip_high: ArrayLike,
-    dual_clip: ArrayLike = 3.0,
-    reference: Array | None = None,
-    kl_coef: ArrayLike = 0.0,
-    entropy: Array | None = None,
-    entropy_coef: ArrayLike = 0.0,
-    proximal: Array | None = None,
-    tis_cap: ArrayLike | None = None,
-    sequence: Array | None = None,
-) -> LossSums:
+def policy_loss(logprob: Array, entropy: Array, batch: StepBatch, settings: LossSettings) -> LossSums:
     """Sums the clipped surrogate loss over tokens (PPO, arXiv 1707.06347, eq. 7; dual clip, arXiv 1912.09729, eq. 5).
 
-    A token costs `surrogate` of the ratio exp(logprob - old); `old` is `proximal` where given, else `behaviour`. What
-    padding holds does not matter.
+    A token costs `surrogate` of the ratio exp(logprob - old), plus the KL term, minus the entropy bonus. `old` is
+    `batch.proximal` where given, else `batch.behaviour`. Values in padding have no effect.
 
     Args:
-      logprob: [..., T] f32, of the policy that is trained; the only input with a gradient besides `entropy`.
-      behaviour: [..., T] f32, of the policy that sampled the tokens.
-      advantage: [..., T] f32.
-      weight: [..., T] f32, 1 for response tokens, 0 for padding and prompts.
-      clip_low: how far the ratio may fall below 1 in [0, 1].
-      clip_high: how far it may rise above 1.
-      dual_clip: > 1.
-      reference: [..., T] f32, of the reference policy; without it there is no KL term.
-      kl_coef: weight of the KL estimate.
-      entropy: [..., T] f32, of the policy's distribution; without it there is no bonus.
-      entropy_coef: weight of the bonus.
-      proximal: [..., T] f32, the learner's own log-probabilities before the first update.
-      tis_cap: with `proximal`, the surrogate of a token is weighted by min(exp(proximal - behaviour), tis_cap)
-        (truncated importance sampling), which corrects for an engine that computes otherwise or lags behind.
-      sequence: [B, T] i32 in [0, T), the response of each token; given, the ratio is of whole responses (GSPO).
-
-    Returns:
-      LossSums.
+      logprob: [B, C] f32, of the policy that is trained.
+      entropy: [B, C] f32, of its distributions.
+      batch: a microbatch, fields without the M axis.
+      settings: see `LossSettings`.
 
     Raises:
-      ValueError: shapes differ, or `tis_cap` comes without `proximal`.
+      ValueError: a shape differs, or the batch lacks log-probabilities that the settings need.
     """
-    given = {"behaviour": behaviour, "advantage": advantage, "weight": weight, "reference": reference}
-    for name, array in (given | {"entropy": entropy, "proximal": proximal, "sequence": sequence}).items():
-        if array is not None and array.shape != logprob.shape:
-            raise ValueError(f"{name} must have the shape of logprob {logprob.shape}, got {array.shape}")
-    if tis_cap is not None and proximal is None:
-        raise ValueError("tis_cap needs proximal, the learner's own log-probabilities")
-    weight = weight.astype(jnp.float32)
+    _check(logprob, batch, settings)
+    weight = batch.weight.astype(jnp.float32)
 
     def clean(x: Array) -> Array:
         return jnp.where(weight > 0.0, x.astype(jnp.float32), 0.0)
 
-    logprob, behaviour, advantage = clean(logprob), clean(behaviour), clean(advantage)
-    old = behaviour if proximal is None else clean(proximal)
-    log_ratio = logprob - old
-    if sequence is not None:
-        log_ratio = sequence_log_ratio(log_ratio, weight, sequence)
-    ratio = jnp.exp(jnp.clip(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
-    cost, clipped, dual_clipped = surrogate(
-        ratio, advantage, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
-    )
-    if tis_cap is not None:
-        importance = jnp.exp(jnp.clip(old - behaviour, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
-        cost = cost * lax.stop_gradient(jnp.minimum(importance, tis_cap))
-
     def total(x: Array) -> Array:
         return jnp.sum(x * weight, dtype=jnp.float32)
 
-    policy = total(cost)
-    kl = jnp.float32(0.0) if reference is None else total(k3(logprob, clean(reference)))
-    bonus = jnp.float32(0.0) if entropy is None else total(clean(entropy))
-    sums = LossSums(
-        loss=policy + kl_coef * kl - entropy_coef * bonus,
+    logprob, behaviour, advantage = clean(logprob), clean(batch.behaviour), clean(batch.advantage)
+    old = behaviour if batch.proximal is None else clean(batch.proximal)
+    log_ratio = logprob - old
+    if settings.ratio == "sequence":
+        log_ratio = sequence_log_ratio(log_ratio, weight, response_numbers(batch))
+    ratio = jnp.exp(jnp.clip(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+    cost, clipped, dual_clipped = surrogate(
+        ratio, advantage, clip_low=settings.clip_low, clip_high=settings.clip_high, dual_clip=settings.dual_clip
+    )
+    if settings.importance_cap is not None:
+        importance = jnp.exp(jnp.clip(old - behaviour, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+        cost = cost * lax.stop_gradient(jnp.minimum(importance, settings.importance_cap))
+    kl = jnp.float32(0.0) if batch.reference is None else total(k3(logprob, clean(batch.reference)))
+    # Without a bonus the entropy is only a metric: no backward pass for it.
+    bonus = total(clean(entropy if settings.entropy_coef else lax.stop_gradient(entropy)))
+    fixed = lax.stop_gradient
+    return LossSums(
+        loss=total(cost) + settings.kl_coef * kl - settings.entropy_coef * bonus,
         tokens=jnp.sum(weight),
-        policy_loss=policy,
-        kl=kl,
-        entropy=bonus,
+        kl=fixed(kl),
+        entropy=fixed(bonus),
         clipped=total(clipped),
         dual_clipped=total(dual_clipped),
-        mismatch=total(jnp.abs((logprob if proximal is None else old) - behaviour)),
-        ratio_max=jnp.max(jnp.where(weight > 0.0, ratio, 0.0), initial=0.0),
+        mismatch=fixed(total(jnp.abs((logprob if batch.proximal is None else old) - behaviour))),
+        ratio_max=fixed(jnp.max(jnp.where(weight > 0.0, ratio, 0.0), initial=0.0)),
     )
-    metrics = {k: lax.stop_gradient(v) for k, v in vars(sums).items() if k != "loss"}
-    return LossSums(loss=sums.loss, **metrics)
+
+
+def imitation_loss(logprob: Array, entropy: Array, batch: StepBatch) -> LossSums:
+    """Sums the cross-entropy of the response tokens; arguments as for `policy_loss`."""
+    weight = batch.weight
+
+    def total(x: Array) -> Array:
+        return jnp.sum(jnp.where(weight > 0, x, 0.0) * weight)
+
+    return replace(
+        LossSums.zero(), loss=-total(logprob), tokens=jnp.sum(weight), entropy=lax.stop_gradient(total(entropy))
+    )
+
+
+def response_numbers(batch: StepBatch) -> Array:
+    """[B, C] i32 in [0, T), the response of its row that each response token belongs to; 0 in padding."""
+    return jnp.maximum(jnp.take_along_axis(batch.segment_ids, batch.response_index, axis=1) - 1, 0)
+
+
+def _check(logprob: Array, batch: StepBatch, settings: LossSettings) -> None:
+    for name in ("behaviour", "advantage", "weight", "reference", "proximal"):
+        array = getattr(batch, name)
+        if array is not None and array.shape != logprob.shape:
+            raise ValueError(f"{name} must have the shape of logprob {logprob.shape}, got {array.shape}")
+    if settings.kl_coef and batch.reference is None:
+        raise ValueError(f"kl_coef={settings.kl_coef} needs batch.reference (see make_score)")
+    if settings.importance_cap is not None and batch.proximal is None:
+        raise ValueError(f"importance_cap={settings.importance_cap} needs batch.proximal (see make_score)")

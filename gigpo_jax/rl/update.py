@@ -1,8 +1,8 @@
 """The train step: a pure, jitted, donated function (state, minibatch) -> (state, metrics).
 
 Gradients of the M microbatches of a minibatch are summed in float32 inside one jitted call; M is a run-time value, so
-minibatches of any size share one compiled program. Every loss is a sum over response tokens divided by the weight of
-*all* response tokens of the minibatch, hence the result does not depend on how the steps were packed.
+minibatches of any size share one compiled program. Every loss is a sum over the minibatch that is divided once, hence
+the result does not depend on how the steps were packed.
 
 A loss or gradient that is not finite leaves parameters and optimizer as they were; it is counted in the state.
 
@@ -11,7 +11,8 @@ language models.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,17 +20,16 @@ import jax.numpy as jnp
 import optax
 
 from gigpo_jax.rl.logprobs import token_logprobs
-from gigpo_jax.rl.losses import LossSums, policy_loss
+from gigpo_jax.rl.losses import LossSettings, LossSums, imitation_loss, policy_loss
 from gigpo_jax.rl.types import StepBatch
 
 Params = Any
 Metrics = dict[str, jax.Array]
-# (params, tokens [B, T], positions [B, T], segment_ids [B, T]) -> (hidden states [B, T, D], output embedding [V, D])
-Forward = Callable[[Params, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+# (trained parameters, frozen ones or None, tokens [B, T], positions [B, T], segment_ids [B, T])
+# -> (hidden states [B, T, D], output embedding [V, D])
+Forward = Callable[[Params, Params, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 # (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis) -> sums over its response tokens
 Loss = Callable[[jax.Array, jax.Array, StepBatch], LossSums]
-# (frozen parameters or None, trained parameters) -> what `Forward` takes
-Attach = Callable[[Any, Params], Params]
 Update = Callable[..., tuple["TrainState", Metrics]]  # (state, minibatch, frozen parameters = None)
 
 
@@ -43,14 +43,12 @@ class TrainState:
       opt_state: of the optimizer, a pytree; moments are float32.
       step: [] i32, updates applied.
       skipped: [] i32, updates skipped because something was not finite.
-      skipped_in_row: [] i32, of those, how many since the last applied update.
     """
 
     params: Any
     opt_state: Any
     step: Any
     skipped: Any
-    skipped_in_row: Any
 
 
 class Optimizer(NamedTuple):
@@ -102,20 +100,15 @@ def make_optimizer(
 
 
 def init_state(params: Params, optimizer: Optimizer) -> TrainState:
-    """A fresh state; the parameters are taken over, not copied (the update donates them).
-
-    Args:
-      params: the policy's parameters.
-      optimizer: as from `make_optimizer`.
-    """
+    """A fresh state; the parameters are taken over, not copied (the update donates them)."""
     # Moments are float32 whatever the parameters are: 1e-6 steps vanish in bfloat16.
     opt_state = optimizer.transform.init(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params))
     zero = jnp.zeros((), jnp.int32)
-    return TrainState(params, opt_state, zero, zero + 0, zero + 0)
+    return TrainState(params, opt_state, zero, zero + 0)
 
 
 def response_logprobs(
-    forward: Forward, params: Params, batch: StepBatch, *, chunk: int, temperature: float = 1.0
+    forward: Callable[..., tuple[jax.Array, jax.Array]], batch: StepBatch, *, chunk: int, temperature: float = 1.0
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probability and entropy at the response tokens of one microbatch.
 
@@ -123,8 +116,7 @@ def response_logprobs(
     runs on C positions of a row instead of T.
 
     Args:
-      forward: the model.
-      params: its parameters.
+      forward: `Forward` with its parameters bound.
       batch: fields without the M axis.
       chunk: tokens whose logits exist at a time, at most.
       temperature: logits are divided by it.
@@ -132,7 +124,7 @@ def response_logprobs(
     Returns:
       Two [B, C] f32 arrays, nats; padding holds values without meaning.
     """
-    hidden, embedding = forward(params, batch.tokens, batch.positions, batch.segment_ids)
+    hidden, embedding = forward(batch.tokens, batch.positions, batch.segment_ids)
     hidden = jnp.take_along_axis(hidden, batch.response_index[..., None], axis=1)
     rows, capacity, width = hidden.shape
     # Equal pieces of whole columns: nothing is padded, and a piece has tokens of every row, hence of every device.
@@ -151,35 +143,21 @@ def response_logprobs(
 def make_update(
     forward: Forward,
     optimizer: Optimizer,
+    settings: LossSettings,
     *,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float = 3.0,
-    kl_coef: float = 0.0,
-    entropy_coef: float = 0.0,
-    tis_cap: float | None = None,
-    sequence_ratio: bool = False,
     chunk: int = 1024,
     temperature: float = 1.0,
     state_shardings: TrainState | None = None,
-    attach: Attach | None = None,
 ) -> Update:
-    """Builds the reinforcement learning step; the loss and its settings are those of `rl.losses.policy_loss`.
+    """Builds the reinforcement learning step, with the loss `policy_loss`.
 
     Args:
       forward: the model.
       optimizer: as from `make_optimizer`.
-      clip_low: how far the ratio may fall below 1.
-      clip_high: how far it may rise above 1.
-      dual_clip: bound of the loss where the advantage is negative.
-      kl_coef: weight of the KL estimate; not 0 needs `batch.reference`.
-      entropy_coef: weight of the entropy bonus.
-      tis_cap: cap of the truncated importance weight; needs `batch.proximal`.
-      sequence_ratio: whether the ratio is of whole responses (GSPO).
+      settings: of the loss.
       chunk: tokens whose logits exist at a time.
       temperature: of the distribution that the responses were sampled from.
       state_shardings: where each leaf of the state lives; gradients are summed in the parameters' shardings.
-      attach: puts frozen parameters, which get no gradient, and the trained ones together; None if all are trained.
 
     Returns:
       A jitted function (state, minibatch, frozen=None) -> (state, metrics) that takes over (donates) the state; frozen
@@ -187,66 +165,30 @@ def make_update(
       minibatch: `policy/{loss,kl,entropy,clip_fraction,dual_clip_fraction,behaviour_mismatch}`, and
       `policy/{ratio_max,grad_norm,lr,skipped}`.
     """
-
-    def loss(logprob: jax.Array, entropy: jax.Array, batch: StepBatch) -> LossSums:
-        if kl_coef and batch.reference is None:
-            raise ValueError(f"kl_coef={kl_coef} needs batch.reference (see make_score)")
-        sequence = jnp.take_along_axis(batch.segment_ids, batch.response_index, axis=1) - 1
-        return policy_loss(
-            logprob,
-            batch.behaviour,
-            batch.advantage,
-            batch.weight,
-            clip_low=clip_low,
-            clip_high=clip_high,
-            dual_clip=dual_clip,
-            reference=batch.reference,
-            kl_coef=kl_coef,
-            # Without a bonus the entropy is only a metric: no backward pass for it.
-            entropy=entropy if entropy_coef else jax.lax.stop_gradient(entropy),
-            entropy_coef=entropy_coef,
-            proximal=batch.proximal,
-            tis_cap=tis_cap,
-            sequence=jnp.maximum(sequence, 0) if sequence_ratio else None,
-        )
-
-    how: dict[str, Any] = {
-        "chunk": chunk,
-        "temperature": temperature,
-        "state_shardings": state_shardings,
-        "attach": attach,
-    }
-    return _make(forward, optimizer, loss, **how)
+    loss = partial(policy_loss, settings=settings)
+    return _make(forward, optimizer, loss, chunk=chunk, temperature=temperature, state_shardings=state_shardings)
 
 
 def make_sft_update(
-    forward: Forward,
-    optimizer: Optimizer,
-    *,
-    chunk: int = 1024,
-    state_shardings: TrainState | None = None,
-    attach: Attach | None = None,
+    forward: Forward, optimizer: Optimizer, *, chunk: int = 1024, state_shardings: TrainState | None = None
 ) -> Update:
     """Builds the supervised step, cross-entropy of the response tokens; arguments and result as for `make_update`."""
-    how: dict[str, Any] = {"chunk": chunk, "temperature": 1.0, "state_shardings": state_shardings, "attach": attach}
-    return _make(forward, optimizer, imitation_loss, **how)
+    return _make(forward, optimizer, imitation_loss, chunk=chunk, temperature=1.0, state_shardings=state_shardings)
 
 
-def make_score(
-    forward: Forward, *, chunk: int = 1024, temperature: float = 1.0, attach: Attach | None = None
-) -> Callable[..., jax.Array]:
+def make_score(forward: Forward, *, chunk: int = 1024, temperature: float = 1.0) -> Callable[..., jax.Array]:
     """Builds a jitted (params, minibatch, frozen=None) -> log-probabilities [M, B, C] f32 of the response tokens.
 
     `dataclasses.replace(batch, reference=score(reference_params, batch))` gives a minibatch its reference policy, and
-    `replace(batch, proximal=score(params, batch))` recomputes what the ratio is against. Arguments as for
+    `replace(batch, proximal=score(params, batch))` recomputes the old log-probabilities. Arguments as for
     `make_update`; padding is 0.
     """
 
-    def score(params: Params, batch: StepBatch, frozen: Any = None) -> jax.Array:
-        params = params if attach is None else attach(frozen, params)
+    def score(params: Params, batch: StepBatch, frozen: Params = None) -> jax.Array:
+        bound = partial(forward, params, frozen)
 
         def body(m: jax.Array, out: jax.Array) -> jax.Array:
-            logprob, _ = response_logprobs(forward, params, microbatch(batch, m), chunk=chunk, temperature=temperature)
+            logprob, _ = response_logprobs(bound, microbatch(batch, m), chunk=chunk, temperature=temperature)
             return jax.lax.dynamic_update_index_in_dim(out, logprob, m, 0)
 
         out = jax.lax.fori_loop(0, batch.microbatches, body, jnp.zeros_like(batch.behaviour))
@@ -260,20 +202,6 @@ def microbatch(batch: StepBatch, m: jax.Array | int) -> StepBatch:
     return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, m, keepdims=False) if x.ndim else x, batch)
 
 
-def imitation_loss(logprob: jax.Array, entropy: jax.Array, batch: StepBatch) -> LossSums:
-    """Sums the cross-entropy of the response tokens [B, C]; of the metrics only loss and entropy mean something."""
-    weight = batch.weight
-
-    def total(x: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.where(weight > 0, x, 0.0) * weight)
-
-    loss = -total(logprob)
-    fixed = jax.lax.stop_gradient
-    return replace(
-        LossSums.zero(), loss=loss, tokens=jnp.sum(weight), policy_loss=fixed(loss), entropy=fixed(total(entropy))
-    )
-
-
 def _make(
     forward: Forward,
     optimizer: Optimizer,
@@ -282,17 +210,16 @@ def _make(
     chunk: int,
     temperature: float,
     state_shardings: TrainState | None,
-    attach: Attach | None,
 ) -> Update:
-    place = (lambda tree: tree) if state_shardings is None else _placer(state_shardings.params)
+    def place(tree: Params) -> Params:
+        return tree if state_shardings is None else jax.lax.with_sharding_constraint(tree, state_shardings.params)
 
-    def update(state: TrainState, batch: StepBatch, frozen: Any = None) -> tuple[TrainState, Metrics]:
+    def update(state: TrainState, batch: StepBatch, frozen: Params = None) -> tuple[TrainState, Metrics]:
         total = jnp.maximum(jnp.sum(batch.weight), 1.0)
 
         def objective(params: Params, m: jax.Array) -> tuple[jax.Array, LossSums]:
-            micro = microbatch(batch, m)
-            params = params if attach is None else attach(frozen, params)
-            sums = loss(*response_logprobs(forward, params, micro, chunk=chunk, temperature=temperature), micro)
+            micro, bound = microbatch(batch, m), partial(forward, params, frozen)
+            sums = loss(*response_logprobs(bound, micro, chunk=chunk, temperature=temperature), micro)
             return sums.loss / total, sums
 
         def body(m: jax.Array, carry: tuple[Params, LossSums]) -> tuple[Params, LossSums]:
@@ -332,11 +259,7 @@ def shard_state(optimizer: Optimizer, params: Params, param_shardings: Params, w
         param_shardings,
         transform_non_params=lambda _: whole,
     )
-    return TrainState(param_shardings, opt_state, whole, whole, whole)
-
-
-def _placer(shardings: Any) -> Callable[[Params], Params]:
-    return lambda tree: jax.lax.with_sharding_constraint(tree, shardings)
+    return TrainState(param_shardings, opt_state, whole, whole)
 
 
 def _apply(optimizer: Optimizer, state: TrainState, grads: Params, finite: jax.Array) -> TrainState:
@@ -347,13 +270,11 @@ def _apply(optimizer: Optimizer, state: TrainState, grads: Params, finite: jax.A
     def keep(new: jax.Array, old: jax.Array) -> jax.Array:
         return jnp.where(finite, new, old)
 
-    one = finite.astype(jnp.int32)
     return TrainState(
         params=jax.tree.map(keep, params, state.params),
         opt_state=jax.tree.map(keep, opt_state, state.opt_state),
-        step=state.step + one,
-        skipped=state.skipped + 1 - one,
-        skipped_in_row=(state.skipped_in_row + 1) * (1 - one),
+        step=state.step + finite,
+        skipped=state.skipped + ~finite,
     )
 
 

@@ -1,20 +1,35 @@
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.rl.losses import LossSums, k3, policy_loss
+from gigpo_jax.rl.losses import LossSettings, LossSums, k3, policy_loss
+from gigpo_jax.rl.types import StepBatch
 
-CLIP = {"clip_low": 0.2, "clip_high": 0.28}
+CLIP = LossSettings(clip_low=0.2, clip_high=0.28)
 
 
-def one(ratio: float, advantage: float, **kw) -> LossSums:
+def tokens(behaviour, advantage, weight=None, *, reference=None, proximal=None, response=None) -> StepBatch:
+    """The fields of a microbatch that the loss reads, from lists of shape [C] or [B, C]."""
+    arrays = [behaviour, advantage, jnp.ones_like(jnp.asarray(behaviour)) if weight is None else weight]
+    behaviour, advantage, weight = (jnp.atleast_2d(jnp.asarray(x, jnp.float32)) for x in arrays)
+    reference, proximal = (None if x is None else jnp.atleast_2d(jnp.asarray(x)) for x in (reference, proximal))
+    index = jnp.broadcast_to(jnp.arange(weight.shape[1]), weight.shape)
+    segments = jnp.ones(weight.shape, jnp.int32) if response is None else jnp.atleast_2d(jnp.asarray(response)) + 1
+    return StepBatch(None, None, segments, index, None, behaviour, advantage, weight, 1, reference, proximal)
+
+
+def loss_of(logprob, batch: StepBatch, settings: LossSettings = CLIP, entropy=None) -> LossSums:
+    logprob = jnp.atleast_2d(jnp.asarray(logprob))
+    return policy_loss(logprob, jnp.zeros_like(logprob) if entropy is None else entropy, batch, settings)
+
+
+def one(ratio: float, advantage: float) -> LossSums:
     """The loss of a single token with behaviour log-probability -1."""
-    return policy_loss(
-        jnp.asarray([-1.0 + math.log(ratio)]), jnp.asarray([-1.0]), jnp.asarray([advantage]), jnp.ones(1), **CLIP, **kw
-    )
+    return loss_of([-1.0 + math.log(ratio)], tokens([-1.0], [advantage]))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +58,7 @@ def test_surrogate_of_one_token_by_hand(ratio, advantage, loss, clipped, dual):
 )
 def test_gradient_to_the_log_probability_by_hand(ratio, advantage, gradient):
     def loss(logprob):
-        return policy_loss(logprob, -jnp.ones(1), jnp.asarray([advantage]), jnp.ones(1), **CLIP).loss
+        return loss_of(logprob, tokens([-1.0], [advantage])).loss
 
     np.testing.assert_allclose(jax.grad(loss)(jnp.asarray([-1.0 + math.log(ratio)])), [gradient], rtol=1e-5)
 
@@ -59,40 +74,33 @@ def test_k3_by_hand():
 
 
 def test_kl_and_entropy_enter_with_their_weights():
-    sums = policy_loss(
-        jnp.asarray([[-1.0, -2.0]]), jnp.asarray([[-1.0, -2.0]]), jnp.asarray([[1.0, -1.0]]), jnp.ones((1, 2)), **CLIP,
-        reference=jnp.asarray([[-1.0 + math.log(2), -2.0]]), kl_coef=0.1, entropy=jnp.asarray([[0.5, 1.5]]),
-        entropy_coef=0.01,
-    )  # fmt: skip
+    batch = tokens([-1.0, -2.0], [1.0, -1.0], reference=[-1.0 + math.log(2), -2.0])
+    settings = replace(CLIP, kl_coef=0.1, entropy_coef=0.01)
+    sums = loss_of([-1.0, -2.0], batch, settings, entropy=jnp.asarray([[0.5, 1.5]]))
     kl = 1 - math.log(2)
     np.testing.assert_allclose(sums.loss, -1.0 + 1.0 + 0.1 * kl - 0.01 * 2.0, rtol=1e-5)
-    np.testing.assert_allclose([sums.kl, sums.entropy, sums.policy_loss], [kl, 2.0, 0.0], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose([sums.kl, sums.entropy], [kl, 2.0], rtol=1e-6)
 
 
 def test_truncated_importance_sampling_by_hand():
     # behaviour -2, learner before the update -1, now -1 + ln 1.1: ratio 1.1, importance e, capped at 2.
-    arrays = (jnp.asarray([-1.0 + math.log(1.1)]), jnp.asarray([-2.0]), jnp.asarray([3.0]), jnp.ones(1))
-    proximal = jnp.asarray([-1.0])
-    np.testing.assert_allclose(policy_loss(*arrays, **CLIP, proximal=proximal).loss, -3.3, rtol=1e-5)
-    sums = policy_loss(*arrays, **CLIP, proximal=proximal, tis_cap=2.0)
+    logprob, batch = [-1.0 + math.log(1.1)], tokens([-2.0], [3.0], proximal=[-1.0])
+    np.testing.assert_allclose(loss_of(logprob, batch).loss, -3.3, rtol=1e-5)
+    sums = loss_of(logprob, batch, replace(CLIP, importance_cap=2.0))
     np.testing.assert_allclose(sums.loss, -6.6, rtol=1e-5)
     np.testing.assert_allclose(sums.mismatch, 1.0, rtol=1e-6)
-    np.testing.assert_allclose(
-        policy_loss(*arrays, **CLIP, proximal=proximal, tis_cap=10.0).loss, -3.3 * math.e, rtol=1e-5
-    )
-    with pytest.raises(ValueError, match="proximal"):
-        policy_loss(*arrays, **CLIP, tis_cap=2.0)
+    loss = loss_of(logprob, batch, replace(CLIP, importance_cap=10.0)).loss
+    np.testing.assert_allclose(loss, -3.3 * math.e, rtol=1e-5)
 
 
 def test_sequence_ratio_is_the_geometric_mean_of_a_response_with_token_gradients():
     log_ratio = jnp.log(jnp.asarray([[1.0, 1.21, 1.1, 7.0]]))
-    behaviour, advantage = jnp.full((1, 4), -1.0), jnp.asarray([[1.0, 1.0, 1.0, 1.0]])
-    weight, sequence = jnp.asarray([[1.0, 1.0, 1.0, 0.0]]), jnp.asarray([[0, 0, 1, 1]])
+    batch = tokens([-1.0] * 4, [1.0] * 4, [1.0, 1.0, 1.0, 0.0], response=[0, 0, 1, 1])
 
     def loss(logprob):
-        return policy_loss(logprob, behaviour, advantage, weight, **CLIP, sequence=sequence).loss
+        return loss_of(logprob, batch, replace(CLIP, ratio="sequence")).loss
 
-    value, gradient = jax.value_and_grad(loss)(behaviour + log_ratio)
+    value, gradient = jax.value_and_grad(loss)(batch.behaviour + log_ratio)
     np.testing.assert_allclose(value, -3.3, rtol=1e-5)  # sqrt(1.21) twice, 1.1 once
     np.testing.assert_allclose(gradient, [[-1.1, -1.1, -1.1, 0.0]], rtol=1e-5)
 
@@ -104,20 +112,26 @@ def random_tokens(seed: int, shape=(6, 16)) -> dict[str, jax.Array]:
     return {**arrays, "weight": jax.random.bernoulli(keys[5], 0.7, shape).astype(jnp.float32)}
 
 
+ALL = replace(CLIP, kl_coef=0.1, entropy_coef=0.01)
+
+
+def random_loss(arrays: dict[str, jax.Array], rows: slice = slice(None), settings: LossSettings = ALL) -> LossSums:
+    a = {name: x[rows] for name, x in arrays.items()}
+    batch = tokens(a["behaviour"], a["advantage"], a["weight"], reference=a["reference"])
+    return loss_of(a["logprob"], batch, settings, a["entropy"])
+
+
 def test_microbatches_add_up_to_the_mean_over_the_whole_minibatch():
-    batch = random_tokens(0)
-    coefficients = {**CLIP, "kl_coef": 0.1, "entropy_coef": 0.01}
+    arrays = random_tokens(0)
 
     def mean_of(parts):
         def loss(logprob):
             sums = LossSums.zero()
             for part in parts:
-                sums += policy_loss(
-                    **{**{k: v[part] for k, v in batch.items()}, "logprob": logprob[part]}, **coefficients
-                )
+                sums += random_loss(arrays | {"logprob": logprob}, part)
             return sums.loss / sums.tokens, sums.means()
 
-        return jax.jit(jax.value_and_grad(loss, has_aux=True))(batch["logprob"])
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(arrays["logprob"])
 
     whole, cut = mean_of([slice(0, 6)]), mean_of([slice(0, 1), slice(1, 4), slice(4, 6)])
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(cut)):
@@ -126,7 +140,7 @@ def test_microbatches_add_up_to_the_mean_over_the_whole_minibatch():
 
 def test_equals_a_loop_over_tokens_in_float64():
     batch = {name: np.asarray(x, np.float64).ravel() for name, x in random_tokens(1).items()}
-    loss = tokens = clipped = 0.0
+    loss = count = clipped = 0.0
     for n in range(len(batch["weight"])):
         if batch["weight"][n] == 0:
             continue
@@ -138,34 +152,37 @@ def test_equals_a_loop_over_tokens_in_float64():
             cost = min(cost, -3.0 * a)
         d = batch["reference"][n] - batch["logprob"][n]
         loss += cost + 0.1 * min(math.exp(d) - d - 1, 10.0) - 0.01 * batch["entropy"][n]
-        tokens += 1
+        count += 1
         clipped += bounded > plain
-    sums = policy_loss(**random_tokens(1), **CLIP, kl_coef=0.1, entropy_coef=0.01)
-    np.testing.assert_allclose([sums.loss, sums.tokens, sums.clipped], [loss, tokens, clipped], rtol=1e-5)
+    sums = random_loss(random_tokens(1))
+    np.testing.assert_allclose([sums.loss, sums.tokens, sums.clipped], [loss, count, clipped], rtol=1e-5)
 
 
 def test_padding_may_hold_anything():
-    batch = random_tokens(2)
-    dirty = {k: v if k == "weight" else jnp.where(batch["weight"] > 0, v, jnp.nan) for k, v in batch.items()}
+    arrays = random_tokens(2)
+    dirty = {k: v if k == "weight" else jnp.where(arrays["weight"] > 0, v, jnp.nan) for k, v in arrays.items()}
 
     def run(arrays):
-        rest = {k: v for k, v in arrays.items() if k != "logprob"}
-        return jax.value_and_grad(lambda x: policy_loss(x, **rest, **CLIP, kl_coef=0.1).loss)(arrays["logprob"])
+        return jax.value_and_grad(lambda x: random_loss(arrays | {"logprob": x}).loss)(arrays["logprob"])
 
-    for a, b in zip(jax.tree.leaves(run(batch)), jax.tree.leaves(run(dirty))):
+    for a, b in zip(jax.tree.leaves(run(arrays)), jax.tree.leaves(run(dirty))):
         np.testing.assert_array_equal(a, b)
 
 
 def test_no_tokens_give_zero_and_huge_ratios_stay_finite():
-    empty = policy_loss(*(jnp.zeros((1, 3)),) * 4, **CLIP)
+    empty = loss_of(jnp.zeros(3), tokens([0.0] * 3, [0.0] * 3, [0.0] * 3))
     assert float(empty.loss) == float(empty.tokens) == 0.0
     assert all(float(x) == 0.0 for x in empty.means().values())
-    arrays = (jnp.zeros(2), jnp.full(2, -200.0), jnp.asarray([1.0, -1.0]), jnp.ones(2))
-    value, gradient = jax.value_and_grad(lambda x: policy_loss(x, *arrays[1:], **CLIP).loss)(arrays[0])
+    batch = tokens([-200.0, -200.0], [1.0, -1.0])
+    value, gradient = jax.value_and_grad(lambda x: loss_of(x, batch).loss)(jnp.zeros(2))
     np.testing.assert_allclose(value, -1.28 + 3.0, rtol=1e-5)
     np.testing.assert_array_equal(gradient, [0.0, 0.0])
 
 
-def test_shapes_that_differ_are_named():
+def test_a_batch_that_does_not_fit_the_settings_is_named():
     with pytest.raises(ValueError, match="advantage"):
-        policy_loss(jnp.zeros(3), jnp.zeros(3), jnp.zeros(2), jnp.ones(3), **CLIP)
+        loss_of(jnp.zeros(3), tokens([0.0] * 3, [0.0] * 2))
+    with pytest.raises(ValueError, match=r"importance_cap=2.0 needs batch\.proximal"):
+        loss_of([0.0], tokens([0.0], [0.0]), replace(CLIP, importance_cap=2.0))
+    with pytest.raises(ValueError, match=r"kl_coef=0.1 needs batch\.reference"):
+        loss_of([0.0], tokens([0.0], [0.0]), replace(CLIP, kl_coef=0.1))

@@ -12,6 +12,7 @@ import pytest
 
 from gigpo_jax.batching import Sample, make_minibatches
 from gigpo_jax.models import qwen2
+from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import (
     Optimizer,
@@ -27,7 +28,7 @@ CONFIG = qwen2.Qwen2Config(97, 32, 64, 2, 4, 2, 8)
 CLIP = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0}
 
 
-def forward(params, tokens, positions, segment_ids, *, remat="none", dtype=None):
+def forward(params, _, tokens, positions, segment_ids, *, remat="none", dtype=None):
     hidden = qwen2.hidden_states(CONFIG, params, tokens, positions, segment_ids, remat=remat, dtype=dtype)
     return hidden, qwen2.output_embedding(CONFIG, params)
 
@@ -44,7 +45,7 @@ OPTIMIZER = make_optimizer(lr=1e-2, weight_decay=0.01, grad_clip=0.5)
 @functools.cache
 def shared_update():
     """One compiled program for the tests that need no other settings."""
-    return make_update(forward, OPTIMIZER, **CLIP)
+    return make_update(forward, OPTIMIZER, LossSettings(**CLIP))
 
 
 def fresh(optimizer, seed: int = 0) -> TrainState:
@@ -151,7 +152,7 @@ def test_gradient_equals_a_plain_one_however_the_steps_are_packed(shape, remat, 
     sgd = Optimizer(optax.sgd(1.0), lambda step: jnp.float32(1.0))  # a step of length 1 shows the gradient
     batch = pack(samples, **shape)
     batch = dataclasses.replace(batch, reference=REFERENCE * batch.behaviour)
-    update = make_update(functools.partial(forward, remat=remat), sgd, chunk=chunk, **CLIP, **options)
+    update = make_update(functools.partial(forward, remat=remat), sgd, LossSettings(**CLIP, **options), chunk=chunk)
     state, metrics = update(fresh(sgd), batch)
     assert float(metrics["policy/loss"]) == pytest.approx(float(expected_loss), rel=1e-5)
     assert 0 < float(metrics["policy/clip_fraction"]) < 1
@@ -205,16 +206,16 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(bad) -> None:
     update, good = shared_update(), pack(make_samples())
     broken = dataclasses.replace(good, advantage=good.advantage.at[0, 0, 0].set(bad))
     state, _ = update(fresh(OPTIMIZER), good)
-    before = jax.tree.map(np.array, (state.params, state.opt_state))
+    before = jax.tree.map(np.array, [state.params, state.opt_state])
     for count in (1, 2):
         state, metrics = update(state, broken)
         assert float(metrics["policy/skipped"]) == 1
-        assert (int(state.step), int(state.skipped), int(state.skipped_in_row)) == (1, count, count)
-    for x, y in zip(*map(jax.tree.leaves, (before, (state.params, state.opt_state))), strict=True):
+        assert (int(state.step), int(state.skipped)) == (1, count)
+    for x, y in zip(*map(jax.tree.leaves, (before, [state.params, state.opt_state])), strict=True):
         np.testing.assert_array_equal(x, y)
     state, metrics = update(state, good)
     assert float(metrics["policy/skipped"]) == 0
-    assert (int(state.step), int(state.skipped), int(state.skipped_in_row)) == (2, 2, 0)
+    assert (int(state.step), int(state.skipped)) == (2, 2)
 
 
 def test_minibatches_of_any_size_share_one_program() -> None:
@@ -260,7 +261,7 @@ def test_schedules_by_hand() -> None:
 
 def test_bfloat16_compute_keeps_float32_masters() -> None:
     optimizer = make_optimizer(lr=1e-6)
-    update = make_update(functools.partial(forward, dtype=jnp.bfloat16), optimizer, **CLIP)
+    update = make_update(functools.partial(forward, dtype=jnp.bfloat16), optimizer, LossSettings(**CLIP))
     state, metrics = update(fresh(optimizer), pack(make_samples()))
     assert {x.dtype for x in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
     moved = [np.abs(np.asarray(a - b)).max() for a, b in zip(*map(jax.tree.leaves, (state.params, params())))]
@@ -272,14 +273,14 @@ def test_no_array_of_tokens_by_vocabulary() -> None:
     """With a vocabulary of 1009 no intermediate has that axis beside more tokens than a chunk."""
     config = dataclasses.replace(CONFIG, vocab_size=1009)
 
-    def wide(p, tokens, positions, segment_ids):
+    def wide(p, _, tokens, positions, segment_ids):
         hidden = qwen2.hidden_states(config, p, tokens, positions, segment_ids, remat="full")
         return hidden, qwen2.output_embedding(config, p)
 
     optimizer = make_optimizer(lr=1e-3)
     state = init_state(qwen2.init(config, jax.random.key(0)), optimizer)
     batch = pack(make_samples(40), row_length=64, rows=8)
-    update = make_update(wide, optimizer, chunk=32, entropy_coef=0.1, **CLIP)
+    update = make_update(wide, optimizer, LossSettings(**CLIP, entropy_coef=0.1), chunk=32)
     jaxpr = jax.make_jaxpr(update)(state, batch)
     sizes = [
         v.aval.size for eqn in _equations(jaxpr.jaxpr) for v in eqn.outvars if 1009 in getattr(v.aval, "shape", ())

@@ -9,14 +9,15 @@ import optax
 import pytest
 
 from gigpo_jax.batching import Sample, make_minibatches
+from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import TrainState, init_state, make_optimizer, make_score, make_update
 
-CLIP = {"clip_low": 0.2, "clip_high": 0.28, "chunk": 16}
+CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 OPTIMIZER = make_optimizer(lr=1e-2)
 
 
-def forward(params, tokens, positions, segment_ids):
+def forward(params, _, tokens, positions, segment_ids):
     return params["embed"][tokens], params["embed"]
 
 
@@ -34,8 +35,10 @@ def make_batch(n: int = 12) -> StepBatch:
     return jax.tree.map(jnp.asarray, batch)
 
 
-def run(batch: StepBatch, state: TrainState | None = None, forward=forward, **options) -> tuple[TrainState, dict]:
-    update = make_update(forward, OPTIMIZER, **CLIP, **options)
+def run(
+    batch: StepBatch, state: TrainState | None = None, forward=forward, temperature: float = 1.0, **loss
+) -> tuple[TrainState, dict]:
+    update = make_update(forward, OPTIMIZER, LossSettings(**CLIP, **loss), chunk=16, temperature=temperature)
     return update(init_state(params(), OPTIMIZER) if state is None else state, batch)
 
 
@@ -51,7 +54,7 @@ def test_truncated_importance_weights_reach_the_loss() -> None:
     batch = make_batch()
     own = make_score(forward)(params(), batch)
     batch = dataclasses.replace(batch, proximal=own, behaviour=own - 1.0)  # the engine thought all responses rarer
-    plain, capped = (run(batch, tis_cap=cap)[1] for cap in (None, 2.0))
+    plain, capped = (run(batch, importance_cap=cap)[1] for cap in (None, 2.0))
     assert float(capped["policy/loss"]) == pytest.approx(2 * float(plain["policy/loss"]), rel=1e-5)
     assert float(plain["policy/loss"]) != 0
 
@@ -60,7 +63,7 @@ def test_the_ratio_of_a_whole_response_is_its_own_and_no_neighbours() -> None:
     batch = make_batch()
     own = make_score(forward)(params(), batch)
     gap = jnp.asarray(np.random.default_rng(1).normal(0, 0.3, own.shape), jnp.float32)
-    _, metrics = run(dataclasses.replace(batch, behaviour=own - gap), sequence_ratio=True)
+    _, metrics = run(dataclasses.replace(batch, behaviour=own - gap), ratio="sequence")
     segments, index, weight = (np.asarray(x) for x in (batch.segment_ids, batch.response_index, batch.weight))
     means = []
     for m, b in np.ndindex(weight.shape[:2]):
@@ -72,14 +75,14 @@ def test_the_ratio_of_a_whole_response_is_its_own_and_no_neighbours() -> None:
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_though_the_loss_is() -> None:
-    def steep(p, tokens, positions, segment_ids):
+    def steep(p, _, tokens, positions, segment_ids):
         zero = p["embed"][0, 0] - jax.lax.stop_gradient(p["embed"][0, 0])
         return p["embed"][tokens] + jnp.sqrt(zero), p["embed"]  # the root of zero has no finite slope
 
     state, metrics = run(make_batch(), forward=steep)
     assert np.isfinite(float(metrics["policy/loss"]))
     assert not np.isfinite(float(metrics["policy/grad_norm"]))
-    assert (int(state.step), int(state.skipped), int(state.skipped_in_row)) == (0, 1, 1)
+    assert (int(state.step), int(state.skipped)) == (0, 1)
     np.testing.assert_array_equal(np.asarray(state.params["embed"]), np.asarray(params()["embed"]))
 
 

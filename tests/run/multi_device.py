@@ -13,6 +13,7 @@ from gigpo_jax.batching import Sample, make_minibatches
 from gigpo_jax.config import default_config
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shardings
+from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.update import TrainState, init_state, make_optimizer, make_update, shard_state
 from gigpo_jax.run import partition
 from gigpo_jax.run.checkpoint import Checkpointer, newest_params
@@ -57,8 +58,7 @@ def train_adapter(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
     policy = Policy(CONFIG, base, None, adapter, wanted.scale)
     places = shard_state(OPTIMIZER, policy.trained, where, partition.replicated(mesh))
     state = jax.jit(lambda p: init_state(p, OPTIMIZER), out_shardings=places)(policy.trained)
-    how = {"clip_low": 0.2, "clip_high": 0.2, "chunk": 16, "state_shardings": places, "attach": policy.attach}
-    update = make_update(forward, OPTIMIZER, **how)
+    update = make_update(forward, OPTIMIZER, LossSettings(0.2, 0.2), chunk=16, state_shardings=places)
     for seed in range(UPDATES):
         rows = {"steps": 24, "row_length": 32, "rows": partition.local_rows(mesh, 8), "agree": partition.all_hosts}
         (batch,) = make_minibatches(samples, **rows, rng=np.random.default_rng(seed))
@@ -82,9 +82,8 @@ def train(mesh: Mesh, samples: list[Sample], rows: int = 8) -> tuple[dict[str, n
     forward, places = forward_function(config, CONFIG, mesh), shardings(mesh)
     params = jax.device_put(start_params(), places.params)
     state = jax.jit(lambda p: init_state(p, OPTIMIZER), out_shardings=places)(params)
-    update = make_update(
-        forward, OPTIMIZER, clip_low=0.2, clip_high=0.2, entropy_coef=0.01, chunk=16, state_shardings=places
-    )
+    loss = LossSettings(0.2, 0.2, entropy_coef=0.01)
+    update = make_update(forward, OPTIMIZER, loss, chunk=16, state_shardings=places)
     for seed in range(UPDATES):
         (batch,) = make_minibatches(
             samples,
