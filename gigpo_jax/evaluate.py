@@ -67,9 +67,9 @@ def summarise(trajectories: Sequence[Trajectory]) -> dict[str, dict[str, Any]]:
       trajectories: of one policy and one panel; aborted ones are counted and otherwise left out.
 
     Returns:
-      For "all" and each task type: episodes, aborted, success_rate and score (shares), their 95% intervals
-      `success_interval` and `score_interval`, and the mean length in steps; for "all" also `type_average`, the
-      unweighted mean of the types' success rates.
+      For "all" and each task type: episodes, aborted, aborted_policy_dependent (of the aborted), success_rate and score
+      (fractions), their 95% intervals `success_interval` and `score_interval`, and the mean length in steps; for "all"
+      also `type_average`, the unweighted mean of the types' success rates.
     """
     by_type: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
@@ -83,6 +83,7 @@ def summarise(trajectories: Sequence[Trajectory]) -> dict[str, dict[str, Any]]:
         result[name] = {
             "episodes": len(done),
             "aborted": len(by_type[name]) - len(done),
+            "aborted_policy_dependent": sum(trajectory.policy_dependent for trajectory in by_type[name]),
             "success_rate": won / len(done) if done else 0.0,
             "success_interval": list(wilson_interval(won, len(done))),
             "score": float(np.mean(scores)) if done else 0.0,
@@ -108,6 +109,10 @@ def table(results: dict[str, dict[str, dict]]) -> str:
         if len(summary) > 2:
             average = 100 * summary["all"]["type_average"]
             lines.append(f"| {decoding} | unweighted mean of the types | | {average:.1f} | | | |")
+    for decoding, summary in results.items():
+        if aborted := summary["all"]["aborted"]:
+            dependent = summary["all"]["aborted_policy_dependent"]
+            lines.append(f"{decoding}: {aborted} episodes were aborted and left out ({dependent} policy-dependent)")
     return "\n".join(lines)
 
 
@@ -166,7 +171,8 @@ class Evaluator:
             everything = summary["all"]
             low, high = everything["success_interval"]
             out |= {
-                f"val/{decoding}/{name}": everything[name] for name in ("success_rate", "score", "length", "aborted")
+                f"val/{decoding}/{name}": everything[name]
+                for name in ("success_rate", "score", "length", "aborted", "aborted_policy_dependent")
             }
             out |= {f"val/{decoding}/success_low": low, f"val/{decoding}/success_high": high}
             out[f"val/{decoding}/success_rate_type_average"] = everything["type_average"]

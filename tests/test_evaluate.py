@@ -43,6 +43,12 @@ def test_aborted_episodes_are_counted_and_left_out():
     assert list(result) == ["all", "cool", "heat"]
     assert "| greedy | heat | 1" not in table({"greedy": result})
     assert "| greedy | heat | 2 | 50.0 | " in table({"greedy": result})
+    assert table({"greedy": result}).endswith("greedy: 1 episodes were aborted and left out (0 policy-dependent)")
+    lost = episode("heat", False)
+    lost.abort("prompt is too long", policy_dependent=True)
+    result = summarise([episode("heat", True), lost])
+    assert (result["all"]["aborted_policy_dependent"], result["heat"]["aborted_policy_dependent"]) == (1, 1)
+    assert table({"greedy": result}).endswith("(1 policy-dependent)")
 
 
 def test_the_unweighted_mean_of_the_types_counts_each_type_once():
