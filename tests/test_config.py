@@ -176,6 +176,13 @@ def test_options_of_the_environment_are_known_keys():
         resolve(config)
     config.env.options = ConfigDict({"anchor": "feedback", "data": "", "task_types": None})
     assert resolve(config).env.options.to_dict() == {"anchor": "feedback"}
+    config.env.max_steps = 60
+    with pytest.raises(
+        InputError, match=r"config\.env\.max_steps=60: .* after 50 actions; raise env\.options\.max_steps"
+    ):
+        resolve(config)
+    config.env.options.max_steps = 60
+    resolve(config)
     config.env.options.data, config.env.generate = "games", ConfigDict({"splits": {"train": 3}})
     with pytest.raises(InputError, match=r"config\.env\.options\.data='games': not used, because env.generate"):
         resolve(config)

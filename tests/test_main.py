@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.main import main
+
 CONFIG = "--config=configs/quickstart.py"
 EXAMPLE = "--config=tests/configs/example.py"
 
@@ -45,13 +47,20 @@ EXAMPLE = "--config=tests/configs/example.py"
         ([CONFIG, "--mode=export", "--out=configs"], "configs: exists and is not a model"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(flags: list[str], message: str, tmp_path: Path):
-    command = [sys.executable, "-m", "gigpo_jax.main", f"--workdir={tmp_path}", *flags]
+def test_bad_input_is_one_line_and_status_2(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    status, error = main([f"--workdir={tmp_path / 'run'}", *flags]), capsys.readouterr().err
+    assert (status, error.count("\n"), error.startswith("gigpo_jax: ")) == (2, 1, True), error
+    assert message in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_process_ends_with_that_line_and_that_status(tmp_path: Path):
+    command = [sys.executable, "-m", "gigpo_jax.main", CONFIG, f"--workdir={tmp_path / 'run'}", "--config.seed=-1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr.count("\n"), "Traceback" in done.stderr) == (2, 1, False), done.stderr
-    assert done.stderr.startswith("gigpo_jax: ")
-    assert message in done.stderr
-    assert not (tmp_path / "config.json").exists()  # a corrected command may use the same workdir
+    line = "gigpo_jax: config.seed=-1: must be from 0 to 2147483647\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
 @pytest.mark.parametrize(
@@ -63,15 +72,18 @@ def test_bad_input_is_one_line_and_status_2(flags: list[str], message: str, tmp_
         ("config = 1 / 0", "division by zero"),
     ],
 )
-def test_a_mistake_in_a_config_file_is_one_line_and_status_2(line: str, message: str, tmp_path: Path):
+def test_a_mistake_in_a_config_file_is_one_line_and_status_2(
+    line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     imports = "from configs.tiny import tiny_config\nfrom gigpo_jax.config import default_config\n"
     (tmp_path / "mine.py").write_text(f"{imports}def get_config():\n    {line}\n    return config\n")
-    test_bad_input_is_one_line_and_status_2([f"--config={tmp_path / 'mine.py'}"], message, tmp_path)
+    test_bad_input_is_one_line_and_status_2([f"--config={tmp_path / 'mine.py'}"], message, tmp_path, capsys)
 
 
-def test_help_names_modes_keys_and_examples():
-    command = [sys.executable, "-m", "gigpo_jax.main", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+def test_help_names_modes_keys_and_examples(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    text = capsys.readouterr().out
     for words in ("train ", "eval ", "sft ", "export ", "--config=configs/quickstart.py", "engine.decode_steps=16  "):
-        assert words in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 150
+        assert words in text
+    assert max(map(len, text.splitlines())) <= 150

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
+from gigpo_jax.rl.update import SCHEDULES
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -45,7 +46,7 @@ FRACTION = Rule("from 0 to 1", lambda value: 0 <= value <= 1)
 PART = Rule("greater than 0, at most 1", lambda value: 0 < value <= 1)
 DECAY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 SEED = Rule(f"from 0 to {2**31 - 1}", lambda value: 0 <= value < 2**31)
-AXIS = Rule("-1 or at least 1", lambda value: value == -1 or value > 0)
+COUNT = Rule("-1 or at least 1", lambda value: value == -1 or value > 0)
 DTYPE = one_of("float32", "bfloat16")
 
 
@@ -117,9 +118,9 @@ KEYS: dict[str, Key] = {
     "model.unroll": Key(1, "layers in one step of the scan over layers; more: longer compilation", POSITIVE),
     "model.remat": Key("full", "activations that the backward pass recomputes", one_of("none", "dots", "full")),
     # devices along each axis
-    "mesh.data": Key(-1, "devices that split the batch; -1: all remaining", AXIS),
-    "mesh.fsdp": Key(1, "devices that split batch and parameters", AXIS),
-    "mesh.tensor": Key(1, "devices that split heads and inner width", AXIS),
+    "mesh.data": Key(-1, "devices that split the batch; -1: all remaining", COUNT),
+    "mesh.fsdp": Key(1, "devices that split batch and parameters", COUNT),
+    "mesh.tensor": Key(1, "devices that split heads and inner width", COUNT),
     # generation
     "engine.name": Key("jax", "jax: in this process; vllm: servers beside it (docs/scaling.md)", one_of("jax", "vllm")),
     "engine.slots": Key(128, "sequences decoded together", POSITIVE),
@@ -151,7 +152,7 @@ KEYS: dict[str, Key] = {
     "engine.vllm.restarts": Key(3, "restarts of a dead server in a run", NOT_NEGATIVE, may_change=True),
     "sampling.temperature": Key(1.0, "of training rollouts", POSITIVE),
     "sampling.top_p": Key(1.0, "nucleus sampling; 1: off", PART),
-    "sampling.top_k": Key(-1, "-1: off", AXIS),
+    "sampling.top_k": Key(-1, "-1: off", COUNT),
     "sampling.max_prompt_tokens": Key(2048, "longer prompts lose history, then text of the observation", at_least(4)),
     "sampling.max_response_tokens": Key(512, "longer responses are truncated", POSITIVE),
     "sampling.stop": Key(
@@ -191,9 +192,7 @@ KEYS: dict[str, Key] = {
         "peak learning rate; bfloat16 parameters cannot take steps this small, hence model.param_dtype=float32",
         POSITIVE,
     ),
-    "optim.schedule": Key(
-        "constant", "after the warm-up; linear and cosine end at 0", one_of("constant", "linear", "cosine")
-    ),
+    "optim.schedule": Key("constant", "after the warm-up; linear and cosine end at 0", one_of(*SCHEDULES)),
     "optim.warmup_fraction": Key(0.0, "of the run, with a rising learning rate", FRACTION),
     "optim.b1": Key(0.9, "decay of the first moment", DECAY),
     "optim.b2": Key(0.999, "decay of the second moment", DECAY),

@@ -250,6 +250,10 @@ def _check_environment(config: ConfigDict) -> None:
         registry.style(env.name, env.prompt)
     except InputError as error:
         raise InputError(f"config.env.prompt={env.prompt!r}: {error}") from error
+    if "max_steps" in (options := registry.spec(env.name).options):
+        most = env.options.get("max_steps", options["max_steps"].default)
+        fix = f"the environment ends an episode after {most} actions; raise env.options.max_steps too"
+        _require(env.max_steps <= most, config, "env.max_steps", fix)
     if env.generate and "data" in env.options:
         raise InputError(
             f"config.env.options.data={env.options.data!r}: not used, because env.generate makes the data; "

@@ -58,6 +58,9 @@ class Optimizer(NamedTuple):
     schedule: optax.Schedule
 
 
+SCHEDULES = ("constant", "linear", "cosine")
+
+
 def make_optimizer(
     *,
     lr: float,
@@ -86,8 +89,8 @@ def make_optimizer(
     Returns:
       The transformation and its schedule.
     """
-    if schedule not in ("constant", "linear", "cosine"):
-        raise ValueError(f"schedule={schedule!r}: choose constant, linear or cosine")
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule={schedule!r}: choose one of {', '.join(SCHEDULES)}")
     warmup = warmup_fraction * total_steps
 
     def rate(step: jax.Array) -> jax.Array:

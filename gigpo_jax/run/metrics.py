@@ -85,6 +85,7 @@ class MetricsWriter:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file in one move: a reader sees the old one or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     temporary.replace(path)

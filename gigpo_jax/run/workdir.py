@@ -19,10 +19,10 @@ _TORN = "restore the file from a copy or choose another --workdir"
 
 
 def open_workdir(workdir: Path, config: ConfigDict) -> None:
-    """Makes the folder of a run, or checks that it belongs to this config; `claim_workdir` makes it this config's.
+    """Checks that a run of this config can write into a folder; nothing is made before `claim_workdir`.
 
     Args:
-      workdir: created if needed, with checkpoints/ and rollouts/.
+      workdir: of the run; it need not exist.
       config: compared with the config.json that is there.
 
     Raises:
@@ -44,8 +44,6 @@ def open_workdir(workdir: Path, config: ConfigDict) -> None:
                 f"--workdir={workdir}: holds a run of another config; choose another folder or use the same values: "
                 + "; ".join(differing)
             )
-    for name in ("checkpoints", "rollouts"):
-        (workdir / name).mkdir(exist_ok=True)
 
 
 def claim_workdir(workdir: Path, config: ConfigDict, base: str = "") -> None:
@@ -99,7 +97,7 @@ def _adapter(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_writable(folder: Path, flag: str) -> None:
-    """Makes a folder, if needed, and a file in it for a moment.
+    """Makes a file for a moment, in a folder or in the nearest parent that exists.
 
     Args:
       folder: where something will be written later.
@@ -108,9 +106,9 @@ def check_writable(folder: Path, flag: str) -> None:
     Raises:
       InputError: that cannot be done.
     """
-    probe = folder / f".probe.{jax.process_index()}.{os.getpid()}"
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    probe = nearest / f".probe.{jax.process_index()}.{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
     except OSError as error:

@@ -12,9 +12,10 @@ from gigpo_jax.run.workdir import check_adapter, check_writable, claim_workdir, 
 
 def test_the_same_config_opens_it_again(tmp_path: Path):
     open_workdir(tmp_path / "a" / "b", default_config())
+    assert not (tmp_path / "a").exists()
     claim_workdir(tmp_path / "a" / "b", default_config())
     open_workdir(tmp_path / "a" / "b", default_config())
-    assert {path.name for path in (tmp_path / "a/b").iterdir()} == {"config.json", "checkpoints", "rollouts"}
+    assert {path.name for path in (tmp_path / "a/b").iterdir()} == {"config.json"}
 
 
 def test_how_it_runs_may_differ_but_not_what_it_computes(tmp_path: Path):
@@ -72,7 +73,7 @@ def test_checkpoints_of_an_adapter_are_read_with_its_scale_and_on_its_model_alon
     open_workdir(tmp_path, config)
     claim_workdir(tmp_path, config, "b0")
     check_adapter(tmp_path, default_config(), "")  # no checkpoint yet: nothing to take for another
-    (tmp_path / "checkpoints/1").mkdir()
+    (tmp_path / "checkpoints/1").mkdir(parents=True)
     config.model.lora.targets = tuple(reversed(config.model.lora.targets))
     config.model.path, config.optim.lr, config.eval.tasks = "moved/model", 1.0, 3
     check_adapter(tmp_path, config, "b0")
@@ -90,7 +91,7 @@ def test_checkpoints_of_all_parameters_are_read_with_any_model_path(tmp_path: Pa
     del config.model["lora"]  # and those of before there were adapters
     open_workdir(tmp_path, default_config())
     claim_workdir(tmp_path, config)
-    (tmp_path / "checkpoints/1").mkdir()
+    (tmp_path / "checkpoints/1").mkdir(parents=True)
     config = default_config()
     config.model.path = "another"
     check_adapter(tmp_path, config, "")
@@ -102,7 +103,7 @@ def test_checkpoints_of_all_parameters_are_read_with_any_model_path(tmp_path: Pa
 @pytest.mark.parametrize("content", ['{"seed": 0, "mod', "", "[]", "\ud800".encode("utf-8", "surrogatepass")])
 def test_a_torn_config_is_named_in_one_line(tmp_path: Path, content: str | bytes):
     open_workdir(tmp_path, default_config())
-    (tmp_path / "checkpoints" / "1").mkdir()
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     (tmp_path / "config.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     for use in (
         lambda: open_workdir(tmp_path, default_config()),
