@@ -1,4 +1,4 @@
-"""ALFWorld: household text games, played by our own engine or by the official one."""
+"""ALFWorld: household text games, with a native engine and the official one."""
 
 from gigpo_jax.envs.alfworld.engine.game import Game, Step
 

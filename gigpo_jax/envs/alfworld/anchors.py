@@ -1,7 +1,7 @@
-"""Which state a step starts from, as text: two steps of a group with the same anchor are compared with each other.
+"""Anchor states of ALFWorld: GiGPO compares the steps of a group that have the same anchor.
 
-The published choice is the raw feedback. It says neither what the agent carries nor, after a command that did nothing,
-where it is; the additions below put that in, at the price of smaller groups.
+The published anchor is the raw feedback. It holds neither the agent's inventory nor, after a command without effect,
+its place. The additions below hold more, and make groups smaller.
 """
 
 import re

@@ -36,16 +36,16 @@ class _Game(Protocol):
 
 def _load(engine: str, path: Path) -> Any:
     if engine == "official":
-        from gigpo_jax.envs.alfworld.engine.official import OfficialGame  # needs textworld, which is optional
+        from gigpo_jax.envs.alfworld.engine.official import OfficialGame  # needs textworld, an optional package
 
         return OfficialGame(path)
     stat = path.stat()
     return Game(_game_file(path, stat.st_mtime_ns, stat.st_size))
 
 
-@functools.lru_cache(maxsize=64)  # the members of a group play the same game, many of them in one worker
+@functools.lru_cache(maxsize=64)  # the episodes of a group play the same game, many of them in one worker
 def _game_file(path: Path, changed_ns: int, size: int) -> GameFile:
-    del changed_ns, size  # part of the key: a file that was made anew is read anew
+    del changed_ns, size  # in the key, so that a changed file is read again
     return load_game(path)
 
 
@@ -54,7 +54,7 @@ class AlfworldEnv:
 
     Attributes:
       data: the data folder.
-      skipped: split -> the folders that are no tasks and why, for every split listed so far.
+      skipped: split -> the skipped folders with reasons, for every split listed so far.
     """
 
     def __init__(self, data: Path, engine: str, max_steps: int, anchor: str, task_types: frozenset[str]):
@@ -115,7 +115,7 @@ class AlfworldEnv:
     def step(self, action: str) -> StepResult:
         """Acts. The reward is 10 when the goal is reached; the episode ends there, or after `max_steps` steps.
 
-        After the end it gives the last observation again, with reward 0.
+        After the end it returns the last observation, with reward 0.
 
         Raises:
           EnvError: no episode was started.
@@ -147,7 +147,7 @@ class AlfworldEnv:
         self._game = self._loaded = self._last = None
 
     def close(self) -> None:
-        """Lets go of the game."""
+        """Closes the game."""
         self._close_game()
 
 
@@ -163,13 +163,13 @@ def make(
 
     Args:
       data: folder with the splits in it: generated games, or the genuine ones ($ALFWORLD_DATA/json_2.1.1).
-      engine: "native" (ours) or "official" (textworld; a thousand times slower, the same words).
+      engine: "native", or "official" (textworld; same text, a thousand times slower).
       max_steps: length of an episode.
-      anchor: what makes two states the same: "feedback" (published), with additions as in `anchors.py`.
-      task_types: which kinds of task to list; all six by default.
+      anchor: the anchor state: "feedback" (published), or with additions, see `anchors.py`.
+      task_types: the task types to list; default: all six.
 
     Raises:
-      InputError: the folder is missing, or an option has no such value.
+      InputError: the folder does not exist, or an option has no such value.
     """
     if engine not in ENGINES:
         raise InputError(f"engine={engine!r}: no such engine; choose one of {', '.join(ENGINES)}")

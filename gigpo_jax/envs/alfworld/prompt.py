@@ -1,4 +1,4 @@
-"""How ALFWorld is worded in prompts."""
+"""Prompts of ALFWorld."""
 
 import re
 from functools import lru_cache
@@ -15,10 +15,10 @@ _SAYS_NOTHING = frozenset(
 
 @lru_cache(maxsize=16384)
 def shorten(text: str) -> str:
-    """ALFWorld's feedback in fewer words, for tiny models; what can be told apart stays apart.
+    """ALFWorld's feedback in fewer words, for tiny models; different feedbacks stay different.
 
-    The welcome line and the task (a prompt has it already) go, and so do punctuation, articles and the words that
-    every sentence has: "You arrive at desk 1. On the desk 1, you see a mug 2." -> "arrive at desk 1 on desk 1 mug 2".
+    The welcome line, the task (the prompt has it already), punctuation, articles and words of every sentence are left
+    out: "You arrive at desk 1. On the desk 1, you see a mug 2." -> "arrive at desk 1 on desk 1 mug 2".
     """
     text = _TASK.sub("", _HEADER.sub("", text, count=1))
     return " ".join(word for word in _WORD.findall(text.lower()) if word not in _SAYS_NOTHING)

@@ -1,4 +1,4 @@
-"""The six task types: what each asks for, and the phrases that say so."""
+"""The six task types, and the phrases that name a task."""
 
 import re
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ TASK_PREFIX = "Your task is to: "
 
 @dataclass(frozen=True)
 class Change:
-    """A change of state that a task asks for before the object is put down.
+    """The change of state that a task requires before the object is put down.
 
     Attributes:
       verb: the command, as in "heat egg 1 with microwave 1".
       tool: type of the receptacle that does it.
-      ability: name of the package's table of objects it works on.
+      ability: name of the package's table of the objects that can be changed.
     """
 
     verb: str
@@ -39,13 +39,13 @@ CHANGES = {
 
 @dataclass(frozen=True)
 class Goal:
-    """A task. Types are spelled as in the floor plans when made for a game, in lower case when read from a phrase.
+    """A task. Types are spelled as in the floor plans when a game is generated, in lower case when read from text.
 
     Attributes:
       type: one of TASK_TYPES.
-      object: type of the object to handle.
-      receptacle: type of the receptacle to put it in; "" for look_at_obj_in_light.
-      lamp: type of the lamp to look by; "" for all others.
+      object: type of the object.
+      receptacle: type of the target receptacle; "" for look_at_obj_in_light.
+      lamp: type of the lamp; "" for all others.
     """
 
     type: str
@@ -55,12 +55,12 @@ class Goal:
 
     @property
     def change(self) -> Change | None:
-        """The change of state that is asked for."""
+        """The change of state that the task requires."""
         return CHANGES.get(self.type)
 
     @property
     def count(self) -> int:
-        """How many objects are to be put in one receptacle."""
+        """How many objects the target receptacle must hold."""
         return 2 if self.type == "pick_two_obj_and_place" else 1
 
 
@@ -84,7 +84,7 @@ _WORDINGS = tuple(
 
 
 def parse_phrase(phrase: str) -> Goal | None:
-    """The goal that a templated phrase such as "put a clean mug in shelf" asks for, None if it is no such phrase."""
+    """The goal of a templated phrase such as "put a clean mug in shelf"; None for any other text."""
     for kind, pattern in _WORDINGS:
         if found := pattern.fullmatch(phrase.strip()):
             words = found.groupdict()
@@ -93,6 +93,6 @@ def parse_phrase(phrase: str) -> Goal | None:
 
 
 def task_of(feedback: str) -> str:
-    """The task in words, from the first feedback of a game; "" if it names none."""
+    """The task phrase in the first feedback of a game; "" if it has none."""
     _, found, rest = feedback.rpartition(TASK_PREFIX)
     return rest.strip().removesuffix(".") if found else ""

@@ -15,7 +15,7 @@ def parse(response: str) -> Response:
     such a pair there is no action ("").
 
     Args:
-      response: whatever the policy wrote; `<think>` is not required.
+      response: the policy's text; `<think>` is not required.
 
     Returns:
       The action with its tags in lower case and its text stripped; invalid if there is none, if the response opens both

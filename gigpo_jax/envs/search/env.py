@@ -1,10 +1,10 @@
 """Search-augmented question answering: `registry.make("search")`, with nothing downloaded.
 
-A turn searches or answers; an episode ends with an answer, or with the fourth turn, which is why at most three searches
-run. Reward 1 for an exact match.
+A turn is a search or an answer. An episode ends with an answer or after the fourth turn, so at most three searches run.
+Reward 1 for an exact match.
 
-Choices where the published description is silent: a response that is neither a search nor an answer costs a turn and
-leaves the anchor as it was; a search in the last turn does not run, for nobody could read what it finds.
+Choices that the published description leaves open: a response that is neither uses a turn and keeps the anchor; a
+search in the last turn does not run, as its result could not be used.
 """
 
 import functools
@@ -34,7 +34,7 @@ OVER = "The episode is over."
 
 
 class SearchEnv:
-    """Asks the questions of a folder, one episode at a time. See `make`."""
+    """Plays the questions of a folder, one episode at a time. See `make`."""
 
     def __init__(self, data: str, retriever: Retriever, *, topk: int, max_steps: int, document_chars: int) -> None:
         self._data, self._retriever = data, retriever
@@ -47,7 +47,7 @@ class SearchEnv:
         """The questions of a split in the order of their files; their type is the data set.
 
         Raises:
-          InputError: there is no such split, or its files cannot be used.
+          InputError: no such split, or files that cannot be used.
         """
         if split not in SPLITS:
             raise InputError(f"env.split={split!r}: search has the splits {' and '.join(SPLITS)}")
@@ -80,26 +80,26 @@ class SearchEnv:
         return observation
 
     def step(self, action: str) -> StepResult:
-        """Acts; after the end it gives the last observation again, with reward 0.
+        """Acts; after the end it returns the last observation, with reward 0.
 
         Args:
           action: `<search>query</search>` or `<answer>text</answer>`, as `actions.parse` gives them.
 
         Raises:
-          EnvError: no episode was started, or the retriever is not to be had.
+          EnvError: no episode was started, or the retriever failed.
         """
         query = self._query(action)
         return self._advance(action, [] if query is None else self._retriever.search([query], self._topk)[0])
 
     async def step_async(self, action: str) -> StepResult:
-        """As `step`; while a search is under way others can be played."""
+        """As `step`; other episodes can run during a search."""
         query = self._query(action)
         if query is None:
             return self._advance(action, [])
         return self._advance(action, (await search_async(self._retriever, [query], self._topk))[0])
 
     def _query(self, action: str) -> str | None:
-        """What an action asks the retriever; None if it does not. A search in the last turn does not run."""
+        """The query of an action; None if nothing is to be searched, as in the last turn."""
         if self._question is None or self._last is None:
             raise EnvError("step before reset: start an episode with reset(task)")
         kind, text = split_action(action)
@@ -107,7 +107,7 @@ class SearchEnv:
         return one_line(text) if runs else None
 
     def _advance(self, action: str, found: Sequence[Hit]) -> StepResult:
-        """Takes a turn, once its search has ended: one that failed has not happened."""
+        """Takes a turn after its search; a search that failed does not change the episode."""
         question, last = self._question, self._last
         if question is None or last is None:
             raise EnvError("step before reset: start an episode with reset(task)")
@@ -131,12 +131,12 @@ class SearchEnv:
         return Observation(text, self._anchor, None, self._question.text if self._question else "")
 
     def close(self) -> None:
-        """Ends the episode; questions and retriever stay open for the other environments of this process."""
+        """Ends the episode; other environments of the process go on using questions and retriever."""
         self._question = self._last = None
 
 
 def one_line(text: str) -> str:
-    """What a retriever is asked: one line, not longer than it may be, of characters that UTF-8 has."""
+    """A query as it is sent: one line of valid UTF-8, cut to the longest that is allowed."""
     return " ".join(text[: 2 * MAX_QUERY_CHARS].encode("utf-8", "replace").decode().split())[:MAX_QUERY_CHARS]
 
 
@@ -146,10 +146,10 @@ def _questions(data: str, split: str) -> tuple[Question, ...]:
 
 
 def _open_retriever(url: str, index: str, *, timeout_s: float, limit_s: float) -> Retriever:
-    """A client for a URL, or an index in this process; the environments of a process share either.
+    """A client for a URL, or an index in this process; shared by the environments of the process.
 
     Raises:
-      InputError: neither or both are given, or what is given cannot be used.
+      InputError: neither or both are given, or it cannot be used.
     """
     if bool(url) == bool(index):
         raise InputError(
@@ -183,18 +183,18 @@ def make(
     """Builds the environment.
 
     Args:
-      data: folder of questions (docs/search.md); None: an invented world, made on first use in the user's cache folder.
-      url: of a retriever that speaks the `/retrieve` protocol, such as http://127.0.0.1:8000; "" = search `index` here.
-      index: an index folder to search in this process; "" = the folder `index` in `data`.
-      topk: documents shown after a search.
+      data: folder of questions (docs/search.md); None: the synthetic world, made in the cache folder on first use.
+      url: of a server of the `/retrieve` protocol, such as http://127.0.0.1:8000; "" = search `index` here.
+      index: an index folder, searched in this process; "" = the folder `index` in `data`.
+      topk: documents that a search returns.
       max_steps: turns of an episode.
       document_chars: a longer document is cut there.
       timeout_s: of one request to `url`, s.
-      limit_s: of a search with all its retries, s; past it the episode is aborted. Keep it below
-        `env.step_timeout_s`, or the whole worker is replaced.
+      limit_s: of a search with its retries, s; then the episode is aborted. Keep it below `env.step_timeout_s`, or
+        the worker is replaced.
 
     Raises:
-      InputError: files are missing or cannot be used, or an option has no such value.
+      InputError: files are missing or broken, or an option has no such value.
     """
     check_whole("env.options.topk", topk, 1, MAX_TOPK)
     check_whole("env.options.max_steps", max_steps, 1, 1000)
@@ -207,8 +207,8 @@ def make(
     folder = filled_in("env.options.data", data) if data is not None else generate.ensure_world()
     if not folder.is_dir():
         raise InputError(
-            f"env.options.data={str(data)!r}: no such folder; give one of questions (docs/search.md says what "
-            "stands in it), or none at all for the invented world"
+            f"env.options.data={str(data)!r}: no such folder; give a folder of questions (docs/search.md "
+            "describes it), or leave it out for the synthetic world"
         )
     index = str(filled_in("env.options.index", index)) if index else ""
     if not url and not index:

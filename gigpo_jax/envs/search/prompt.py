@@ -1,4 +1,4 @@
-"""How search is worded in prompts."""
+"""Prompts of search QA."""
 
 import re
 from collections.abc import Callable
@@ -9,13 +9,13 @@ from gigpo_jax.envs.search.actions import split_action
 from gigpo_jax.envs.search.text import escape
 
 _ITEM = re.compile(r'^\[\d+\] (?:"([^"]*)" )?(.*)$')
-_WORD = re.compile(r"\b[^\W\d]\w*(?:['-]\w+)*")  # numbers are left out: of each a tiny model sees too few to learn it
-_SEPARATOR = re.compile(r"(?<![a-z0-9_])(?=did|saw)")  # where a word may be read as one that separates parts
-_LONGEST = 24  # words that are kept of one document for tiny models
+_WORD = re.compile(r"\b[^\W\d]\w*(?:['-]\w+)*")  # without numbers: each is too rare for a tiny model
+_SEPARATOR = re.compile(r"(?<![a-z0-9_])(?=did|saw)")  # words that a tokenizer could read as a separator
+_LONGEST = 24  # words kept of a document, for tiny models
 
 
 def turns(inputs: PromptInput) -> list[tuple[int, str, str]]:
-    """What was done and what came of it: (number of the turn, action, what was seen next), the oldest first."""
+    """(number, action, next observation) of the turns in the history, oldest first."""
     seen = [*(event.observation for event in inputs.history[1:]), inputs.observation]
     first = inputs.steps - len(inputs.history) + 1
     done = [event.action for event in inputs.history]
@@ -24,16 +24,16 @@ def turns(inputs: PromptInput) -> list[tuple[int, str, str]]:
 
 @dataclass(frozen=True)
 class Research:
-    """The prompt for a language model that follows instructions.
+    """The prompt for instruction-tuned language models.
 
     Attributes:
-      intro: what the agent is there for.
+      intro: the role of the agent.
     """
 
     intro: str
 
     def __call__(self, inputs: PromptInput, /) -> str:
-        """Renders the question, what was looked up so far, and the format of a response."""
+        """Renders the question, the turns so far, and the response format."""
         lines = [self.intro, "Question: " + inputs.task]
         if inputs.steps:
             lines.append(f"Turns taken so far: {inputs.steps}. What you did, and what it gave:")
@@ -66,18 +66,18 @@ def shorten(text: str) -> str:
 
 @dataclass(frozen=True)
 class Terse:
-    """The prompt for a tiny model trained from scratch: no instructions, single words between the parts.
+    """The prompt for tiny models trained from scratch: no instructions, single words as separators.
 
     `<question> did <query> saw <words of the passages> did <query> saw <words of the passages>`
 
     Attributes:
-      shorten: says a text in fewer words.
+      shorten: maps a text to fewer words.
     """
 
     shorten: Callable[[str], str] = shorten
 
     def __call__(self, inputs: PromptInput, /) -> str:
-        """Renders all parts in one line."""
+        """Renders the prompt in one line."""
         words = [self.shorten(inputs.task)]
         for _, action, after in turns(inputs):
             words += ["did", self._within(split_action(action)[1]), "saw", self._within(after)]
@@ -86,10 +86,9 @@ class Terse:
         return " ".join(word for word in words if word)
 
     def _within(self, text: str) -> str:
-        """A query or passages, without the words that separate the parts: no document can begin another turn.
+        """A query or passages without the separators, so that no document can begin another turn.
 
-        Nor with a longer word: a tokenizer of whole words reads one that it does not know piece by piece, "sawmill" as
-        "saw" and letters, but "_sawmill" as letters alone.
+        A word tokenizer splits unknown words: "sawmill" into "saw" and letters, but "_sawmill" into letters only.
         """
         words = (word for word in self.shorten(text).split() if word not in ("did", "saw"))
         return " ".join(_SEPARATOR.sub("_", word) for word in words)

@@ -1,6 +1,6 @@
-"""Question sets: parquet or JSON lines, in the reference columns or plain ones, several data sets at once.
+"""Reads question sets: parquet or JSON lines, in the reference columns or plain ones, of several data sets.
 
-Of each row are read: the question (`env_kwargs.question` or `question`), the golden answers (`env_kwargs.ground_truth`,
+A row has the question (`env_kwargs.question` or `question`), the golden answers (`env_kwargs.ground_truth`,
 `reward_model.ground_truth.target`, `golden_answers`, `answers` or `answer`; a text or a list of texts), the data set
 (`data_source`, or the file's name) and, if it has one, an `id`.
 """
@@ -29,13 +29,13 @@ _SOURCES = (("data_source",), ("env_kwargs", "data_source"))
 
 @dataclass(frozen=True)
 class Question:
-    """A question and what counts as its answer.
+    """A question and its answers.
 
     Attributes:
       id: unique in its split.
       text: the question.
-      golden: the answers that count.
-      source: the data set it is of; results are reported for each.
+      golden: the accepted answers.
+      source: its data set; results are reported for each.
       split: "train" or "test".
     """
 
@@ -47,7 +47,7 @@ class Question:
 
 
 def question_files(folder: Path, split: str) -> list[Path]:
-    """The files of a split: those whose names begin with it, sorted.
+    """The files whose names begin with the split, sorted.
 
     Raises:
       InputError: there is none.
@@ -66,14 +66,14 @@ def load_questions(folder: Path, split: str) -> tuple[Question, ...]:
     """All questions of a split, in the order of files and rows.
 
     Raises:
-      InputError: a file or a row that cannot be used (its place is named), or an id that a data set has twice.
+      InputError: a file or a row that cannot be used, with its place, or an id that occurs twice.
     """
     questions: dict[str, Question] = {}
     for path in question_files(folder, split):
         for number, (where, row) in enumerate(_rows(path)):
             question = _question(row, where, number, path, split)
             if question.id in questions:
-                raise InputError(f"{where}: the id {question.id!r} is there more than once; ids have to be unique")
+                raise InputError(f"{where}: the id {question.id!r} occurs twice; ids must be unique")
             questions[question.id] = question
     if not questions:
         raise InputError(f"env.options.data={str(folder)!r}: the files of the split {split!r} have no rows")
@@ -125,7 +125,7 @@ def _question(row: dict[str, Any], where: str, number: int, path: Path, split: s
 
 
 def _golden(found: Any) -> tuple[str, ...]:
-    """Golden answers as texts; () for anything that holds none."""
+    """Golden answers as texts; () if there are none."""
     if isinstance(found, dict):
         found = found.get("target")
     if isinstance(found, (str, int, float)) and not isinstance(found, bool):
@@ -136,7 +136,7 @@ def _golden(found: Any) -> tuple[str, ...]:
 
 
 def _is_answer(answer: Any) -> bool:
-    """A text that is not blank, or a number; NaN stands for a missing value in many tables."""
+    """Whether it is a text that is not blank, or a finite number; tables use NaN for missing values."""
     if isinstance(answer, str):
         return bool(answer.strip())
     return isinstance(answer, (int, float)) and not isinstance(answer, bool) and math.isfinite(answer)

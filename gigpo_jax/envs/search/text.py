@@ -1,4 +1,4 @@
-"""Texts of the task: exact match, and the block that shows documents to the agent."""
+"""Exact match, and the block that shows documents to the agent."""
 
 import re
 import string
@@ -13,24 +13,24 @@ _CUT = " ..."
 
 
 def normalise(answer: str) -> str:
-    """An answer as it is compared: lower case, no punctuation, no articles, single spaces."""
+    """An answer for comparison: lower case, no punctuation, no articles, single spaces."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def _compared(answer: str) -> str:
-    # An answer of articles and punctuation alone ("The The", "A") would be equal to no answer at all; it is compared
-    # as it stands, a departure from the usual definition.
+    # A departure from the usual definition: an answer of articles and punctuation alone ("The The", "A") would be
+    # empty, so it is compared without normalisation.
     return normalise(answer) or " ".join(answer.lower().split())
 
 
 def exact_match(answer: str, golden: Iterable[str]) -> bool:
-    """Whether an answer equals one of the golden answers once both are normalised; no text never does."""
+    """Whether an answer equals a golden answer after normalisation; an empty answer does not."""
     given = _compared(answer)
     return given != "" and any(given == _compared(gold) for gold in golden)
 
 
 def escape(text: str) -> str:
-    """Text that can hold no tag: every "<" becomes "&lt;", and all space is single blanks, so it stays one line."""
+    """A text as one line without tags: "<" becomes "&lt;", white space becomes single spaces."""
     return " ".join(text.replace("<", "&lt;").split())
 
 
@@ -38,8 +38,8 @@ def information(documents: Sequence[Document], *, document_chars: int = 4000) ->
     """The observation after a search.
 
     Args:
-      documents: the best first. Whatever they say, none of them can end the block, begin another item or write a tag.
-      document_chars: a longer document is cut there.
+      documents: best first. They are escaped, so none can end the block, begin another item or write a tag.
+      document_chars: longer documents are cut.
     """
     lines = []
     for number, document in enumerate(documents, 1):

@@ -1,6 +1,6 @@
-"""The shop as a page to look at: play an episode by hand, and see beside it what an agent would get.
+"""The shop as a web page: play an episode by hand, and see the agent's observations.
 
-Listens on loopback. The page and the agent's text come from the same session; every word of the catalogue and of the
+It listens on loopback. The page and the observation come from the same session; all text of the catalogue and of the
 visitor is escaped. Needs Flask: pip install "gigpo_jax[web]".
 """
 
@@ -16,9 +16,9 @@ from gigpo_jax.envs.webshop.engine import pages
 from gigpo_jax.envs.webshop.engine.session import Page, Session
 from gigpo_jax.errors import InputError
 
-CONNECTION_S = 60.0  # that a connection may wait for a request, s
+CONNECTION_S = 60.0  # how long a connection may be idle, s
 _COOKIE = "webshop"
-_VISITORS = 64  # sessions kept; the one that was idle longest goes first
+_VISITORS = 64  # sessions kept; the least recently used one is dropped
 _POLICY = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 
@@ -26,9 +26,9 @@ class Visit:
     """One visitor's episode.
 
     Attributes:
-      session: the shop as the visitor left it.
-      page: what it showed last.
-      log: the actions so far, with what they earned.
+      session: of the shop.
+      page: the last one.
+      log: the actions so far, with their rewards.
     """
 
     def __init__(self, catalogue: Catalogue, goal: int = 0) -> None:
@@ -48,7 +48,7 @@ class Visit:
 
 
 def view(visit: Visit) -> dict[str, Any]:
-    """All that the page shows, as plain values; the template escapes them."""
+    """The content of the page, as plain values; the template escapes them."""
     session = visit.session
     buttons, body = [], []
     cards: list[dict[str, Any]] = []
@@ -102,7 +102,7 @@ def make_app(catalogue: Catalogue) -> Any:
     app = flask.Flask("gigpo_jax.envs.webshop", root_path=str(Path(__file__).parent))
     app.config.update(MAX_CONTENT_LENGTH=1 << 20, TRUSTED_HOSTS=["127.0.0.1", "localhost", "[::1]"])
     visits: OrderedDict[str, Visit] = OrderedDict()
-    lock = threading.Lock()  # around everything that a visit or the catalogue is asked; a thread serves a connection
+    lock = threading.Lock()  # protects visits and the catalogue: each connection has a thread
 
     def visit() -> tuple[str, Visit]:
         key = flask.request.cookies.get(_COOKIE, "")
@@ -149,7 +149,7 @@ def make_app(catalogue: Catalogue) -> Any:
 
 
 def make_server(catalogue: Catalogue, port: int) -> Any:
-    """The page's server on loopback, a `werkzeug` one: a thread for each connection, which has a time limit.
+    """The page's server on loopback (of werkzeug), with a thread and a time limit for each connection.
 
     Raises:
       InputError: Flask is not installed, or the port is taken.

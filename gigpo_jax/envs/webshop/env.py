@@ -1,7 +1,7 @@
 """WebShop as a text environment: `registry.make("webshop", data=DIR)`.
 
-What is shown follows the published training wrapper: the observation is the page's text after the instruction, each
-  node in single quotes; a purchase with score 1 is worth 10, anything else 0; an episode has at most 15 steps.
+As in the published training wrapper, the observation is the page's text after the instruction, each node in single
+quotes; the reward is 10 for a purchase with score 1, else 0; an episode has at most 15 steps.
 """
 
 import functools
@@ -26,7 +26,7 @@ SEARCH = "search[<your query>]"
 
 
 class GoalTasks(Sequence[Task]):
-    """The tasks of a split, each made when it is looked at (a large catalogue has hundreds of thousands)."""
+    """The tasks of a split, made on access: a large catalogue has hundreds of thousands."""
 
     def __init__(self, catalogue: Catalogue, split: str) -> None:
         self._catalogue, self._split = catalogue, split
@@ -75,7 +75,7 @@ class WebshopEnv:
         return GoalTasks(self.catalogue, split)
 
     def digest(self, task: Task) -> str:
-        """SHA-256 of all that a task's score depends on, in hexadecimal; panels freeze it."""
+        """SHA-256 of everything that a task's score depends on, in hexadecimal; panels freeze it."""
         goal = self.catalogue.goal(self._index(task))
         row = self.catalogue.row(goal.asin)
         product = None if row is None else self.catalogue.product(row).record()
@@ -105,7 +105,7 @@ class WebshopEnv:
     def step(self, action: str) -> StepResult:
         """Acts. The reward is 10 for a purchase with score 1; the episode ends with any purchase, or after `max_steps`.
 
-        After the end it gives the last observation again, with reward 0.
+        After the end it returns the last observation, with reward 0.
 
         Raises:
           EnvError: no episode was started.
@@ -132,7 +132,7 @@ class WebshopEnv:
             anchor = session.tail
         elif self._plain_task:
             anchor = _quoted(session.tail)
-        else:  # the wrapper looks for the task among the segments, whatever else is there
+        else:  # the wrapper searches the task among the segments
             after = session.plain_text().split(pages.SEPARATOR)
             anchor = _quoted(pages.SEPARATOR.join(after[after.index(self._task) + 1 :]))
         admissible = (SEARCH, *session.clicks) if page.available["has_search_bar"] else session.clicks
@@ -147,7 +147,7 @@ class WebshopEnv:
         return page.text
 
     def close(self) -> None:
-        """Ends the episode; the catalogue stays open for other environments of this process."""
+        """Ends the episode; other environments of the process go on using the catalogue."""
         self._last = None
 
 
@@ -178,9 +178,8 @@ def make(
     """Builds the environment.
 
     Args:
-      data: folder of a catalogue (see `open_catalogue`); None: a generated one of 1,000 products, which is made on
-        first
-        use in the user's cache folder.
+      data: folder of a catalogue, see `open_catalogue`; None: a generated one of 1,000 products, made in the cache
+        folder on first use.
       observation: "text" (published) or "text_rich".
       goals: "synthetic" (published) or "human".
       max_steps: length of an episode.

@@ -1,4 +1,4 @@
-"""How WebShop is worded in prompts."""
+"""Prompts of WebShop."""
 
 import math
 import re
@@ -17,7 +17,7 @@ _PRICE = re.compile(r"\$(\d+(?:\.\d+)?)")
 _MARK = re.compile(r"[,:](?= |$)")
 _WORD = re.compile(r"[a-z0-9]+(?:['-][a-z0-9]+)*")
 _COMMON = frozenset(re.findall(r"\w+", "a an and are for in is it of or that the this to under with you"))
-_UNLISTED = frozenset(["attributes", "back to search", "reviews", "search"])  # they never bring a purchase nearer
+_UNLISTED = frozenset(["attributes", "back to search", "reviews", "search"])  # not needed for a purchase
 _RESULTS = re.compile(r"page -?\d+ \(total results: \d+\)")
 _ASIN = re.compile(r"(?=[a-z]*\d)[a-z0-9]{10}")
 
@@ -45,21 +45,21 @@ def _tens(price: str) -> str:
 
 @dataclass(frozen=True)
 class ShopCompact:
-    """The prompt for a tiny model trained from scratch: no instructions, and of a page what bears on the task.
+    """The prompt for tiny models trained from scratch: no instructions, and only the task's part of a page.
 
     `<task> did <argument> ; <argument> .. now <page> can <argument> ; <argument> ..`
 
-    Of titles and descriptions it shows the words that the task has, of prices the lowest, rounded up to tens of dollars
-    (caps are multiples of ten, so what is within the cap stays so). Actions are named by what stands in their brackets.
+    Titles and descriptions are reduced to words of the task, prices to the lowest one, rounded up to tens of dollars
+    (caps are multiples of ten). Actions are reduced to their arguments.
 
     Attributes:
-      offers: how many products of a results page are shown.
+      offers: number of products shown of a results page.
     """
 
     offers: int = 5
 
     def __call__(self, inputs: PromptInput, /) -> str:
-        """Renders all parts in one line."""
+        """Renders the prompt in one line."""
         task = shorten_task(inputs.task)
         asked = {word.removesuffix("s") for word in _WORD.findall(task)} - _COMMON
         words = [task]

@@ -89,7 +89,7 @@ def test_both_formats_give_the_same(tmp_path: Path) -> None:
         ([reference_row("q", ["a"], "nq"), reference_row("q", [], "nq")], ":2: no answers"),
         ([{"golden_answers": ["a"]}], "no question"),
         ([{"question": " ", "answer": "a"}], "no question"),
-        ([{"question": "q", "answer": "a", "id": 1}, {"question": "p", "answer": "a", "id": "1"}], "more than once"),
+        ([{"question": "q", "answer": "a", "id": 1}, {"question": "p", "answer": "a", "id": "1"}], "occurs twice"),
         ([], "have no rows"),
         (["text"], "a JSON str"),
     ],

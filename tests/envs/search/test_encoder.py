@@ -105,7 +105,7 @@ def test_vectors_are_built_and_served_by_the_commands(world: Path, tmp_path: Pat
         ("tokenizer", "tokenizer.json cannot be read"),
         ("onnx", "cannot be loaded"),
         ("inputs", "takes pixels"),
-        ("pooling", "pools otherwise"),
+        ("pooling", "does not use mean pooling"),
         ("weights", "cannot be loaded"),
         ("width", "vectors of 4 numbers, but the encoder"),
     ],

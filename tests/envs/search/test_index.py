@@ -98,8 +98,8 @@ def test_a_gzipped_folder_and_a_command_give_the_same_index(tmp_path: Path, caps
     [
         (b"", "the corpus is empty"),
         (b"\n\n", "the corpus is empty"),
-        (b'{"id": "1", "contents": "a b"}\n{"id": "1", "contents": "c"}\n', "id '1' is there more than once"),
-        (b'{"id": "1", "contents": "a b"}\n{"id": 1, "contents": "c"}\n', "id '1' is there more than once"),
+        (b'{"id": "1", "contents": "a b"}\n{"id": "1", "contents": "c"}\n', "id '1' occurs twice"),
+        (b'{"id": "1", "contents": "a b"}\n{"id": 1, "contents": "c"}\n', "id '1' occurs twice"),
         (b'{"id": "1", "contents": "caf\xe9"}\n', ":1: not UTF-8"),
         (b'{"id": "1", "contents": "a"}\n<html>\n', ":2: not JSON"),
         (b"[1]\n", "a JSON list"),

@@ -163,7 +163,7 @@ def test_a_request_that_never_comes_is_given_up(url: str, monkeypatch: pytest.Mo
     connection.putheader("Content-Length", "1000")
     connection.endheaders(b'{"query": ')
     answer = connection.getresponse()
-    assert (answer.status, json.load(answer)) == (408, {"error": "the request was not here within 0.05 s"})
+    assert (answer.status, json.load(answer)) == (408, {"error": "the request was not complete within 0.05 s"})
     connection.close()
 
 

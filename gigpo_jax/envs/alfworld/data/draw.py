@@ -1,4 +1,4 @@
-"""Random rooms: which objects lie where, and what the task is, drawn until the task can be solved."""
+"""Draws random rooms and tasks until the task can be solved."""
 
 import random
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from gigpo_jax.errors import InputError
 _LAMP = "DeskLamp"
 _LAMP_STANDS_ON = ("Desk", "SideTable", "Dresser", "Shelf", "DiningTable", "CoffeeTable")
 _COPIES = ((0, 1, 2, 3), (3, 5, 3, 1))  # of each object type in a full room, with weights
-_OPEN_WEIGHT, _CLOSED_WEIGHT = 3, 1  # things lie about more often than they are put away
+_OPEN_WEIGHT, _CLOSED_WEIGHT = 3, 1  # objects are more often in open receptacles
 _ATTEMPTS = 1000
 
 
 @dataclass(frozen=True)
 class RoomSize:
-    """How large rooms are.
+    """The size of rooms.
 
     Attributes:
       receptacles: least and greatest number; None for all that the floor plan has.
@@ -62,7 +62,7 @@ def _pair(key: str, value: object, least: int) -> tuple[int, int]:
 
 
 class _Drawer:
-    """Draws one room; everything it decides comes from its generator."""
+    """Draws one room; `rng` is its only source of randomness."""
 
     def __init__(self, package: Package, scene: Scene, size: RoomSize, rng: random.Random):
         self.package, self.scene, self.size, self.rng = package, scene, size, rng
@@ -77,7 +77,7 @@ class _Drawer:
         return self.rng.choices(places, weights)[0]
 
     def goal(self, task_type: str) -> Goal | None:
-        """A goal that makes sense in this room: its object can lie somewhere else than where it must go."""
+        """A goal whose object can start in another receptacle than its target; None if the room has none."""
         if task_type == "look_at_obj_in_light":
             if _LAMP not in self.scene.lamps or not self._allowed(_LAMP, self.scene.receptacles):
                 return None
@@ -100,14 +100,14 @@ class _Drawer:
         return Goal(task_type, kind, receptacle=self.rng.choice(choices[kind]))
 
     def _sources(self, goal: Goal, places: Sequence[Receptacle]) -> list[Receptacle]:
-        """Where the objects of the task may lie: in a full room also where they must go, if a change is due first."""
+        """Where the task's objects may start; at the target only in a full room, if they must be changed first."""
         anywhere = goal.change is not None and self.size.receptacles is None
         return [place for place in self._allowed(goal.object, places) if anywhere or place.type != goal.receptacle]
 
     def _choose_places(
         self, goal: Goal, homes: list[Receptacle], lamp_on: Receptacle | None
     ) -> list[Receptacle] | None:
-        """The receptacles of the room; in a small one those that the task needs and a few others."""
+        """All receptacles; in a small room, those of the task and a few others; None if that is too many."""
         if self.size.receptacles is None:
             return list(self.scene.receptacles)
         needed = list(homes) + ([lamp_on] if lamp_on else [])
@@ -125,7 +125,7 @@ class _Drawer:
         return [chosen[name] for name in sorted(chosen)]
 
     def _clutter(self, goal: Goal, places: list[Receptacle], needed: int) -> list[tuple[str, Receptacle]] | None:
-        """Objects that the task does not need; None if too few can lie here."""
+        """Objects that the task does not need; None if too few fit in the receptacles."""
         kinds = [kind for kind in self.scene.object_types if kind != goal.object and self._allowed(kind, places)]
         if self.size.objects is None:
             counts = self.rng.choices(*_COPIES, k=len(kinds))
@@ -143,7 +143,7 @@ class _Drawer:
         return goal.count + self.rng.choices((0, 1, 2), (3, 2, 1))[0]
 
     def room(self, goal: Goal) -> Room | None:
-        """A room for a goal; None if this draw does not work out."""
+        """A room for a goal; None if this draw fails."""
         sources = self._sources(goal, self.scene.receptacles)
         if not sources:
             return None
@@ -183,20 +183,20 @@ class _Drawer:
 def draw_room(
     package: Package, split: str, task_type: str, size: RoomSize, rng: random.Random
 ) -> tuple[Room, tuple[str, ...]]:
-    """Draws rooms until one has a task that is not yet done and can be done.
+    """Draws rooms until one has a solvable task that does not hold at the start.
 
     Args:
       package: the tables of the `alfworld` package.
       split: whose rooms to use.
       task_type: one of TASK_TYPES.
       size: of the room.
-      rng: all randomness.
+      rng: source of all randomness.
 
     Returns:
       The room and its shortest walkthrough.
 
     Raises:
-      InputError: nothing solvable turned up, because the size does not suit the rooms or the task.
+      InputError: no solvable room in many draws: the size does not fit the rooms or the task.
     """
     assert task_type in TASK_TYPES, task_type
     kinds = package.room_kinds[task_type]

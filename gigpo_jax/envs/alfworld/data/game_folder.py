@@ -1,7 +1,7 @@
-"""Finds the games of a data folder, the genuine one or generated ones.
+"""Lists the games of a data folder, genuine or generated.
 
-A genuine split has thousands of files of 50 kB and more. None is parsed here: the task type is in the folder's name,
-and whether a game is solvable stands near the end of its file, so the last bytes are enough.
+A genuine split has thousands of files of 50 kB and more, so no file is parsed: the task type is in the folder's name,
+and `solvable` is in the last bytes of the file.
 """
 
 import json
@@ -33,7 +33,7 @@ _GET = (
 
 @dataclass(frozen=True)
 class Skipped:
-    """A folder of a split that is no task.
+    """A folder of a split that is not a task.
 
     Attributes:
       path: relative to the data folder.
@@ -48,7 +48,7 @@ def data_folder(data: str | os.PathLike) -> Path:
     """The data folder, with ~ and environment variables filled in.
 
     Raises:
-      InputError: it is not named, names a variable that is not set, or is not there.
+      InputError: it is empty, names an unset variable, or does not exist.
     """
     if not isinstance(data, str | os.PathLike) or not os.fspath(data):
         raise InputError(f"data={data!r}: name the folder with the games; " + _GET.format(data="DIR", split="train"))
@@ -66,7 +66,7 @@ def _how(data: Path, split: str) -> str:
 
 
 def _solvable(path: str) -> bool | None:
-    """What a game file says about itself; None if it does not say.
+    """The key `solvable` of a game file; None if it has none.
 
     Raises:
       InputError: the file is broken.
@@ -90,7 +90,7 @@ def _solvable(path: str) -> bool | None:
 
 
 def _remedy(path: Path) -> str:
-    """What to do about a broken game file."""
+    """How to repair a broken game file."""
     split = path.parents[2]
     if (split / MANIFEST).is_file():
         return f"delete {split} and generate it again"
@@ -98,7 +98,7 @@ def _remedy(path: Path) -> str:
 
 
 def _task_type(folder: str, name: str) -> str:
-    """The task type by the folder's name, or else by its traj_data.json; "" if neither tells."""
+    """The task type, from the folder's name or from its traj_data.json; "" if neither has it."""
     if (kind := name.partition("-")[0]) in TASK_TYPES:
         return kind
     try:
@@ -110,7 +110,7 @@ def _task_type(folder: str, name: str) -> str:
 
 
 def _look_at(folder: str, name: str, files: list[str]) -> tuple[str, str]:
-    """The task type of a game's folder, or "" and why it is skipped; `name` is its path in the data folder."""
+    """The task type of a game's folder, or "" and the reason to skip it; `name` is its path in the data folder."""
     for word in ("movable", "Sliced"):
         if word in name:
             return "", f"{word} in its path: the games do not support that"

@@ -1,7 +1,8 @@
 """Makes ALFWorld games from the floor plans of the `alfworld` package, without any download.
 
-Game i of a split depends on the split, the seed, the size and i alone, on any machine. A split is written beside its
-place and moved there when it is complete, with a manifest of its arguments; a folder with other contents is refused.
+Game i of a split depends only on the split, the seed, the size, the task types and i, on any machine. A split is
+written to a temporary folder and renamed when it is complete, with a manifest of its arguments; a folder with other
+contents is refused.
 """
 
 import hashlib
@@ -33,9 +34,9 @@ def make_game(package: Package, split: str, index: int, seed: int, size: RoomSiz
       package: the tables of the `alfworld` package.
       split: whose rooms to use.
       index: which game; task types take turns.
-      seed: of the whole split.
+      seed: of the split.
       size: of the rooms.
-      task_types: which of TASK_TYPES there are.
+      task_types: those of the split, in turn.
 
     Returns:
       The room, the task in words and the walkthrough.
@@ -93,7 +94,7 @@ def _write_games(folder: Path, manifest: Mapping, size: RoomSize, progress: Prog
 
 
 def _content_hash(folder: Path) -> str:
-    """SHA-256 over the names and bytes of all games of a split, in the order in which they were made."""
+    """SHA-256 over the names and bytes of all games of a split, in the order of their numbers."""
     digest = hashlib.sha256()
     for trial in sorted(folder.glob("*/trial_*"), key=lambda path: path.name):
         for name in (GAME_FILE, TRAJ_FILE):
@@ -128,7 +129,7 @@ def _already_there(folder: Path, manifest: Mapping) -> bool:
     """Whether a complete split with the same arguments is there.
 
     Raises:
-      InputError: something else is there, or a game of it is missing or damaged.
+      InputError: the folder holds other files, or a game is missing or damaged.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
@@ -136,7 +137,7 @@ def _already_there(folder: Path, manifest: Mapping) -> bool:
         found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         sha256 = found.pop("sha256")
     except (OSError, ValueError, KeyError, AttributeError):
-        raise InputError(f"out={folder}: holds something else than generated games; choose another folder") from None
+        raise InputError(f"out={folder}: holds files that are not generated games; choose another folder") from None
     other = [key for key in manifest if found.get(key) != manifest[key]]
     if other:
         raise InputError(
@@ -167,21 +168,21 @@ def generate_games(
     """Writes the games of one split to `out/split`, in the layout of the genuine data.
 
     Args:
-      out: the data folder; splits lie beside one another in it.
+      out: the data folder; each split is a folder in it.
       split: "train", "valid_seen" or "valid_unseen".
       games: how many.
-      seed: other seeds give other games.
+      seed: of the games.
       size: "small" or "full".
-      receptacles: a number or a (least, greatest) pair instead of the size's own.
-      objects: likewise; the object of the task and the lamp are among them.
-      task_types: which task types there are, in turn; all six by default.
+      receptacles: a number or a (least, greatest) pair; default: those of the size.
+      objects: likewise; includes the objects of the task and the lamp.
+      task_types: the task types, in turn; default: all six.
       progress: called with 1 after every game.
 
     Returns:
-      The folder `out/split`. If it already holds just these games, nothing is done.
+      The folder `out/split`. If it already holds these games, nothing is written.
 
     Raises:
-      InputError: the `alfworld` package is missing, an argument is wrong, or the folder holds something else.
+      InputError: the `alfworld` package is missing, an argument is wrong, or the folder holds other files.
     """
     exact = room_size(size, receptacles, objects)
     manifest = _manifest(split, games, seed, exact, TASK_TYPES if task_types is None else task_types)
@@ -205,7 +206,7 @@ def generate_games(
 
 
 def _move(draft: Path, folder: Path, manifest: Mapping) -> None:
-    """Puts a complete draft in its place, unless another process was faster with the same games."""
+    """Renames a complete draft, unless another process has already written the same games."""
     try:
         os.replace(draft, folder)  # an empty folder may be there, a full one may not
     except OSError as err:
@@ -224,10 +225,10 @@ def ensure_games(
     task_types: Sequence[str] | None = None,
     progress: Progress = no_progress,
 ) -> Path:
-    """Generates the splits of a data folder once and finds them again later; several processes may do so at once.
+    """Generates the splits of a data folder, or finds those made before; safe to call from several processes at once.
 
     Args:
-      cache_root: a folder of ours; the data folder is made in it, under a name that tells its arguments.
+      cache_root: the data folder is made in it; its name has a hash of the arguments.
       splits: split -> number of games, such as {"train": 512, "valid_unseen": 128}.
       seed, size, receptacles, objects, task_types, progress: as for `generate_games`.
 

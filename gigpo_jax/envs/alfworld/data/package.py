@@ -1,7 +1,7 @@
-"""What the installed `alfworld` package knows about rooms and tasks, read from its files without importing it.
+"""Reads the tables of the installed `alfworld` package from its files, without importing it.
 
-The package may be installed with `--no-deps`; then importing its modules fails, but the files that are needed here (two
-plain Python files of tables, JSON floor plans, the PDDL domain and the grammar) are all there.
+The package may be installed with `--no-deps`. Its modules cannot be imported then, but the files that are needed here
+exist: two Python files of tables, JSON floor plans, the PDDL domain and the grammar.
 """
 
 import functools
@@ -61,12 +61,12 @@ class Package:
 
 
 def package_folder() -> Path:
-    """Where the package's files are.
+    """The folder of the package.
 
     Raises:
       InputError: the package is not installed.
     """
-    found = importlib.util.find_spec("alfworld")  # looks for the top package only, so nothing of it runs
+    found = importlib.util.find_spec("alfworld")  # does not import the package
     if found is None or not found.submodule_search_locations:
         raise InputError(f"alfworld: the package with the floor plans is not installed; get it with: {INSTALL}")
     return Path(next(iter(found.submodule_search_locations)))
@@ -86,7 +86,7 @@ def read_package() -> Package:
     """Reads the tables of the installed package once.
 
     Raises:
-      InputError: the package is missing, or its files are not those of the release this was written for.
+      InputError: the package is missing, or is another release.
     """
     folder = package_folder()
     try:

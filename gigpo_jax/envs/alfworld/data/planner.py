@@ -1,8 +1,7 @@
-"""The shortest walkthrough of a room from full knowledge of it.
+"""The shortest walkthrough of a room, from full knowledge of it.
 
-An agent carries one object at a time and every command costs one step, so a shortest plan is an order of errands: for
-each object that must be moved, fetch it, change it where the task wants that, and put it down. All choices of
-objects, receptacles and tools are few enough to try.
+An agent carries one object at a time. A shortest plan takes each object of the task in some order: take it, change it
+if the task says so, put it down. All choices of objects, receptacles and tools are tried.
 """
 
 import itertools
@@ -16,7 +15,7 @@ from gigpo_jax.envs.alfworld.data.scenes import Receptacle
 
 @dataclass
 class _Walk:
-    """A plan under construction; the agent's place and the doors that are open follow from its commands."""
+    """A plan under construction, with the agent's location and the open receptacles after its commands."""
 
     names: dict[str, str]
     location: str
@@ -27,7 +26,7 @@ class _Walk:
         self.commands += (command,)
 
     def visit(self, place: Receptacle, *, reach_in: bool = True) -> None:
-        """Walks to a receptacle; to reach into it, it must be open."""
+        """Goes to a receptacle, and opens it if `reach_in`."""
         if self.location != place.location:
             self.location = place.location
             self.say(f"go to {self.names[place.id]}")
@@ -37,7 +36,7 @@ class _Walk:
 
 
 class _Plans:
-    """All plans worth comparing for one room."""
+    """The candidate plans of one room."""
 
     def __init__(self, package: Package, room: Room):
         self.package, self.room, self.goal = package, room, room.goal
@@ -61,7 +60,7 @@ class _Plans:
         walk.say(f"move {self.names[thing.id]} to {self.names[target.id]}")
 
     def put_one(self) -> Iterator[_Walk]:
-        """Plans for one object, changed on the way where the task asks for it."""
+        """Plans for one object, cleaned, heated or cooled if the task says so."""
         change = self.goal.change
         tools: list[Receptacle | None] = [None]
         if change is not None:
@@ -78,7 +77,7 @@ class _Plans:
             yield walk
 
     def put_two(self) -> Iterator[_Walk]:
-        """Plans for two objects of a type into one receptacle; those that already lie there count."""
+        """Plans for two objects of a type in one receptacle; those that start there count."""
         for target in self._targets():
             there = sum(thing.place == target.id for thing in self.objects)
             others = [thing for thing in self.objects if thing.place != target.id]
@@ -90,7 +89,7 @@ class _Plans:
                 yield walk
 
     def look(self) -> Iterator[_Walk]:
-        """Plans that end with an object in hand before a lamp that was switched on."""
+        """Plans that end at a lamp that is on, with the object in hand."""
         lamps = [thing for thing in self.room.things if thing.type == self.goal.lamp]
         for thing, lamp in itertools.product(self.objects, lamps):
             walk = self._start()
@@ -105,7 +104,7 @@ class _Plans:
         return self._of_type(self.goal.receptacle)
 
     def satisfied(self) -> bool:
-        """Whether the goal holds before the first step; only tasks without a change of state can be that lucky."""
+        """Whether the goal holds at the start; it cannot if the task needs a change of state or a lamp."""
         if self.goal.change is not None or self.goal.lamp:
             return False
         types = {place.id: place.type for place in self.room.receptacles}

@@ -1,4 +1,4 @@
-"""A game's room with everything in it, its names, and its text as a PDDL problem."""
+"""The room of a game, the display names in it, and its PDDL problem."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -34,14 +34,14 @@ class Thing:
 
 @dataclass(frozen=True)
 class Room:
-    """Everything a game starts from.
+    """The start of a game.
 
     Attributes:
       scene: number of the floor plan.
       receptacles: sorted by id.
       things: sorted by id.
       start: raw name of the agent's location, where no receptacle is.
-      goal: what is asked for.
+      goal: of the task.
     """
 
     scene: int
@@ -52,14 +52,14 @@ class Room:
 
 
 def mangled(raw: str) -> str:
-    """A raw id in the letters that PDDL allows."""
+    """A raw id, in the characters that PDDL allows."""
     for plain, spelled in _MANGLED:
         raw = raw.replace(plain, spelled)
     return raw
 
 
 def display_names(ids: Iterable[str]) -> dict[str, str]:
-    """The names that a worker sees.
+    """The names that the game shows.
 
     Args:
       ids: raw ids of all receptacles and things of a room.
@@ -117,7 +117,7 @@ def _facts(package: Package, room: Room) -> list[str]:
 
 
 def problem_pddl(package: Package, room: Room) -> str:
-    """The room as the PDDL problem of a game file; the goal's text closes it."""
+    """The room as the PDDL problem of a game file; the goal's text has its last bracket."""
     goal = room.goal
     return "\n".join(
         [

@@ -1,7 +1,7 @@
-"""Rooms: the floor plans of the `alfworld` package as receptacles that stand somewhere.
+"""The rooms of the `alfworld` package's floor plans: receptacles and where they stand.
 
-The layouts list what was measured in the simulator. Some receptacles that a room has are named only in the list of its
-things (toasters, stove burners, most garbage cans); they get made-up positions, the same on every machine.
+Layouts hold positions from the simulator. Some receptacles (toasters, stove burners, most garbage cans) have no
+position in the layout; they get pseudo-random ones, the same on every machine.
 """
 
 import functools
@@ -13,18 +13,18 @@ from gigpo_jax.envs.alfworld.data.package import Package, read_layout, read_pack
 from gigpo_jax.errors import InputError
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
-_GRID = 0.25  # metres between the points one can stand on
-_BURNERS = 4  # at most, where the layout does not say
+_GRID = 0.25  # metres between the points where the agent can stand
+_BURNERS = 4  # at most, where the layout has none
 
 
 @dataclass(frozen=True)
 class Receptacle:
-    """A place that holds objects.
+    """A receptacle of a room.
 
     Attributes:
       id: raw name, such as "Cabinet|+00.68|+00.50|-02.20".
       type: such as "Cabinet".
-      location: raw name of where one stands before it, such as "loc|0|-5|2|30"; several may share one.
+      location: raw name of the place before it, such as "loc|0|-5|2|30"; several may share one.
       openable: whether it has a door.
     """
 
@@ -42,7 +42,7 @@ class Scene:
       number: of its floor plan.
       kind: "Kitchen", "LivingRoom", "Bedroom" or "Bathroom".
       receptacles: sorted by id.
-      object_types: what is found in such a room and can lie in one of its receptacles, sorted.
+      object_types: objects of the room that fit in one of its receptacles, sorted.
       lamps: toggleable object types of the room, sorted.
     """
 
@@ -58,7 +58,7 @@ class Scene:
 
 
 def location_name(x: float, z: float, rotation: float, horizon: float) -> str:
-    """The raw name of a place to stand: grid coordinates, quarter turns, camera horizon in degrees."""
+    """The raw name of a location: grid coordinates, quarter turns, camera horizon in degrees."""
     return f"loc|{round(x / _GRID)}|{round(z / _GRID)}|{round(rotation / 90) % 4}|{round(horizon)}"
 
 
@@ -77,8 +77,8 @@ def _raw_receptacle(raw: str) -> tuple[str, str]:
     return raw, parts[0]
 
 
-def _imagined(scene: int, missing: list[str], taken: set[str], openable: tuple[str, ...]) -> list[Receptacle]:
-    """Receptacles that the layout does not place."""
+def _unplaced(scene: int, missing: list[str], taken: set[str], openable: tuple[str, ...]) -> list[Receptacle]:
+    """Receptacles without a position in the layout, with pseudo-random positions."""
     rng = random.Random(f"gigpo_jax alfworld room {scene}")
     made = []
     for kind in missing:
@@ -113,7 +113,7 @@ def read_scene(number: int) -> Scene:
     missing = [
         kind for kind in package.receptacle_types if kind in things and kind not in placed and package.holds[kind]
     ]
-    places += _imagined(number, missing, {place.location for place in places}, package.openable)
+    places += _unplaced(number, missing, {place.location for place in places}, package.openable)
     holdable = {kind for place in places for kind in package.holds[place.type]}
     return Scene(
         number=number,

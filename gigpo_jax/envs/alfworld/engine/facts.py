@@ -1,14 +1,14 @@
-"""The words of the ALFRED domain: kinds of things, predicates, and one number for a fact.
+"""The ALFRED domain: kinds of things, predicates, actions, and the integers that stand for facts.
 
-A fact that can change is an integer: predicate, first argument, second argument in fields of 20 bits. A state is a set
-of such integers, which makes copies, goal checks and membership tests cheap.
+A fact that can change is an integer: predicate, first and second argument in fields of 20 bits. A state is a set of
+such integers, so copies, goal checks and membership tests are cheap.
 """
 
 from typing import Final
 
 KINDS: Final = frozenset({"agent", "location", "receptacle", "object", "rtype", "otype"})
 
-# Predicate (lower case) -> the kinds of its arguments; "any" where the domain itself is loose.
+# Predicate (lower case) -> the kinds of its arguments; "any" where the domain does not restrict it.
 PREDICATES: Final[dict[str, tuple[str, ...]]] = {
     "atlocation": ("agent", "location"),
     "receptacleatlocation": ("receptacle", "location"),
@@ -44,7 +44,7 @@ PREDICATES: Final[dict[str, tuple[str, ...]]] = {
     "issliced": ("object",),
 }
 
-# The predicates that an action can change, numbered; every other one is the same all game long.
+# The predicates that an action can change, numbered; the others are constant during a game.
 AT, OBJECT_AT, OPENED, IN, CHECKED, HOLDS, HOLDS_ANY, IS_CLEAN, IS_HOT, IS_COOL, ON, TOGGLED, SLICED = range(1, 14)
 FLUENTS: Final[dict[str, int]] = {
     "atlocation": AT,
@@ -62,7 +62,7 @@ FLUENTS: Final[dict[str, int]] = {
     "issliced": SLICED,
 }
 
-# The actions; the first ones have a command with one or two things in it.
+# The actions; those before LOOK have one or two arguments.
 GO, OPEN, CLOSE, TAKE, MOVE, CLEAN, HEAT, COOL, USE, SLICE, EXAMINE, LOOK, INVENTORY, ASK = range(14)
 FORMATS: Final = (
     "go to {}",

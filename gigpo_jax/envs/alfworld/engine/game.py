@@ -1,13 +1,13 @@
-"""Our engine: ALFRED's rules written out by hand, saying to the character what the official engine says.
+"""The native engine: ALFRED's rules in Python, with text that is identical to the official engine's.
 
-A `Game` keeps the facts that can change as one set of integers, what lies in each receptacle as sorted lists, and the
-admissible commands of the present state as a sorted tuple. The quirks of the official engine are kept on purpose:
+A `Game` holds the facts that can change as a set of integers, the content of each receptacle as a sorted list, and the
+admissible commands as a sorted tuple. It keeps the quirks of the official engine:
 
-- An object can be examined only in the hand: the rule for those in receptacles is misspelt in the domain.
-- Lamps are only ever turned "on": the fact that the grammar asks for is never taken back.
-- "Next to it, you see" lists what was once taken out of a receptacle at this place and now lies in another one there.
-- Away from all receptacles `look` sees nothing; only the first text lists the room.
-- After the goal is reached the game goes on, and `done` follows the goal, should it be undone.
+- Only a held object can be examined: the rule for objects in receptacles is misspelt in the domain.
+- A lamp is always turned "on": the fact that the grammar tests is never deleted.
+- "Next to it, you see" lists objects that were moved from one receptacle at this location to another one there.
+- Where there is no receptacle, `look` sees nothing; only the first text lists the room.
+- The game goes on after the goal is reached; `done` is false again if the goal is undone.
 """
 
 import os
@@ -35,7 +35,7 @@ from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
 
 NOTHING_HAPPENS = "Nothing happens."
 WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
-# What the official engine shows for `help`; the columns are its own, the crooked one included.
+# The text of `help` in the official engine, its uneven column included.
 _HELP_ROWS = (
     ("look:", "look around your current location"),
     ("inventory:", "check your current inventory"),
@@ -59,11 +59,11 @@ _BARE = {"look": (LOOK, 0, 0), "inventory": (INVENTORY, 0, 0), "help": (ASK, 0, 
 
 
 class Step(NamedTuple):
-    """What a reset or a step led to.
+    """The result of a reset or a step.
 
     Attributes:
       feedback: the text of the game.
-      admissible: the commands that would do something now, sorted.
+      admissible: the admissible commands, sorted.
       reward: 1.0 when the goal holds after a step, else 0.0.
       done: whether the goal holds after a step.
       won: whether the goal holds.
@@ -77,13 +77,13 @@ class Step(NamedTuple):
 
 
 class Game:
-    """One ALFWorld game that is being played.
+    """Plays one ALFWorld game.
 
     Args:
-      game: the path of a `game.tw-pddl` (or of its folder), or an already loaded `GameFile`, which games may share.
+      game: the path of a `game.tw-pddl` (or of its folder), or a loaded `GameFile`, which several games may share.
 
     Raises:
-      InputError: the file is no game that this engine can play.
+      InputError: this engine cannot play the file.
     """
 
     __slots__ = ("_admissible", "_contents", "_held", "_place", "_state", "_taken", "_won", "file")
@@ -101,14 +101,14 @@ class Game:
 
     @property
     def admissible(self) -> tuple[str, ...]:
-        """The commands that would do something now, sorted."""
+        """The admissible commands, sorted."""
         return self._admissible
 
     def reset(self) -> Step:
-        """Starts the game anew.
+        """Restarts the game.
 
         Returns:
-          The first text, with the room and the task in it; reward 0.0 and not done.
+          The first text, which has the room and the task; reward 0.0, not done.
         """
         self._start()
         file = self.file
@@ -120,10 +120,10 @@ class Game:
         return Step(feedback, self._admissible, 0.0, False, self._won)
 
     def step(self, command: str) -> Step:
-        """Gives a command.
+        """Carries out a command.
 
         Args:
-          command: any text; white space around it does not count. One that is not admissible changes nothing.
+          command: any text; white space around it is stripped. One that is not admissible has no effect.
         """
         command = command.strip()
         won = self._won
@@ -143,17 +143,17 @@ class Game:
         self._contents = {receptacle: list(objects) for receptacle, objects in file.contents.items()}
         self._held = list(file.held)
         self._place = file.start
-        self._taken: set[int] = set()  # facts "in" that were undone: the official engine's not_inreceptacle
+        self._taken: set[int] = set()  # facts IN that were deleted: not_inreceptacle of the official engine
         self._admissible = self._commands()
         self._won = file.goal.holds(self._state)
 
-    # What can be done
+    # Admissible commands
 
     def _commands(self) -> tuple[str, ...]:
-        """The admissible commands of the present state, sorted."""
+        """The admissible commands of the current state, sorted."""
         file, state, held = self.file, self._state, self._held
         text = file.command
-        before: list[str] = []  # of "go to ..." in the order of the alphabet
+        before: list[str] = []  # before "go to ..." in alphabetical order
         after = ["help", "inventory", "look"]
         free = f.code(f.HOLDS_ANY, file.agent) not in state
         for receptacle in file.beside.get(self._place, ()):
@@ -177,7 +177,7 @@ class Game:
         return (*sorted(set(before)), *file.ways(self._place), *sorted(set(after)))
 
     def _treatments(self, receptacle: int, before: list[str], after: list[str]) -> None:
-        """Adds the commands that clean, cool or heat what is held."""
+        """Adds the commands that clean, cool or heat held objects."""
         file = self.file
         text = file.command
         if receptacle in file.washers:
@@ -190,7 +190,7 @@ class Game:
     def _is_here(self, thing: int) -> bool:
         return f.code(f.OBJECT_AT, thing, self._place) in self._state
 
-    # What is done, and what is said about it; the commands are admissible when these are called
+    # Effects and feedback of actions, which are admissible when these are called
 
     def _go(self, receptacle: int, _: int) -> str:
         agent = self.file.agent
@@ -225,7 +225,7 @@ class Game:
         self._taken.discard(f.code(f.IN, thing, receptacle))
         self._held.remove(thing)
         contents = self._contents.setdefault(receptacle, [])
-        if thing not in contents:  # a thing can be listed in two receptacles, and be held meanwhile
+        if thing not in contents:  # an object can be in two receptacles, and held as well
             insort(contents, thing)
         return f"You move the {file.names[thing]} to the {file.names[receptacle]}."
 
@@ -271,7 +271,7 @@ class Game:
         self._state.add(f.code(f.CHECKED, self.file.agent))
         return HELP
 
-    # What things look like
+    # Descriptions
 
     def _look(self) -> str:
         file = self.file
@@ -309,7 +309,7 @@ class Game:
         words += ["clean"] if clean else []
         if sliced and words:
             return f"This is a {' and '.join(words)} sliced {name}."
-        if words:  # a cool thing is called cold where nothing else is to be said
+        if words:  # "cold" if it is only cool
             return f"This is a {'cold' if words == ['cool'] else ' and '.join(words)} {name}."
         if thing in file.toggleable and f.code(f.TOGGLED, thing) in state:
             return f"This {name} is on."
@@ -348,7 +348,7 @@ _PLAY: tuple[Callable[[Game, int, int], str], ...] = (
     Game._inventory,
     Game._help,
 )
-# The predicates that each action can change: a goal without them need not be checked again.
+# The predicates that each action can change: a goal without them is not checked again.
 _CHANGES = (
     (f.AT,),
     (f.OPENED, f.CHECKED),

@@ -1,7 +1,7 @@
-"""Reads a `game.tw-pddl` into the tables that the engine plays from.
+"""Reads a `game.tw-pddl` into the tables of the engine.
 
-Things are numbered in the order of their ids, which is the order in which the official engine lists them; so a sorted
-list of numbers is a list in the official order.
+Things are numbered in the order of their ids, which is the order of the official engine's lists; so a sorted list of
+numbers is in the official order.
 """
 
 import json
@@ -22,19 +22,19 @@ MAX_BYTES = 64 << 20  # genuine games have under 1 MB
 
 
 class GameFile:
-    """One game, as it stands in its file; never changed while it is played, so many `Game`s can share it.
+    """The content of a game file; never changed, so several `Game`s can share it.
 
     Attributes (things are integers, see the module text):
       path: the file. task: the task phrase. walkthrough: the commands stored in the file (may be empty).
       ids, names: id and shown name ("mug 1") of every thing.
       agent, start: the agent, and where it begins.
-      location: receptacle -> where one stands before it. beside: location -> its receptacles, in order.
-      openable ... sliceable: which receptacles and objects can be treated so. knives: what slices.
-      vessels: objects that are described by what is inside them; inside: vessel -> its objects, in order.
+      location: receptacle -> its location. beside: location -> its receptacles, in order.
+      openable ... sliceable: the receptacles or objects with that property. knives: the objects that slice.
+      vessels: objects that are described by their content; inside: vessel -> its objects, in order.
       washers, heaters, coolers: receptacles that clean, heat, cool.
       accepts: object -> receptacles it may be put into.
       contents: receptacle -> its objects at the start, in order. held: objects in the hand at the start.
-      commands: command -> (action, things) for every command that `command` has made so far.
+      commands: command -> (action, things), for every command made by `command` so far.
       state: the facts at the start that can change. goal: the condition under which the game is won.
     """
 
@@ -120,7 +120,7 @@ class GameFile:
         for receptacle, place in sorted(facts.get("receptacleatlocation", ())):
             if number[receptacle] in self.location:
                 raise InputError(
-                    f"{self.path}: {receptacle!r} has two locations, our engine knows one a receptacle; "
+                    f"{self.path}: {receptacle!r} has two locations, the native engine supports one; "
                     'play this game with engine="official"'
                 )
             self.location[number[receptacle]] = number[place]
@@ -152,10 +152,10 @@ class GameFile:
     def _condition(
         self, goal: Goal, facts: dict[str, dict[tuple[str, ...], None]], number: dict[str, int]
     ) -> "Condition":
-        """What a goal asks of the state, over the things of this game.
+        """The goal as a condition on the state of this game.
 
         Raises:
-          InputError: it can never hold; the official engine fails on such a game too.
+          InputError: it can never hold; the official engine cannot load such a game either.
         """
 
         def of_type(predicate: str, kind: str) -> list[int]:
@@ -187,11 +187,11 @@ class GameFile:
             tuple(term for term in terms if all(self._reachable(fact, holdable) for fact in term)) for terms in needs
         )
         if not all(reachable):
-            raise InputError(f"{self.path}: the goal cannot be reached, such a game cannot be played")
+            raise InputError(f"{self.path}: the goal cannot be reached; remove the game")
         return Condition(reachable)
 
     def _reachable(self, fact: int, holdable: Set[int]) -> bool:
-        """Whether a fact of a goal holds at the start, or some action could add it if nothing were ever taken away."""
+        """Whether a fact holds at the start or some action could add it, if no fact were ever deleted."""
         if fact in self.state:
             return True
         predicate, first, second = f.predicate_of(fact), fact >> 20 & f.MASK, fact & f.MASK
@@ -208,7 +208,7 @@ class GameFile:
         return first in holdable and not tools.isdisjoint(self.location)
 
     def command(self, action: int, first: int, second: int = 0) -> str:
-        """The text of a command, made once and then known to `commands`."""
+        """The text of a command, made once and kept in `commands`."""
         key = f.code(action, first, second)
         text = self._texts.get(key)
         if text is None:
@@ -218,7 +218,7 @@ class GameFile:
         return text
 
     def ways(self, place: int) -> tuple[str, ...]:
-        """The "go to" commands of a place, sorted: every receptacle that stands elsewhere."""
+        """The "go to" commands at a location, sorted: to every receptacle elsewhere."""
         ways = self._ways.get(place)
         if ways is None:
             elsewhere = (receptacle for receptacle, its in self.location.items() if its != place)
@@ -254,10 +254,10 @@ def _grouped(pairs: "dict[tuple[str, ...], None] | tuple[()]", number: dict[str,
 
 
 def _names(ids: tuple[str, ...], problem: Problem) -> tuple[str, ...]:
-    """The shown names: the id's first part and a number, the last id of a name getting 1.
+    """The display names: the id's first part and a number; the last id of a kind has number 1.
 
-    Only things that some initial fact mentions are counted, an id without a second part gets no number, and one with
-    "basin" in it is its own kind of thing: all as the official name maker does it.
+    As in the official engine, only things in some initial fact are counted, an id without a second part has no number,
+    and an id with "basin" in it is a kind of its own.
     """
     mentioned = problem.mentioned
     left: Counter[str] = Counter()
@@ -287,8 +287,8 @@ def load_game(path: str | os.PathLike[str]) -> GameFile:
       path: a `game.tw-pddl`, or the folder that holds it.
 
     Raises:
-      InputError: the file is missing, cut, edited into something that is no ALFWorld game, carries another domain or
-        grammar, or has a goal that cannot be reached.
+      InputError: the file is missing, cut or not an ALFWorld game, has another domain, grammar or kind of goal, or a
+        goal that cannot be reached.
     """
     name = os.fspath(path)
     if os.path.isdir(name):
@@ -299,7 +299,7 @@ def load_game(path: str | os.PathLike[str]) -> GameFile:
     except OSError as error:
         raise InputError(f"{name}: cannot read the game ({error.strerror}); give the path of a game.tw-pddl") from None
     if len(raw) > MAX_BYTES:
-        raise InputError(f"{name}: larger than {MAX_BYTES >> 20} MB, this is no ALFWorld game")
+        raise InputError(f"{name}: larger than {MAX_BYTES >> 20} MB; not an ALFWorld game")
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError):
@@ -308,7 +308,7 @@ def load_game(path: str | os.PathLike[str]) -> GameFile:
         raise InputError(f"{name}: holds no JSON object; make or download the game again")
     for key in KEYS:
         if not isinstance(data.get(key), str):
-            raise InputError(f"{name}: key {key!r} is missing or no text; make or download the game again")
+            raise InputError(f"{name}: key {key!r} is missing or not a text; make or download the game again")
     check_domain(data["pddl_domain"], name)
     task = split_task(data["grammar"], name)
     found = data.get("walkthrough")

@@ -1,10 +1,9 @@
-"""Whether a game carries the one domain and the one grammar that our engine is written for.
+"""Checks that a game has the domain and the grammar that the native engine implements.
 
-Every ALFWorld game holds its own copy of both texts; the task phrase stands in the grammar. The texts themselves are
-not part of this package, hashes are. A text is known if it is the shipped one, and otherwise if it means the same: the
-downloaded games carry older copies that were patched in place, with other comments and spacing, rules that nothing
-uses, and the help text at another spot. So what counts is, for the domain, its types and what its actions ask and do,
-and for the grammar, the commands and the production rules that can be reached from them.
+Every ALFWorld game has its own copy of both texts; the grammar holds the task phrase. This package holds hashes of the
+texts. Copies in downloaded games differ in comments, spacing, unused rules and the place of the help text, so texts are
+compared by their meaning: of the domain, its types and the conditions and effects of its actions; of the grammar, the
+commands and the production rules that are reachable from them.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ _known = {"633084ef40803497ab9d923d0e3ccb04", "73c83b79b733369d23e65b082c8e536f"
 _MOST_KNOWN = 1000
 
 _TASK = re.compile(r'"Your task is to: ([^"\n]*)\."')
-# What the grammar's own text generator reads as markup: a phrase with it would not be shown as it is written.
+# Markup of the grammar's text generator: a phrase with it is not shown as it is written.
 _MARKUP = re.compile(r"[;|<>\[\]#{}\\\x00-\x1f]")
 _HASH_LINE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _TOKEN = re.compile(r'\s*(?:"""(?P<block>.*?)"""|"(?P<text>[^"]*)"|(?P<word>::|[;{}]|[\w/-]+))', re.DOTALL)
@@ -53,10 +52,10 @@ def digest(text: str) -> str:
 
 
 def domain_meaning(domain: str) -> str:
-    """The domain's types and actions as JSON, without costs, in an order of their own.
+    """The domain's types and actions as JSON, sorted, without costs.
 
     Raises:
-      ValueError: this is no domain.
+      ValueError: it is not a domain.
     """
     text = "\n".join(line.split(";", 1)[0] for line in domain.lower().split("\n"))
     parts = [part for part in parse_expression(text) if isinstance(part, list)]
@@ -74,13 +73,13 @@ def _without_costs(formula: Expression) -> Expression:
 
 
 def grammar_meaning(grammar: str) -> str:
-    """The commands and the production rules that they and the first text can reach, as JSON, keys sorted.
+    """The commands and the production rules reachable from them and the first text, as JSON with sorted keys.
 
     Args:
-      grammar: the text, its task phrase already taken out.
+      grammar: the text without its task phrase.
 
     Raises:
-      ValueError: this is no grammar.
+      ValueError: it is not a grammar.
     """
     rules, fields = _parse_grammar(grammar)
     fields = {name: field for name, field in fields.items() if name in ACTIONS}
@@ -97,7 +96,7 @@ def grammar_meaning(grammar: str) -> str:
 
 
 def _inlined(feedback: str, rules: dict[str, Any]) -> str:
-    """A feedback that is one plain text, be it written in place or as a rule; blank lines before it are not shown."""
+    """A feedback, with a rule that is one plain text put in its place; leading blank lines are not shown."""
     found = _SYMBOL.fullmatch(feedback)
     only = rules.get(found.group(1), []) if found else []
     if len(only) == 1 and "condition" not in only[0] and not set(str(only[0]["rhs"])) & set("#{["):
@@ -147,7 +146,7 @@ def check_domain(domain: str, path: str) -> None:
     """Refuses a domain that is not ALFRED's.
 
     Raises:
-      InputError: it is another one.
+      InputError: it is another domain.
     """
     text = digest(domain)
     if text in _known:
@@ -158,24 +157,23 @@ def check_domain(domain: str, path: str) -> None:
         meaning = ""
     if meaning != DOMAIN:
         raise InputError(
-            f"{path}: 'pddl_domain' is not the ALFRED domain of alfworld 0.4.2 that our engine knows; "
-            'play this game with engine="official"'
+            f"{path}: 'pddl_domain' is not the ALFRED domain of alfworld 0.4.2; play this game with engine=\"official\""
         )
     _remember(text)
 
 
 def split_task(grammar: str, path: str) -> str:
-    """Checks the grammar and takes the task phrase out of it.
+    """Checks the grammar and returns its task phrase.
 
     Args:
       grammar: the game's grammar.
       path: the game file, for the message.
 
     Returns:
-      The phrase, such as "put a mug in desk", without the full stop that the grammar puts behind it.
+      The phrase, such as "put a mug in desk", without the full stop of the grammar.
 
     Raises:
-      InputError: it is another grammar, has no phrase, or one that the official engine would not show as written.
+      InputError: it is another grammar, has no phrase, or a phrase with markup.
     """
     found = _TASK.search(grammar)
     if found is None:
@@ -194,7 +192,7 @@ def split_task(grammar: str, path: str) -> str:
             meaning = ""
         if meaning != GRAMMAR:
             raise InputError(
-                f"{path}: 'grammar' is not the ALFRED grammar of alfworld 0.4.2 that our engine knows; "
+                f"{path}: 'grammar' is not the ALFRED grammar of alfworld 0.4.2; "
                 'play this game with engine="official"'
             )
         _remember(text)
@@ -202,6 +200,6 @@ def split_task(grammar: str, path: str) -> str:
 
 
 def _remember(text: str) -> None:
-    """Keeps the digest of an accepted text, so that the other games with it are accepted at once."""
+    """Stores the digest of an accepted text, so that other games with it are accepted without parsing."""
     if len(_known) < _MOST_KNOWN:
         _known.add(text)

@@ -1,11 +1,11 @@
-"""The official ALFWorld engine (the alfworld and textworld packages) behind the interface of our own `Game`.
+"""The official ALFWorld engine (packages alfworld and textworld) behind the interface of the native `Game`.
 
-It is the reference that ours is compared with, and it plays what ours refuses: games with another domain or grammar.
-It needs about a second to load a game and as much for every reset, and some 50 milliseconds a step. Its waits are
-inside a C library and cannot be cut short here; `EnvPool` bounds them from outside, by replacing the worker.
+It is the reference for the native engine, and plays games that the native engine refuses. A load and a reset take
+about a second, a step about 50 ms. Its calls into a C library cannot be interrupted here; `EnvPool` limits them by
+replacing the worker.
 
-Every game needs a copy of that library to itself. A closed game hands its copy on to the next one and never unloads it:
-the copies share C++ objects behind the scenes, and a process that unloaded one crashes when it ends.
+Every game needs its own copy of that library. A closed game passes its copy to the next one and never unloads it: the
+copies share C++ objects, and a process that unloaded one crashes at exit.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class OfficialGame:
 
     Args:
       path: a `game.tw-pddl`, or the folder that holds it.
-      expert: also ask the package's hand-coded expert after every step (it reads the `traj_data.json` beside the game).
+      expert: ask the package's hand-coded expert after every step; it reads `traj_data.json` in the game's folder.
 
     Raises:
       InputError: the packages are not installed, or the engine cannot load the file.
@@ -61,7 +61,7 @@ class OfficialGame:
                 f'engine="official" needs the alfworld package and what it depends on ({error}); '
                 'pip install "gigpo_jax[alfworld]", or use engine="native"'
             ) from error
-        base = PddlEnv.__new__(PddlEnv)  # its own __init__ would load one more copy of the library
+        base = PddlEnv.__new__(PddlEnv)  # its __init__ would load another copy of the library
         textworld.Environment.__init__(base, textworld.EnvInfos(won=True, admissible_commands=True))
         base.downward_lib = self._library
         env = AlfredInfos(AlfredDemangler(base, shuffle=False))
@@ -70,7 +70,7 @@ class OfficialGame:
         try:
             with _quiet():
                 env.load(self.path)
-        except (Exception, SystemExit) as error:  # what the engine raises for a bad game is of every kind
+        except (Exception, SystemExit) as error:  # a bad game raises exceptions of many types
             self.close()
             unsolvable = isinstance(error, KeyError) and error.args == ("val1",)
             why = "its goal cannot be reached" if unsolvable else f"{type(error).__name__}: {error}"
@@ -78,10 +78,10 @@ class OfficialGame:
         return env
 
     def reset(self) -> Step:
-        """Starts the game anew; takes about a second.
+        """Restarts the game; takes about a second.
 
         Returns:
-          The first text, with the room and the task in it; reward 0.0 and not done.
+          The first text, which has the room and the task; reward 0.0, not done.
 
         Raises:
           EnvError: the engine failed.
@@ -94,7 +94,7 @@ class OfficialGame:
         return Step(feedback, self._admissible(), 0.0, False, bool(self._state["won"]))
 
     def step(self, command: str) -> Step:
-        """Gives a command; one that is not admissible changes nothing.
+        """Carries out a command; one that is not admissible has no effect.
 
         Raises:
           EnvError: the engine failed, or `reset` was not called.
@@ -108,11 +108,11 @@ class OfficialGame:
 
     @property
     def expert_plan(self) -> tuple[str, ...]:
-        """What the hand-coded expert would do next, where `expert` was asked for; ("look",) when it is at a loss."""
+        """The next commands of the hand-coded expert, if `expert`; ("look",) when it has no plan."""
         return tuple(self._state["extra.expert_plan"] or ()) if self._state is not None else ()
 
     def close(self) -> None:
-        """Hands on the copy of the planner library that this game holds; may be called twice."""
+        """Passes on this game's copy of the planner library; may be called twice."""
         if self._library is not None:
             library, self._library = self._library, None
             library.cleanup()
@@ -134,7 +134,7 @@ class OfficialGame:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps the engine's hands off the program: it prints, and it overwrites the command line arguments."""
+    """Hides what the engine prints, and restores the command line arguments that it overwrites."""
     arguments = sys.argv
     try:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -1,6 +1,7 @@
-"""Recognises the goal formula of a game: there is one for each of the six task types.
+"""Recognises the goal formula of a game; each of the six task types has one.
 
-Order, nesting, repetition and the names of variables do not count. Any other formula is left to the official engine.
+The order and nesting of conjuncts, repetition and the names of variables do not matter. Games with any other formula
+need the official engine.
 """
 
 from gigpo_jax.envs.alfworld.engine.pddl_problem import Expression, parse_expression
@@ -27,7 +28,7 @@ _Fact = tuple[str, ...]
 
 
 def read_goal(formula: Expression) -> Goal | None:
-    """The task that a goal formula asks for.
+    """The task of a goal formula.
 
     Args:
       formula: in lower case.
@@ -46,7 +47,7 @@ def read_goal(formula: Expression) -> Goal | None:
 
 
 def _types(template: frozenset[_Fact], facts: frozenset[_Fact]) -> dict[str, str] | None:
-    """What stands in a formula for the upper-case words of a template; None if they differ elsewhere."""
+    """Upper-case word of a template -> the type in the formula; None if they differ otherwise."""
     types: dict[str, str] = {}
     asked = {fact[:2]: fact[2] for fact in template if fact[-1].isupper()}
     for fact in facts:
@@ -57,7 +58,7 @@ def _types(template: frozenset[_Fact], facts: frozenset[_Fact]) -> dict[str, str
 
 
 def _normal_form(formula: Expression) -> frozenset[_Fact] | None:
-    """The facts that a formula of `and`, `exists` and `not =` asks for; None for one with anything else.
+    """The facts of a formula of `and`, `exists` and `not =`; None for one with anything else.
 
     Variables are named by their kind and by their place among those of the kind, sorted by the predicates on them.
     """
@@ -77,10 +78,10 @@ def _normal_form(formula: Expression) -> frozenset[_Fact] | None:
 
 
 def _collect(formula: Expression, names: dict[str, str], kinds: dict[str, str], facts: set[_Fact]) -> None:
-    """Adds the facts of a formula, and its variables under names of their own.
+    """Adds the facts of a formula, and its variables under unique names.
 
     Raises:
-      ValueError (or IndexError, TypeError): it is no conjunction of facts.
+      ValueError, IndexError, TypeError: it is not a conjunction of facts.
     """
     head, rest = formula[0], formula[1:]
     if head == "and":

@@ -1,4 +1,4 @@
-"""Reads the text of a game's problem: objects, initial facts, goal. Strict: what it does not understand it refuses."""
+"""Parses a game's PDDL problem: objects, initial facts, goal. What it does not know is refused."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Problem:
     Attributes:
       kinds: thing -> its kind ("receptacle", "object", ...), for every declared thing.
       facts: predicate -> the argument tuples for which it holds at the start, duplicates removed, in the file's order.
-      mentioned: every thing that some fact names.
+      mentioned: the things in some fact.
       goal: the goal formula.
     """
 
@@ -89,10 +89,10 @@ def _objects(text: str, path: str) -> dict[str, str]:
 
 
 def _init(text: str, path: str) -> dict[str, dict[tuple[str, ...], None]]:
-    """The facts; numeric ones (total-cost, distance) are skipped, negated ones only say what is not there."""
+    """The facts; numeric and negated ones are skipped."""
     buckets: dict[str, dict[tuple[str, ...], None]] = {"(" + name: {} for name in PREDICATES}
     pieces = text.split(")")
-    pieces.pop()  # what stands behind the section
+    pieces.pop()  # the text after the section
     in_number = in_not = False
     for piece in pieces:
         words = piece.split()
@@ -124,8 +124,8 @@ def _checked(
 ) -> dict[tuple[str, ...], None]:
     """The facts of one predicate that can matter.
 
-    A fact about a thing of another kind than the rules speak of (an openable object that is no receptacle) is left
-    out, as no rule ever asks for it; where the rules say `object`, which PDDL takes for everything, it is refused.
+    A fact about a thing of another kind than in the rules (an openable object that is no receptacle) is left out, as no
+    rule tests it. Where the rules say `object`, which in PDDL includes everything, it is refused.
     """
     wanted = PREDICATES[name]
     for arguments in tuples:

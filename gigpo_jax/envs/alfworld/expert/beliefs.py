@@ -1,4 +1,4 @@
-"""What an agent knows of a room from the texts and admissible commands it was given, whoever chose the actions."""
+"""An agent's knowledge of a room, from observations alone; the actions may be anyone's."""
 
 import re
 
@@ -20,19 +20,19 @@ def kind_of(name: str) -> str:
 
 
 class Beliefs:
-    """A room as far as it was seen.
+    """The known part of a room.
 
     Attributes:
       places: the receptacles, in the order of the first text.
       here: those within reach.
-      closed: those known to be closed now.
-      contents: receptacle -> the objects last seen in it; only receptacles that were looked into.
+      closed: those known to be closed.
+      contents: receptacle -> the objects last seen in it.
       held: the object in hand, "" if none.
       origin: object -> where it was last taken from.
-      changed: "clean", "heat", "cool" -> the objects that were.
+      changed: "clean", "heat", "cool" -> the objects treated so.
       lit: lamps that were switched on.
-      lamps: lamp -> a receptacle one can stand before to use it.
-      lampless: receptacles before which no lamp can be used.
+      lamps: lamp -> a receptacle from which it can be used.
+      lampless: receptacles from which no lamp can be used.
     """
 
     def __init__(self, first: str):
@@ -49,7 +49,7 @@ class Beliefs:
         self.lampless: set[str] = set()
 
     def update(self, observation: Observation) -> None:
-        """Takes in what an action led to."""
+        """Adds an observation."""
         self._read(observation.text)
         commands = observation.admissible or ()
         places = set(self.places)
@@ -66,7 +66,7 @@ class Beliefs:
             self.lampless |= set(self.here)
 
     def _glance(self, commands: tuple[str, ...], within_reach: list[str]) -> None:
-        """With empty hands every object that could be taken is listed, also in receptacles next to this one."""
+        """With empty hands, the admissible commands list all objects within reach."""
         for name in within_reach:
             kept = {thing for thing in self.contents.get(name, ()) if thing in self.lamps}
             self.contents[name] = kept
@@ -99,7 +99,7 @@ class Beliefs:
             self.held = found.group(1) or ""
 
     def where(self, kind: str) -> list[tuple[str, str]]:
-        """(object, receptacle) of all objects of a type that are known to lie somewhere."""
+        """(object, receptacle) for all objects of a type with a known place."""
         return [
             (thing, place)
             for place in self.places

@@ -1,7 +1,6 @@
-"""A mediocre demonstrator: the expert with lapses, to warm up a policy that reinforcement learning then improves.
+"""A demonstrator that errs at given rates, for a warm start that leaves something to learn.
 
-A policy that imitates it knows the words and most of what tasks take, but wanders, and forgets steps. After each lapse
-the expert carries on from where that led, so every episode still ends in success if it is given enough steps.
+The expert goes on from the state after each error, so every episode succeeds if it has enough steps.
 """
 
 import random
@@ -32,7 +31,7 @@ class Demonstrator:
         self.lapse = False
 
     def act(self, observation: Observation) -> str:
-        """The next command; afterwards `lapse` says whether it differs from the expert's."""
+        """The next command; afterwards `lapse` is whether it differs from the expert's."""
         best = self._expert.act(observation)
         commands = observation.admissible or ()
         draw = self._rng.random()
@@ -52,7 +51,7 @@ class Demonstrator:
         return self._rng.choice(commands) if commands else otherwise
 
     def _forgetful(self, best: str, commands: tuple[str, ...]) -> str:
-        """Leaves out a change of state at times, and notices only when the object was put down without an effect."""
+        """Leaves out a change of state at times, until the object was put down without an effect."""
         goal, known = self._expert.goal, self._expert.beliefs
         if goal is None or known is None or goal.change is None or kind_of(known.held) != goal.object:
             return best
@@ -86,14 +85,14 @@ def make_demonstrator(
     """A demonstrator for one episode; with no shares given it is the expert itself.
 
     Args:
-      seed: the same seed and numbers, the same lapses.
-      random_share: probability at each step of any admissible command instead of the expert's.
-      detour_share: probability at each step of walking to some receptacle instead.
-      idle_share: probability at each step of looking at something instead.
-      forget_share: probability for each object that it is put down without being cleaned, heated or cooled first.
+      seed: of the errors.
+      random_share: probability, at each step, of a random admissible command.
+      detour_share: probability, at each step, of going to a random receptacle.
+      idle_share: probability, at each step, of a look, inventory or examine command.
+      forget_share: probability, for each object, that it is put down before it is cleaned, heated or cooled.
 
     Raises:
-      InputError: a number is no probability.
+      InputError: a share is not a probability.
     """
     return Demonstrator(
         seed,

@@ -1,7 +1,7 @@
-"""An expert that demonstrates ALFWorld tasks from what an agent can observe.
+"""An expert for ALFWorld that uses observations alone.
 
-It looks for things in an order that is sensible (likely receptacles, those without a door first) and else random, and
-decides every step anew from what it knows, so it carries on from wherever another's actions have led.
+It searches likely receptacles first, those without a door before others, in a random order otherwise. It decides every
+step from its knowledge of the room, so it can go on from any state.
 """
 
 import random
@@ -19,8 +19,8 @@ class AlfworldExpert:
     """Plays one episode. See `make_expert`.
 
     Attributes:
-      goal: what the task asks for; None before the first observation.
-      beliefs: what is known of the room; None before the first observation.
+      goal: of the task; None before the first observation.
+      beliefs: its knowledge of the room; None before the first observation.
     """
 
     def __init__(self, seed: int):
@@ -33,10 +33,10 @@ class AlfworldExpert:
         """The next command.
 
         Args:
-          observation: what the last action, of whomever, led to; the first observation of the episode at first.
+          observation: the current one.
 
         Raises:
-          InputError: the task is not in the words that games have.
+          InputError: the task is not one of the templated phrases.
         """
         if self.beliefs is None or self.goal is None:
             self.goal = parse_phrase(observation.task)
@@ -64,7 +64,7 @@ class AlfworldExpert:
         return self._put(goal, known, commands)
 
     def _nearest(self, known: Beliefs, places: list[str]) -> str:
-        """The receptacle that takes the fewest steps to reach into."""
+        """The receptacle that takes the fewest steps to reach and open."""
         return min(places, key=lambda name: (self._distance(known, name), self._rank[name]))
 
     @staticmethod
@@ -73,11 +73,11 @@ class AlfworldExpert:
         return (name not in known.here) + closed
 
     def _reach(self, known: Beliefs, name: str) -> str:
-        """The next command on the way into a receptacle; only for one that is not within reach and open."""
+        """The next command towards an open receptacle within reach."""
         return f"open {name}" if name in known.here and name in known.closed else f"go to {name}"
 
     def _fetch(self, goal: Goal, known: Beliefs) -> str:
-        """Takes an object of the task, from the nearest place where one is known, or looks for one."""
+        """Takes an object of the task from the nearest known place, or searches for one."""
         settled = self._settled(goal, known)
         verb = goal.change.verb if goal.change is not None else ""
         found = [(thing, place) for thing, place in known.where(goal.object) if place != settled]
@@ -96,7 +96,7 @@ class AlfworldExpert:
         return self._reach(known, place)
 
     def _settled(self, goal: Goal, known: Beliefs) -> str:
-        """Where one of two objects already lies, and so the other must go; "" if there is no such receptacle."""
+        """The receptacle that already holds one of two objects; "" if there is none."""
         if goal.count == 1:
             return ""
         counts = dict.fromkeys(known.of_kind(goal.receptacle), 0)
@@ -108,9 +108,9 @@ class AlfworldExpert:
         )
 
     def _explore(self, kind: str, known: Beliefs) -> str:
-        """Looks into the next receptacle for an object of a type."""
+        """Searches the next receptacle for an object of a type."""
         unseen = [name for name in known.places if name not in known.contents]
-        if not unseen:  # something was moved unseen: look everywhere again
+        if not unseen:  # an object was moved: search everywhere again
             for name in known.places:
                 if name not in known.here:
                     known.contents.pop(name, None)
@@ -138,7 +138,7 @@ class AlfworldExpert:
         return f"go to {self._nearest(known, elsewhere)}" if elsewhere else _LOOK
 
     def _change(self, verb: str, tool: str, known: Beliefs, commands: tuple[str, ...]) -> str:
-        """Cleans, heats or cools what is held."""
+        """Cleans, heats or cools the held object."""
         for command in commands:
             if command.startswith(f"{verb} {known.held} with "):
                 return command
@@ -146,7 +146,7 @@ class AlfworldExpert:
         return f"go to {min(tools, key=self._rank.__getitem__)}" if tools else _LOOK
 
     def _put(self, goal: Goal, known: Beliefs, commands: tuple[str, ...]) -> str:
-        """Puts what is held where the task wants it."""
+        """Puts the held object into the target."""
         settled = self._settled(goal, known)
         targets = [settled] if settled else known.of_kind(goal.receptacle)
         if not targets:
@@ -157,7 +157,7 @@ class AlfworldExpert:
         return self._reach(known, self._nearest(known, targets))
 
     def _use_lamp(self, goal: Goal, known: Beliefs, commands: tuple[str, ...]) -> str:
-        """Switches a lamp on, or goes to one that is on, with the object in hand."""
+        """Turns a lamp on, or goes to one, with the object in hand."""
         lamps = {lamp: place for lamp, place in known.lamps.items() if kind_of(lamp) == goal.lamp}
         for lamp in sorted(lamps):
             if lamp not in known.lit and f"use {lamp}" in commands:
@@ -182,6 +182,6 @@ def make_expert(seed: int) -> AlfworldExpert:
     """An expert for one episode.
 
     Args:
-      seed: decides in which order equally likely receptacles are searched; the same seed, the same episode.
+      seed: of the order in which equally likely receptacles are searched.
     """
     return AlfworldExpert(seed)

@@ -1,7 +1,7 @@
-"""Common sense about where things lie, for deciding where to look first.
+"""Where objects are likely to be: the order of the expert's search.
 
-Receptacle type -> the object types one may hope to find there. A type that is not named may hold anything. Nothing is
-excluded by this table, unlikely places only come last.
+Receptacle type -> likely object types. A type that is not in the table may hold anything. Unlikely receptacles are
+searched last.
 """
 
 _FOOD = frozenset({"apple", "bread", "egg", "lettuce", "potato", "tomato"})
@@ -53,5 +53,5 @@ LIKELY = {
 
 
 def is_likely(place_kind: str, object_kind: str) -> bool:
-    """Whether it makes sense to look for an object of a type in a receptacle of a type."""
+    """Whether an object type is likely in a receptacle type."""
     return place_kind not in LIKELY or object_kind in LIKELY[place_kind]

@@ -1,4 +1,4 @@
-"""Writes the invented world in the formats of real data, and its index; in a cache folder, once.
+"""Writes the synthetic world in the formats of real data, with its index.
 
 The folder gets corpus.jsonl, train.jsonl and test.jsonl (the columns of docs/search.md) and the index folder.
 """
@@ -17,7 +17,7 @@ from gigpo_jax.envs.search.questions import Question
 from gigpo_jax.envs.search.retrieval.bm25_index import build_index, open_index
 from gigpo_jax.errors import InputError
 
-VERSION = 1  # counts changes of what is generated; part of the cache's name
+VERSION = 1  # increased when the same arguments give other data; in the folder's name
 PEOPLE = 480
 LOCK_TIMEOUT_S = 600.0
 
@@ -42,16 +42,16 @@ def generate(
     """Writes a world and its index into a folder.
 
     Args:
-      out: gets the files; an index that is there already is the user's mistake.
+      out: the folder; must not hold a world.
       people, questions, seed: as for `make_world`.
       progress: called with 1 after every passage.
 
     Raises:
-      InputError: a number out of range, or the folder holds a world.
+      InputError: a number out of range, or a folder that holds a world.
     """
     world = make_world(seed, people=people, questions=questions)
     if (out / "index").exists():
-        raise InputError(f"--out {out}: holds a world already; name another folder")
+        raise InputError(f"--out {out}: already holds a world; name another folder")
     out.mkdir(parents=True, exist_ok=True)
     rows: dict[str, list[dict]] = {"corpus": [{"id": d.id, "contents": d.contents} for d in world.documents]}
     for split in SPLITS:
@@ -59,7 +59,7 @@ def generate(
     for name, lines in rows.items():
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (out / f"{name}.jsonl").write_text(text, encoding="utf-8", newline="\n")
-    build_index(world.documents, out / "index", progress=progress)  # last: it says that all is there
+    build_index(world.documents, out / "index", progress=progress)  # last: it marks the folder as complete
 
 
 def ensure_world(
@@ -70,10 +70,10 @@ def ensure_world(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Path:
-    """A generated world in the cache folder, made on first use; several processes may ask at once.
+    """A generated world in the cache folder, made on first use; safe to call from several processes at once.
 
     Args:
-      cache_root: where to keep it; the user's cache folder by default.
+      cache_root: its parent folder; default: the cache folder.
       people, questions, seed, progress: as for `generate`.
 
     Returns:
@@ -94,7 +94,7 @@ def ensure_world(
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock file; gives up after `LOCK_TIMEOUT_S`."""
+    """Holds a lock file; raises InputError if that takes longer than `LOCK_TIMEOUT_S`."""
     with open(path, "w") as file:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:

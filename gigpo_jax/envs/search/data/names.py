@@ -1,12 +1,12 @@
-"""The words that names of the invented world are made of: people, towns, rivers, books and guilds.
+"""The words of names in the synthetic world: people, towns, rivers, books and guilds.
 
-A world of up to `SMALL` people takes the first part of each list; larger ones take all of it.
+A world of up to `SMALL` people uses the first part of each list, a larger one all of it.
 """
 
 from collections.abc import Mapping
 
 SMALL, LARGEST = 600, 2400  # people
-# Each list: the words of small worlds, and those that larger ones have beside them.
+# _SMALL: words of all worlds; _MORE: additional words of larger ones.
 Words = Mapping[str, tuple[str, ...]]
 # fmt: off
 TRADES = (

@@ -1,8 +1,8 @@
-"""An invented world: passages about its people, towns, books and guilds, and questions about them.
+"""A synthetic world: passages about people, towns, books and guilds, and questions about them.
 
-Names are two words from short lists, so a small vocabulary spells all of them, and most names share a word with others:
-a search by half a name finds the wrong passages first. The entities of training questions and those of test questions,
-bridges and answers included, have no member in common; all passages stand in one corpus.
+Names are two words from short lists, so a small vocabulary covers them. Most names share a word with others, so a
+search for half a name finds wrong passages first. Training and test questions share no entity, including the
+intermediate ones of two-hop questions and the answers. All passages are in one corpus.
 """
 
 import random
@@ -29,7 +29,7 @@ class World:
 
 @dataclass(frozen=True)
 class _People:
-    """The entities of one split; each row of a list is one entity with what is said of it."""
+    """The entities of one split; a row is an entity with its facts."""
 
     towns: list[tuple[str, str]]  # name, river
     people: list[tuple[str, str, str]]  # name, town of birth, trade
@@ -49,12 +49,12 @@ def check_world(seed: int, people: int, questions: int) -> None:
 
 
 def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> World:
-    """Makes a world; the same arguments make the same one everywhere.
+    """Makes a world; the same arguments give the same world on any machine.
 
     Args:
-      seed: which.
-      people: how many of them; towns, books and guilds follow from it. Passages: about seven times as many.
-      questions: the most a split has, drawn at random; 0 = all there are.
+      seed: of the world.
+      people: their number, which sets those of towns, books and guilds. Passages: about seven times as many.
+      questions: limit of each split, drawn at random; 0 = all.
 
     Raises:
       InputError: a number out of range.
@@ -70,7 +70,7 @@ def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> World
         if questions and len(found) > questions:
             found = [found[place] for place in sorted(rng.sample(range(len(found)), questions))]
         asked += found
-    documents += _rumours(splits, words(people)["goods"], rng)
+    documents += _distractors(splits, words(people)["goods"], rng)
     rng.shuffle(documents)
     numbered = [Document(str(number), document.contents) for number, document in enumerate(documents)]
     return World(tuple(numbered), tuple(asked))
@@ -82,7 +82,7 @@ def _names(first: Sequence[str], second: Sequence[str], count: int, rng: random.
 
 
 def _populate(people: int, rng: random.Random) -> dict[str, _People]:
-    """Deals all entities to the splits, and then says what is true of them within each."""
+    """Assigns the entities to the splits, and draws the facts within each."""
     lists = words(people)
     everything = {
         "people": _names(lists["first"], lists["last"], people, rng),
@@ -113,7 +113,7 @@ def _relate(names: dict[str, list[str]], rng: random.Random) -> _People:
 
 
 def title(name: str) -> str:
-    """A name as passages write it."""
+    """A name with capitals, as in passages."""
     return " ".join(word if word == "of" else word.capitalize() for word in name.split())
 
 
@@ -122,7 +122,7 @@ def _document(name: str, *sentences: str) -> Document:
 
 
 def _passages(world: _People, rng: random.Random) -> list[Document]:
-    """One passage for each entity, with a sentence or two around its facts that answer nothing."""
+    """One passage for each entity, with its facts and some unrelated text."""
     documents = []
     for town, river in world.towns:
         documents.append(
@@ -148,8 +148,8 @@ def _passages(world: _People, rng: random.Random) -> list[Document]:
     return documents
 
 
-def _rumours(splits: dict[str, _People], goods: Sequence[str], rng: random.Random) -> list[Document]:
-    """Distractors: passages that name the same entities and answer nothing, or answer something else."""
+def _distractors(splits: dict[str, _People], goods: Sequence[str], rng: random.Random) -> list[Document]:
+    """Distractors: passages that name the same entities and answer no question about them."""
     documents = []
     for world in splits.values():
         towns = [title(town) for town, _ in world.towns]

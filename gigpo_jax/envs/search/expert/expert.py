@@ -1,8 +1,7 @@
-"""A reader who knows the wordings of the invented world: searches, reads what was found, searches on, answers.
+"""An expert that knows the sentences of the synthetic world, and uses observations alone.
 
-It plays from what an agent can observe. It can be made worse on purpose: in `blind_share` of the episodes it answers
-without having looked anything up, `vague_share` of its searches name half of what they are about, and after
-`hasty_share` of the searches that did not settle the question it answers with a name that it happened to read.
+It can err on purpose: in `blind_share` of the episodes it answers without a search, `vague_share` of its searches have
+one word of the name, and after `hasty_share` of the searches without a result it answers with a name it has read.
 """
 
 import random
@@ -18,11 +17,11 @@ _NAME = re.compile(r"[A-Z][a-z]+(?: (?:of )?[A-Z][a-z]+)+")
 
 @dataclass(frozen=True)
 class _Relation:
-    """How a fact is written and looked up.
+    """How passages state a fact, and how to search for it.
 
     Attributes:
-      fact: pattern with a hole for the subject; its group is the answer.
-      query: what is looked up, with a hole for the subject.
+      fact: pattern, {} for the subject; its group is the answer.
+      query: of the search, {} for the subject.
     """
 
     fact: str
@@ -37,7 +36,7 @@ RELATIONS: Mapping[str, _Relation] = {
     "founder": _Relation(r"{} was founded by (.+?) in \d", "{} was founded by"),
     "place": _Relation(r"{} was founded by .+? in \d+\. It trades in (.+?)\.", "{} trades in"),
 }
-# The first pattern that fits a question: its subject, and the relations that lead from it to the answer.
+# Pattern of a question -> the relations from its subject to the answer; the first match counts.
 _PLANS = (
     (r"In which town was the author of (.+) born\?", ("author", "born")),
     (r"In which town was the founder of (.+) born\?", ("founder", "born")),
@@ -52,7 +51,7 @@ _PLANS = (
 
 
 def plan(question: str) -> tuple[str, list[str]]:
-    """The subject of a question and the relations to follow; a question of another kind is its own subject."""
+    """The subject of a question and the relations to follow; any other question is its own subject."""
     for pattern, relations in _PLANS:
         found = re.fullmatch(pattern, question)
         if found is not None:
@@ -60,7 +59,7 @@ def plan(question: str) -> tuple[str, list[str]]:
     return question, []
 
 
-class Reader:
+class SearchExpert:
     """Plays one episode; see `base.Expert`."""
 
     def __init__(
@@ -92,7 +91,7 @@ class Reader:
         return f"<search>{RELATIONS[self._relations[0]].query.format(subject)}</search>"
 
     def _read(self, text: str) -> None:
-        """Follows the relations as far as the text tells."""
+        """Follows the relations whose facts are in the text."""
         while self._relations:
             fact = RELATIONS[self._relations[0]].fact.replace("{}", re.escape(self._subject))
             found = re.search(fact, text)
@@ -109,18 +108,20 @@ def make_expert(
     vague_share: float = 0.0,
     hasty_share: float = 0.0,
     max_steps: int = 4,
-) -> Reader:
+) -> SearchExpert:
     """An expert for one episode.
 
     Args:
-      seed: decides what is left to chance.
-      blind_share: of its episodes end at once, with the subject of the question for an answer.
-      vague_share: of its searches name half of what they are about.
-      hasty_share: of the moments to search on it answers with any name it read.
-      max_steps: turns of an episode; the last one is an answer.
+      seed: of the errors.
+      blind_share: probability of an answer without a search, for each episode.
+      vague_share: probability of a query with one word of the name, for each search.
+      hasty_share: probability of an answer with any name read so far, for each search without a result.
+      max_steps: turns of an episode; the last is an answer.
 
     Raises:
-      InputError: a share is no probability.
+      InputError: a share is not a probability.
     """
     check_shares(blind_share=blind_share, vague_share=vague_share, hasty_share=hasty_share)
-    return Reader(seed, blind_share=blind_share, vague_share=vague_share, hasty_share=hasty_share, max_steps=max_steps)
+    return SearchExpert(
+        seed, blind_share=blind_share, vague_share=vague_share, hasty_share=hasty_share, max_steps=max_steps
+    )

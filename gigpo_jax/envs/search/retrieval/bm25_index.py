@@ -1,7 +1,7 @@
 """Builds and opens a BM25 index of a corpus.
 
-An index folder holds the passages, the arrays of the bm25s package and a manifest; all but the vocabulary is
-memory-mapped, so several processes share one copy. It is written beside its place and renamed: whole or not there.
+An index folder holds the passages, the arrays of the bm25s package and a manifest. All but the vocabulary is
+memory-mapped, so several processes share one copy. It is written to a temporary folder and renamed when complete.
 """
 
 import json
@@ -24,7 +24,7 @@ from gigpo_jax.envs.search.retrieval.retriever import INSTALL, MAX_QUERY_CHARS, 
 from gigpo_jax.errors import InputError
 
 FORMAT = 1
-K1, B = 0.9, 0.4  # as is usual for Wikipedia passages of 100 words
+K1, B = 0.9, 0.4  # usual for Wikipedia passages of 100 words
 MAX_TERMS = 256  # distinct terms of a query that are scored
 _TERM = re.compile(r"\w+")
 # fmt: off
@@ -39,12 +39,12 @@ _IMPORT = threading.Lock()
 
 
 def terms(text: str) -> list[str]:
-    """The words of a text that are looked up: lower case, common words left out."""
+    """The index terms of a text: lower-case words without stop words."""
     return [word for word in _TERM.findall(text.lower()) if word not in STOPWORDS]
 
 
 def import_bm25s() -> Any:
-    """The bm25s package, without the jax that it would load, and start on the accelerator, for a sort we do not use.
+    """The bm25s package, imported without jax, which it would start for a sort that is not used here.
 
     Raises:
       InputError: it is not installed.
@@ -64,12 +64,12 @@ def import_bm25s() -> Any:
                 sys.modules.pop(name, None)
             for name, module in before.items():
                 sys.modules[name] = module
-        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of every index that it builds or opens
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every index that it builds or opens
         return bm25s
 
 
 class Bm25Index:
-    """Finds passages by their words (BM25); a `Retriever` in this process.
+    """Searches passages by BM25; a `Retriever`.
 
     Attributes:
       passages: all documents.
@@ -85,7 +85,7 @@ class Bm25Index:
         self._ids: dict[str, int] = self._bm25.vocab_dict
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        """As `Retriever.search`. Passages that share no word with the query are not found, so there may be fewer."""
+        """As `Retriever.search`; passages without a term of the query are not returned."""
         return [self._one(query, topk) for query in queries]
 
     def _one(self, query: str, topk: int) -> list[Hit]:
@@ -96,14 +96,14 @@ class Bm25Index:
         scores = self._bm25.get_scores_from_ids(ids)
         found = np.flatnonzero(scores)
         values = scores[found]
-        if len(found) > topk:  # everything that is at least as good as the last of the best, so that ties are decided
+        if len(found) > topk:  # keep all that tie with the last of the best; the order below decides
             worst = np.partition(values, len(values) - topk)[len(values) - topk]
             found, values = found[values >= worst], values[values >= worst]
         order = np.lexsort((found, -values))[:topk]
         return [Hit(self.passages[int(found[place])], float(values[place])) for place in order]
 
     def close(self) -> None:
-        """Leaves the index open: other environments of this process share it."""
+        """Does nothing: other environments of the process share the index."""
 
 
 def build_index(
@@ -116,16 +116,16 @@ def build_index(
     """Builds an index folder.
 
     Args:
-      documents: in the order that decides between equal scores.
+      documents: their order decides between equal scores.
       out: must not exist.
       progress: called with 1 after every document; for a large corpus bm25s shows its own bars after that.
       sources: what the documents were read from (`describe`); goes into the manifest.
 
     Raises:
-      InputError: no documents, an id twice, or the folder is there.
+      InputError: no documents, an id that occurs twice, or a folder that exists.
     """
     if out.exists():
-        raise InputError(f"--out {out}: is there already; name another folder, or remove it to build anew")
+        raise InputError(f"--out {out}: exists; name another folder, or remove it")
     bm25s = import_bm25s()
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
@@ -144,9 +144,9 @@ def build_index(
         if not rows:
             raise InputError("--corpus: the corpus is empty; give JSON lines {id, contents}")
         if not vocabulary:
-            raise InputError("--corpus: no passage has a word that could be looked up")
+            raise InputError("--corpus: no passage has an index term; is it text?")
         model = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy")
-        # Without an empty term: bm25s would add one for queries of unknown words, which find nothing here.
+        # No empty term: bm25s would add one for queries of unknown words, which have no hits here.
         model.index(
             bm25s.tokenization.Tokenized(rows, vocabulary), create_empty_token=False, show_progress=len(rows) > 100_000
         )
@@ -167,7 +167,7 @@ def open_index(folder: str | Path) -> Bm25Index:
     """Opens an index folder.
 
     Raises:
-      InputError: there is none, it is of another version, or damaged.
+      InputError: no index, one of another version, or a damaged one.
     """
     folder = Path(folder)
     make = "make it with: python -m gigpo_jax.envs search index --corpus FILE --out DIR"
@@ -201,7 +201,7 @@ def ensure_index(corpus: Path, *, progress: Progress = no_progress) -> Bm25Index
     """Opens an index folder, or the index of a corpus: CORPUS.index beside it, built if it does not exist.
 
     Raises:
-      InputError: there is no corpus, it cannot be used, or it was changed since its index was built.
+      InputError: no corpus, one that cannot be used, or one that changed after its index was built.
     """
     if (corpus / "manifest.json").is_file():
         return open_index(corpus)
@@ -212,5 +212,5 @@ def ensure_index(corpus: Path, *, progress: Progress = no_progress) -> Bm25Index
     index = open_index(out)
     if index.sources not in ([], sources):
         index.close()
-        raise InputError(f"--corpus {corpus}: was changed since {out} was built; remove that folder to build it anew")
+        raise InputError(f"--corpus {corpus}: changed after {out} was built; remove that folder and run this again")
     return index

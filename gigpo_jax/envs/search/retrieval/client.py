@@ -1,10 +1,9 @@
-"""A client of the `/retrieve` protocol: asynchronous, batched over the searches that wait, patient within a limit.
+"""An asynchronous client of the `/retrieve` protocol, with batches and retries.
 
-All searches of a process go through one event loop in a thread of its own. Those that come within `GATHER_S` of each
-other, or while `IN_FLIGHT` requests are on their way, leave together. A retriever that fails is asked again with
-growing pauses until a limit; from then on, until it answers again, one request at a time gets a single try with its
-whole time-out and the others a short one, so that many waiting episodes are aborted in seconds rather than each after
-the whole limit, and a retriever that is merely slow is found to be back.
+All searches of a process use one event loop, in its own thread. Searches within `GATHER_S` of each other, or while
+`IN_FLIGHT` requests are pending, share a request. A failed request is retried with growing pauses until a limit. After
+that the retriever counts as down until it answers: one request at a time is tried once with the full time-out, the
+others once with a short one. So waiting episodes are aborted in seconds, and a slow retriever is found again.
 """
 
 import asyncio
@@ -25,19 +24,19 @@ from gigpo_jax.envs.search.retrieval.retriever import INSTALL, MAX_QUERY_CHARS, 
 from gigpo_jax.errors import InputError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
-SHORT_TRY_S = 2.0  # of a request while the retriever is known to be down
-GATHER_S = 0.002  # how long a query waits for others to leave with
+SHORT_TRY_S = 2.0  # time-out of a request while the retriever is down
+GATHER_S = 0.002  # how long a query waits for others
 BATCH = 64  # queries of one request
 IN_FLIGHT = 8  # requests
-_MARGIN_S = 30.0  # beyond the limit, before a search is given up whatever the loop says
+_MARGIN_S = 30.0  # beyond the limit; then a search fails even if the loop does not answer
 
 
 class _Failed(Exception):
-    """One request failed in a way that may pass.
+    """A request failed, and may succeed when it is retried.
 
     Attributes:
-      stale: it may have been an old connection's fault.
-      hurried: it had less than the whole time-out, so its failing says little about the retriever.
+      stale: an idle connection may have been closed by the server.
+      hurried: it had less than the full time-out, so it is no evidence that the retriever is down.
     """
 
     def __init__(self, what: str, *, stale: bool = False, hurried: bool = False) -> None:
@@ -46,11 +45,11 @@ class _Failed(Exception):
 
 
 class _Refused(EnvError):
-    """A request got an answer that asking again would not change."""
+    """A request got an answer that a retry would not change."""
 
 
 def _aiohttp() -> Any:
-    """The module aiohttp, imported on use: `gigpo_jax.env_bridge` itself needs numpy alone.
+    """The module aiohttp, imported on use, as it is optional.
 
     Raises:
       InputError: it is not installed.
@@ -63,7 +62,7 @@ def _aiohttp() -> Any:
 
 
 def retrieve_url(url: str) -> str:
-    """The address to post to: `url` itself, with the path /retrieve if it has none.
+    """The URL of requests: `url`, with the path /retrieve if it has none.
 
     Raises:
       InputError: the URL cannot be used.
@@ -83,7 +82,7 @@ class RetrieverClient:
     """A `Retriever` behind a URL."""
 
     def __init__(self, url: str, *, timeout_s: float = 10.0, limit_s: float = 45.0) -> None:
-        """Connects to nothing yet.
+        """Does not connect yet.
 
         Args:
           url: http(s)://host:port, with a path if it is not /retrieve.
@@ -96,13 +95,13 @@ class RetrieverClient:
         self._url, self._timeout_s, self._limit_s = retrieve_url(url), timeout_s, limit_s
         _aiohttp()
         self._lock = threading.Lock()
-        self._line: _Line | None = None
+        self._loop: _Loop | None = None
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """As `Retriever.search`; blocks.
 
         Raises:
-          EnvError: the retriever did not answer within the limit, refused the request, or answered nonsense.
+          EnvError: no answer within the limit, a refusal, or an answer that is not of the protocol.
         """
         try:
             return self.submit(queries, topk).result(self._limit_s + _MARGIN_S)
@@ -110,18 +109,18 @@ class RetrieverClient:
             raise EnvError(f"retriever {self._url}: no end within {self._limit_s + _MARGIN_S:g} s") from err
 
     def submit(self, queries: Sequence[str], topk: int) -> "Future[list[list[Hit]]]":
-        """Starts a search; the future ends as `search` does."""
+        """Starts a search; the future has the result of `search`."""
         cut = [query[:MAX_QUERY_CHARS].encode("utf-8", "replace").decode() for query in queries]
         with self._lock:
-            if self._line is None:
-                self._line = _Line(self._url, self._timeout_s, self._limit_s)
+            if self._loop is None:
+                self._loop = _Loop(self._url, self._timeout_s, self._limit_s)
                 atexit.register(self.close)
-            return asyncio.run_coroutine_threadsafe(self._line.find(cut, topk), self._line.loop)
+            return asyncio.run_coroutine_threadsafe(self._loop.find(cut, topk), self._loop.loop)
 
     def close(self) -> None:
-        """Ends the loop; searches under way fail, later ones start another."""
+        """Ends the loop; pending searches fail, later ones start another loop."""
         with self._lock:
-            line, self._line = self._line, None
+            line, self._loop = self._loop, None
         if line is not None:
             atexit.unregister(self.close)
             line.close()
@@ -129,7 +128,7 @@ class RetrieverClient:
 
 @dataclass(eq=False)
 class _Waiting:
-    """A query that has not left yet; `deadline` in s on the monotonic clock."""
+    """A query that was not sent yet; `deadline` in s on the monotonic clock."""
 
     query: str
     topk: int
@@ -137,7 +136,7 @@ class _Waiting:
     future: "asyncio.Future[list[Hit]]"
 
 
-class _Line:
+class _Loop:
     """The event loop of a client. All methods but `__init__` and `close` run in it.
 
     Attributes:
@@ -169,7 +168,7 @@ class _Line:
         return found  # type: ignore[return-value]
 
     def _send(self) -> None:
-        """Lets those that wait leave, as far as there are places."""
+        """Sends waiting queries, up to `IN_FLIGHT` requests."""
         self._timer = None
         while self._waiting and len(self._requests) < IN_FLIGHT:
             batch: list[_Waiting] = []
@@ -186,7 +185,7 @@ class _Line:
             self._send()
 
     async def _answer(self, batch: list[_Waiting]) -> None:
-        """Tells each of a batch what was found, or why nothing was."""
+        """Sets the result or the error of each query of a batch."""
         try:
             found = await self._ask_again(batch)
             for one, hits in zip(batch, found, strict=True):
@@ -194,18 +193,18 @@ class _Line:
         except _Refused as err:
             if len(batch) == 1:
                 _settle(batch[0].future, err)
-            else:  # one query must not cost the episodes of the others
+            else:  # one bad query must not abort the episodes of the others
                 await asyncio.gather(*(self._answer([one]) for one in batch))
         except EnvError as err:
             for one in batch:
                 _settle(one.future, EnvError(str(err)))
-        except BaseException as err:  # the loop is being closed, or a mistake of ours: nobody may wait for ever
+        except BaseException as err:  # the loop is closed, or a bug: every query gets a result
             for one in batch:
                 _settle(one.future, EnvError(f"retriever {self._url}: {type(err).__name__}: {err}"))
             raise
 
     async def _ask_again(self, batch: list[_Waiting]) -> list[list[Hit]]:
-        """Sends a batch, again and again until the limit."""
+        """Sends a batch, with retries until its limit."""
         body = {"queries": [one.query for one in batch], "topk": batch[0].topk, "return_scores": True}
         deadline, down = batch[0].deadline, self._down
         if down and not self._probing:
@@ -217,7 +216,7 @@ class _Line:
         return await self._ask_until(time.monotonic() + SHORT_TRY_S if down else deadline, body, once=down)
 
     async def _ask_until(self, deadline: float, body: dict[str, Any], *, once: bool) -> list[list[Hit]]:
-        """Sends a request until it is answered, or the next try would begin after the deadline."""
+        """Sends a request until it is answered, or the next try would start after the deadline."""
         pause, tries, evidence = FIRST_PAUSE_S, 0, False
         while True:
             tries += 1
@@ -242,13 +241,13 @@ class _Line:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def _ask(self, body: dict[str, Any], deadline: float) -> bytes:
-        """One request; the body of a 200 answer."""
+        """Sends a request once; returns the body of a 200 answer."""
         aiohttp = _aiohttp()
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 headers={"Accept-Encoding": "identity"},
-                auto_decompress=False,  # a small answer that unpacks to a huge one would hold up the loop
+                auto_decompress=False,  # a small answer could unpack to a huge one
             )
         left = max(min(deadline - time.monotonic(), self._timeout_s), 0.01)
         try:

@@ -1,4 +1,4 @@
-"""A corpus of passages: JSON lines in, a memory-mapped file of contents out."""
+"""Reads corpora of JSON lines, and stores passages in a memory-mapped file."""
 
 import codecs
 import gzip
@@ -21,7 +21,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 
 
 def corpus_files(path: str | os.PathLike[str]) -> list[Path]:
-    """The files of a corpus: itself, or what a folder holds of JSON lines, by name.
+    """The files of a corpus: a file, or the JSON lines files of a folder, by name.
 
     Raises:
       InputError: there is none.
@@ -38,9 +38,9 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict]]:
-    """The JSON objects of a file, each with its place ("file:line") for messages; blank lines are skipped.
+    """The JSON objects of a file, each with its place ("file:line") for messages.
 
-    A byte order mark at the start, which some editors and spreadsheets write, is skipped too.
+    Blank lines and a byte order mark at the start are skipped.
 
     Raises:
       InputError: a line is not UTF-8 or not a JSON object, or the file cannot be read.
@@ -58,19 +58,19 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict]]:
                 except UnicodeDecodeError as err:
                     raise InputError(f"{where}: not UTF-8 ({err.reason}); convert the file") from err
                 except (ValueError, RecursionError) as err:
-                    raise InputError(f"{where}: not JSON ({err}); one object stands on each line") from err
+                    raise InputError(f"{where}: not JSON ({err}); each line must be an object") from err
                 if not isinstance(row, dict):
-                    raise InputError(f"{where}: a JSON {type(row).__name__}; one object stands on each line")
+                    raise InputError(f"{where}: a JSON {type(row).__name__}; each line must be an object")
                 yield where, row
     except (OSError, EOFError, zlib.error) as err:
         raise InputError(f"{path}: cannot be read ({err})") from err
 
 
 def read_corpus(path: str | os.PathLike[str]) -> Iterator[Document]:
-    """The documents of a corpus in order, as they stand.
+    """The documents of a corpus, in order.
 
     Raises:
-      InputError: a row without text, or what `corpus_files` and `read_lines` say.
+      InputError: a row without an id or text, or as `corpus_files` and `read_lines`.
     """
     for file in corpus_files(path):
         for where, row in read_lines(file):
@@ -83,10 +83,10 @@ def read_corpus(path: str | os.PathLike[str]) -> Iterator[Document]:
 
 
 class Passages:
-    """Documents in a memory-mapped file; each is decoded when it is asked for."""
+    """Documents in a memory-mapped file; each is decoded on access."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens what `PassageWriter` wrote there."""
+        """Opens the files of `PassageWriter`."""
         self._ends = np.load(folder / "passages.npy", mmap_mode="r")
         with open(folder / "passages.blob", "rb") as file:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -109,11 +109,11 @@ class PassageWriter:
     """Writes `Passages`, document by document.
 
     Attributes:
-      digest: of all ids and contents so far.
+      digest: of the ids and contents so far.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Begins both files."""
+        """Opens both files."""
         self._folder = folder
         self._file = open(folder / "passages.blob", "wb")  # noqa: SIM115  closed by `close`
         self._ends = array("q")
@@ -125,12 +125,12 @@ class PassageWriter:
         """Appends a document.
 
         Raises:
-          InputError: its id was there before.
+          InputError: its id occurred before.
         """
         name = document.id.encode("utf-8", "surrogatepass")
         key = hashlib.blake2b(name, digest_size=12).digest()  # 12 bytes, however long an id
         if key in self._seen:
-            raise InputError(f"corpus: the id {document.id!r} is there more than once; ids have to be unique")
+            raise InputError(f"corpus: the id {document.id!r} occurs twice; ids must be unique")
         self._seen.add(key)
         for data in (name, document.contents.encode("utf-8", "surrogatepass")):
             self._file.write(data)
@@ -139,6 +139,6 @@ class PassageWriter:
             self.digest.update(len(data).to_bytes(8, "little") + data)
 
     def close(self) -> None:
-        """Finishes both files."""
+        """Completes both files."""
         self._file.close()
         np.save(self._folder / "passages.npy", np.array(self._ends, np.int64))

@@ -1,4 +1,4 @@
-"""Dense retrieval behind the same protocol: vectors of a sentence encoder in a faiss index.
+"""Dense retrieval: vectors of a sentence encoder in a faiss index.
 
 `encode_index` writes a flat index; one that is published for the same corpus, passages in the same order, serves as
 well. Needs the package faiss, and onnxruntime or torch for the encoder.
@@ -17,11 +17,11 @@ from gigpo_jax.envs.search.retrieval.encoder import INSTALL, Encode, load_encode
 from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, Hit
 from gigpo_jax.errors import InputError
 
-BATCH = 1024  # passages that are encoded between two looks at the bar
+BATCH = 1024  # passages encoded between updates of the progress bar
 
 
 class DenseIndex:
-    """Finds passages by the inner product of vectors; a `Retriever`.
+    """Searches passages by inner products of vectors; a `Retriever`.
 
     Attributes:
       together: the queries of a request are searched in one call.
@@ -36,7 +36,7 @@ class DenseIndex:
           encode: of queries; called by one thread at a time.
 
         Raises:
-          InputError: the index is not of these passages.
+          InputError: the index does not fit the passages.
         """
         if vectors.ntotal != len(passages):
             raise InputError(f"--faiss: holds {vectors.ntotal} vectors, but the corpus has {len(passages)} passages")
@@ -56,7 +56,7 @@ class DenseIndex:
         ]
 
     def close(self) -> None:
-        """Leaves the index open, as `Bm25Index` does."""
+        """Does nothing, as `Bm25Index.close`."""
 
 
 def import_faiss() -> Any:
@@ -78,14 +78,14 @@ def build_vectors(passages: Passages, encode: Encode, out: Path, progress: Progr
     Args:
       passages: what to encode.
       encode: of passages.
-      out: the file to write; complete or not there.
+      out: the file to write, renamed when complete.
       progress: called with the number of passages after each batch.
 
     Raises:
-      InputError: the file is there.
+      InputError: the file exists.
     """
     if out.exists():
-        raise InputError(f"--out {out}: is there already; name another file")
+        raise InputError(f"--out {out}: exists; name another file")
     faiss = import_faiss()
     vectors = None
     for start in range(0, len(passages), BATCH):
@@ -100,7 +100,7 @@ def build_vectors(passages: Passages, encode: Encode, out: Path, progress: Progr
 
 
 def open_dense(passages: Passages, vectors: str, encode: Encode) -> DenseIndex:
-    """Opens a faiss index, memory-mapped where its kind can be.
+    """Opens a faiss index, memory-mapped if its type allows that.
 
     Args:
       passages: the documents.

@@ -1,8 +1,8 @@
-"""Sentence encoders of the e5 family: text -> vector of length 1, from a model folder that the user gives.
+"""Sentence encoders of the e5 family: text -> vector of length 1.
 
-A folder with an ONNX file (model.onnx, or onnx/model.onnx) is run by onnxruntime; any other by transformers and torch,
-which is how a sentence-transformers folder is read too. Texts are pooled as e5 was trained: a prefix before each, at
-most 256 tokens, the mean over the last hidden states of all of them, normalised (arXiv 2212.03533, section 4).
+A folder with an ONNX file (model.onnx or onnx/model.onnx) is run by onnxruntime, any other by transformers and torch,
+sentence-transformers folders included. As e5 was trained: a prefix before each text, at most 256 tokens, the mean of
+the last hidden states, normalised (arXiv 2212.03533, section 4).
 """
 
 import json
@@ -16,7 +16,7 @@ from gigpo_jax.errors import InputError
 
 INSTALL = 'pip install "gigpo_jax[search-dense]"'
 MAX_TOKENS = 256
-CHUNK = 64  # texts that go through the model together; neighbours in length, so that there is little padding
+CHUNK = 64  # texts of a model call; sorted by length, so that padding is small
 ONNX_FILES = ("model.onnx", "onnx/model.onnx")
 Encode = Callable[[Sequence[str]], np.ndarray]  # texts -> [n, D] f32 of length 1
 _Hidden = Callable[[np.ndarray, np.ndarray], np.ndarray]  # ids and mask [n, T] i64 -> last hidden states [n, T, D]
@@ -61,7 +61,7 @@ def _tokenizer(folder: Path) -> Any:
 
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as err:  # tokenizers raises bare Exception for a file that it cannot read
+    except Exception as err:  # tokenizers raises bare Exception
         raise InputError(f"--encoder {folder}: tokenizer.json cannot be read ({_line(err)})") from err
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_TOKENS)
@@ -69,7 +69,7 @@ def _tokenizer(folder: Path) -> Any:
 
 
 def _check_pooling(folder: Path) -> None:
-    """Refuses a sentence-transformers folder that pools in another way."""
+    """Refuses a sentence-transformers folder with another kind of pooling."""
     file = folder / "1_Pooling" / "config.json"
     if file.is_file():
         try:
@@ -77,7 +77,7 @@ def _check_pooling(folder: Path) -> None:
         except (OSError, ValueError, AttributeError) as err:
             raise InputError(f"--encoder {folder}: {file.name} of 1_Pooling cannot be read ({_line(err)})") from err
         if mean is not True:
-            raise InputError(f"--encoder {folder}: pools otherwise than by the mean; use a model like e5-base-v2")
+            raise InputError(f"--encoder {folder}: does not use mean pooling; use a model like e5-base-v2")
 
 
 def _pooled(hidden: _Hidden, tokens: list[list[int]]) -> np.ndarray:
@@ -99,7 +99,7 @@ def _onnx(file: Path) -> _Hidden:
         raise InputError(f"--encoder {file}: onnxruntime is not installed ({err}); {INSTALL}") from err
     try:
         session = onnxruntime.InferenceSession(str(file), providers=onnxruntime.get_available_providers())
-    except Exception as err:  # its errors share no base class but this
+    except Exception as err:  # its errors have no other common base class
         raise InputError(f"--encoder {file}: cannot be loaded ({_line(err)})") from err
     wanted = {given.name for given in session.get_inputs()}
     outputs = session.get_outputs()

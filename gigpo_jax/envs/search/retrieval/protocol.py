@@ -1,25 +1,25 @@
-"""What a server of the `/retrieve` protocol may answer, and how its answers are read."""
+"""Reads the answers of servers of the `/retrieve` protocol."""
 
 import json
 from typing import Any
 
 from gigpo_jax.envs.search.retrieval.retriever import Document, Hit
 
-RETRIED = (500, 502, 503, 504)  # statuses after which the same request may succeed
+RETRIED = (500, 502, 503, 504)  # statuses of requests that are retried
 MAX_ANSWER_BYTES = 64 << 20
 _EXCERPT = 80  # characters of an answer that are shown in a message
 
 
 class Malformed(Exception):
-    """An answer that is not of the protocol; the text says what is wrong and how it begins."""
+    """An answer that is not of the protocol."""
 
 
 def read_answer(answer: bytes, count: int) -> list[list[Hit]]:
     """Reads the body of an answer.
 
     Args:
-      answer: what a server sent with status 200.
-      count: queries that were asked.
+      answer: with status 200.
+      count: number of queries.
 
     Raises:
       Malformed: it is not `{"result": [[..], ..]}` with a list of documents for each query.
@@ -44,6 +44,6 @@ def _hit(found: Any) -> Hit:
 
 
 def excerpt(answer: bytes) -> str:
-    """The first words of an answer, for a message."""
+    """The beginning of an answer, for a message."""
     text = " ".join(answer[: 4 * _EXCERPT].decode("utf-8", "replace").split())
     return repr(text[:_EXCERPT]) if text else "an empty answer"

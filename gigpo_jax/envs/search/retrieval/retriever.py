@@ -1,11 +1,11 @@
-"""What looks documents up: the Protocol, and the types it speaks in."""
+"""The Protocol of retrievers and its types."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-MAX_QUERY_CHARS = 2000  # longer queries are cut: no question needs more, and a tokenizer would choke on a book
+MAX_QUERY_CHARS = 2000  # longer queries are cut; they would be slow to tokenize
 MAX_TOPK = 1000
 INSTALL = 'pip install "gigpo_jax[search]"'
 
@@ -25,34 +25,34 @@ class Document:
 
 @dataclass(frozen=True)
 class Hit:
-    """A document that was found, and its score (larger is better; the unit is the retriever's)."""
+    """A found document, and the retriever's score: larger is better."""
 
     document: Document
     score: float
 
 
 class Retriever(Protocol):
-    """Looks up several queries at once; safe to call from several threads.
+    """Searches documents; safe to call from several threads.
 
-    One that waits for another process also has `submit(queries, topk)`, which gives a `concurrent.futures.Future` of
-    what `search` gives.
+    A retriever in another process also has `submit(queries, topk)`, which returns a `concurrent.futures.Future` of the
+    result of `search`.
     """
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """For each query at most `topk` hits, the best first; equal scores in the order of the corpus.
 
         Raises:
-          EnvError: the retriever is not to be had.
+          EnvError: the retriever failed.
         """
         ...
 
     def close(self) -> None:
-        """Gives back what is held; may be called twice."""
+        """Frees resources; may be called twice."""
         ...
 
 
 async def search_async(retriever: Retriever, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-    """As `Retriever.search`; lets the event loop go on meanwhile if the retriever is elsewhere."""
+    """As `Retriever.search`; does not block the event loop if the retriever is in another process."""
     submit = getattr(retriever, "submit", None)
     if submit is None:
         return retriever.search(queries, topk)

@@ -4,8 +4,8 @@
         -> {"result": [[{"document": {"id", "contents"}, "score"}, ..], ..]}; without scores the documents alone
     GET /health    -> {"status": "ok", "passages": N, ..}
 
-Searching runs in threads beside the event loop, query by query, so requests do not wait for one another. It listens on
-loopback unless told otherwise: there is no password.
+Each query is searched in a thread, so requests do not wait for one another. The default address is loopback; there is
+no password.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ TIMEOUT_S = 60.0  # for the head of a request (then the connection is closed), i
 
 
 def _web() -> Any:
-    """The module aiohttp.web, imported on use: `gigpo_jax.env_bridge` itself needs numpy alone.
+    """The module aiohttp.web, imported on use, as it is optional.
 
     Raises:
       InputError: it is not installed.
@@ -45,7 +45,7 @@ def _web() -> Any:
 
 
 def _not_by_clients(record: logging.LogRecord) -> bool:
-    """Leaves out log records of what clients did wrong: a broken request, a body that does not unpack, a hang-up."""
+    """Whether a log record is not about a client's mistake: a broken request or body, a closed connection."""
     from aiohttp.http_exceptions import HttpProcessingError
 
     error = record.exc_info[1] if record.exc_info else None
@@ -53,7 +53,7 @@ def _not_by_clients(record: logging.LogRecord) -> bool:
 
 
 class _Refused(Exception):
-    """A request that is not of the protocol; the text says why."""
+    """A request that is not of the protocol."""
 
 
 class Service:
@@ -65,9 +65,9 @@ class Service:
 
     def __init__(self, retriever: Retriever, about: dict[str, Any], *, threads: int = 0) -> None:
         """Args:
-        retriever: does the searching.
-        about: goes into `/health`.
-        threads: searches at the same time; 0 = one for each core.
+        retriever: searches.
+        about: the answer to `/health`.
+        threads: concurrent searches; 0 = one for each core.
         """
         self._retriever, self._about = retriever, about
         self._together = bool(getattr(retriever, "together", False))  # one call a request, else one a query
@@ -116,7 +116,7 @@ class Service:
                 body = await request.read()
             queries, topk, scores = read_request(body)
         except TimeoutError:
-            return _error(408, f"the request was not here within {TIMEOUT_S:g} s")
+            return _error(408, f"the request was not complete within {TIMEOUT_S:g} s")
         except _Refused as err:
             return _error(400, str(err))
         except (_web().RequestPayloadError, ConnectionError) as err:
@@ -140,27 +140,27 @@ class Service:
 
 
 def read_request(body: bytes) -> tuple[list[str], int, bool]:
-    """Queries, topk and whether scores are wanted, of a request's body; each query cut to `MAX_QUERY_CHARS`."""
+    """Queries (each cut to `MAX_QUERY_CHARS`), topk and return_scores of a request's body."""
     try:
         asked = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as err:
         raise _Refused(f"the body is not JSON in UTF-8 ({' '.join(str(err).split())})") from err
     if not isinstance(asked, dict):
-        raise _Refused('the body has to be an object with "queries" (or "query")')
+        raise _Refused('the body must be an object with "queries" (or "query")')
     queries = asked.get("query") if asked.get("queries") is None else asked["queries"]
     if isinstance(queries, str):
         queries = [queries]
     if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
-        raise _Refused('"queries" has to be a list of texts, or "query" a text')
+        raise _Refused('"queries" must be a list of texts, or "query" a text')
     if len(queries) > MAX_QUERIES:
         raise _Refused(f"{len(queries)} queries in one request; at most {MAX_QUERIES}")
     topk = asked.get("topk")
     topk = 3 if topk is None else topk
     if isinstance(topk, bool) or not isinstance(topk, int) or not 1 <= topk <= MAX_TOPK:
-        raise _Refused(f'"topk" has to be a whole number from 1 to {MAX_TOPK}')
+        raise _Refused(f'"topk" must be a whole number from 1 to {MAX_TOPK}')
     scores = asked.get("return_scores")
     if scores is not None and not isinstance(scores, bool):
-        raise _Refused('"return_scores" has to be true or false')
+        raise _Refused('"return_scores" must be true or false')
     return [query[:MAX_QUERY_CHARS] for query in queries], topk, bool(scores)
 
 
@@ -181,7 +181,7 @@ async def serve(service: Service, host: str, port: int, started: asyncio.Future[
       service: what to serve.
       host: address to listen on.
       port: 0 = any that is free.
-      started: gets the port once requests are answered.
+      started: its result is the port, once requests are answered.
 
     Raises:
       OSError: the port is taken.

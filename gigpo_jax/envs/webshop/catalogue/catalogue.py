@@ -1,4 +1,4 @@
-"""A catalogue that is open: its products, its goals, its search engine. Everything is read from memory-mapped files."""
+"""An open catalogue: products, goals and search, all read from memory-mapped files."""
 
 import functools
 import json
@@ -22,22 +22,22 @@ from gigpo_jax.envs.webshop.search.bm25 import Index
 from gigpo_jax.errors import InputError
 
 _LOG = logging.getLogger(__name__)
-_MAPPED = 8 << 20  # bytes of the files that a worker keeps mapped at a time, about
-_PAGES = 16 << 12  # bytes that reading one text maps (the kernel maps its neighbours too)
-_AROUND = 8  # times what a search reads of postings is mapped (measured: the kernel maps up to 2 MB around a read)
+_MAPPED = 8 << 20  # bytes of the files that a worker keeps mapped, about
+_PAGES = 16 << 12  # bytes that reading one text maps, with the kernel's read-around
+_AROUND = 8  # mapped bytes for each byte of postings read (measured: the kernel maps up to 2 MB around a read)
 _BY_FIELD = {"<c>": "category", "<q>": "query"}
 T = TypeVar("T")
 
 
 class Recent(OrderedDict[object, T]):
-    """Keeps the results that were used last, so that a worker stays small."""
+    """A cache of the most recently used values."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size
 
     def get_or(self, key: object, make: Callable[[], T]) -> T:
-        """The value of a key, made now if it is not there."""
+        """The value of a key, made if it is missing."""
         if key in self:
             self.move_to_end(key)
             return self[key]
@@ -48,7 +48,7 @@ class Recent(OrderedDict[object, T]):
 
 
 class _GoalList:
-    """The goals of one kind under one set of draws."""
+    """The goals of one kind, with one set of drawn prices and caps."""
 
     def __init__(self, folder: Path, arrays: dict[str, np.ndarray], kind: str, draws: random.Random | None) -> None:
         self.texts = store.Blob(folder / f"goals_{kind}.blob")
@@ -68,11 +68,11 @@ class _GoalList:
             self.order = arrays[f"goals_{kind}_order"]
 
     def listed(self, *, repeats: bool) -> np.ndarray:
-        """The order of the list; with `repeats`, goals that say the same as an earlier one stay in."""
+        """The order of the list; with `repeats`, equal goals are kept."""
         return goal_lists.shuffled(int(self._start[-1])) if repeats else self.order
 
     def make(self, position: int, product_of: Callable[[int], Product]) -> Goal:
-        """The goal at a place of the unshuffled list."""
+        """The goal at a position of the unshuffled list."""
         template = int(np.searchsorted(self._start, position, "right")) - 1
         row, number = int(self._row[template]), int(self._number[template])
         cap = float(self._cap[template])
@@ -106,11 +106,11 @@ class _GoalList:
 
 
 class Catalogue:
-    """An open catalogue; see `open_catalogue`. It never changes and may serve any number of sessions.
+    """An open catalogue, immutable and shared by sessions; see `open_catalogue`.
 
     Attributes:
       folder: the prepared folder.
-      content: the hash of what it was made from.
+      content: hash of its sources.
     """
 
     def __init__(
@@ -152,12 +152,12 @@ class Catalogue:
         self._recent_nouns: Recent[tuple[str, ...]] = Recent(1024)
 
     def __len__(self) -> int:
-        """How many products there are."""
+        """The number of products."""
         return self._count
 
     @property
     def goal_count(self) -> int:
-        """How many goals the list has."""
+        """The number of goals in the list."""
         return len(self._order)
 
     @property
@@ -167,14 +167,14 @@ class Catalogue:
 
     @property
     def train_goals(self) -> range:
-        """Indices of the goals that are not in the test split."""
+        """Indices of all other goals."""
         return range(goal_lists.test_size(self.goal_count), self.goal_count)
 
     def goal(self, index: int) -> Goal:
         """A goal of the list.
 
         Raises:
-          InputError: there is no such goal.
+          InputError: no such goal.
         """
         if isinstance(index, bool) or not hasattr(index, "__index__") or not 0 <= index < self.goal_count:
             raise InputError(f"goal {index!r}: the list has goals 0 to {self.goal_count - 1}; choose one of them")
@@ -182,7 +182,7 @@ class Catalogue:
         return self._goals.make(int(self._order[index]), self.product)
 
     def draw_goal(self, rng: random.Random) -> int:
-        """The index of a goal, drawn by weight as the original draws one when none is named."""
+        """The index of a goal drawn by weight, as in the original."""
         cumulative = self._cumulative
         position = rng.uniform(0, float(cumulative[-1]))
         return min(int(np.searchsorted(cumulative, position, "right")), self.goal_count - 1)
@@ -206,39 +206,37 @@ class Catalogue:
         return product
 
     def _stay_small(self) -> None:
-        """Unmaps what was read when it gets much, so that a worker's memory does not grow towards the size
-        of the files.
-        """
+        """Unmaps pages when too many were read, so that a worker's memory stays small."""
         if self._index.read_bytes * _AROUND + self._read_texts * _PAGES > _MAPPED:
             self._index.read_bytes = self._read_texts = 0
-            self._products.let_go()
-            self._goals.texts.let_go()
-            store.let_go(self._arrays)
+            self._products.release_pages()
+            self._goals.texts.release_pages()
+            store.release_pages(self._arrays)
 
     def price(self, row: int) -> float:
-        """What the product of a row costs under this catalogue's draws, in dollars."""
+        """The drawn price of a row's product, in dollars."""
         return float(self._goals.prices[row])
 
     def row(self, asin: str) -> int | None:
-        """The row of a product, None if there is no such asin."""
+        """The row of a product; None for an unknown asin."""
         place = int(np.searchsorted(self._asins, asin))
         if place == len(self._asins) or str(self._asins[place]) != asin:
             return None
         return int(self._asin_rows[place])
 
     def nouns(self, title: str) -> tuple[str, ...]:
-        """The nouns of a title, by the catalogue's tagger."""
+        """The nouns of a title."""
         return self._recent_nouns.get_or(title, lambda: tuple(self._tagger(title)))
 
     def search(self, keywords: list[str]) -> np.ndarray | None:
-        """The products that a search finds, best first.
+        """The products of a search, best first.
 
         Args:
           keywords: the search text, split at single spaces; `<c>` or `<q>` first asks for a category or a query
             instead.
 
         Returns:
-          Rows, [n] i64; None for a search that the original cannot answer.
+          Rows, [n] i64; None for a search that the original cannot run.
         """
         return self._recent_searches.get_or(" ".join(keywords), lambda: self._search(keywords))
 
@@ -270,23 +268,20 @@ def open_catalogue(
 ) -> Catalogue:
     """Opens a catalogue.
 
-    A folder that was prepared (`prepare`) opens at once. Another one is prepared into the user's cache folder first,
-    where later calls find it.
+    A prepared folder opens at once. Any other is prepared into the cache folder first, where later calls find it.
 
     Args:
       folder: holds `items_shuffle*.json`, `items_ins_v2*.json` and `items_human_ins.json`; or a prepared folder.
       goals: "human" or "synthetic".
-      draw_seed: draw prices and price caps as the original does after its generator was seeded so, and list every
-        goal. Left
-        out: the canonical list of the catalogue, the same everywhere, without repeats, with disjoint splits.
-      nouns: who finds the nouns of titles: a JSON file of title -> nouns, "builtin" (also None), "spacy", or a
-        function.
+      draw_seed: draw prices and price caps as the original does with this seed, and list every goal. None: the
+        canonical list of the catalogue, the same on any machine, without repeats, with disjoint splits.
+      nouns: the tagger of titles: a JSON file of title -> nouns, "builtin" (also None), "spacy", or a function.
       seed: of the canonical list's prices and caps.
-      num_products: use only the first so many entries of the product file.
-      variant: which of several catalogues of the folder, e.g. "_1000".
+      num_products: the number of entries of the product file to use; None: all.
+      variant: which of several catalogues in the folder, such as "_1000".
 
     Raises:
-      InputError: missing or broken files, a prepared folder that does not fit its sources, an unknown choice.
+      InputError: missing or broken files, a prepared folder that does not fit its sources, an invalid option.
     """
     folder = Path(folder)
     if num_products is not None:
@@ -298,7 +293,7 @@ def open_catalogue(
 
 
 def _prepared(folder: Path, num_products: int | None, variant: str | None) -> Path:
-    """The prepared folder to read."""
+    """The prepared folder of a catalogue, made if it is missing."""
     if (folder / "manifest.json").is_file() and not any(folder.glob("items_shuffle*.json")):
         manifest = store.read_manifest(folder)
         if manifest is None:

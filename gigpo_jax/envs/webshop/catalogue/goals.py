@@ -1,9 +1,9 @@
-"""What shoppers are asked to buy: goals, their price caps, and the draws behind both.
+"""Goals of WebShop: templates, and the random draws of prices and price caps.
 
-A goal list is made of templates (one for each human annotation, or one for each combination of option values of a
-product with a synthetic instruction) and of draws: a price for each product with a price range, a cap for each
-annotation or product. Draws come from one `random.Random` in the original's order: all prices in load order, then the
-caps in the order of the templates; the list is then shuffled by a generator of its own.
+Goals are made from templates (a human annotation, or a product with a synthetic instruction and the combinations of
+its option values) and draws: a price for each product with a price range, a cap for each template. The draws come from
+one `random.Random` in the original's order: all prices in load order, then the caps in the order of the templates. The
+list is then shuffled with a seed of its own.
 """
 
 import functools
@@ -28,16 +28,16 @@ _PRICE_STEPS = tuple(10.0 * i for i in range(1, 100))
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One thing to buy.
+    """The product to buy.
 
     Attributes:
       id: stable name: kind, asin, and the number of the annotation or of the combination.
       asin, category, query, name, product_category: of the product it was made from.
       instruction: the task in words.
-      attributes: what the product must have.
-      options: what must be chosen: values (human goals) or name -> value (synthetic goals).
-      price_cap: dollars; `NO_CAP` where the text names none.
-      weight: how often it is drawn when no goal is named.
+      attributes: that the product must have.
+      options: to choose: values (human goals) or name -> value (synthetic goals).
+      price_cap: in dollars; `NO_CAP` for none.
+      weight: of random draws.
     """
 
     id: str
@@ -55,15 +55,15 @@ class Goal:
 
 @dataclass(frozen=True)
 class Template:
-    """What goals of one annotation (human) or of one product (synthetic) are made from.
+    """The source of the goals of one annotation (human) or of one product (synthetic).
 
     Attributes:
       row: the product.
-      number: the annotation's number among those of its product (0 for synthetic instructions).
+      number: of the annotation among those of its product; 0 for synthetic instructions.
       instruction: its text, without a price.
-      attributes: what the product must have; never empty.
-      options: the values a human annotation asks for; None for a synthetic instruction (all combinations).
-      goals: how many goals it makes.
+      attributes: that the product must have; never empty.
+      options: the values of a human annotation; None for a synthetic instruction (all combinations).
+      goals: their number.
     """
 
     row: int
@@ -75,10 +75,10 @@ class Template:
 
 
 def human_templates(row: int, asin: str, annotations: Mapping[str, Any]) -> Iterator[Template]:
-    """The goals that people wrote for a product; those without attributes are left out.
+    """The human goals of a product; those without attributes are left out.
 
     Raises:
-      InputError: an annotation without a needed key.
+      InputError: an annotation without a required key.
     """
     for number, annotation in enumerate(annotations.get(asin) or ()):
         where = f"items_human_ins.json: annotation {number} of {asin!r}"
@@ -96,10 +96,10 @@ def human_templates(row: int, asin: str, annotations: Mapping[str, Any]) -> Iter
 
 
 def synthetic_template(row: int, product: Product, annotation: Any) -> Template | None:
-    """The goals of a product's synthetic instruction, None if it has none.
+    """The template of a product's synthetic instruction; None if it has none.
 
     Raises:
-      InputError: an instruction that names no attributes.
+      InputError: an instruction without attributes.
     """
     if not isinstance(annotation, dict) or annotation.get("instruction") is None:
         return None
@@ -118,12 +118,12 @@ def synthetic_template(row: int, product: Product, annotation: Any) -> Template 
 
 
 def draw_prices(pricing: Iterable[Sequence[float]], rng: random.Random) -> np.ndarray:
-    """What each product costs, [P] f64: its price, or a point of its range."""
+    """The price of each product, [P] f64; uniform in its range."""
     return np.array([p[0] if len(p) == 1 else rng.uniform(*p) for p in pricing], dtype=np.float64)
 
 
 def draw_caps(prices: Iterable[float], rng: random.Random) -> np.ndarray:
-    """A cap above each price, [M] f64 (`NO_CAP` where fewer than two steps are left)."""
+    """A cap above each price, [M] f64; `NO_CAP` where fewer than two steps remain."""
     caps = []
     for price in prices:
         first = next((i for i, step in enumerate(_PRICE_STEPS) if step > price), len(_PRICE_STEPS))
@@ -133,14 +133,14 @@ def draw_caps(prices: Iterable[float], rng: random.Random) -> np.ndarray:
 
 
 def shuffled(count: int) -> np.ndarray:
-    """The order in which goals are listed, [G] i64."""
+    """The order of the goal list, [G] i64."""
     order = list(range(count))
     random.Random(_SHUFFLE_SEED).shuffle(order)
     return np.array(order, dtype=np.int64)
 
 
 def weights(attributes: Sequence[tuple[str, ...]], goals: Sequence[int]) -> np.ndarray:
-    """How often the goals of each synthetic template are drawn, [M] f64: rare attributes weigh more."""
+    """The weight of each synthetic template's goals, [M] f64: higher for rare attributes."""
     counts: dict[str, int] = {}
     for names, number in zip(attributes, goals):
         for name in names:
@@ -148,13 +148,13 @@ def weights(attributes: Sequence[tuple[str, ...]], goals: Sequence[int]) -> np.n
     out = np.zeros(len(goals))
     for row, (names, number) in enumerate(zip(attributes, goals)):
         if number:
-            # Not `sum`: from Python 3.12 on it makes up for rounding, and the last digits are not the original's.
+            # Not `sum`: since Python 3.12 it compensates rounding, and the last digits differ from the original's.
             out[row] = functools.reduce(operator.add, (1.0 / counts[name] for name in names)) / len(names)
     return out
 
 
 def combination(options: Mapping[str, Sequence[str]], index: int) -> dict[str, str]:
-    """Combination number `index` of the option values: names sorted, the last name runs fastest."""
+    """Combination number `index` of the option values: names sorted, the last name varies fastest."""
     names = sorted(options)
     chosen: dict[str, str] = {}
     for name in reversed(names):
@@ -164,12 +164,12 @@ def combination(options: Mapping[str, Sequence[str]], index: int) -> dict[str, s
 
 
 def price_text(cap: float) -> str:
-    """What a cap adds to an instruction."""
+    """The text of a cap in an instruction."""
     return "" if cap >= NO_CAP else f", and price lower than {cap:.2f} dollars"
 
 
 def synthetic_text(instruction: str, options: Mapping[str, str], cap: float) -> str:
-    """The words of a synthetic goal."""
+    """The text of a synthetic goal."""
     listed = ", and ".join(f"{name}: {value}" for name, value in options.items())
     return f"{instruction}{f' with {listed}' if listed else ''}{price_text(cap)}"
 
@@ -182,7 +182,7 @@ def distinct(keys: Iterable[Any]) -> np.ndarray:
 
 
 def test_size(goals: int) -> int:
-    """How many goals of a list are its test split: the first 500, or half of a short list."""
+    """The size of the test split: 500, or half of a shorter list."""
     return min(TEST_GOALS, goals // 2)
 
 

@@ -1,7 +1,7 @@
-"""Turns a catalogue into memory-mapped files, once; workers then start at once and share them.
+"""Converts a catalogue to memory-mapped files, which workers share.
 
-A prepared folder belongs to exactly one content of the source files: if they changed, opening it is refused, and
-`ensure` rebuilds it.
+A prepared folder belongs to one content of its source files. If they changed, opening it is refused and `ensure`
+rebuilds it.
 """
 
 import json
@@ -23,13 +23,13 @@ CANONICAL_SEED = 0
 
 
 class _Templates:
-    """The goal templates of one kind, written as they come."""
+    """Writes the goal templates of one kind."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         self.kind = kind
         self.items: list[tuple[int, int, int]] = []  # row, number, goals
         self.attributes: list[tuple[str, ...]] = []
-        self.repeated: list[int] = []  # templates that repeat an earlier one of the same product
+        self.repeated: list[int] = []  # templates equal to an earlier one of the same product
         self.texts = store.BlobWriter(folder / f"goals_{kind}.blob")
         self._of_row: tuple[int, set[Any]] = (-1, set())
 
@@ -51,12 +51,12 @@ def build(sources: Sources, out: Path, *, num_products: int | None = None, progr
 
     Args:
       sources: the catalogue's files.
-      out: the folder to make; an older one is replaced.
-      num_products: use only the first so many entries of the product file.
+      out: the folder; an older one is replaced.
+      num_products: the number of entries of the product file to use; None: all.
       progress: called with 1 after every product.
 
     Raises:
-      InputError: a source file is broken; nothing is written then.
+      InputError: a source file is broken; nothing is left behind.
     """
     described = store.describe(sources)
 
@@ -119,7 +119,7 @@ def _fill(
 def _write_goals(
     folder: Path, templates: dict[str, _Templates], pricing: list[tuple[float, ...]], repeats: dict[int, np.ndarray]
 ) -> dict[str, int]:
-    """Writes templates, weights and the canonical draws; returns how many goals each canonical list has."""
+    """Writes templates, weights and the canonical draws; returns the size of each canonical list."""
     width = np.array([len(p) for p in pricing], dtype=np.int8)
     np.save(folder / "price_low.npy", np.array([p[0] for p in pricing], dtype=np.float64))
     np.save(folder / "price_high.npy", np.array([p[-1] for p in pricing], dtype=np.float64))
@@ -163,10 +163,10 @@ def ensure(
     rebuild: bool = False,
     progress: Progress = no_progress,
 ) -> bool:
-    """Builds a prepared folder unless one that fits is there; several processes may ask at once.
+    """Builds a prepared folder unless one that fits exists; safe to call from several processes at once.
 
     Returns:
-      Whether it was built now.
+      Whether it was built.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ def ensure(
             manifest = None if rebuild else store.read_manifest(out)
             if manifest is not None and manifest["num_products"] == num_products and store.fits(manifest, sources):
                 return False
-            for left_over in out.parent.glob(f".{out.name}-*"):  # of a builder that was killed; nobody else builds now
+            for left_over in out.parent.glob(f".{out.name}-*"):  # of a killed builder; the lock excludes a running one
                 shutil.rmtree(left_over, ignore_errors=True)
             build(sources, out, num_products=num_products, progress=progress)
     except OSError as err:

@@ -1,4 +1,4 @@
-"""The genuine catalogue files: finding them, reading them, and what a product of theirs becomes when it is loaded."""
+"""Finds and reads the files of a catalogue, and turns their entries into products."""
 
 import json
 import re
@@ -23,7 +23,7 @@ _NEEDED = {
     "customization_options": "an object or null",
     "images": "a list",
 }
-_CHUNK = 1 << 20  # characters read at a time: a file of millions of products never stands in memory as a whole
+_CHUNK = 1 << 20  # characters read at a time, so that large files need little memory
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Sources:
     Attributes:
       products: `items_shuffle*.json`.
       instructions: `items_ins_v2*.json`.
-      human: `items_human_ins.json`, None if the folder has none (then there are no human goals).
+      human: `items_human_ins.json`; None if it is missing, then there are no human goals.
     """
 
     products: Path
@@ -47,18 +47,18 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One product as the shop shows it.
+    """A product of the shop.
 
     Attributes:
       asin: its identifier, at most 10 characters.
       title, description: texts.
-      category, query, product_category: where it is filed; `query` in lower case.
+      category, query, product_category: of the shop's filing; `query` in lower case.
       bullets: the feature lines.
       pricing: one price, or two (a range), in dollars.
-      price_tag: the price as it is shown.
+      price_tag: the displayed price.
       options: option name -> its values, in the order of the file.
-      attributes: what it is annotated with.
-      image: address of its picture ("" if none).
+      attributes: its annotations.
+      image: URL of its picture, or "".
     """
 
     asin: str
@@ -103,7 +103,7 @@ class Product:
         )
 
     def document(self) -> str:
-        """The text that the search engine indexes."""
+        """The text of the search index."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
         first_bullet = self.bullets[0] if self.bullets else ""
         return f"{self.title} {self.description} {first_bullet} {options}".lower()
@@ -114,10 +114,10 @@ def find_sources(folder: str | Path, *, variant: str | None = None) -> Sources:
 
     Args:
       folder: a folder with `items_shuffle*.json`, `items_ins_v2*.json` and, for human goals, `items_human_ins.json`.
-      variant: which of several, by what stands for the `*` ("_1000", or "" for the full files).
+      variant: which of several: the text for the `*`, such as "_1000", or "" for the full files.
 
     Raises:
-      InputError: a file is missing, or there are several and no variant was named.
+      InputError: a file is missing, or there are several and no variant is given.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -150,10 +150,10 @@ def _human(folder: Path) -> Path | None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds one object.
+    """Reads a JSON file that holds one object.
 
     Raises:
-      InputError: unreadable, cut short, or something else.
+      InputError: unreadable, cut short, or not an object.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -169,7 +169,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_products(path: Path) -> Iterator[Any]:
-    """The items of a JSON file that holds one list, one after the other, with little memory.
+    """Yields the items of a JSON file that holds one list, without reading it as a whole.
 
     Raises:
       InputError: unreadable, cut short, or not a list.
@@ -198,7 +198,7 @@ def _items(file: Any, decoder: json.JSONDecoder, path: Path) -> Iterator[Any]:
             if after == len(text) and not ended:
                 raise json.JSONDecodeError("may go on", text, after)
         except json.JSONDecodeError as err:
-            # The item may go on beyond what was read; at the end of the file it is a broken one.
+            # The item may continue in the next chunk; at the end of the file it is broken.
             more = file.read(max(_CHUNK, len(text) - position))
             if not more:
                 if ended:
@@ -222,15 +222,15 @@ def _skip(text: str, position: int) -> int:
 def load_products(
     sources: Sources, attributes: Mapping[str, Any], *, num_products: int | None = None
 ) -> Iterator[Product]:
-    """The products of a catalogue in load order, as the shop shows them.
+    """The products of a catalogue, in load order.
 
     Args:
       sources: the files.
       attributes: the content of `sources.instructions`.
-      num_products: use only the first so many entries of the file.
+      num_products: the number of entries of the file to use; None: all.
 
     Raises:
-      InputError: a broken file, or a product without a needed key; the message says which.
+      InputError: a broken file, or a product without a required key.
     """
     seen: set[str] = set()
     for row, raw in enumerate(read_products(sources.products)):
@@ -277,7 +277,7 @@ def _product(raw: dict[str, Any], attributes: Mapping[str, Any], where: str) -> 
 
 
 def parse_price(pricing: Any, where: str = "price") -> tuple[float, ...]:
-    """The prices of a price text: one, or the two ends of a range; 100 dollars where there is none.
+    """The prices in a text: one, or the two ends of a range; 100 dollars for an empty text.
 
     Raises:
       InputError: a text without a price in it.

@@ -1,10 +1,9 @@
-"""A prepared catalogue on disk: arrays and texts as memory-mapped files, and the manifest that says what they belong
-to.
+"""Prepared catalogues on disk: memory-mapped arrays and texts, with a manifest of their sources.
 
-Files of a prepared folder (all written once, never changed):
+Files of a prepared folder, never changed once written:
   manifest.json   format, content hash, the sources with size, time stamps and hash, the size of every other file
   *.npy           one array each
-  *.blob          texts, one after the other in UTF-8; `*.blob.npy` holds where each starts, [n+1] i64
+  *.blob          concatenated texts in UTF-8; `*.blob.npy` has their starts, [n+1] i64
 """
 
 import contextlib
@@ -34,15 +33,15 @@ def _unmap_pages(mapped: mmap.mmap) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def let_go(arrays: Mapping[str, np.ndarray]) -> None:
-    """`Blob.let_go` for arrays of `load_arrays`."""
+def release_pages(arrays: Mapping[str, np.ndarray]) -> None:
+    """`Blob.release_pages` for arrays of `load_arrays`."""
     for array in arrays.values():
         if isinstance(array.base, np.memmap) and isinstance(array.base.base, mmap.mmap):
             _unmap_pages(array.base.base)
 
 
 class Blob:
-    """A list of texts in a memory-mapped file; each is decoded when it is asked for."""
+    """A list of texts in a memory-mapped file."""
 
     def __init__(self, path: Path) -> None:
         self._starts = np.load(path.with_name(path.name + ".npy"), mmap_mode="r")
@@ -53,8 +52,8 @@ class Blob:
     def __len__(self) -> int:
         return len(self._starts) - 1
 
-    def let_go(self) -> None:
-        """Takes the pages that were read out of this process; they stay in the page cache for the next reader."""
+    def release_pages(self) -> None:
+        """Unmaps the pages from this process; they stay in the page cache."""
         if isinstance(self._data, mmap.mmap):
             _unmap_pages(self._data)
 
@@ -79,7 +78,7 @@ class BlobWriter:
         self._starts.append(self._starts[-1] + len(data))
 
     def close(self) -> None:
-        """Finishes both files."""
+        """Completes both files."""
         self._file.close()
         np.save(self._path.with_name(self._path.name + ".npy"), np.array(self._starts, dtype=np.int64))
 
@@ -99,7 +98,7 @@ def _stat(path: Path) -> list[int]:
 
 
 def describe(sources: Sources) -> list[dict[str, Any]]:
-    """The sources as a manifest names them (reads every file once)."""
+    """The entries of the sources in a manifest; reads every file."""
     out = []
     for path in sources.paths():
         before = _stat(path)
@@ -111,13 +110,13 @@ def describe(sources: Sources) -> list[dict[str, Any]]:
 
 
 def content_hash(described: Iterable[Mapping[str, Any]], num_products: int | None) -> str:
-    """What a prepared folder is made from, in one word."""
+    """A hash of the sources of a prepared folder."""
     key = json.dumps([FORMAT, num_products, [[entry["name"], entry["hash"]] for entry in described]])
     return hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a prepared folder whose files are all there in full, else None."""
+    """The manifest of a complete prepared folder; None if a file is missing or has another size."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
@@ -131,8 +130,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 def fits(manifest: Mapping[str, Any], sources: Sources) -> bool:
     """Whether a manifest describes these sources.
 
-    Files whose size, time stamps and place are those of the manifest are taken as the same; others are read and
-    compared.
+    Files with the size, time stamps and inode of the manifest count as unchanged; others are hashed.
     """
     paths = sources.paths()
     if [entry["name"] for entry in manifest["sources"]] != [path.name for path in paths]:
@@ -145,11 +143,11 @@ def fits(manifest: Mapping[str, Any], sources: Sources) -> bool:
 
 
 def write_folder(out: Path, fill: Callable[[Path], dict[str, Any]]) -> None:
-    """Makes a prepared folder all at once: it is complete or it is not there.
+    """Writes a prepared folder and renames it when complete.
 
     Args:
-      out: the folder; an older one in its place is replaced (whoever has it open keeps what it mapped).
-      fill: writes all files into the folder it is given and returns the manifest, without "files".
+      out: the folder; an older one is replaced, processes that opened it keep its files.
+      fill: writes the files into a folder, and returns the manifest without "files".
     """
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
@@ -171,10 +169,10 @@ def write_folder(out: Path, fill: Callable[[Path], dict[str, Any]]) -> None:
 
 @contextlib.contextmanager
 def locked(out: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Only one process builds a folder at a time; the others wait here.
+    """Holds the lock of a folder; other processes wait here.
 
     Raises:
-      InputError: another process held the lock for longer than `timeout_s` seconds.
+      InputError: another process holds the lock for more than `timeout_s` seconds.
     """
     path = out.parent / f".{out.name}.lock"
     with open(path, "w") as file:

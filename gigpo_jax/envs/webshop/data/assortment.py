@@ -1,4 +1,4 @@
-"""The words that generated catalogues are made of (`assortment.json`): what a shop sells and how it is described."""
+"""The vocabulary of generated catalogues (`assortment.json`): products and their descriptions."""
 
 import functools
 import json
@@ -9,16 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Shelf:
-    """One kind of thing.
+    """One kind of product.
 
     Attributes:
-      category: the shop's department.
-      query: the search that leads here.
+      category: the department.
+      query: the search for this kind.
       path: the product category, from general to special.
-      things: what the products are called.
-      attributes: what they may be annotated with.
-      options: the options they may have; "size of shoes" is an option called size with values of its own.
-      price: typical lowest and highest price in dollars.
+      things: names of products.
+      attributes: possible annotations.
+      options: possible options; "size of shoes" is an option called size with its own values.
+      price: usual lowest and highest price, in dollars.
     """
 
     category: str
@@ -32,16 +32,16 @@ class Shelf:
 
 @dataclass(frozen=True)
 class Assortment:
-    """All the words.
+    """The vocabulary.
 
     Attributes:
-      shelves: the kinds of things.
+      shelves: the kinds of products.
       values: option -> its values.
-      traps: option -> values whose colour word stands inside another word; a synthetic goal that asks for one cannot be
-        met (see `reward.py`), as in the genuine catalogue.
-      brands, looks, endings: parts of titles; odd_endings: some with characters that break careless programs.
+      traps: option -> values with a colour word inside another word; a synthetic goal with such a value cannot be met
+        (see `reward.py`), as in the genuine catalogue.
+      brands, looks, endings: parts of titles; odd_endings: some with unusual characters.
       praise, occasions: parts of descriptions.
-      human_requests: how people ask, with places for attributes, thing and options.
+      human_requests: templates with places for attributes, thing and options.
     """
 
     shelves: tuple[Shelf, ...]
@@ -58,7 +58,7 @@ class Assortment:
 
 @functools.cache
 def assortment() -> Assortment:
-    """The words, read once."""
+    """The vocabulary, read once."""
     data: dict[str, Any] = json.loads((Path(__file__).parent / "assortment.json").read_text(encoding="utf-8"))
     shelves = tuple(Shelf(**{key: _frozen(value) for key, value in shelf.items()}) for shelf in data.pop("shelves"))
     return Assortment(shelves=shelves, **{key: _frozen(value) for key, value in data.items()})

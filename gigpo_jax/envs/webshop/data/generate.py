@@ -1,8 +1,8 @@
 """Makes a catalogue in the formats of the genuine files, for use without downloads.
 
-Twenty kinds of things with their own words, attributes, options and prices; and, on purpose, the cases that make shops
-hard: price ranges, missing prices, the same value in two options, odd characters, empty feature lines, entries to skip.
-The same arguments give the same files, byte for byte, everywhere.
+Twenty kinds of products with their own vocabulary, attributes, options and prices, and the difficult cases of genuine
+files: price ranges, missing prices, equal values in two options, unusual characters, empty feature lines, entries to
+skip. The same arguments give the same bytes on any machine.
 """
 
 import json
@@ -18,13 +18,13 @@ from gigpo_jax.envs.webshop.catalogue.sources import find_sources
 from gigpo_jax.envs.webshop.data.assortment import Assortment, Shelf, assortment
 from gigpo_jax.errors import InputError
 
-VERSION = 1  # counts changes of what is generated; part of the cache's name
+VERSION = 1  # increased when the same arguments give other data; in the folder's name
 PRODUCTS = 1000
 _LETTERS = string.ascii_uppercase + string.digits
 
 
 def _asin(index: int, rng: random.Random) -> str:
-    """Ten characters; the middle counts, so that no two are the same."""
+    """Ten characters, unique by the index."""
     digits, number = "", index
     for _ in range(4):
         number, digit = divmod(number, len(_LETTERS))
@@ -99,7 +99,7 @@ def _texts(
 def _human(
     words: Assortment, asin: str, thing: str, attributes: list[str], options: dict[str, list[str]], rng: random.Random
 ) -> list[Any]:
-    """Requests in people's words."""
+    """Human requests."""
     requests = []
     for _ in range(rng.choice((0, 1, 1, 2, 3))):
         wanted = rng.sample(attributes, min(rng.choice((1, 2, 2, 3)), len(attributes)))
@@ -167,10 +167,10 @@ def _check(products: int, seed: int) -> None:
 
 
 def generate(out: Path, *, products: int = PRODUCTS, seed: int = 0, progress: Progress = no_progress) -> None:
-    """Writes a catalogue of `products` products into a folder: three files, each complete or not there.
+    """Writes a catalogue of `products` products into a folder: three files, each renamed when complete.
 
     Raises:
-      InputError: `products` is not positive, or the folder holds a catalogue already.
+      InputError: an invalid number, or a folder that holds a catalogue.
     """
     _check(products, seed)
     names = ("items_shuffle_1000.json", "items_ins_v2_1000.json", "items_human_ins.json")
@@ -204,12 +204,12 @@ def generate(out: Path, *, products: int = PRODUCTS, seed: int = 0, progress: Pr
 def ensure_catalogue(
     cache_root: Path | None = None, *, products: int = PRODUCTS, seed: int = 0, progress: Progress = no_progress
 ) -> Path:
-    """A generated, prepared catalogue in the cache folder, made on first use; several processes may ask at once.
+    """A generated, prepared catalogue in the cache folder, made on first use; safe to call from several processes.
 
     Args:
-      cache_root: the folder to keep it in; the user's cache folder by default.
-      products: how many.
-      seed: which of them.
+      cache_root: its parent folder; default: the cache folder.
+      products: their number.
+      seed: of the products.
       progress: called with 1 after every product, once when it is generated and once when it is prepared.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Who finds the nouns of a product title: rewards compare titles by them.
+"""Taggers: they find the nouns of product titles, which rewards compare.
 
-The original asked spaCy. Here a tagger is any function title -> nouns (lower case, in order, repeats kept); there are
-three: a file of title -> nouns, spaCy where it and an English model are installed, and a built-in one of word lists
-and endings, the default, because its answers depend on nothing that may or may not be installed.
+The original uses spaCy. Here a tagger is any function title -> nouns (lower case, in order, with repeats). There are
+three: a file of title -> nouns, spaCy with an English model, and the default, a built-in one of word lists and endings,
+whose results do not depend on installed packages.
 """
 
 import json
@@ -81,10 +81,10 @@ _NOUNS_AS_THEY_LOOK = frozenset(
 
 
 def builtin_nouns(title: str) -> tuple[str, ...]:
-    """The nouns of a title by word lists and endings; names and brands count as nouns.
+    """The nouns of a title, by word lists and endings; names and brands count as nouns.
 
-    Titles are mostly nouns, so a word is one unless it is a function word, a number, a known adjective or verb, an
-    adverb, or a long word with an adjective's ending.
+    Most words of titles are nouns, so a word is one unless it is a function word, a number, a known adjective or verb,
+    an adverb, or a long word with an adjective's ending.
     """
     nouns = []
     for match in _TOKEN.finditer(title):
@@ -105,12 +105,12 @@ def builtin_nouns(title: str) -> tuple[str, ...]:
 
 
 def file_nouns(path: str | Path) -> Tagger:
-    """A tagger that looks titles up in a JSON file of title -> list of nouns.
+    """A tagger from a JSON file of title -> list of nouns.
 
-    Titles that are not in it are given to the built-in tagger, and the first such title is logged.
+    Other titles are tagged by the built-in tagger; the first one is logged.
 
     Raises:
-      InputError: the file is missing or something else.
+      InputError: the file is missing or has another format.
     """
     try:
         table: Any = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -137,10 +137,10 @@ def file_nouns(path: str | Path) -> Tagger:
 
 
 def spacy_nouns() -> Tagger:
-    """A tagger that asks spaCy, as the original did.
+    """A tagger that uses spaCy, as the original does.
 
     Raises:
-      InputError: spaCy or an English model of it is not installed.
+      InputError: spaCy or its English model is not installed.
     """
     try:
         import spacy
@@ -160,7 +160,7 @@ def spacy_nouns() -> Tagger:
 
 
 def open_tagger(nouns: str | Path | Tagger | None) -> Tagger:
-    """The tagger that an option names: None or "builtin", "spacy", a file, or a function itself."""
+    """The tagger of an option: None or "builtin", "spacy", a file, or a function."""
     if nouns is None or nouns == "builtin":
         return builtin_nouns
     if nouns == "spacy":

@@ -1,6 +1,6 @@
-"""The shop's pages as lists of visible text nodes, and the two texts that an agent can be shown of them.
+"""The shop's pages as lists of text nodes, and the two kinds of observation made from them.
 
-A node is (kind, text), `text` as it stands in the page, blanks included. Sub-pages: what lies behind an item's buttons.
+A node is (kind, text), with the blanks of the page. Sub-pages: description, features, reviews, attributes of an item.
 """
 
 import json
@@ -20,7 +20,7 @@ _ASCII_BLANKS = " \n\t\f\r"
 
 
 def index_page(instruction: str) -> list[Node]:
-    """Where a search begins."""
+    """The page with the search bar."""
     return [("text", "WebShop"), ("text", "Instruction: "), ("text", instruction), ("button", SEARCH)]
 
 
@@ -66,7 +66,7 @@ def sub_page(instruction: str, product: Product, name: str) -> list[Node]:
 
 
 def script_json(value: Mapping[str, str]) -> str:
-    """JSON as the original writes it into a page: keys sorted, ASCII, the characters of HTML escaped."""
+    """JSON as in the original's pages: sorted keys, ASCII, HTML characters escaped."""
     text = json.dumps(value, sort_keys=True)
     for character in "<>&'":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -74,7 +74,7 @@ def script_json(value: Mapping[str, str]) -> str:
 
 
 def done_page(asin: str, options: Mapping[str, str], reward: float) -> list[Node]:
-    """After a purchase. The original leaves most of its lines empty."""
+    """The page after a purchase; the original leaves most of its lines empty."""
     bought = ["asin", asin, "options", script_json(options)]
     for name in ("attrs", "category", "query", "product category"):
         bought += [name, "None"]
@@ -86,9 +86,9 @@ def done_page(asin: str, options: Mapping[str, str], reward: float) -> list[Node
 
 
 def visible(nodes: Iterable[Node]) -> list[Node]:
-    """The nodes that a reader of the page's HTML gets.
+    """The text nodes of the page's HTML.
 
-    No text makes no node; a blank one is dropped if it holds a line break and is one space otherwise.
+    An empty text gives no node; a blank one is dropped if it has a line break, and is one space otherwise.
     """
     shown = []
     for kind, text in nodes:
@@ -103,17 +103,17 @@ def visible(nodes: Iterable[Node]) -> list[Node]:
 
 
 def plain_text(nodes: Iterable[Node]) -> str:
-    """The `text` observation: stripped nodes in a row."""
+    """The `text` observation: the stripped nodes, joined."""
     return SEPARATOR.join(text.strip() for _, text in visible(nodes))
 
 
 def rich_text(nodes: Iterable[Node], *, url: str, visited: Iterable[str]) -> str:
-    """The `text_rich` observation: a node a line, with marks around what can be clicked.
+    """The `text_rich` observation: one node a line, with marks around clickables.
 
     Args:
       nodes: the page.
-      url: its address; an option counts as chosen if it stands there in double quotes.
-      visited: asins whose pages were opened since the last visit to the index page.
+      url: its address; an option counts as chosen if it is there in double quotes.
+      visited: asins of the pages opened since the index page.
     """
     visited = set(visited)
     clicked: list[str] = []

@@ -1,4 +1,4 @@
-"""What a purchase is worth, in [0, 1], computed as the original computes it."""
+"""The reward of a purchase, in [0, 1], computed as in the original."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ COLOURS = _words(
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A purchase's reward and what it is made of.
+    """The reward of a purchase and its parts.
 
     Attributes:
       total: type x (attributes + options + price) / (number of each + 1).
-      type: 0, 0.1, 0.5 or 1, for buying the right kind of thing.
-      attributes, options: how many of the goal's were met.
+      type: 0, 0.1, 0.5 or 1: whether it is the right kind of product.
+      attributes, options: how many of the goal's are met.
       price: whether the price is within the cap.
-      query_match, category_match, title_score: what `type` follows from.
+      query_match, category_match, title_score: they determine `type`.
     """
 
     total: float
@@ -48,12 +48,12 @@ class Score:
 
 
 def normalise_colour(option: str | tuple[str, str]) -> str | tuple[str, str]:
-    """The first colour word in an option (a substring of a text, an element of a tuple), else the option itself."""
+    """The first colour word in an option (a substring of a text, an element of a tuple), else the option."""
     return next((colour for colour in COLOURS if colour in option), option)
 
 
 def matched_options(bought: Sequence[str], wanted: Sequence[str | tuple[str, str]]) -> int:
-    """How many wanted options resemble a bought one; tuples are compared as Python prints them."""
+    """How many wanted options resemble a bought one; tuples are compared by `str`."""
     have = [normalise_colour(option) for option in bought]
     want = [normalise_colour(option) for option in wanted]
     return sum(any(token_set_ratio(str(h), str(w)) > _ALIKE for h in have) for w in want)
@@ -88,10 +88,10 @@ def score(
     """Scores a purchase.
 
     Args:
-      product: what was bought.
-      price: what it costs.
+      product: the bought one.
+      price: of the product, in dollars.
       options: option name -> chosen value.
-      goal: what was asked for.
+      goal: of the episode.
       nouns: the nouns of the product's title, in order, lower case.
       goal_nouns: those of the goal's product.
     """

@@ -1,4 +1,4 @@
-"""One visit to the shop: the page that is open, what was chosen, and what an action does."""
+"""A session in the shop: the open page, the chosen options, and the effects of actions."""
 
 import json
 import random
@@ -22,11 +22,11 @@ _SUB_PAGES = {name.lower(): name for name in pages.SUB_PAGES}
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a session shows.
+    """The observation of a session.
 
     Attributes:
       text: the observation.
-      available: `has_search_bar` and `clickables` (what `click[..]` takes here, in the page's order).
+      available: `has_search_bar` and `clickables` (arguments of `click[..]`, in the page's order).
       reward: of the last action.
       done: whether the last action was a purchase.
     """
@@ -39,16 +39,16 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A page without its instruction: what is the same for every goal and can be kept."""
+    """A page without its instruction: the part that is the same for every goal, and cached."""
 
     nodes: tuple[Node, ...]
     tail: str  # the `text` observation after the instruction
-    clickables: dict[str, str | None]  # what can be clicked -> the option's name, None for buttons and products
-    clicks: tuple[str, ...]  # the same as actions
+    clickables: dict[str, str | None]  # clickable -> the option's name; None for buttons and products
+    clicks: tuple[str, ...]  # the clickables as actions
 
 
 def _view(nodes: list[Node], owners: Sequence[str] = ()) -> _View:
-    """Splits a page made with an empty instruction; `owners` names the options of its labels in turn."""
+    """The view of a page made with an empty instruction; `owners` are the options of its labels, in order."""
     clickables: dict[str, str | None] = {}
     for kind in ("button", "product"):
         clickables.update((text.lower(), None) for have, text in nodes if have == kind)
@@ -71,13 +71,13 @@ def split_action(action: str) -> tuple[str, str]:
 class Session:
     """Plays episodes on a catalogue; see `reset` and `step`.
 
-    An action that means nothing on the page (or that the original could not carry out) changes nothing: the same page
-    comes back with reward 0.
+    An action without meaning on the page (or that crashes the original) has no effect: the page is the same, the reward
+    0.
 
     Attributes:
-      goal: what is to be bought in this episode.
-      score: how the purchase of this episode was scored, None before it.
-      options: option name -> value chosen on the current product.
+      goal: of this episode.
+      score: of the purchase; None before it.
+      options: option name -> chosen value, of the current product.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Session:
         Args:
           catalogue: the shop.
           observation: "text" or "text_rich".
-          show_attributes: whether items have the Attributes page.
-          seed: of the goals that are drawn when `reset` names none.
+          show_attributes: whether items have an Attributes page.
+          seed: of the goals drawn by `reset(None)`.
 
         Raises:
           InputError: an unknown observation.
@@ -106,7 +106,7 @@ class Session:
 
     @property
     def goal(self) -> Goal:
-        """What is to be bought."""
+        """The goal of the episode."""
         if self._goal is None:
             raise RuntimeError("call reset() before asking a session for its goal or taking a step")
         return self._goal
@@ -130,7 +130,7 @@ class Session:
 
     def step(self, action: str) -> Page:
         """Takes an action: `search[words]` or `click[what]`."""
-        self.goal  # noqa: B018  a session without an episode says so
+        self.goal  # noqa: B018  raises without an episode
         name, argument = split_action(action)
         if name == "search":
             self._search(argument.split(" "), 1)
@@ -142,16 +142,16 @@ class Session:
 
     @property
     def url(self) -> str:
-        """The address of the open page, as the original makes it (some of its rules look at it)."""
+        """The address of the open page, as in the original, whose rules use it."""
         return self._url
 
     @property
     def product(self) -> Product | None:
-        """The product whose page is open, or whose page was left for a sub-page or the checkout."""
+        """The product of the open item page, sub-page or done page."""
         return None if self._row is None else self.catalogue.product(self._row)
 
     def nodes(self) -> list[Node]:
-        """The open page, node by node, as the observation is made from it."""
+        """The nodes of the open page."""
         nodes = list(self._shown.nodes)
         if self._place == "index":
             nodes[2] = ("text", self.goal.instruction)
@@ -161,17 +161,17 @@ class Session:
 
     @property
     def place(self) -> str:
-        """Which kind of page is open: index, results, item, sub or done."""
+        """The kind of the open page: index, results, item, sub or done."""
         return self._place
 
     @property
     def tail(self) -> str:
-        """The `text` observation after the instruction (of the whole page on the done page): the same for all goals."""
+        """The `text` observation after the instruction; on the done page, all of it."""
         return self._shown.tail
 
     @property
     def clicks(self) -> tuple[str, ...]:
-        """The actions that follow what can be clicked, in the page's order."""
+        """The click actions, in the page's order."""
         return self._shown.clicks
 
     def _page(self, reward: float = 0.0, done: bool = False) -> Page:
@@ -183,7 +183,7 @@ class Session:
         return Page(text, available, reward, done)
 
     def plain_text(self) -> str:
-        """The open page as the `text` observation, whichever one the session shows."""
+        """The `text` observation of the open page, whatever the session's kind of observation."""
         if self._place == "done":
             return self._shown.tail
         head = "WebShop [SEP] Instruction:" if self._place == "index" else "Instruction:"
@@ -220,7 +220,7 @@ class Session:
         self._open("results", view, f"search_results/{self._name}/{joined}/{number}")
 
     def _click(self, what: str) -> None:
-        """Follows a clickable other than the purchase, in the order in which the original asks what it may be."""
+        """Follows a clickable other than Buy Now; the order of the tests is the original's."""
         if what == pages.BACK.lower():
             self._open_index()
             return
@@ -288,7 +288,7 @@ class Session:
 
 
 def _strip(nodes: list[Node], head: int, owners: Sequence[str] = ()) -> _View:
-    """A view whose tail leaves out the first `head` nodes (the words before the task, and the task)."""
+    """A view whose tail leaves out the first `head` nodes, up to the task."""
     whole = _view(nodes, owners)
     return replace(whole, tail=pages.plain_text(nodes[head:]))
 

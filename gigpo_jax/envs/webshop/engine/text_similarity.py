@@ -1,4 +1,4 @@
-"""The text similarity that rewards are computed with: token_set_ratio as thefuzz 0.19 computes it over difflib."""
+"""The text similarity of rewards: token_set_ratio of thefuzz 0.19, over difflib."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ _NOT_WORD = re.compile(r"\W")
 
 
 def normalise(text: str) -> str:
-    """Latin-1 letters beyond ASCII deleted, everything but word characters to spaces, lower case, stripped."""
+    """Deletes U+0080 to U+00FF, replaces all but word characters by spaces, lower-cases, strips."""
     return _NOT_WORD.sub(" ", _DROPPED.sub("", text)).lower().strip()
 
 
@@ -23,9 +23,9 @@ def _ratio(first: str, second: str) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def token_set_ratio(first: str, second: str) -> int:
-    """How alike two texts are as sets of words, 0 to 100.
+    """The similarity of two texts as sets of words, 0 to 100.
 
-    The words they share are compared with the words of each, and those with one another; the largest ratio counts.
+    The largest of three ratios: the shared words with all words of each text, and the latter with each other.
     """
     one, two = normalise(first), normalise(second)
     if not one or not two:

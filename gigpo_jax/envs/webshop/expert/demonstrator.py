@@ -1,7 +1,4 @@
-"""A mediocre demonstrator: the expert with lapses, to warm up a policy that reinforcement learning then improves.
-
-A policy that imitates it finds its way through the shop, but forgets to choose options and wanders at times.
-"""
+"""A demonstrator that errs at given rates, for a warm start that leaves something to learn."""
 
 import random
 
@@ -10,7 +7,7 @@ from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.webshop.env import SEARCH
 from gigpo_jax.envs.webshop.expert.expert import ShopExpert
 
-_VAGUE = 3  # words of a careless search
+_VAGUE = 3  # words of a vague search
 
 
 class Demonstrator:
@@ -49,7 +46,7 @@ class Demonstrator:
         return f"search[{' '.join(words[first : first + _VAGUE])}]"
 
     def _forgets(self, action: str) -> bool:
-        """Whether this is an option that does not come to mind in this episode."""
+        """Whether this is an option that is never chosen in this episode."""
         if action not in self._expert.choices:
             return False
         if action not in self._forgotten:
@@ -69,15 +66,15 @@ def make_demonstrator(
     """A demonstrator for one episode; with no shares given it is the expert itself.
 
     Args:
-      seed: the same seed and numbers, the same lapses.
+      seed: of the errors.
       max_steps: the length of the episode.
-      random_share: probability at each step of any click that the page allows instead of the expert's.
-      vague_share: probability for each search that it has three words of the expert's alone.
-      forget_share: probability for each option that it is never chosen in this episode.
-      brief: searches name every word once (short responses, for tiny models).
+      random_share: probability, at each step, of a random click.
+      vague_share: probability, for each search, of three words of the expert's query.
+      forget_share: probability, for each option, that it is not chosen in this episode.
+      brief: searches have every word once (short responses, for tiny models).
 
     Raises:
-      InputError: a number is no probability.
+      InputError: a share is not a probability.
     """
     return Demonstrator(
         seed,

@@ -1,7 +1,7 @@
-"""A shopper who knows how to read: plays from what an agent can observe, without a look at the goal.
+"""An expert for WebShop that uses observations alone.
 
-It searches with the words of the task, opens the best offers within the price, reads their descriptions until one
-covers every word of the task, chooses the options that the task names, and buys.
+It searches for the words of the task, opens the best offers within the price, reads descriptions until one covers all
+words of the task, chooses the options in the task, and buys.
 """
 
 import re
@@ -23,7 +23,7 @@ _OPENING = re.compile(
     re.IGNORECASE,
 )
 _SUB_PAGES = ("description", "features")
-_TOO_SHORT = 40  # characters: what was read so far says nothing, so the next page is worth two steps
+_TOO_SHORT = 40  # characters: with less text, reading another page is worth two steps
 _ENOUGH = re.compile(r"\.(?!\d)|, it |, which | that | with | for ")
 
 
@@ -44,14 +44,14 @@ class _Offer:
 
     Attributes:
       asin: lower case, as it is clicked.
-      low: the lowest price it may have, in dollars; `high` the highest.
+      low, high: ends of its price range, in dollars.
       title: its title.
-      read: the sub-pages that were read.
-      text: all that was read of it.
+      read: the sub-pages read so far.
+      text: of these sub-pages.
       values: option values that can be clicked.
-      chosen: values the task asks for, in page order.
-      clashes: of these, how many cannot be had together with the others.
-      missing: words of the task that nothing read so far explains.
+      chosen: values that the task names, in page order.
+      clashes: how many of these are values of an option that has another one chosen.
+      missing: words of the task that are not in its text.
     """
 
     asin: str
@@ -74,17 +74,17 @@ class ShopExpert:
         """Starts an episode.
 
         Args:
-          seed: unused; every decision follows from what is seen.
-          max_steps: the length of the episode, which decides how long it looks around.
+          seed: unused; the expert is deterministic.
+          max_steps: the length of the episode, which limits its search.
         """
         del seed
         self._left = max_steps
         self._body = ""
         self._cap = float("inf")
         self._request = ""
-        self._phrases: list[str] = []  # option values that the task names
-        self._words: set[str] = set()  # what else it asks for
-        self._attributes: list[str] = []  # attributes that it lists as such
+        self._phrases: list[str] = []  # option values in the task
+        self._words: set[str] = set()  # the other words of the task
+        self._attributes: list[str] = []  # attributes in the task
         self._offers: dict[str, _Offer] = {}
         self._open: _Offer | None = None
         self._clicked: list[str] = []
@@ -111,11 +111,11 @@ class ShopExpert:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The clicks that choose the options which the task asks for, on the item that is open."""
+        """The clicks that choose the task's options, on the open item."""
         return () if self._open is None else tuple(f"click[{value}]" for value in self._open.chosen)
 
     def retract(self) -> None:
-        """Says that the last action was not carried out."""
+        """Takes back the last action, which was not carried out."""
         if self._last in self.choices:
             self._clicked.pop()
         elif self._open is not None and self._last == f"click[{self._open.asin}]":
@@ -141,9 +141,9 @@ class ShopExpert:
         self._attributes = [part for part in listed_before if part and not _words(part) & _FILLER]
 
     def _query(self) -> str:
-        """The task's words without those that say nothing of the product.
+        """The task's words without filler words.
 
-        Options come twice: among many products of a kind, those that have them all are rare, and count.
+        Options occur twice: few products of a kind have all of them.
         """
         words = [word for word in _WORD.findall(self._request.lower()) if word not in _FILLER]
         return " ".join([*words, *2 * _TERM.findall(" ".join(self._phrases))])
@@ -160,7 +160,7 @@ class ShopExpert:
         if self._final is not None and self._final.asin in asins:
             return self._enter(self._final)
         fresh = [offer for asin in asins if (offer := self._offers.get(asin)) is not None and not offer.opened]
-        best = next((offer for offer in fresh if offer.low <= self._cap), None)  # the shop lists the likeliest first
+        best = next((offer for offer in fresh if offer.low <= self._cap), None)  # results are sorted by relevance
         known = self._best_known()
         if best is not None and (known is None or self._left > 4 + len(self._phrases)):
             return self._enter(best)
@@ -176,7 +176,7 @@ class ShopExpert:
         return min(opened, key=self._cost, default=None)
 
     def _cost(self, offer: _Offer) -> tuple[int, int, bool]:
-        """Less is better: options that it does not have, words of the task it does not explain, perhaps too dear."""
+        """Lower is better: missing options, missing words of the task, a price that may be too high."""
         return self._unmet(offer), len(offer.missing) + 2 * (offer.low > self._cap), offer.high > self._cap
 
     def _unmet(self, offer: _Offer) -> int:
@@ -203,7 +203,7 @@ class ShopExpert:
         self._judge(offer)
         remaining = [value for value in offer.chosen if value not in self._clicked]
         if self._final is not offer:
-            spare = self._left - len(remaining)  # steps beyond those that a purchase of this offer takes
+            spare = self._left - len(remaining)  # steps left after a purchase of this offer
             if not self._unmet(offer) and offer.missing and spare >= 2:
                 for page in _SUB_PAGES:
                     if page not in offer.read and page in clickable and len(offer.text) < _TOO_SHORT:
@@ -222,7 +222,7 @@ class ShopExpert:
         return "click[buy now]"
 
     def _recognise(self, segments: list[str]) -> _Offer | None:
-        """The offer whose page this is, whoever opened it; None for one that was in no list."""
+        """The offer of the open page; None for one that was on no results page."""
         if self._open is None or self._open.title not in segments:
             self._open = next((offer for offer in self._offers.values() if offer.title in segments), None)
             if self._open is not None:
@@ -239,10 +239,10 @@ class ShopExpert:
         offer.missing = frozenset(self._words - covered) | unsaid
 
     def _choose(self, offer: _Offer, segments: list[str]) -> None:
-        """Finds the values to click: one for each option that the task speaks of."""
+        """Finds the values to click: one for each option in the task."""
         groups: list[list[str]] = []
         inside = False
-        for segment in segments:  # an option's name stands before its values
+        for segment in segments:  # an option's name comes before its values
             if segment in offer.values:
                 if not inside:
                     groups.append([])

@@ -1,9 +1,8 @@
-"""The search engine: BM25 with the exact arithmetic of Lucene 8.11, over arrays that may be memory-mapped.
+"""BM25 with the arithmetic of Lucene 8.11, over arrays that may be memory-mapped.
 
-Scores are sums of float32 contributions `w - w / (1 + tf / norm)`, w = (times the term stands in the query) x idf,
-added in double precision and rounded to float32; equal scores are ordered by the documents' names. The length of a
-document is known only as Lucene's one-byte norm. The contribution for a term that stands once in the query is stored
-with its posting.
+Scores are sums of float32 contributions `w - w / (1 + tf / norm)`, w = (count in the query) x idf, added in double
+precision and rounded to float32; ties are ordered by the documents' names. Document lengths are Lucene's one-byte
+norms. The contribution of a term that occurs once in the query is stored with its posting.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ from gigpo_jax.envs.webshop.search.index_terms import analyse_word, terms
 from gigpo_jax.envs.webshop.search.word_segmentation import words
 
 TOP = 50
-MAX_CLAUSES = 1024  # Lucene refuses a query of more different terms
+MAX_CLAUSES = 1024  # Lucene refuses queries with more distinct terms
 _COMMON = 4096  # documents
 _COMMON_SHARE = (
     5  # terms in more than that, and in more than a fifth of all, are added only where they can still matter
@@ -41,7 +40,7 @@ def encode_length(length: int) -> int:
 
 
 def decode_length(norm: int) -> int:
-    """The length that a one-byte norm stands for."""
+    """The length of a one-byte norm."""
     if norm < _EXACT_NORMS:
         return norm
     bits, shift = (norm - _EXACT_NORMS) & 0x07, ((norm - _EXACT_NORMS) >> 3) - 1
@@ -49,12 +48,12 @@ def decode_length(norm: int) -> int:
 
 
 def term_key(term: str) -> int:
-    """64 bits that stand for a term in the index."""
+    """The 64-bit key of a term in the index."""
     return int.from_bytes(hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 class IndexBuilder:
-    """Collects documents and turns them into the arrays of an `Index`."""
+    """Builds the arrays of an `Index` from documents."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -128,12 +127,12 @@ def norm_inverse(average: np.float32) -> np.ndarray:
 
 
 def contribution(weight: np.ndarray | np.float32, count: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    """What a term adds to the score of a document, [n] f32, from its weight, its count there and the inverse norm."""
+    """A term's part of document scores, [n] f32, from its weight, its counts and the inverse norms."""
     return (weight - weight / (np.float32(1) + count.astype(np.float32) * inverse)).astype(np.float32)
 
 
 class Index:
-    """Searches the arrays that `IndexBuilder` made.
+    """Searches the arrays of `IndexBuilder`.
 
     `term_keys` [V] u64 (sorted), `term_starts` [V+1] i64 into the postings, `term_idf` and `term_most` [V] f32;
     `posting_docs` [n] i32, `posting_counts` [n] i32, `posting_scores` [n] f32; `doc_norms` [N] u8, `doc_rank` [N] i32
@@ -152,13 +151,13 @@ class Index:
         self._most = arrays["term_most"]
         self._inverse = np.array(arrays["norm_inverse"])
         self._analyse: Callable[[str], list[str]] = terms
-        self.read_bytes = 0  # of postings, by all searches so far
+        self.read_bytes = 0  # of postings, in all searches so far
 
     def search(self, query: str) -> np.ndarray | None:
         """The best documents for a query, best first.
 
         Returns:
-          [<= 50] i64, empty if nothing matches; None if the query has more different terms than the engine takes.
+          [<= 50] i64, empty without a match; None if the query has more than `MAX_CLAUSES` distinct terms.
         """
         wanted = Counter(self._analyse(query))
         if len(wanted) > MAX_CLAUSES:
@@ -193,20 +192,20 @@ class Index:
         return _Posting(self._docs[part], part, weight, times * float(self._most[position]))
 
     def _scores_of(self, posting: "_Posting", where: np.ndarray | slice) -> np.ndarray:
-        """What a term adds to documents that are named by their places in its list, [n] f32."""
+        """A term's part of the scores of documents at positions of its list, [n] f32."""
         if posting.weight is None:
             return self._scores[posting.part][where]
         inverse = self._inverse[self._norms[posting.docs[where]]]
         return contribution(posting.weight, self._counts[posting.part][where], inverse)
 
     def _sum(self, postings: "list[_Posting]") -> np.ndarray:
-        """The scores of all documents, [N] f64 (float32 contributions add up exactly in it, in whatever order)."""
+        """The scores of all documents, [N] f64; in double precision these sums are exact in any order."""
         docs = np.concatenate([posting.docs for posting in postings])
         scores = np.concatenate([self._scores_of(posting, slice(None)) for posting in postings])
         return np.bincount(docs, weights=scores, minlength=len(self._norms))
 
     def _candidates(self, partial: np.ndarray, common: "list[_Posting]") -> np.ndarray | None:
-        """The documents that can be among the best once the common terms are added, [n] i64; None if any can be."""
+        """The documents that can be in the top after the common terms are added, [n] i64; None for all."""
         slack = 1.001 * sum(posting.most for posting in common) + 1e-3
         least = np.partition(partial, len(partial) - TOP)[len(partial) - TOP] - slack
         return np.flatnonzero(partial >= least) if least > 0 else None
@@ -228,13 +227,13 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class _Posting:
-    """Where a query's term stands.
+    """The postings of a query's term.
 
     Attributes:
       docs: the documents, ascending, [n] i32.
-      part: its places in the index.
-      weight: times in the query x idf, None where that is once.
-      most: no document gets more from it.
+      part: their positions in the index.
+      weight: count in the query x idf; None for a count of one.
+      most: upper bound of its contribution.
     """
 
     docs: np.ndarray

@@ -1,8 +1,8 @@
-"""A text's index terms, as Lucene's English analysis gives them.
+"""Index terms as in Lucene's English analysis.
 
-Words (`segment.py`), the possessive 's taken off, lower case, 33 stop words dropped, then the stemmer of Porter (1980)
-with the two departures of its author's own later programs (-bli and -logi) and Lucene's habit of leaving words of one
-or two letters alone.
+Words (`word_segmentation.py`) without possessive 's, in lower case, without 33 stop words, stemmed by Porter's stemmer
+(1980) with the two later changes of its author (-bli and -logi); as in Lucene, words of one or two letters are not
+stemmed.
 """
 
 import functools
@@ -46,7 +46,7 @@ _STEP_4 = {
     "i": ("ic",),
     "l": ("able", "ible"),
     "n": ("ant", "ement", "ment", "ent"),
-    "o": ("sion", "tion", "ou"),  # -ion after s or t, then -ou
+    "o": ("sion", "tion", "ou"),  # -ion after s or t; -ou
     "s": ("ism",),
     "t": ("ate", "iti"),
     "u": ("ous",),
@@ -83,7 +83,7 @@ def _ends_double(word: str) -> bool:
 
 
 def _ends_cvc(word: str) -> bool:
-    """Consonant, vowel, consonant at the end, the last not w, x or y: there an e was dropped (hop-ing, hope)."""
+    """Whether it ends in consonant, vowel, consonant other than w, x, y: an e was dropped (hop-ing, hope)."""
     return len(word) > 2 and _consonants(word)[-3:] == [True, False, True] and word[-1] not in "wxy"
 
 
@@ -114,7 +114,7 @@ def _step_1(word: str) -> str:
 
 
 def _replace(word: str, rules: tuple[tuple[str, str], ...]) -> str:
-    """The first rule whose suffix fits decides; it applies where something measurable stays before it."""
+    """Applies the first rule whose suffix fits, if the stem before it has a measure above 0."""
     for suffix, replacement in rules:
         if word.endswith(suffix):
             stem = word[: -len(suffix)]
@@ -123,7 +123,7 @@ def _replace(word: str, rules: tuple[tuple[str, str], ...]) -> str:
 
 
 def _step_4(word: str) -> str:
-    """Drops a whole suffix where the stem before it measures two or more."""
+    """Drops a suffix if the stem before it has a measure above 1."""
     for suffix in _STEP_4.get(word[-2:-1], ()):
         if word.endswith(suffix):
             stem = word[: -len(suffix)]
@@ -145,7 +145,7 @@ def _step_5(word: str) -> str:
 
 
 def _units(word: str) -> str:
-    """The word as UTF-16 units, which the stemmer counts."""
+    """The word as UTF-16 units, which Lucene's stemmer counts."""
     data = word.encode("utf-16-le", "surrogatepass")
     return "".join(chr(int.from_bytes(data[i : i + 2], "little")) for i in range(0, len(data), 2))
 
@@ -165,7 +165,7 @@ def stem(word: str) -> str:
 
 
 def analyse_word(word: str) -> str:
-    """The index term of one word, empty for a stop word."""
+    """The index term of a word; empty for a stop word."""
     if len(word) > 1 and word[-1] in "sS" and word[-2] in _APOSTROPHES:
         word = word[:-2]
     word = "".join(lowered if len(lowered := letter.lower()) == 1 else letter for letter in word)
@@ -176,5 +176,5 @@ _cached = functools.lru_cache(maxsize=4096)(analyse_word)
 
 
 def terms(text: str) -> list[str]:
-    """The index terms of a text, in order, repeats included."""
+    """The index terms of a text, in order, with repeats."""
     return [term for word in words(text) if (term := _cached(word))]

@@ -1,12 +1,11 @@
-"""Words of a text, segmented as Lucene's StandardTokenizer (8.11) does it.
+"""Word segmentation as in Lucene's StandardTokenizer (8.11).
 
 The rules are those of Unicode Standard Annex 29 for Unicode 9.0, with the tokenizer's own choices: Thai, Lao, Khmer and
 Myanmar runs stay whole, a Han or Hiragana character is a word of its own, emoji sequences are words (Unicode Technical
 Standard 51, version 11), and no word is longer than 255 UTF-16 units.
 
-How it works: every character is translated to the letter of its class (`word_classes.json` holds the classes of all
-  code points), and small regular expressions run over that string of letters; the spans they find are cut from the
-  text.
+Every character is translated to the letter of its class (`word_classes.json` has the classes of all code points).
+Regular expressions over these letters find the spans of the words.
 """
 
 import bisect
@@ -15,7 +14,7 @@ import json
 import re
 from pathlib import Path
 
-MAX_WORD = 255  # UTF-16 units: the tokenizer's buffer; a longer word is cut there and its rest starts a new one
+MAX_WORD = 255  # UTF-16 units: the tokenizer's buffer; a longer word is cut, its rest is a new word
 _STARTS = [
     "aletter",
     "hebrewletter",
@@ -36,7 +35,7 @@ _LONG_RUN = re.compile(r"[^ \n]{128}")
 
 
 class _Classes(dict[int, str]):
-    """Code point -> class letter, filled as characters are met (`str.translate` asks for them)."""
+    """Code point -> class letter, filled on demand by `str.translate`."""
 
     def __init__(self) -> None:
         data = json.loads((Path(__file__).parent / "word_classes.json").read_text(encoding="utf-8"))
@@ -56,7 +55,7 @@ class _Classes(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         letter = self._find(code)
-        if len(self) < 8192:  # most texts use few characters; a bound keeps a worker small whatever they are
+        if len(self) < 8192:  # a bound, so that any text keeps a worker small
             self[code] = letter
         return letter
 
@@ -96,7 +95,7 @@ def _machinery() -> tuple[_Classes, re.Pattern[str], re.Pattern[str], re.Pattern
     any_mark = f"[{classes.having('extend', 'format', 'zwj', without=('textsel', 'emojisel'))}]*+"
     picture = f"[{classes.having('emoji')}]"
     modifier = f"[{classes.having('modifier')}]"
-    # A joiner belongs to the marks only where no further picture follows it.
+    # A joiner is a mark only if no picture follows it.
     trailing = f"(?:{mark}|{zwj}(?!{zwj}*+[{classes.having('emoji', 'modifier')}]))*+"
     element = (
         f"(?:(?:{zwj}*+[{classes.having('base')}]{any_mark})?{modifier}{trailing}"
@@ -121,7 +120,7 @@ def words(text: str) -> list[str]:
       text: any text, of any length.
 
     Returns:
-      The words in their order, as they stand in the text (no case change).
+      The words, in order, without case change.
     """
     classes, token, _, _, both = _machinery()
     kinds = text.translate(classes)
@@ -131,7 +130,7 @@ def words(text: str) -> list[str]:
 
 
 def _words_with_care(text: str, kinds: str) -> list[str]:
-    """`words`, where a word may reach the length limit or a character may start both a word and an emoji."""
+    """`words` for texts with a word at the length limit or a character that starts both a word and an emoji."""
     classes, token, word, emoji, both = _machinery()
     joiners = re.compile(f"[{classes.having('extendnumlet', 'extend', 'format', 'zwj')}]*+")
     starts = re.compile(f"[{classes.having(*_STARTS)}]")
@@ -148,12 +147,12 @@ def _words_with_care(text: str, kinds: str) -> list[str]:
         else:
             run = joiners.match(kinds, start)
             end = run.end() if run else start
-            position = max(start + 1, end - MAX_WORD)  # nothing can start where the whole buffer is underscores
+            position = max(start + 1, end - MAX_WORD)  # no word starts in a buffer of underscores
     return found
 
 
 def _limit(text: str, start: int) -> int:
-    """Where the tokenizer's buffer ends for a token that starts at `start`."""
+    """The end of the tokenizer's buffer for a token at `start`."""
     end, units = start, 0
     window = text[start : start + MAX_WORD]
     if window.isascii() or max(window) <= "\uffff":
