@@ -6,3 +6,8 @@ class InputError(Exception):
 
     `gigpo_jax.main` and the other commands print that line and exit with status 2, without a traceback.
     """
+
+
+def printable(text: str) -> str:
+    """A text for a terminal: control characters, such as those of ANSI sequences, are escaped; line ends stay."""
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)

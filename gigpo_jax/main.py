@@ -9,7 +9,7 @@ from absl import logging
 
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import joined, key_help, load_config
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, printable
 
 MODES = {  # name -> module, what it does
     "train": ("train", "reinforcement learning, the default"),
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         workdir = pathlib.Path(args.workdir or f"runs/{pathlib.Path(args.config.partition(':')[0]).stem}")
         return mode.run(config, workdir, args.out)
     except (InputError, argparse.ArgumentError) as error:
-        print("gigpo_jax: " + " ".join(str(error).split()), file=sys.stderr)
+        print("gigpo_jax: " + printable(" ".join(str(error).split())), file=sys.stderr)
         return 2
 
 

@@ -22,7 +22,7 @@ from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.boundary import checked_observation, checked_result, checked_tasks
 from gigpo_jax.env_bridge.build import build
 from gigpo_jax.env_bridge.types import EnvError, StepError, StepResult
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, printable
 
 _LENGTH = struct.Struct("!I")
 _TEXT = 2000  # most characters of an error
@@ -104,7 +104,7 @@ def _failure(err: BaseException) -> tuple[str, str]:
     """Kind and text of an exception: one line, control characters escaped, for it ends up on a terminal."""
     named = isinstance(err, (InputError, EnvError))
     text = " ".join((str(err) if named else "".join(traceback.format_exception_only(err))).split())[:_TEXT]
-    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    text = printable(text)
     if named:
         kinds = ((InputError, "input"), (StepError, "step"), (EnvError, "error"))
         return next(kind for known, kind in kinds if isinstance(err, known)), text

@@ -21,7 +21,7 @@ from gigpo_jax.envs.webshop import browse
 from gigpo_jax.envs.webshop.catalogue import goals, prepare, store
 from gigpo_jax.envs.webshop.catalogue.sources import find_sources
 from gigpo_jax.envs.webshop.data import generate as webshop
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, printable
 
 Parser = argparse.ArgumentParser
 Commands = Any  # what add_subparsers returns
@@ -259,13 +259,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         said = args.run(args)
     except (InputError, OSError, OverflowError) as err:
-        sys.stderr.write(f"{err}\n")
+        sys.stderr.write(printable(f"{err}\n"))
         return 2
     except EnvCheckError as err:
-        sys.stderr.write(f"{args.name} breaks a promise: {err}\n")
+        sys.stderr.write(printable(f"{args.name} breaks a promise: {err}\n"))
         return 1
     if said:
-        sys.stdout.write(f"{said}\n")
+        sys.stdout.write(printable(f"{said}\n"))
     return 0
 
 

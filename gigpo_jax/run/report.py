@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from gigpo_jax.config.command_line import joined
+from gigpo_jax.errors import printable
 from gigpo_jax.trajectory import Trajectory
 
 # Dense bfloat16 peak of one device in FLOP/s, by the beginning of its kind (vendors' data sheets).
@@ -29,7 +30,7 @@ PEAK_FLOPS = {
 def say(text: str) -> None:
     """Prints a line of the first host, above any progress bar."""
     if jax.process_index() == 0:
-        tqdm.write(text)
+        tqdm.write(printable(text))
 
 
 def start(config: ConfigDict, workdir: Path, tasks: int) -> None:

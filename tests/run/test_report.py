@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.envs.__main__ import main as envs
+from gigpo_jax.main import main
 from gigpo_jax.run import report
 
 
@@ -42,3 +44,20 @@ def test_aborted_episodes_stand_in_the_line_of_an_iteration(
     metrics = {"episode/aborted": aborted, "episode/aborted_policy_dependent": dependent}
     report.iteration(3, 9, metrics)
     assert capsys.readouterr().out.strip() == f"iteration 3/9  {shown}".strip()
+
+
+def test_control_characters_of_tasks_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of data sets, departments and tasks come from users' files."""
+    report.say("| \x1b[31mnq\x07 | 50.0 |\n| caf\u00e9 | 1.0 |")
+    assert capsys.readouterr().out == "| \\x1b[31mnq\\x07 | 50.0 |\n| caf\u00e9 | 1.0 |\n"
+
+
+def test_nor_do_those_of_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config=\x1b[31mconfigs/none.py"]) == 2
+    told = capsys.readouterr().err
+    assert "\\x1b[31mconfigs/none.py" in told
+    assert "\x1b" not in told
+    assert envs(["search", "index", "--corpus", "\x1b[31mnone", "--out", "x"]) == 2
+    told = capsys.readouterr().err
+    assert "\\x1b[31mnone" in told
+    assert "\x1b" not in told

@@ -140,7 +140,7 @@ def test_generated_files_are_the_same_every_time_and_hold_the_hard_cases(tmp_pat
     assert len(catalogue) == 600
     with pytest.raises(InputError, match="holds items_"):
         generate(tmp_path / "one", products=5)
-    with pytest.raises(InputError, match="--products 0"):
+    with pytest.raises(InputError, match="products=0"):
         generate(tmp_path / "four", products=0)
 
 
