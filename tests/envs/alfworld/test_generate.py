@@ -162,7 +162,7 @@ def test_complete_games_are_reused_and_others_are_never_mixed_in(tmp_path):
     with pytest.raises(InputError, match="holds games made with seed=0, not 1"):
         generate_games(tmp_path, "train", 6, seed=1, size="small")
     (folder / MANIFEST).unlink()
-    with pytest.raises(InputError, match="something else than generated games"):
+    with pytest.raises(InputError, match="files that are not generated games"):
         generate_games(tmp_path, "train", 6, size="small")
 
 
