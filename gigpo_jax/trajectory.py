@@ -28,6 +28,7 @@ class Turn:
       finish_reason: why the response ended: "stop", "length" or "abort".
       version: which weights sampled it.
       choices: 64-bit hash of the actions that the environment had listed; None if it lists none.
+      prompt_cut: whether parts of the prompt were left out to make it fit.
     """
 
     prompt_tokens: np.ndarray
@@ -45,6 +46,7 @@ class Turn:
     finish_reason: str
     version: int
     choices: tuple[int, int] | None = None
+    prompt_cut: bool = False
 
 
 @dataclass(eq=False)

@@ -185,6 +185,7 @@ class EpisodeRunner:
             finish_reason=completion.finish_reason,
             version=completion.version,
             choices=None if observation.admissible is None else anchor_hash("\n".join(observation.admissible)),
+            prompt_cut=prompt.cut != "",
         )
         return turn, result
 

@@ -37,6 +37,7 @@ def rollout_metrics(
         "response/length_mean": [len(turn.response_tokens) for turn in turns],
         "response/truncated_share": [turn.finish_reason == "length" for turn in turns],
         "prompt/length_mean": [len(turn.prompt_tokens) for turn in turns],
+        "prompt/truncated_fraction": [turn.prompt_cut for turn in turns],
         "time/environment": [t.environment_s for t in done],
     }
     for kind in sorted(filter(None, task_types)):

@@ -363,7 +363,7 @@ def test_processes_of_an_environment_end_with_its_worker() -> None:
     with EnvPool(FAILING + "FailingEnv", workers=1, envs_per_worker=1, step_timeout_s=1.0) as pool:
         child = asyncio.run(scenario(pool))
         assert alive(child)
-    assert gone([child], 0)
+    assert gone([child], 5)
 
 
 @pytest.mark.parametrize("action", ["sleep 60", "spin", "start 1000"])

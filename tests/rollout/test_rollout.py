@@ -171,6 +171,18 @@ def test_a_turn_holds_what_was_shown_said_and_done() -> None:
         assert len(trajectory.turns) == 8 or trajectory.won
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     assert {turn.valid for turn in turns} == {turn.admissible for turn in turns} == {True, False}
+    assert not any(turn.prompt_cut for turn in turns)
+
+
+def test_prompts_that_are_shortened_are_counted() -> None:
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
+        whole, tight = (play(pool, settings=dataclasses.replace(SETTINGS, prompt_tokens=n), groups=2) for n in (64, 20))
+    longest = max(len(turn.prompt_tokens) for trajectory in whole for turn in trajectory.turns)
+    assert longest > 20
+    turns = [turn for trajectory in tight for turn in trajectory.turns]
+    cut = [turn.prompt_cut for turn in turns]
+    assert 0 < sum(cut) < len(cut)
+    assert rollout_metrics(tight, finished_steps(tight), ())["prompt/truncated_fraction"] == pytest.approx(np.mean(cut))
 
 
 def test_admissibility_counts_when_told_to_and_greedy_is_another_temperature() -> None:
