@@ -5,7 +5,7 @@ python -m gigpo_jax.main --config=configs/search.py:3b --workdir=runs/search \
     --config.env.options.url=http://127.0.0.1:8000/retrieve
 
 docs/search.md says how to make /data/search and how to start the retriever; without them the run is refused. With
-`--config.env.options.data=` it plays the invented world, which is no published setting.
+`--config.env.options.data=` it plays the synthetic world, which is not the published setting.
 Hardware: 3b from two GPUs with 80 GB (fsdp=2); 7b from eight; the retriever beside them, on a machine of its own.
 Expected: the paper reports an average exact match of 42.1% (3B) and 47.2% (7B) over the test questions of
 seven data sets. This implementation has not been run at that size yet.

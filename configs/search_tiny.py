@@ -2,7 +2,7 @@
 
 python -m gigpo_jax.main --config=configs/search_tiny.py --workdir=runs/search_tiny
 
-An invented world of 2,400 people (docs/search.md), one passage a search, prompts of about 25 words, a policy of 0.4 M
+A synthetic world of 2,400 people (docs/search.md), one passage a search, prompts of about 25 words, a policy of 0.4 M
 parameters that imitated a mediocre demonstrator (search_tiny_sft.py): one that answers half of the questions without
 looking anything up, and names half of what it looks for in half of its searches. Exact match on the frozen panel
 `tiny_test`, 64 one-hop and 64 two-hop questions about entities that no training question is about, one episode each,

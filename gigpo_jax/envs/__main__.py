@@ -131,7 +131,7 @@ def _browse(args: argparse.Namespace) -> str:
 
 
 def _search(commands: Commands) -> None:
-    parser = _command(commands, "generate", _generate_world, "makes an invented world: passages, questions, index")
+    parser = _command(commands, "generate", _generate_world, "makes a synthetic world: passages, questions, index")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--people", type=int, default=search.PEOPLE, metavar="N")
     parser.add_argument("--questions", type=int, default=0, metavar="N", help="the most of a split; 0 = all")

@@ -122,7 +122,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         history=4,
         invalid_penalty=0.01,
         options={
-            "data": Option(str, None, "folder of questions (docs/search.md); by default an invented world"),
+            "data": Option(str, None, "folder of questions (docs/search.md); by default a synthetic world"),
             "url": Option(str, "", "of a retriever, such as http://127.0.0.1:8000/retrieve; by default index"),
             "index": Option(str, "", "index folder to search in the worker; by default the folder index in data"),
             "topk": Option(int, 3, "documents shown after a search"),
@@ -132,7 +132,7 @@ ENVIRONMENTS: dict[str, Environment] = {
             "limit_s": Option(float, 45.0, "limit for a search with all its retries; keep it below env.step_timeout_s"),
         },
         generate_options={
-            "people": Option(int, 480, "of the invented world"),
+            "people": Option(int, 480, "of the synthetic world"),
             "questions": Option(int, 0, "most questions of a split; 0: all"),
             "seed": Option(int, 0, "decides the world"),
         },

@@ -1,4 +1,4 @@
-"""A small invented world with its index, made once."""
+"""A small synthetic world with its index, made once."""
 
 from pathlib import Path
 

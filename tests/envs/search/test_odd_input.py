@@ -69,7 +69,7 @@ def test_questions_without_a_retriever_are_told(tmp_path: Path) -> None:
         registry.make("search", data=str(tmp_path))
 
 
-def test_published_settings_are_not_played_in_the_invented_world(
+def test_published_settings_are_not_played_in_the_synthetic_world(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

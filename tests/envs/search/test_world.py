@@ -1,4 +1,4 @@
-"""The invented world: deterministic, answerable, and without an entity in both splits."""
+"""The synthetic world: deterministic, answerable, and without an entity in both splits."""
 
 import hashlib
 import json

@@ -96,6 +96,8 @@ class Service:
 
     @property
     def _heard(self) -> Any:
+        """The middleware that notes the first request of a connection."""
+
         @_web().middleware
         async def heard(request: Any, handler: Any) -> Any:
             if timer := self._silent.pop(request.protocol, None):
