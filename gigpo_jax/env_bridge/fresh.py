@@ -93,7 +93,7 @@ def guard(lifeline: str, function: str, *arguments: str) -> None:
     child = os.fork()
     if not child:
         os.setpgid(0, 0)
-        _die_withguard()
+        _die_with_guard()
         os.close(int(lifeline))
         module, _, name = function.partition(":")
         getattr(importlib.import_module(module), name)(*arguments)
@@ -132,7 +132,7 @@ def _wait(child: int, woken: int, deadline: float | None) -> int | None:
         os.read(woken, 4096)
 
 
-def _die_withguard() -> None:
+def _die_with_guard() -> None:
     """Should the guard itself be killed, the kernel kills this process (Linux)."""
     if sys.platform == "linux":
         guard = os.getppid()
