@@ -1,7 +1,7 @@
-"""One attention call for packed rows; which kernel runs is decided here and nowhere else.
+"""Attention of packed rows and of the cache; the kernel is chosen here.
 
-Everywhere: grouped queries (H query heads share G key/value heads, which are never repeated in memory), causal,
-only inside a segment, softmax in float32.
+All kernels: grouped queries (H query heads share G key/value heads, without copies of them), causal, within segments,
+softmax in float32.
 """
 
 import jax
@@ -25,10 +25,10 @@ def attention(
       query: [B, T, H, K] in the compute dtype, rotary applied.
       key: [B, T, G, K], G divides H; query head h reads key head h // (H // G).
       value: [B, T, G, K].
-      segment_ids: [B, T] i32; a position sees earlier positions of its own segment.
-      max_segment: no segment is longer than this many tokens. In rows of at least two such lengths the plain kernel
-        then looks back that far only, so its cost grows with T x max_segment, not T x T. None: T.
-      implementation: "xla" or "cudnn"; None takes what fits the default backend and the dtype.
+      segment_ids: [B, T] i32; a position attends to itself and earlier positions of its segment.
+      max_segment: limit of a segment's length, tokens. In rows of at least twice this length the XLA kernel costs
+        T x max_segment, not T x T. None: T.
+      implementation: "xla" or "cudnn"; None chooses by backend and dtype.
 
     Returns:
       [B, T, H, K] in the dtype of `query`.
@@ -36,7 +36,7 @@ def attention(
     if implementation is None:
         implementation = _choose(query)
     if implementation == "cudnn":
-        # Told apart from the mask, causality lets the kernel leave out the later half of the products.
+        # With is_causal beside the mask the kernel skips the products above the diagonal.
         same = (segment_ids[:, :, None] == segment_ids[:, None, :])[:, None]
         return jax.nn.dot_product_attention(query, key, value, mask=same, is_causal=True, implementation="cudnn")
     if max_segment is not None and 2 * max_segment <= query.shape[1]:
@@ -52,13 +52,13 @@ def causal_segment_mask(segment_ids: jax.Array) -> jax.Array:
 
 
 def cached_attention(query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array) -> jax.Array:
-    """Attention of one new token per slot over what its slot has cached, the token itself included.
+    """Attention of one new token per slot over the slot's cache, the token included.
 
     Args:
       query: [S, H, K] in the compute dtype, rotary applied.
       key: [S, G, C, K] the cache of one layer, already holding the new token.
       value: [S, G, C, K].
-      positions: [S] i32 where the new token stands; later places of the cache are not read.
+      positions: [S] i32 index of the new token; later entries of the cache are masked.
 
     Returns:
       [S, H, K] in the dtype of `query`.
@@ -93,7 +93,7 @@ def _dense(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) 
 
 
 def _banded(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, max_segment: int) -> jax.Array:
-    """Cuts rows into blocks of `max_segment`; a segment then lies in the block of its query and the one before."""
+    """Cuts rows into blocks of `max_segment`: the keys of a query are then in its block or the one before."""
     batch, length = segment_ids.shape
     blocks = -(-length // max_segment)
 

@@ -1,4 +1,4 @@
-"""The static KV cache: what decoding remembers of every slot."""
+"""The KV cache of static shape."""
 
 import functools
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ import jax.numpy as jnp
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("key", "value"), meta_fields=())
 @dataclass(frozen=True)
 class KVCache:
-    """Keys and values of S slots, of static length; how far each slot got is the caller's to know.
+    """Keys and values of S slots of length C; the caller keeps the number of tokens in each slot.
 
-    Heads stand before places: attention over a slot is then a batch of S x G plain matrix products on contiguous
-    [C, K] blocks, and a decode step reads the cache once, in order.
+    The head axis comes before the token axis: attention is then a batch of S x G matrix products on contiguous [C, K]
+    blocks, and a decode step reads the cache once, in order.
 
     Attributes:
       key: [L, S, G, C, K] cache dtype, rotary applied.
@@ -25,16 +25,16 @@ class KVCache:
 
 
 def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.Array) -> KVCache:
-    """Writes whole prompts, from place 0 on.
+    """Writes whole prompts, from index 0 on.
 
     Args:
       cache: the cache.
       key: [L, B, T, G, K] of every layer.
       value: [L, B, T, G, K].
-      slots: [B] i32 the slot of each row; S or more drops the row.
+      slots: [B] i32 the slot of each row; a row with S or more is dropped.
 
     Returns:
-      The cache with the rows in place.
+      The cache with the prompts.
     """
 
     def write(store: jax.Array, new: jax.Array) -> jax.Array:
@@ -53,11 +53,11 @@ def write_tokens(
       cache: the cache.
       key: [S, G, K] of that layer.
       value: [S, G, K].
-      layer: which layer.
-      positions: [S] i32 the place in each slot; at or past the cache's length nothing is written.
+      layer: index of the layer.
+      positions: [S] i32 index of the token in each slot; at C or more nothing is written.
 
     Returns:
-      The cache with the tokens in place.
+      The cache with the tokens.
     """
     slots = jnp.arange(key.shape[0])
 

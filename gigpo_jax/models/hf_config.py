@@ -1,4 +1,4 @@
-"""config.json of a Hugging Face folder <-> `Qwen2Config`; what this project's model does not do is refused."""
+"""config.json of a Hugging Face folder <-> `Qwen2Config`; unsupported features are refused."""
 
 import pathlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a decoder layer is made of: linear layers, with a low-rank pair or without, and norms."""
+"""Linear layers, with or without a low-rank pair, and norms."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ class Linear(nnx.Module):
         self.kernel = nnx.Param(normal(rngs, (inputs, outputs), dtype))
         if bias:
             self.bias = nnx.Param(jnp.zeros((outputs,), dtype))
-        if adapted:  # only to name them: `lora.init` makes them, of any rank
+        if adapted:  # placeholders: `lora.init` makes the arrays, of any rank
             self.lora_a = nnx.Param(jnp.zeros((inputs, 1), dtype))
             self.lora_b = nnx.Param(jnp.zeros((1, outputs), dtype))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        # One product over all tokens: with more axes XLA's CPU backend takes a slow path for the kernel's gradient.
+        # One product over all tokens: with more axes the kernel's gradient is slow on XLA's CPU backend.
         flat = x.reshape(-1, x.shape[-1])
         y = flat @ self.kernel[...].astype(x.dtype)
         if hasattr(self, "lora_a"):
@@ -44,5 +44,5 @@ class RMSNorm(nnx.Module):
 
 
 def normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Draws a matrix from a normal of deviation 0.02."""
+    """Draws a matrix from a normal distribution of standard deviation 0.02."""
     return (0.02 * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(dtype)

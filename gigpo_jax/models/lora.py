@@ -1,8 +1,8 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685): y = x W + (alpha / R) (x A) B with W frozen, A and B trained.
 
-An adapter is a tree of its own, {"layers": {linear: {"lora_a": [L, I, R], "lora_b": [L, R, O]}}} in float32. `attach`
-puts it beside the kernels of a model, where every function of `qwen2` finds it; the factor alpha / R goes into B
-there, so the model has no setting for it. At the start B is 0 and the model is what it was.
+An adapter is a separate tree, {"layers": {linear: {"lora_a": [L, I, R], "lora_b": [L, R, O]}}} in float32. `attach`
+merges it into the parameter tree of a model, for every function of `qwen2`, and multiplies B by alpha / R. B starts at
+0, so the model is unchanged.
 """
 
 import functools
@@ -22,8 +22,8 @@ class LoraConfig:
 
     Attributes:
       rank: R >= 1.
-      alpha: > 0; what the pairs add is multiplied by alpha / R.
-      targets: the linear layers that have a pair, keys of `TARGETS`.
+      alpha: > 0; the product of a pair is multiplied by alpha / R.
+      targets: linear layers with a pair, keys of `TARGETS`.
     """
 
     rank: int
@@ -51,7 +51,7 @@ def abstract(config: Qwen2Config, lora: LoraConfig) -> Params:
 
 
 def init(config: Qwen2Config, lora: LoraConfig, key: jax.Array) -> Params:
-    """Draws an adapter that changes nothing yet: A uniform in +-1 / sqrt(I), as PEFT does, B zero.
+    """Draws a new adapter: A uniform in +-1 / sqrt(I), as in PEFT, B zero.
 
     Args:
       config: shape of the model.
@@ -63,7 +63,7 @@ def init(config: Qwen2Config, lora: LoraConfig, key: jax.Array) -> Params:
     """
     shapes = abstract(config, lora)
     adapter: Params = {}
-    for number, name in enumerate(TARGETS.values()):  # a layer's pair does not depend on which others have one
+    for number, name in enumerate(TARGETS.values()):  # a pair does not depend on the other targets
         if name in shapes["layers"]:
             a, b = shapes["layers"][name]["lora_a"], shapes["layers"][name]["lora_b"]
             bound = a.shape[1] ** -0.5
@@ -78,7 +78,7 @@ def param_count(config: Qwen2Config, lora: LoraConfig) -> int:
 
 
 def logical_axes(config: Qwen2Config, lora: LoraConfig) -> Params:
-    """Names the axes of an adapter as `qwen2.logical_axes` does: those of its kernels, and "rank" between them."""
+    """Names the axes of an adapter as `qwen2.logical_axes` does: the axes of its kernels, and "rank"."""
     layers = qwen2.logical_axes(config)["layers"]
 
     def pair(depth: str, inputs: str, outputs: str) -> Params:
@@ -88,7 +88,7 @@ def logical_axes(config: Qwen2Config, lora: LoraConfig) -> Params:
 
 
 def attach(params: Params, adapter: Params, scale: float) -> Params:
-    """Puts an adapter beside the kernels of a model.
+    """Merges an adapter into the parameter tree of a model.
 
     Args:
       params: as from `qwen2.init`; not copied.
@@ -96,7 +96,7 @@ def attach(params: Params, adapter: Params, scale: float) -> Params:
       scale: `LoraConfig.scale`.
 
     Returns:
-      What every function of `qwen2` takes, with B multiplied by the scale.
+      Parameters for every function of `qwen2`; B is multiplied by the scale.
     """
     layers = dict(params["layers"])
     for name, pair in scaled(adapter, scale)["layers"].items():
@@ -105,13 +105,13 @@ def attach(params: Params, adapter: Params, scale: float) -> Params:
 
 
 def scaled(adapter: Params, scale: float) -> Params:
-    """Multiplies every B, so that the adapter's own scale is 1."""
+    """Multiplies every B by the scale; the result has scale 1."""
     layers = adapter["layers"].items()
     return {"layers": {name: {"lora_a": pair["lora_a"], "lora_b": pair["lora_b"] * scale} for name, pair in layers}}
 
 
 def detach(params: Params) -> Params | None:
-    """Returns the pairs in a tree of `attach` as an adapter of scale 1, None if there are none."""
+    """Returns the pairs in a tree from `attach` as an adapter of scale 1, None if there are none."""
     layers = {
         name: {"lora_a": leaves["lora_a"], "lora_b": leaves["lora_b"]}
         for name, leaves in params["layers"].items()
@@ -121,10 +121,10 @@ def detach(params: Params) -> Params | None:
 
 
 def merge(params: Params, adapter: Params, scale: float) -> Params:
-    """Adds an adapter to the kernels for good, in float32: bfloat16 would round most of a small change away.
+    """Adds an adapter to the kernels, in float32: bfloat16 would round most of a small change away.
 
     Args:
-      params: as from `qwen2.init`; the kernels that an adapter belongs to are taken over (donated).
+      params: as from `qwen2.init`; the kernels with an adapter are donated.
       adapter: as from `init`.
       scale: `LoraConfig.scale`.
 
@@ -136,7 +136,7 @@ def merge(params: Params, adapter: Params, scale: float) -> Params:
         kernel = layers[name]["kernel"]
         if kernel.dtype != jnp.float32:
             narrow, kernel = kernel, kernel.astype(jnp.float32)
-            narrow.delete()  # or the model would be there a second time
+            narrow.delete()  # otherwise memory would hold the model twice
         merged = _add(kernel, pair["lora_a"], pair["lora_b"], jnp.float32(scale))
         layers[name] = layers[name] | {"kernel": merged}
     return params | {"layers": layers}
@@ -145,7 +145,7 @@ def merge(params: Params, adapter: Params, scale: float) -> Params:
 @functools.partial(jax.jit, donate_argnums=0)
 def _add(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: jax.Array) -> jax.Array:
     def one(index: jax.Array, kernel: jax.Array) -> jax.Array:
-        # float32 and not what the device's matrix unit would take by default: this is done once and kept.
+        # Full float32: matrix units use less by default.
         change = scale * jnp.matmul(a[index], b[index], precision=jax.lax.Precision.HIGHEST)
         return kernel.at[index].add(change)
 

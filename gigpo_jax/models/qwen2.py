@@ -1,9 +1,8 @@
 """Qwen2.5 in Flax NNX: configuration, forward pass over packed rows, and a static KV cache.
 
-The module tree is only used to name and initialise parameters and to write one layer down; it is split once, and
-every function here takes the parameters explicitly as a nested dict of arrays (layers stacked along a first axis L).
-Parameters may be kept in another dtype than the one computed in. Norm statistics, rotary embedding and softmax are
-always float32.
+The NNX modules name and initialise the parameters and define one layer. All functions take the parameters explicitly,
+as a nested dict of arrays; the layers are stacked along a first axis L. The dtype of the computation may differ from
+that of the parameters; norm statistics, rotary embedding and softmax are always float32.
 """
 
 import functools
@@ -31,7 +30,7 @@ REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
 
 @dataclass(frozen=True)
 class Qwen2Config:
-    """The shape of a model; the names follow this project, `weights.py` maps them to config.json.
+    """The shape of a model; `hf_config.py` maps the names to those of config.json.
 
     Attributes:
       vocab_size: V, rows of the embedding.
@@ -44,7 +43,7 @@ class Qwen2Config:
       rope_theta: base of the rotary frequencies.
       rms_norm_eps: added to the mean square before the root.
       tie_word_embeddings: whether the output uses the input embedding.
-      max_position_embeddings: longest sequence the model was made for, in tokens.
+      max_position_embeddings: longest sequence the model was trained for, in tokens.
       bos_token_id: as config.json has it, or None.
       eos_token_id: as config.json has it (one id or several), or None.
     """
@@ -82,9 +81,9 @@ PUBLISHED: dict[str, Qwen2Config] = {
 
 
 class Layer(nnx.Module):
-    """One decoder layer; how queries meet keys and values is handed in, so all ways to run share it.
+    """One decoder layer; attention is an argument, so training, prefill and decoding share it.
 
-    The linear layers named in `adapted` have a low-rank pair beside their kernel (`models.lora`).
+    The linear layers in `adapted` have a low-rank pair (`models.lora`).
     """
 
     def __init__(self, config: Qwen2Config, *, dtype: Any, rngs: nnx.Rngs, adapted: Collection[str] = ()):
@@ -143,12 +142,12 @@ class Qwen2(nnx.Module):
 
 @functools.partial(jax.jit, static_argnames=("config", "dtype"))
 def init(config: Qwen2Config, key: jax.Array, dtype: Any = jnp.float32) -> Params:
-    """Draws random parameters: matrices from a normal of deviation 0.02, biases 0, norm scales 1.
+    """Draws random parameters: matrices with standard deviation 0.02, biases 0, norm scales 1.
 
     Args:
       config: the shape.
       key: a JAX random key.
-      dtype: the dtype the parameters are kept in.
+      dtype: of the parameters.
 
     Returns:
       A nested dict of arrays; under `layers` every leaf has a first axis of length L.
@@ -168,7 +167,7 @@ def param_count(config: Qwen2Config) -> int:
 
 
 def logical_axes(config: Qwen2Config) -> Params:
-    """Names the axes of every parameter, for a sharding plan.
+    """Names the axes of every parameter, for sharding.
 
     Returns:
       A tree like the parameters whose leaves are tuples of "layers", "vocab", "embed", "heads" (H x K, one head
@@ -213,8 +212,8 @@ def hidden_states(
       segment_ids: [B, T] i32, 0 for padding, segments from 1; None is one segment a row.
       dtype: compute dtype; None is the parameters'.
       remat: "none", "full" (keep each layer's input) or "dots" (keep the matrix products).
-      unroll: layers compiled into one pass of the scan; more compile longer and run faster in models of few layers.
-      max_segment: no segment is longer than this many tokens; saves work in rows of many short segments. None: T.
+      unroll: layers per step of the scan; more compile longer, and run faster in models of few layers.
+      max_segment: limit of a segment's length, tokens; saves work in rows of many short segments. None: T.
       constrain: applied to the residual stream [B, T, D] before the first and after each layer, for sharding.
 
     Returns:
@@ -253,19 +252,22 @@ def prefill(
     *,
     dtype: Any = None,
 ) -> tuple[jax.Array, KVCache]:
-    """Reads prompts into slots of the cache, from place 0.
+    """Runs prompts and writes them into slots of the cache, from index 0.
 
     Args:
       config: the shape.
       params: as from `init`.
-      cache: the cache; donate it to have it updated in place. T must not exceed its length.
+      cache: the cache; updated in place if donated. T must not exceed its length.
       tokens: [B, T] i32, each prompt padded on the right.
-      lengths: [B] i32, tokens of each prompt that count.
-      slots: [B] i32, the slot each prompt goes to; a slot of S or more drops the row.
+      lengths: [B] i32, tokens of each prompt without padding.
+      slots: [B] i32, the slot of each prompt; a row with S or more is dropped.
       dtype: compute dtype; None is the parameters'.
 
     Returns:
-      The logits [B, V] f32 after each prompt's last token, and the cache.
+      The logits [B, V] f32 after the last token of each prompt, and the cache.
+
+    Raises:
+      ValueError: T exceeds the length of the cache.
     """
     length = tokens.shape[1]
     if length > cache.key.shape[3]:
@@ -284,20 +286,20 @@ def decode(
     Args:
       config: the shape.
       params: as from `init`.
-      cache: the cache; carried through a loop or donated, it is updated in place.
+      cache: the cache; updated in place if donated or carried through a loop.
       tokens: [S] i32, the newest token of each slot.
-      positions: [S] i32, where it stands (the number of tokens before it). A slot that is not in use may be given
-        any position; one at or past the cache's length writes nothing.
+      positions: [S] i32, the number of tokens before it; any value for an unused slot. At the cache's length or more
+        nothing is written.
       dtype: compute dtype; None is the parameters'.
 
     Returns:
-      The logits [S, V] f32 of the token after, and the cache with the new token in it.
+      The logits [S, V] f32 of the next token, and the cache with the new token.
     """
     dtype = params["embed"].dtype if dtype is None else jnp.dtype(dtype)
     graph = _layer_graph(config, adapted_linears(params))
     angles = rotary(positions, config.head_dim, config.rope_theta)
 
-    # The cache is the loop's carry and takes S new places a layer; as scan inputs and outputs it would be copied whole.
+    # The cache is the carry of the loop and is updated in place; as input and output of a scan it would be copied.
     def body(index: jax.Array, carry: tuple[jax.Array, KVCache]) -> tuple[jax.Array, KVCache]:
         x, cache = carry
 
@@ -362,12 +364,12 @@ def _unembed(config: Qwen2Config, params: Params, hidden: jax.Array) -> jax.Arra
 
 
 def adapted_linears(params: Params) -> tuple[str, ...]:
-    """Returns the names of the linear layers that have a low-rank pair in this tree."""
+    """Returns the names of the linear layers with a low-rank pair in this tree."""
     return tuple(name for name, leaves in params["layers"].items() if "lora_a" in leaves)
 
 
 @functools.cache
 def _layer_graph(config: Qwen2Config, adapted: tuple[str, ...]) -> Any:
-    """What `nnx.merge` needs, with one layer's parameters, to give a `Layer`."""
+    """The graph that `nnx.merge` combines with the parameters of one layer into a `Layer`."""
     make = functools.partial(Layer, config, dtype=jnp.float32, adapted=adapted)
     return nnx.graphdef(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))

@@ -20,7 +20,7 @@ def rotary(positions: jax.Array, head_dim: int, theta: float) -> Rotary:
 
 
 def rotate(x: jax.Array, by: Rotary) -> jax.Array:
-    """Turns x [..., heads, K]: entry i pairs with entry i + K/2, as Qwen2 stores its heads."""
+    """Rotates x [..., heads, K]: entry i pairs with entry i + K/2, as in Qwen2's heads; keeps the dtype of x."""
     cos, sin = by
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)

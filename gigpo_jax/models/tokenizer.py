@@ -1,7 +1,7 @@
 """Text <-> token ids: the tokenizer of a Hugging Face folder with its chat template, and one of whole words.
 
-Needs `tokenizers` and `jinja2` only. Special tokens that occur in a user's text are broken up before encoding, so a
-page or a model cannot write, say, the end of its own turn.
+Needs `tokenizers` and `jinja2` only. Special tokens in a user's text are broken up before encoding: no page and no
+model can write, for example, the end of a turn.
 """
 
 import json
@@ -51,15 +51,15 @@ class Tokenizer:
     stop_token_ids: tuple[int, ...]
 
     def __init__(self, files: dict[str, bytes], *, stop_token_ids: Iterable[int] = (), source: str = "tokenizer"):
-        """Builds it from file contents.
+        """Builds a tokenizer from file contents.
 
         Args:
           files: contents by name, as in `FILES`; the first two are required.
-          stop_token_ids: more ids that end a response, beside the eos token of the tokenizer's configuration.
-          source: what error messages call it.
+          stop_token_ids: more ids that end a response, beside the eos token of tokenizer_config.json.
+          source: its name in error messages.
 
         Raises:
-          InputError: a file is missing or not what it should be.
+          InputError: a file is missing or broken, or the chat template fails on a short message.
         """
         for name in FILES[:2]:
             if name not in files:
@@ -86,7 +86,7 @@ class Tokenizer:
         self.stop_token_ids = tuple(dict.fromkeys(ids))
 
     def encode(self, text: str) -> list[int]:
-        """Returns the ids of `text` as it stands; special tokens in it are recognised, none are added."""
+        """Returns the ids of `text`; special tokens in it are recognised, none are added."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_chat(self, user_text: str) -> list[int]:
@@ -135,8 +135,8 @@ def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
     """Reads the tokenizer of a Hugging Face folder.
 
     Args:
-      path: a folder with tokenizer.json and tokenizer_config.json; eos ids of generation_config.json and config.json
-        beside them count too.
+      path: a folder with tokenizer.json and tokenizer_config.json; the eos ids of generation_config.json and
+        config.json are added to the stop ids.
 
     Returns:
       The tokenizer.
@@ -174,13 +174,12 @@ def check_fits(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) 
 def word_tokenizer(words: Iterable[str]) -> Tokenizer:
     """Makes a tokenizer of whole words, for models with a vocabulary of hundreds.
 
-    Lower-case words, numbers, punctuation marks and the tags of responses are one token each. A word that is not known
-    is spelled in single characters, so any text of ASCII letters, digits and punctuation comes back from `decode` in
-    lower case, words separated by one space, marks set close to their words ("[" to both, as in `click[red]`; so does
-    a dot between digits).
+    Lower-case words, numbers, punctuation marks and response tags are one token each; an unknown word is spelled
+    in characters. `decode` returns any text of ASCII letters, digits and punctuation in lower case, with one space
+    between words and none before a mark, around "[" (`click[red]`) or around a dot between digits.
 
     Args:
-      words: the words to know; longer texts are taken apart into theirs.
+      words: the known words; texts are split into words.
 
     Returns:
       A tokenizer whose chat prompt is "<bos>" + text + "<sep>" and whose responses end with "<eos>".

@@ -1,8 +1,7 @@
 """Hugging Face safetensors <-> parameters, tensor by tensor and without torch.
 
-The stacked arrays of this project hold what a Hugging Face folder keeps layer by layer; linear layers are stored
-there as [out, in], here as [in, out]. Reading fills one shard of one stacked array at a time, writing holds one
-stacked array at a time, so neither needs the model twice in host memory.
+A Hugging Face folder has one tensor for each layer, with linear layers as [out, in]; here the layers are stacked, with
+linear layers as [in, out]. Reading and writing hold one stacked array (reading: one shard of it) in host memory.
 """
 
 import json
@@ -39,14 +38,14 @@ _BLOCK = 1 << 16  # numbers looked at together, in the processor's cache
 
 @dataclass(frozen=True)
 class _Leaf:
-    """One array of the parameters and the tensors of a folder it is made of.
+    """One array of the parameters and its tensors in a folder.
 
     Attributes:
       path: its key in the tree, joined by dots.
       shape: of the whole array.
-      names: tensors in the folder: one a layer for a stacked array, otherwise one.
-      stacked: whether the first axis counts layers.
-      transposed: whether a tensor is stored as [out, in].
+      names: of its tensors in the folder: one for each layer if stacked, else one.
+      stacked: whether the first axis is the layers.
+      transposed: whether the tensors are [out, in].
     """
 
     path: str
@@ -67,9 +66,9 @@ def load_hf(path: str | pathlib.Path, *, dtype: Any = jnp.float32, shardings: An
 
     Args:
       path: a folder with config.json and model.safetensors, or several safetensors files with their index.
-      dtype: the dtype to keep the parameters in, whatever the files have.
-      shardings: a tree like the parameters of `jax.sharding.Sharding`; every process reads the shards of its own
-        devices only. None puts everything on the default device.
+      dtype: of the result; the files may have another one.
+      shardings: a tree of `jax.sharding.Sharding` like the parameters; every process reads only the shards of its
+        devices. None: the default device.
 
     Returns:
       The configuration and the parameters.
@@ -88,7 +87,7 @@ def load_hf(path: str | pathlib.Path, *, dtype: Any = jnp.float32, shardings: An
     for leaf, sharding in zip(leaves, placed, strict=True):
         sharding = sharding or jax.sharding.SingleDeviceSharding(jnp.zeros(()).device)
         arrays.append(jax.make_array_from_callback(leaf.shape, sharding, _reader(leaf, places, dtype)))
-        arrays[-1].block_until_ready()  # its host copies must be gone before the next one is read
+        arrays[-1].block_until_ready()  # frees its host copies before the next array is read
     return config, jax.tree.unflatten(tree, arrays)
 
 
@@ -103,8 +102,8 @@ def save_hf(
 ) -> None:
     """Writes a folder that transformers, vLLM and `load_hf` read.
 
-    The folder appears complete or not at all; an earlier model of that name is replaced. With several processes all
-    must call this; the first one writes.
+    The folder appears complete or not at all; an earlier model there is replaced. All processes must call this; the
+    first one writes.
 
     Args:
       path: the folder to write.
@@ -112,7 +111,7 @@ def save_hf(
       params: the parameters; sharded ones are gathered one array at a time.
       dtype: dtype of the files; None keeps the parameters'.
       tokenizer: written beside the weights, if given.
-      max_shard_bytes: a new file is begun rather than let one grow larger.
+      max_shard_bytes: limit of one weight file.
 
     Raises:
       InputError: the path cannot be written, holds something else, or the tokenizer does not fit.
@@ -143,12 +142,12 @@ def save_hf(
 def write_tensors(
     file: pathlib.Path | None, config: Qwen2Config, params: Params, *, dtype: Any, on_tensor: OnTensor | None = None
 ) -> None:
-    """Writes all parameters into one safetensors file, under its name from the first byte on.
+    """Writes all parameters into one safetensors file, not atomically.
 
-    With several processes all must call this; those that give no file only take part in gathering.
+    All processes must call this; those with `file` None only take part in gathering.
 
     Args:
-      file: where to, or None.
+      file: the file or None.
       config: the shape.
       params: the parameters; sharded ones are gathered one array at a time.
       dtype: dtype of the file.
@@ -184,7 +183,7 @@ def _leaves(config: Qwen2Config) -> tuple[list[_Leaf], Any]:
 
 
 def _reader(leaf: _Leaf, places: Places, dtype: np.dtype) -> Callable[[Any], np.ndarray]:
-    """Returns what `make_array_from_callback` asks for shards; replicas on this host are read once."""
+    """Returns the callback for `make_array_from_callback`; replicas on this host are read once."""
     read: dict[tuple, np.ndarray] = {}
 
     def shard(index: tuple[slice, ...]) -> np.ndarray:
@@ -224,7 +223,7 @@ def is_finite(array: np.ndarray) -> bool:
 
 
 def _check_tensors(folder: pathlib.Path, config: Qwen2Config) -> Places:
-    """Returns where each tensor is; raises InputError if the set is not that of `config`."""
+    """Returns the place of each tensor; raises InputError if the tensors are not those of `config`."""
     paths = _weight_files(folder)
     found = {name: (file, entry) for file in paths for name, entry in read_header(file).items()}
     expected = {name: leaf.stored_shape for leaf in _leaves(config)[0] for name in leaf.names}
@@ -272,7 +271,7 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 def _write_weights(
     folder: pathlib.Path | None, config: Qwen2Config, params: Params, dtype: np.dtype, max_shard_bytes: int
 ) -> None:
-    """Writes the safetensors files; with `folder` None only takes part in gathering."""
+    """Writes the safetensors files; with `folder` None it only takes part in gathering."""
     leaves, tree = _leaves(config)
     plan: list[list[tuple[str, tuple[int, ...]]]] = [[]]
     room = max_shard_bytes
@@ -309,7 +308,7 @@ def _tensors(leaves: list[_Leaf], arrays: list[jax.Array], dtype: np.dtype) -> I
 
 
 def to_host(array: jax.Array) -> np.ndarray:
-    """The whole of an array; with several processes all must ask."""
+    """Returns the whole array; all processes must call this."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         from jax.experimental import multihost_utils
 
@@ -350,7 +349,7 @@ def check_target(path: str | pathlib.Path) -> None:
 
 
 def _replace(temporary: pathlib.Path, folder: pathlib.Path) -> None:
-    """Puts a complete folder in place of an earlier one, which stays until the new one stands."""
+    """Replaces a folder by a complete new one."""
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     if folder.is_dir():
         folder.rename(old)
