@@ -1,7 +1,11 @@
 """Paths that users write, and the cache folder."""
 
+import contextlib
+import fcntl
 import os
 import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from gigpo_jax.errors import InputError
@@ -47,3 +51,24 @@ def cache_folder(name: str) -> Path:
             "set it to a folder that you can write to"
         ) from err
     return folder
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, timeout_s: float = 3600.0) -> Iterator[None]:
+    """Holds the lock of a folder that is generated, a file in its parent; other processes wait here.
+
+    Raises:
+      InputError: another process holds the lock for more than `timeout_s` seconds.
+    """
+    path = folder.parent / f".{folder.name}.lock"
+    with open(path, "w") as file:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise InputError(f"{path}: another process has held it for {timeout_s:g} s; end it") from None
+                time.sleep(0.05)
+        yield

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from gigpo_jax.env_bridge.paths import locked
 from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.webshop import open_catalogue
 from gigpo_jax.envs.webshop.catalogue import store
@@ -200,5 +201,5 @@ def test_a_generated_catalogue_of_an_older_version_is_prepared_anew(tmp_path):
 
 def test_waiting_for_another_builder_ends(tmp_path):
     out = tmp_path / "x"
-    with store.locked(out), pytest.raises(InputError, match="another process"), store.locked(out, timeout_s=0.1):
+    with locked(out), pytest.raises(InputError, match="another process"), locked(out, timeout_s=0.1):
         pass

@@ -3,15 +3,11 @@
 The folder gets corpus.jsonl, train.jsonl and test.jsonl (the columns of docs/search.md) and the index folder.
 """
 
-import contextlib
-import fcntl
 import json
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from gigpo_jax.env_bridge.base import Progress, no_progress
-from gigpo_jax.env_bridge.paths import cache_folder
+from gigpo_jax.env_bridge.paths import cache_folder, locked
 from gigpo_jax.envs.search.data.world import SPLITS, check_world, make_world
 from gigpo_jax.envs.search.questions import Question
 from gigpo_jax.envs.search.retrieval.bm25_index import build_index, open_index
@@ -19,7 +15,6 @@ from gigpo_jax.errors import InputError
 
 VERSION = 1  # increased when the same arguments give other data; in the folder's name
 PEOPLE = 480
-LOCK_TIMEOUT_S = 600.0
 
 
 def question_row(question: Question) -> dict[str, object]:
@@ -85,24 +80,8 @@ def ensure_world(
     if (out / "index" / "manifest.json").is_file():
         return out
     root.mkdir(parents=True, exist_ok=True)
-    with _locked(root / f".{out.name}.lock"):
+    with locked(out):
         if not (out / "index" / "manifest.json").is_file():
             generate(out, people=people, questions=questions, seed=seed, progress=progress)
             open_index(out / "index")
     return out
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock file; raises InputError if that takes longer than `LOCK_TIMEOUT_S`."""
-    with open(path, "w") as file:
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as err:
-                if time.monotonic() > deadline:
-                    raise InputError(f"{path}: another process holds it for {LOCK_TIMEOUT_S:g} s; end it") from err
-                time.sleep(0.1)
-        yield

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gigpo_jax.env_bridge.base import Progress, no_progress
+from gigpo_jax.env_bridge.paths import locked
 from gigpo_jax.envs.webshop.catalogue import goals, store
 from gigpo_jax.envs.webshop.catalogue.goals import Template
 from gigpo_jax.envs.webshop.catalogue.sources import Sources, load_products, read_object
@@ -170,7 +171,7 @@ def ensure(
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with store.locked(out):
+        with locked(out):
             manifest = None if rebuild else store.read_manifest(out)
             if manifest is not None and manifest["num_products"] == num_products and store.fits(manifest, sources):
                 return False

@@ -6,16 +6,13 @@ Files of a prepared folder, never changed once written:
   *.blob          concatenated texts in UTF-8; `*.blob.npy` has their starts, [n+1] i64
 """
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import mmap
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +22,6 @@ from gigpo_jax.envs.webshop.catalogue.sources import PREPARE, Sources
 from gigpo_jax.errors import InputError
 
 FORMAT = 2
-LOCK_TIMEOUT_S = 3600.0
 
 
 def _unmap_pages(mapped: mmap.mmap) -> None:
@@ -165,29 +161,6 @@ def write_folder(out: Path, fill: Callable[[Path], dict[str, Any]]) -> None:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-
-
-@contextlib.contextmanager
-def locked(out: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Holds the lock of a folder; other processes wait here.
-
-    Raises:
-      InputError: another process holds the lock for more than `timeout_s` seconds.
-    """
-    path = out.parent / f".{out.name}.lock"
-    with open(path, "w") as file:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise InputError(
-                        f"{path}: another process has been preparing for {timeout_s:.0f} s; end it"
-                    ) from None
-                time.sleep(0.05)
-        yield
 
 
 def load_arrays(folder: Path) -> dict[str, np.ndarray]:

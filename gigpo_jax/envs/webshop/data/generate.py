@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gigpo_jax.env_bridge.base import Progress, check_whole, no_progress
-from gigpo_jax.env_bridge.paths import cache_folder
+from gigpo_jax.env_bridge.paths import cache_folder, locked
 from gigpo_jax.envs.webshop.catalogue import prepare, store
 from gigpo_jax.envs.webshop.catalogue.sources import find_sources
 from gigpo_jax.envs.webshop.data.assortment import Assortment, Shelf, assortment
@@ -221,7 +221,7 @@ def ensure_catalogue(
     out = root / f"generated-{VERSION}-{products}-{seed}"
     if store.read_manifest(out / "prepared") is not None:
         return out
-    with store.locked(out):
+    with locked(out):
         if store.read_manifest(out / "prepared") is None:
             if not list(out.glob("items_human_ins.json")):
                 for part in [*out.glob("items_*"), *out.glob(".items_*")]:
