@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.sampling.sample import processed, sample, token_keys
+from gigpo_jax.sampling.sample import _draw, _invert, processed, sample, token_keys
 
 CHI2_999 = {5: 20.5, 12: 32.9, 299: 380.0}  # 0.999 quantiles, from tables; beyond 100 by Wilson-Hilferty, rounded up
 
@@ -121,3 +121,48 @@ def test_each_token_of_a_request_has_its_own_key():
     key = jnp.array([[1, 2]], jnp.uint32)
     uniform = [float(jax.random.uniform(token_keys(key, jnp.array([count]))[0])) for count in range(50)]
     assert len(set(uniform)) == 50
+
+
+def around(numbers: np.ndarray) -> np.ndarray:
+    """Numbers in [0, 1) and their float32 neighbours."""
+    numbers = np.asarray(numbers, np.float32)
+    near = np.concatenate([numbers, np.nextafter(numbers, np.float32(0)), np.nextafter(numbers, np.float32(1))])
+    return near[(near >= 0) & (near < 1)]
+
+
+def test_an_index_of_weight_zero_is_never_drawn_where_the_float32_sum_rises_there():
+    """XLA sums in blocks: the cumulative sum of 1,187 numbers may rise at a 0, and may fall at the end."""
+    rng = np.random.default_rng(0)
+    cumulate, invert = jax.jit(lambda x: jnp.cumsum(x, axis=-1)), jax.jit(_invert)
+    weights = np.where(rng.random((20, 1187)) < 0.03, rng.random((20, 1187)), 0).astype(np.float32)
+    share = np.float32(0.8631006)
+    for row, sums in zip(weights, np.asarray(cumulate(weights))):
+        known = np.maximum.accumulate(np.where(row > 0, sums, 0))
+        uniform = np.resize(around(known / sums[-1]), 3600)
+        drawn = np.asarray(invert(np.broadcast_to(row, (3600, 1187)), uniform))
+        assert (row[drawn] > 0).all()
+        # The same at one given number: the last weight is chosen so that this share of the total is a known sum.
+        late = np.resize(known[known > 0.9 * sums[-1]], 100)
+        changed = np.tile(row, (100, 1))
+        changed[:, -1] = np.maximum(row[-1] + late / share - sums[-1], 0)
+        drawn = np.asarray(invert(changed, np.full(100, share)))
+        assert (changed[np.arange(100), drawn] > 0).all()
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 50), (0.9, -1), (0.7, 400)])
+def test_only_kept_tokens_are_drawn_from_a_large_vocabulary(top_p: float, top_k: int):
+    vocabulary, rows = 151_936, 32
+    logits = np.random.default_rng(1).normal(size=vocabulary).astype(np.float32) * 5
+    one = jnp.ones((1,))
+    scores = jax.jit(processed)(logits[None], one, one * top_p, jnp.array([top_k]))[0]
+    weights = np.exp(np.asarray(scores[0]))
+    assert 0 < np.sum(weights > 0) < 20_000
+    blocks = np.asarray(jax.jit(lambda x: jnp.cumsum(x))(weights.reshape(-1, 128).sum(-1)))
+    # The numbers at which one block ends and the next begins, and as many others.
+    hard = around(np.unique(blocks) / blocks[-1])
+    uniform = np.random.default_rng(0).random((2 * len(hard) // rows * rows, 2), np.float32)
+    uniform[: len(hard), 0] = hard
+    draw_rows = jax.jit(lambda uniform: _draw(jnp.broadcast_to(scores, (rows, vocabulary)), uniform))
+    drawn = np.concatenate([draw_rows(part) for part in np.split(uniform, len(uniform) // rows)])
+    assert (weights[drawn] > 0).all()
+    assert len(np.unique(drawn)) > 10
