@@ -222,8 +222,7 @@ async def rollout(
     iteration: int,
     first_group: int = 0,
     pasts: Sequence[Sequence[str]] | None = None,
-    on_episode: Callable[[Trajectory], None] | None = None,
-    on_abort: Callable[[Trajectory], None] | None = None,
+    on_attempt: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task, as many at once as the pool has environments.
 
@@ -238,8 +237,7 @@ async def rollout(
       iteration: part of every request's key; evaluations use negative numbers.
       first_group: number of the first task's group; hosts that share an iteration number theirs apart.
       pasts: for each task the actions that are replayed before the policy acts; None: none.
-      on_episode: called with each trajectory as it ends.
-      on_abort: called with each aborted trajectory, those that are played again included.
+      on_attempt: called with each trajectory as it ends; one that is aborted and not `replayed` is played again.
 
     Returns:
       The trajectories in the order of (group, member), aborted ones included and marked.
@@ -251,28 +249,19 @@ async def rollout(
     trajectories: list[Trajectory | None] = [None] * (len(tasks) * group_size)
     reasons: Counter[str] = Counter()
 
-    async def play(index: int) -> Trajectory:
-        group, member = first_group + index // group_size, index % group_size
-        key = functools.partial(request_key, runner.settings.seed, iteration, group, member)
-        task, past = tasks[index // group_size], pasts[index // group_size] if pasts else ()
-        try:
-            async with pool.episode() as environment:
-                trajectory = await runner.play(task, environment, key, group, member, past)
-        except EnvError as err:  # no worker is left
-            trajectory = Trajectory(task, group, member)
-            trajectory.abort(str(err), policy_dependent=False)
-        if trajectory.aborted and on_abort is not None:
-            on_abort(trajectory)
-        return trajectory
-
     async def episode(index: int) -> None:
-        trajectory = await play(index)
-        if trajectory.aborted:
-            trajectory = await play(index)
-            trajectory.replayed = True
+        place = index // group_size
+        past = pasts[place] if pasts else ()
+        group, member = first_group + place, index % group_size
+        key = functools.partial(request_key, runner.settings.seed, iteration, group, member)
+        for replayed in (False, True):
+            trajectory = await _play(tasks[place], runner, pool, key, group, member, past)
+            trajectory.replayed = replayed
+            if on_attempt is not None:
+                on_attempt(trajectory)
+            if not trajectory.aborted:
+                break
         trajectories[index] = trajectory
-        if on_episode is not None:
-            on_episode(trajectory)
         if trajectory.aborted:
             reasons[trajectory.reason] += 1
             if reasons.total() > runner.settings.max_aborted_fraction * len(trajectories):
@@ -285,6 +274,25 @@ async def rollout(
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None  # the first failure cancelled the others
     return [trajectory for trajectory in trajectories if trajectory is not None]
+
+
+async def _play(
+    task: Task,
+    runner: EpisodeRunner,
+    pool: EnvPool,
+    key: Callable[[int], tuple[int, int]],
+    group: int,
+    member: int,
+    past: Sequence[str],
+) -> Trajectory:
+    """One attempt at an episode, in an environment of the pool."""
+    try:
+        async with pool.episode() as environment:
+            return await runner.play(task, environment, key, group, member, past)
+    except EnvError as err:  # no worker is left
+        trajectory = Trajectory(task, group, member)
+        trajectory.abort(str(err), policy_dependent=False)
+        return trajectory
 
 
 def _too_many(reasons: Counter[str], episodes: int) -> TooManyAborted:

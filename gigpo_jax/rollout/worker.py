@@ -68,6 +68,13 @@ class RolloutWorker:
         stops = self.tokenizer.stop_token_ids
         settings = episode_settings(self._config, temperature=temperature, stop_token_ids=stops)
         with tqdm(total=len(tasks) * group_size, desc=title, unit="ep", leave=False) as bar:
+
+            def on_attempt(trajectory: Trajectory) -> None:
+                if trajectory.aborted:
+                    self._tell(trajectory)
+                if trajectory.replayed or not trajectory.aborted:
+                    bar.update()
+
             return await rollout(
                 tasks,
                 EpisodeRunner(self.engine, self.tokenizer, settings),
@@ -76,12 +83,11 @@ class RolloutWorker:
                 iteration=iteration,
                 first_group=first_group,
                 pasts=pasts,
-                on_episode=lambda _: bar.update(),
-                on_abort=self._on_abort,
+                on_attempt=on_attempt,
             )
 
-    def _on_abort(self, trajectory: Trajectory) -> None:
-        """Prints the reason, once for each kind: numbers and quoted text do not make a new kind."""
+    def _tell(self, trajectory: Trajectory) -> None:
+        """Prints why an episode was aborted, once for each kind: numbers and quoted text do not make a new kind."""
         kind = _DETAIL.sub("", trajectory.reason)
         if kind not in self._told:
             self._told.add(kind)

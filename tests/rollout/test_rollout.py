@@ -138,7 +138,7 @@ def test_a_turn_holds_what_was_shown_said_and_done() -> None:
 
     settings = dataclasses.replace(SETTINGS, template=show_all, prompt_tokens=120)
     with EnvPool(EXAMPLE.build, workers=2, envs_per_worker=4) as pool:
-        trajectories = play(pool, engine, settings=settings, on_episode=ended.append)
+        trajectories = play(pool, engine, settings=settings, on_attempt=ended.append)
     assert sorted((t.group, t.member) for t in ended) == [(t.group, t.member) for t in trajectories]
     asked = {params.key: (tokens, params) for tokens, params in engine.requests}
     assert len(asked) == len(engine.requests) == sum(len(t.turns) for t in trajectories)
@@ -205,20 +205,20 @@ def test_admissibility_counts_when_told_to_and_greedy_is_another_temperature() -
 def test_episodes_of_a_killed_worker_are_played_again_as_they_would_have_been(workers: int) -> None:
     with EnvPool(EXAMPLE.build, workers=workers, envs_per_worker=4) as pool:
         expected = play(pool)
-        ended: list[Trajectory] = []
-        aborted: list[Trajectory] = []
+        attempts: list[Trajectory] = []
 
         def kill_once(trajectory: Trajectory) -> None:
-            if not ended:
+            if not attempts:
                 os.kill(pool.pids[0], signal.SIGKILL)
-            ended.append(trajectory)
+            attempts.append(trajectory)
 
-        hit = play(pool, on_episode=kill_once, on_abort=aborted.append)
+        hit = play(pool, on_attempt=kill_once)
+        aborted = [trajectory for trajectory in attempts if trajectory.aborted]
         assert 1 <= len(aborted) <= 4
         assert all("died with status 137" in trajectory.reason for trajectory in aborted)
         assert not any(trajectory.won or trajectory.score for trajectory in aborted)
         assert sum(trajectory.policy_dependent for trajectory in aborted) <= 1, "but for the call that it worked on"
-        assert len(ended) == len(hit)
+        assert len(attempts) == len(hit) + len(aborted)
         again = {(trajectory.group, trajectory.member) for trajectory in hit if trajectory.replayed}
         assert again == {(trajectory.group, trajectory.member) for trajectory in aborted}
         assert same(without_marks(hit), expected)
@@ -230,13 +230,13 @@ def without_marks(trajectories: list[Trajectory]) -> list[Trajectory]:
 
 
 def test_engine_errors_cost_their_episodes_until_there_are_too_many() -> None:
-    aborts: list[Trajectory] = []
+    attempts: list[Trajectory] = []
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         expected = play(pool)
-        hit = play(pool, StandIn(fail=0.02), on_abort=aborts.append)
+        hit = play(pool, StandIn(fail=0.02), on_attempt=attempts.append)
         aborted = [trajectory for trajectory in hit if trajectory.aborted]
         assert 0 < len(aborted) < 12
-        assert len(aborts) == 2 * len(aborted), "each was tried twice, with the same keys"
+        assert len(attempts) == len(hit) + len(aborted), "each was tried twice, with the same keys"
         assert {trajectory.reason for trajectory in aborted} == {"engine: ValueError: this one is too much for me"}
         assert not any(trajectory.policy_dependent for trajectory in hit)
         assert all(same(one, other) for one, other in zip(hit, expected) if not one.aborted)
