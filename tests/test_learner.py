@@ -1,10 +1,12 @@
 """What a config makes of the loss, and when learning ends."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.learner import FiniteCheck, NotFinite, objective
+from gigpo_jax.rl.losses import surrogate
 
 
 def looks(skipped: str) -> int:
@@ -41,3 +43,17 @@ def test_importance_weights_are_truncated_only_where_they_are_asked_for() -> Non
     assert objective(resolve(config))[1].importance_cap == 1.5
     config.rl.importance_correction = "none"
     assert objective(resolve(config))[1].importance_cap is None
+
+
+def test_without_a_dual_clip_the_loss_of_a_bad_token_is_unbounded() -> None:
+    config = default_config()
+    config.rl.dual_clip = 0.0
+    loss = objective(resolve(config))[1]
+    clips = {"clip_low": loss.clip_low, "clip_high": loss.clip_high, "dual_clip": loss.dual_clip}
+    advantage = jnp.asarray([-1.0, 0.0])
+
+    def cost(ratio: jax.Array) -> jax.Array:
+        return surrogate(ratio, advantage, **clips)[0].sum()
+
+    value, gradient = jax.value_and_grad(cost)(jnp.asarray([7.0, 7.0]))
+    assert (float(value), gradient.tolist()) == (7.0, [1.0, 0.0])  # with the default 3.0 and 0.0
