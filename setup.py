@@ -30,7 +30,7 @@ setup(
         "optax>=0.2.5",
         "orbax-checkpoint>=0.11",
         "safetensors>=0.8",
-        "tensorboardX>=2.6",
+        "tensorboard>=2.16",
         "tokenizers>=0.21",
         "tqdm>=4.66",
         "transformers>=4.51",

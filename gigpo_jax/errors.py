@@ -1,11 +1,37 @@
-"""The one error that means: what the user gave us is wrong."""
+"""Errors that end the program with one line, and text that is safe to print."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 
 
 class InputError(Exception):
     """A bad config, flag, file or folder; its text is one line with the key, the value and the fix.
 
-    `gigpo_jax.main` and the other commands print that line and exit with status 2, without a traceback.
+    `gigpo_jax.main` and the other commands print that line and exit with `status`, without a traceback.
     """
+
+    status = 2
+
+
+class StorageError(Exception):
+    """A file of a run cannot be written; its text is one line with the path, the reason and the fix.
+
+    `gigpo_jax.main` prints that line and exits with `status`, without a traceback.
+    """
+
+    status = 1
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns an `OSError` of the block, which writes a file or folder, into a `StorageError`."""
+    try:
+        yield
+    except OSError as err:
+        raise StorageError(
+            f"{path}: cannot be written ({err.strerror or err}); free space or mend the disk, then run the same command"
+        ) from err
 
 
 def printable(text: str) -> str:

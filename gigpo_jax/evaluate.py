@@ -1,6 +1,5 @@
 """A policy on a frozen panel of tasks: success and score with 95% intervals, over all and per task type."""
 
-import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from gigpo_jax.rollout.tasks import host_share
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import newest_params
+from gigpo_jax.run.interrupts import run_async
 from gigpo_jax.run.metrics import write_json
 from gigpo_jax.run.workdir import check_adapter, check_writable
 from gigpo_jax.sampling.base import EngineLost
@@ -211,7 +211,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         config, policy, policy.whole(trained), options=options, version=version, folder=workdir / "servers"
     )
     try:
-        played = asyncio.run(Evaluator(config, worker, tasks).play(greedy=True))
+        played = run_async(Evaluator(config, worker, tasks).play(greedy=True))
     except (EngineLost, TooManyAborted) as error:
         report.say(f"not evaluated: {error}")
         return 1

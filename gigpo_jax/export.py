@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, writing
 from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import load_policy, save_policy
 from gigpo_jax.run import partition, report
@@ -32,6 +32,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     policy = load_policy(config, mesh)
     check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
-    save_policy(target, config, policy, trained)
+    with writing(target):
+        save_policy(target, config, policy, trained)
     report.say(f"checkpoint {version} is in {target}")
     return 0

@@ -5,11 +5,11 @@ import importlib
 import pathlib
 import sys
 
-from absl import logging
-
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import joined, key_help, load_config
-from gigpo_jax.errors import InputError, printable
+from gigpo_jax.errors import InputError, StorageError, printable
+from gigpo_jax.run.console import show_warnings
+from gigpo_jax.run.interrupts import Interrupted, raise_interrupted
 
 MODES = {  # name -> module, what it does
     "train": ("train", "reinforcement learning, the default"),
@@ -32,7 +32,6 @@ keys, with their defaults (docs/configuration.md: allowed values, options of the
 
 def main(argv: list[str]) -> int:
     """Runs one mode; returns the exit status."""
-    logging.set_verbosity(logging.WARNING)
     usage = __doc__.removeprefix("The command line: ")
     parser = argparse.ArgumentParser(
         usage=usage, allow_abbrev=False, exit_on_error=False, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -50,10 +49,12 @@ def main(argv: list[str]) -> int:
             importlib.import_module("gigpo_jax.run.partition").connect_hosts()
         workdir = pathlib.Path(args.workdir or f"runs/{pathlib.Path(args.config.partition(':')[0]).stem}")
         return mode.run(config, workdir, args.out)
-    except (InputError, argparse.ArgumentError) as error:
+    except (InputError, StorageError, Interrupted, argparse.ArgumentError) as error:
         print("gigpo_jax: " + printable(" ".join(str(error).split())), file=sys.stderr)
-        return 2
+        return getattr(error, "status", 2)
 
 
 if __name__ == "__main__":
+    raise_interrupted()
+    show_warnings()
     sys.exit(main(sys.argv[1:]))

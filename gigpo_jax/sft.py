@@ -12,7 +12,7 @@ from tqdm import tqdm
 from gigpo_jax.batching import Sample, make_minibatches, packing_stats
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import registry
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, writing
 from gigpo_jax.learner import FiniteCheck, NotFinite, make_optimizer, start_state
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.models.weights import check_target
@@ -36,7 +36,11 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     Returns:
       The exit status: 0 done, 1 the environment failed the expert, or as from `Imitation.run`.
     """
-    open_workdir(workdir, config)
+    with open_workdir(workdir, config):
+        return _run(config, workdir, out)
+
+
+def _run(config: ConfigDict, workdir: Path, out: str) -> int:
     target = Path(out) if out else workdir / "model"
     check_target(target)
     check_writable(target.parent, "--out")
@@ -63,7 +67,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     status = imitation.run()
     if status:
         return status
-    save_policy(target, config, policy, imitation.state.params)
+    with writing(target):
+        save_policy(target, config, policy, imitation.state.params)
     report.say(f"the model is in {target}")
     return 0
 
@@ -82,21 +87,22 @@ def demonstrations(config: ConfigDict, tokenizer: Tokenizer | None) -> list[Demo
     env = registry.make(env_config.name, **env_options(config))
     try:
         tasks = islice(shuffled_tasks(env.tasks(env_config.split), config.seed), config.sft.episodes)
-        return [
-            demonstrate(
-                env,
-                registry.make_expert(env_config.name, episode_seed(config.seed, n), **config.sft.demonstrator),
-                task,
-                template=registry.style(env_config.name, env_config.prompt),
-                history=env_config.history,
-                max_steps=env_config.max_steps,
-                encode=tokenizer.encode_chat if tokenizer else str.split,  # type: ignore[arg-type]
-                limit=sampling.max_prompt_tokens,
-                show_admissible=env_config.show_admissible,
-                write=registry.spec(env_config.name).write,
-            )
-            for n, task in enumerate(tqdm(tasks, "demonstrations", config.sft.episodes, leave=False))
-        ]
+        with tqdm(tasks, "demonstrations", config.sft.episodes, leave=False) as bar:
+            return [
+                demonstrate(
+                    env,
+                    registry.make_expert(env_config.name, episode_seed(config.seed, n), **config.sft.demonstrator),
+                    task,
+                    template=registry.style(env_config.name, env_config.prompt),
+                    history=env_config.history,
+                    max_steps=env_config.max_steps,
+                    encode=tokenizer.encode_chat if tokenizer else str.split,  # type: ignore[arg-type]
+                    limit=sampling.max_prompt_tokens,
+                    show_admissible=env_config.show_admissible,
+                    write=registry.spec(env_config.name).write,
+                )
+                for n, task in enumerate(bar)
+            ]
     finally:
         env.close()
 
@@ -154,12 +160,14 @@ class Imitation:
         self._score = update.make_score(forward, chunk=chunk)
         self._checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
         restored = self._checkpoints.restore(self.state, where)
-        self.done, position = 0, 0
+        self.done = 0
+        covered: dict[str, int] = {}
         if restored is not None:
             self.state, record = restored
-            self.done, position = record["update"], record["metrics_position"]
+            self.done = record["update"]
+            covered = {"step": record["metrics_step"], "done": self.done}
             report.say(f"continuing after update {self.done}")
-        self._writer = MetricsWriter(host_folder(workdir), position=position, purge_step=self.done + 1)
+        self._writer = MetricsWriter(host_folder(workdir), **covered)
         self._timers = Timers()
 
     def run(self) -> int:
@@ -225,7 +233,7 @@ class Imitation:
             self._save()
 
     def _save(self) -> None:
-        self._checkpoints.save(self.done, self.state, {"update": self.done, "metrics_position": self._writer.position})
+        self._checkpoints.save(self.done, self.state, {"update": self.done, "metrics_step": self._writer.step})
 
     def _held_out(self) -> float:
         """Cross-entropy of the held-out responses, in nats a token."""

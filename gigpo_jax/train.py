@@ -11,6 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from gigpo_jax.errors import writing
 from gigpo_jax.evaluate import Evaluator, panel_tasks
 from gigpo_jax.learner import Learner, NotFinite, objective
 from gigpo_jax.models.qwen2 import param_count
@@ -43,15 +44,14 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       aborted, 143 or 130 after SIGTERM or Ctrl-C; in each case a checkpoint is there.
     """
     del out
-    open_workdir(workdir, config)
-    return asyncio.run(_run(config, workdir))
+    with open_workdir(workdir, config), Trainer(config, workdir) as trainer:
+        return asyncio.run(_train(trainer))
 
 
-async def _run(config: ConfigDict, workdir: Path) -> int:
+async def _train(trainer: "Trainer") -> int:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    # Not before: while everything is set up there is nothing to save, and a signal ends the program as usual.
-    with Trainer(config, workdir) as trainer, Interrupts(lambda: loop.call_soon_threadsafe(task.cancel)) as interrupts:
+    with Interrupts(lambda: loop.call_soon_threadsafe(task.cancel)) as interrupts:
         try:
             await trainer.train()
         except asyncio.CancelledError:
@@ -59,8 +59,8 @@ async def _run(config: ConfigDict, workdir: Path) -> int:
                 raise
             report.say(f"stopped after iteration {trainer.done}; the same command goes on from there")
         except (NotFinite, EngineLost, TooManyAborted) as error:
-            trainer.save()
             report.say(f"stopped in iteration {trainer.done + 1}: {error}")
+            trainer.save()
             return 1
         trainer.save()
         return interrupts.status
@@ -88,34 +88,42 @@ class Trainer:
         # Frozen parameters get no gradient, which is a third of the work.
         self.flops = param_count(policy.config) * (6 if policy.frozen is None else 4)
         self.learner = Learner(config, policy, self.mesh)
-        self.checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
-        restored = self.checkpoints.restore(self.learner.state, self.learner.state_shardings)
-        position, self.done = 0, 0
-        self.pending: dict[str, float] | None = None
-        if restored is not None:
-            self.learner.state, record = restored
-            self.done, position, self.pending = record["iteration"], record["metrics_position"], record.get("pending")
-            report.say(f"continuing after iteration {self.done}")
         self.timers = Timers()
-        self.worker = RolloutWorker(
-            config,
-            policy,
-            self.learner.params,
-            options=options,
-            version=self.done,
-            folder=host_folder(workdir) / "servers",
-        )
+        self.done = 0
+        self.pending: dict[str, float] | None = None
+        with contextlib.ExitStack() as opened:
+            self.checkpoints = opened.enter_context(
+                contextlib.closing(Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep))
+            )
+            restored = self.checkpoints.restore(self.learner.state, self.learner.state_shardings)
+            covered: dict[str, int] = {}
+            if restored is not None:
+                self.learner.state, record = restored
+                self.done, self.pending = record["iteration"], record["pending"]
+                covered = {"step": record["metrics_step"], "done": self.done}
+                report.say(f"continuing after iteration {self.done}")
+            self.writer = opened.enter_context(contextlib.closing(MetricsWriter(host_folder(workdir), **covered)))
+            self.worker = opened.enter_context(
+                contextlib.closing(
+                    RolloutWorker(
+                        config,
+                        policy,
+                        self.learner.params,
+                        options=options,
+                        version=self.done,
+                        folder=host_folder(workdir) / "servers",
+                    )
+                )
+            )
+            claim_workdir(workdir, config, policy.base)
+            self._opened = opened.pop_all()
         self.evaluator = Evaluator(config, self.worker, panel) if panel else None
-        self.writer = MetricsWriter(host_folder(workdir), position=position, purge_step=self.done + 1)
-        claim_workdir(workdir, config, policy.base)
 
     def __enter__(self) -> "Trainer":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.worker.close()
-        self.checkpoints.close()
-        self.writer.close()
+        self._opened.close()
 
     async def train(self) -> None:
         """All iterations that are left."""
@@ -208,18 +216,20 @@ class Trainer:
             learnt, credit = self.learner.learn(steps, self.done, self.timers, progress)
         if saving:
             name = f"iteration_{self.done + 1:06d}.host{jax.process_index()}{SUFFIX}"
-            write_rollouts(
-                self.workdir / "rollouts" / name,
-                saved(
-                    trajectories,
-                    credit,
-                    entropies,
-                    gamma=self.config.rl.gamma,
-                    iteration=self.done,
-                    temperature=self.config.sampling.temperature,
-                    decode=self.worker.tokenizer.decode,
-                ),
-            )
+            path = self.workdir / "rollouts" / name
+            with writing(path):
+                write_rollouts(
+                    path,
+                    saved(
+                        trajectories,
+                        credit,
+                        entropies,
+                        gamma=self.config.rl.gamma,
+                        iteration=self.done,
+                        temperature=self.config.sampling.temperature,
+                        decode=self.worker.tokenizer.decode,
+                    ),
+                )
             self.writer.text(self.done + 1, "rollout/sample", report.sample(trajectories))
         self.writer.histogram(self.done + 1, "credit/anchor_group_size", np.bincount(credit.anchor_group))
         return {name: float(value) for name, value in (metrics | learnt).items()}
@@ -243,7 +253,7 @@ class Trainer:
 
     def save(self) -> None:
         """Writes a checkpoint, unless there is one of this iteration."""
-        record = {"iteration": self.done, "metrics_position": self.writer.position, "pending": self.pending}
+        record = {"iteration": self.done, "metrics_step": self.writer.step, "pending": self.pending}
         self.checkpoints.save(self.done, self.learner.state, record)
 
 

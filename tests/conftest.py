@@ -2,6 +2,10 @@
 
 import pytest
 
+from tests.small_disk import small_disk
+
+__all__ = ["small_disk"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="seed of the long differential tests")

@@ -210,8 +210,8 @@ def test_no_mode_takes_checkpoints_for_those_of_another_model(mode: ModuleType, 
     config.model.path, config.model.lora.rank = str(TINY), 4
     config.sft.episodes = 1
     config = resolve(config)
-    open_workdir(tmp_path, config)
-    claim_workdir(tmp_path, config, "what was there before")
+    with open_workdir(tmp_path, config):
+        claim_workdir(tmp_path, config, "what was there before")
     (tmp_path / "checkpoints/1").mkdir()
     with pytest.raises(InputError, match="not the weights that the adapter in --workdir"):
         mode.run(config, tmp_path, str(tmp_path / "out"))

@@ -1,13 +1,19 @@
 """Checkpoints: everything an exact resume needs, written in the background, whole or not at all.
 
-A checkpoint holds the train state (arrays, each host and device writing its part) and a record: plain JSON with the
-iteration, the task cursor, seeds and metric positions. Orbax is imported where it is used: it takes a second.
+A checkpoint holds the train state in two parts, `params` and `rest` (arrays, each host and device writing its own), and
+a record: plain JSON with the iteration and what else a resumed run must know. A checksum of each part is verified on
+restore. Orbax is imported where it is used: it takes a second.
 """
 
+import contextlib
+import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +22,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, StorageError
 from gigpo_jax.rl.update import TrainState
 
 Restored = tuple[TrainState, dict[str, Any]]
 
 logger = logging.getLogger(__name__)
+
+
+# Orbax logs each error with a traceback, also from its threads and event loops; all of them are raised here again.
+def _not_of_orbax(record: logging.LogRecord) -> bool:
+    frames = traceback.extract_tb(record.exc_info[2]) if record.exc_info else []
+    return not any("/orbax/" in name for name in [record.pathname, *(frame.filename for frame in frames)])
+
+
+for _name in ("absl", "asyncio"):
+    logging.getLogger(_name).addFilter(_not_of_orbax)
+
+
+def _quiet_hook(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Drops what TensorStore prints for writes that end after another one failed, and Orbax closed its event loop."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        _usual_hook(unraisable)
+
+
+_usual_hook, sys.unraisablehook = sys.unraisablehook, _quiet_hook
 
 
 class Checkpointer:
@@ -30,12 +55,13 @@ class Checkpointer:
     Several hosts make one each, over the same shared folder, and call the same methods in the same order.
     """
 
-    def __init__(self, directory: str | Path, *, keep: int | None = 2) -> None:
+    def __init__(self, directory: str | Path, *, keep: int = 2, read_only: bool = False) -> None:
         """Opens a folder.
 
         Args:
           directory: made if it is not there; what a killed run left half-written is removed.
-          keep: how many checkpoints stay; None: all.
+          keep: how many checkpoints stay.
+          read_only: changes nothing in the folder, which a run may be writing to.
 
         Raises:
           InputError: the folder cannot be made or written to.
@@ -52,7 +78,11 @@ class Checkpointer:
             ) from err
         if not os.access(self.directory, os.W_OK):
             raise InputError(f"{self.directory}: not writable; choose another --workdir")
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
+        options = (
+            ocp.CheckpointManagerOptions(read_only=True)
+            if read_only
+            else ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
+        )
         self._written: set[int] = set()
         self._manager = ocp.CheckpointManager(self.directory, options=options)
 
@@ -70,26 +100,29 @@ class Checkpointer:
           iteration: its number.
           state: the train state.
           record: what JSON can hold.
+
+        Raises:
+          StorageError: this checkpoint or the one before cannot be written.
         """
         if iteration in self._written:
             return
-        if iteration in self._manager.all_steps():
-            self._manager.delete(iteration)
         if jax.default_backend() == "cpu":
             # Host arrays are views of device memory there, and the next update writes into it.
             state = jax.tree.map(jnp.copy, state)
         args = self._ocp.args
-        items = {
-            "params": args.StandardSave(state.params),
-            "rest": args.StandardSave(replace(state, params=None)),
-            # Through JSON now, so that a value it cannot hold fails here and not in the background.
-            "record": args.JsonSave(json.loads(json.dumps(record))),
-        }
-        self._manager.save(iteration, args=args.Composite(**items), force=True)
+        parts = {"params": state.params, "rest": replace(state, params=None)}
+        # Through JSON now, so that a value it cannot hold fails here and not in the background.
+        content = json.loads(json.dumps({"record": record, "checksums": {n: checksum(t) for n, t in parts.items()}}))
+        items = {name: args.StandardSave(tree) for name, tree in parts.items()}
+        items["record"] = args.JsonSave(content | {"checksum": _digest(content)})
+        with self._writing():
+            if iteration in self._manager.all_steps():
+                self._manager.delete(iteration)
+            self._manager.save(iteration, args=args.Composite(**items), force=True)
         self._written.add(iteration)
 
     def restore(self, like: TrainState, shardings: TrainState | None = None) -> Restored | None:
-        """Reads the newest checkpoint that can be read; others are passed over with a warning.
+        """Reads the newest checkpoint that is whole; newer ones that are damaged are named in a warning.
 
         Args:
           like: a state of the same shapes: arrays or `jax.ShapeDtypeStruct`s.
@@ -103,55 +136,81 @@ class Checkpointer:
         """
         if shardings is not None:
             like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, shardings)
-        found = self.restore_items({"params": like.params, "rest": replace(like, params=None)}, record=True)
-        if found is None:
-            return None
-        items = found[1]
-        return replace(items["rest"], params=items["params"]), items["record"]
+        found = self.restore_parts({"params": like.params, "rest": replace(like, params=None)})
+        return None if found is None else (replace(found["rest"], params=found["params"]), found["record"])
 
-    def restore_items(self, like: Mapping[str, Any], *, record: bool = False) -> tuple[int, dict[str, Any]] | None:
-        """Reads parts of the newest checkpoint that can be read; see `restore`.
+    def restore_parts(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Reads parts of the newest checkpoint that is whole; see `restore`.
 
         Args:
           like: part ("params" or "rest") -> a tree that says its shapes and shardings.
-          record: whether to read the record too, under "record".
 
         Returns:
-          The iteration and the parts, or None if there is no checkpoint.
+          The parts, "iteration" and "record", or None if there is no checkpoint.
         """
         self.wait()
-        args, problems = self._ocp.args, []
-        wanted = {name: args.StandardRestore(jax.tree.map(_abstract, tree)) for name, tree in like.items()}
-        wanted |= {"record": args.JsonRestore()} if record else {}
-        for iteration in reversed(self.iterations()):
+        problem = ""
+        iterations = self.iterations()
+        for iteration in reversed(iterations):
             try:
-                got = self._manager.restore(iteration, args=args.Composite(**wanted))
+                found = self._read(iteration, like)
             except Exception as err:  # the storage layers below raise many types for a damaged file
-                problem = f"{type(err).__name__}: {(str(err).splitlines() or [''])[0][:200]}"
-                logger.warning(
-                    "checkpoint %d in %s cannot be read, passed over: %s", iteration, self.directory, problem
-                )
-                problems.append(problem)
+                problem = _first_line(err)
+                logger.warning("checkpoint %d in %s is damaged, not used: %s", iteration, self.directory, problem)
                 continue
-            # A copy: a restored array may share memory with a read buffer, and updates take over the state.
-            return iteration, {name: jax.tree.map(jnp.copy, got[name]) for name in like} | (
-                {"record": dict(got["record"])} if record else {}
-            )
-        if problems:
+            if problem:
+                logger.warning("using checkpoint %d in %s instead", iteration, self.directory)
+            return found
+        if problem:
             raise InputError(
-                f"{self.directory}: none of its {len(problems)} checkpoints can be read ({problems[0]}); remove the "
+                f"{self.directory}: none of its {len(iterations)} checkpoints can be read ({problem}); remove the "
                 "folder or choose another --workdir"
             )
         return None
 
+    def _read(self, iteration: int, like: Mapping[str, Any]) -> dict[str, Any]:
+        """The parts of one checkpoint, "iteration" and "record"; raises if a checksum differs."""
+        args = self._ocp.args
+        wanted = {name: args.StandardRestore(jax.tree.map(_abstract, tree)) for name, tree in like.items()}
+        got = self._manager.restore(iteration, args=args.Composite(**wanted, record=args.JsonRestore()))
+        content = dict(got["record"])
+        if content.pop("checksum", None) != _digest(content):
+            raise ValueError("the checksum of its record differs")
+        for name in like:
+            if checksum(got[name]) != content["checksums"][name]:
+                raise ValueError(f"the checksum of its {name} differs")
+        # A copy: a restored array may share memory with a read buffer, and updates take over the state.
+        parts = {name: jax.tree.map(jnp.copy, got[name]) for name in like}
+        return parts | {"iteration": iteration, "record": content["record"]}
+
     def wait(self) -> None:
-        """Returns when all checkpoints are complete; raises what went wrong in the background."""
-        self._manager.wait_until_finished()
+        """Returns when all checkpoints are complete.
+
+        Raises:
+          StorageError: one cannot be written.
+        """
+        with self._writing():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Completes what is being written and frees the threads."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        """Completes what is being written, as `wait`, and frees the threads."""
+        with self._writing():
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turns whatever the storage layers raise into a `StorageError`."""
+        try:
+            yield
+        except Exception as err:
+            system = re.search(r"([^:]*) \[os_error_code=", str(err))
+            reason = system[1].strip() if system else getattr(err, "strerror", None) or _first_line(err)
+            last = max((int(path.name) for path in self.directory.iterdir() if path.name.isdecimal()), default=None)
+            onwards = "starts again" if last is None else f"continues from checkpoint {last}"
+            raise StorageError(
+                f"{self.directory}: a checkpoint cannot be written ({reason}); free space or mend the disk, then run "
+                f"the same command: it {onwards}"
+            ) from err
 
 
 def newest_params(directory: str | Path, like: Any) -> tuple[Any, int]:
@@ -170,12 +229,49 @@ def newest_params(directory: str | Path, like: Any) -> tuple[Any, int]:
     """
     if not Path(directory).is_dir():
         return like, 0
-    checkpoints = Checkpointer(directory, keep=None)
+    checkpoints = Checkpointer(directory, read_only=True)
     try:
-        found = checkpoints.restore_items({"params": like})
+        found = checkpoints.restore_parts({"params": like})
     finally:
         checkpoints.close()
-    return (like, 0) if found is None else (found[1]["params"], found[0])
+    return (like, 0) if found is None else (found["params"], found["iteration"])
+
+
+def checksum(tree: Any) -> str:
+    """A checksum of arrays that does not depend on how they are sharded.
+
+    It is computed where they live. A change of one element always changes it; any other change does with a probability
+    of 1 - 2^-32.
+    """
+    sums = jax.device_get(_sums([x for x in jax.tree.leaves(tree) if np.size(x)]))
+    return hashlib.sha256(np.asarray(sums, np.uint32).tobytes()).hexdigest()[:16]
+
+
+@jax.jit
+def _sums(leaves: list[jax.Array]) -> list[jax.Array]:
+    """The sum modulo 2^32 of each array's elements as bits, each mixed with its place (MurmurHash3's finaliser)."""
+    sums = []
+    for x in map(jnp.asarray, leaves):
+        if x.dtype == bool:
+            x = x.astype(jnp.uint8)
+        mixed = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
+        stride = 1
+        for axis in reversed(range(x.ndim)):
+            place = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+            mixed += place * np.uint32(stride * 0x9E3779B9 % 2**32)
+            stride *= x.shape[axis]
+        mixed = (mixed ^ (mixed >> 16)) * np.uint32(0x85EBCA6B)
+        mixed = (mixed ^ (mixed >> 13)) * np.uint32(0xC2B2AE35)
+        sums.append((mixed ^ (mixed >> 16)).sum(dtype=jnp.uint32))
+    return sums
+
+
+def _first_line(err: Exception) -> str:
+    return f"{type(err).__name__}: {str(err).partition(chr(10))[0][:200]}"
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _abstract(x: Any) -> Any:

@@ -2,13 +2,19 @@
 
 import contextlib
 import json
+import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from gigpo_jax.errors import printable, writing
+from gigpo_jax.run.tensorboard import EventFile, is_scalar
+
+logger = logging.getLogger(__name__)
 
 
 class Timers:
@@ -33,59 +39,135 @@ class Timers:
 
 
 class MetricsWriter:
-    """Writes one record an iteration; a resumed run cuts off what was written after its checkpoint."""
+    """Writes metrics.jsonl and TensorBoard's files; both are complete up to the last call.
 
-    def __init__(self, workdir: Path, *, position: int = 0, purge_step: int | None = None) -> None:
-        """Opens the writers.
+    When metrics.jsonl cannot be written, the run ends; when TensorBoard's files cannot be written, they are given up
+    with a warning, as nothing depends on them.
+
+    Attributes:
+      step: of the last record in metrics.jsonl; -1 if there is none. A checkpoint holds it.
+    """
+
+    def __init__(self, folder: Path, *, step: int = -1, done: int = -1) -> None:
+        """Opens the files and removes what a resumed run will write again.
 
         Args:
-          workdir: holds metrics.jsonl and tensorboard/; made if needed.
-          position: bytes of metrics.jsonl to keep; the rest belongs to iterations that will be done again.
-          purge_step: TensorBoard hides what an earlier run wrote from this step on; None for a new run.
+          folder: holds metrics.jsonl and tensorboard/; made if needed.
+          step: the last record that the checkpoint covers; later ones are removed.
+          done: the last step that the checkpoint covers, which may wait for its record.
+
+        Raises:
+          StorageError: metrics.jsonl cannot be written.
         """
-        from tensorboardX import SummaryWriter
-
-        workdir.mkdir(parents=True, exist_ok=True)
-        path = workdir / "metrics.jsonl"
-        path.touch()
-        os.truncate(path, min(position, path.stat().st_size))
-        self._file = path.open("a", encoding="utf-8")
-        kwargs = {} if purge_step is None else {"purge_step": purge_step}
-        self._board = SummaryWriter(str(workdir / "tensorboard"), **kwargs)
-
-    @property
-    def position(self) -> int:
-        """Bytes of metrics.jsonl written so far; a checkpoint records it."""
-        self._file.flush()
-        return self._file.tell()
+        self.step = step
+        self._path = folder / "metrics.jsonl"
+        with writing(self._path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._path.touch()
+            _keep_records(self._path, step)
+            self._file = self._path.open("ab")
+        self._board: EventFile | None = None
+        with self._board_may_fail():
+            self._board = EventFile(
+                folder / "tensorboard", lambda event: event.step <= (step if is_scalar(event) else done)
+            )
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes the numbers of a step under their names in DESIGN's order-free namespace, such as `policy/kl`."""
+        """Writes the numbers of a step.
+
+        Args:
+          step: larger than that of the last call.
+          values: by name, such as `policy/kl`; in metrics.jsonl a number that is not finite is null.
+
+        Raises:
+          StorageError: metrics.jsonl cannot be written.
+        """
         numbers = {name: float(value) for name, value in sorted(values.items())}
         finite = {name: value if np.isfinite(value) else None for name, value in numbers.items()}
-        self._file.write(json.dumps({"step": step, **finite}) + "\n")
-        self._file.flush()
-        for name, value in numbers.items():
-            self._board.add_scalar(name, value, step)
+        end = self._file.tell()
+        with writing(self._path):
+            try:
+                self._file.write(json.dumps({"step": step, **finite}).encode() + b"\n")
+                self._file.flush()
+            except OSError:
+                with contextlib.suppress(OSError):  # it tries to write again
+                    self._file.close()
+                os.truncate(self._path, end)
+                raise
+        self.step = step
+        with self._board_may_fail():
+            if self._board is not None:
+                self._board.scalars(step, numbers)
 
-    def histogram(self, step: int, name: str, values: Sequence[float] | np.ndarray) -> None:
+    def histogram(self, step: int, name: str, values: np.ndarray) -> None:
         """Writes a distribution to TensorBoard."""
-        if len(values):
-            self._board.add_histogram(name, np.asarray(values), step)
+        with self._board_may_fail():
+            if self._board is not None and len(values):
+                self._board.histogram(step, name, values)
 
     def text(self, step: int, name: str, text: str) -> None:
         """Writes text to TensorBoard as an indented block, which Markdown shows as it is."""
-        self._board.add_text(name, "\n".join("    " + line for line in text.splitlines()), step)
+        with self._board_may_fail():
+            if self._board is not None:
+                self._board.text(step, name, "\n".join("    " + printable(line) for line in text.splitlines()))
 
     def close(self) -> None:
-        """Writes what is still buffered."""
+        """Closes the files."""
         self._file.close()
-        self._board.close()
+        if self._board is not None:
+            self._board.close()
+
+    @contextlib.contextmanager
+    def _board_may_fail(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as err:
+            board, self._board = self._board, None
+            if board is not None:
+                with contextlib.suppress(OSError):  # it tries to write again
+                    board.close()
+            logger.warning(
+                "%s: TensorBoard's files cannot be written (%s) and are given up; metrics.jsonl goes on",
+                self._path.with_name("tensorboard"),
+                err.strerror,
+            )
+
+
+def _keep_records(path: Path, last: int) -> None:
+    """Cuts a metrics.jsonl after the last whole record of a step up to `last`."""
+    end = at = 0
+    found = -1
+    for line in path.read_bytes().splitlines(keepends=True):
+        at += len(line)
+        step = _step(line)
+        if found < step <= last:
+            end, found = at, step
+    if found < last:
+        logger.warning(
+            "%s ends with step %d, its checkpoint is of step %d: the records between are lost", path, found, last
+        )
+    os.truncate(path, end)
+
+
+def _step(line: bytes) -> int:
+    """The step of a record; -1 if the line is no whole record."""
+    try:
+        return int(json.loads(line)["step"]) if line.endswith(b"\n") else -1
+    except (ValueError, KeyError, TypeError):
+        return -1
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file in one move: a reader sees the old one or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Writes a JSON file in one move: a reader sees the old one or the new one, never a part.
+
+    Raises:
+      StorageError: it cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)

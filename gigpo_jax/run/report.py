@@ -28,7 +28,7 @@ PEAK_FLOPS = {
 
 
 def say(text: str) -> None:
-    """Prints a line of the first host, above any progress bar."""
+    """Prints lines of the first host, above any progress bar; environments and servers may have a part in them."""
     if jax.process_index() == 0:
         tqdm.write(printable(text))
 

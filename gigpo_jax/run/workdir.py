@@ -1,34 +1,101 @@
 """The folder of a run: which config it belongs to, and whether it can be written."""
 
+import contextlib
+import fcntl
+import logging
 import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.config.resolve import flat
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.json_file import read_object
+from gigpo_jax.run import partition
 from gigpo_jax.run.metrics import write_json
 
+logger = logging.getLogger(__name__)
+
 CONFIG = "config.json"
+LOCK = ".lock"
 BASE = "base.json"  # which weights the adapter of a run belongs to
 _TORN = "restore the file from a copy or choose another --workdir"
 
 
-def open_workdir(workdir: Path, config: ConfigDict) -> None:
-    """Checks that a run of this config can write into a folder; nothing is made before `claim_workdir`.
+@contextlib.contextmanager
+def open_workdir(workdir: Path, config: ConfigDict) -> Iterator[None]:
+    """Holds the folder of a run; the folder goes again if the block ends before `claim_workdir`.
 
     Args:
       workdir: of the run; it need not exist.
       config: compared with the config.json that is there.
 
     Raises:
-      InputError: it cannot be written, or another config was trained here.
+      InputError: it cannot be written, another run uses it, or another config was trained here.
     """
     check_writable(workdir, "--workdir")
+    with _locked(workdir):
+        _check_config(workdir, config)
+        yield
+
+
+@contextlib.contextmanager
+def _locked(workdir: Path) -> Iterator[None]:
+    """Holds the lock of a folder; the first host does so for all hosts of a run.
+
+    The lock is the operating system's (flock), which ends it with the process. On NFS the server keeps it for all
+    machines, and for the length of its lease when a machine is lost. A file system without locks gives a warning.
+
+    Raises:
+      InputError: another process holds it.
+    """
+    if jax.process_index() > 0:
+        _refuse_if_any(workdir, "")
+        yield
+        return
+    made = [path for path in (workdir, *workdir.parents) if not path.exists()]
+    workdir.mkdir(parents=True, exist_ok=True)
+    with (workdir / LOCK).open("a+") as file:
+        _refuse_if_any(workdir, _holder(file, workdir))
+        try:
+            yield
+        finally:
+            if not (workdir / CONFIG).exists():
+                (workdir / LOCK).unlink()
+                with contextlib.suppress(OSError):  # it holds something
+                    for path in made:
+                        path.rmdir()
+
+
+def _holder(file: TextIO, workdir: Path) -> str:
+    """Locks a file; who else holds the lock, or ""."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        return file.read() or "another process"
+    except OSError as err:
+        logger.warning("%s: cannot be locked (%s); start no second run in this folder", workdir, err.strerror)
+    with contextlib.suppress(OSError):  # a full disk: the lock holds without the name
+        file.truncate(0)
+        print(f"process {os.getpid()} on {socket.gethostname()}", end="", file=file, flush=True)
+    return ""
+
+
+def _refuse_if_any(workdir: Path, holder: str) -> None:
+    if partition.all_hosts(np.array([bool(holder)])).any():
+        raise InputError(
+            f"--workdir={workdir}: in use by {holder or 'another run'}; wait for its end or choose another folder"
+        )
+
+
+def _check_config(workdir: Path, config: ConfigDict) -> None:
     path = workdir / CONFIG
     if path.exists():
         ours, theirs = flat(config.to_dict()), flat(read_object(path, _TORN))

@@ -1,5 +1,6 @@
 """Checkpoints: bit-exact, whole or not at all, the newest readable one wins."""
 
+import contextlib
 import json
 import logging
 import shutil
@@ -10,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, StorageError
 from gigpo_jax.rl.update import TrainState, init_state, make_optimizer
-from gigpo_jax.run.checkpoint import Checkpointer, newest_params
+from gigpo_jax.run.checkpoint import Checkpointer, checksum, newest_params
+from tests.small_disk import SmallDisk
 
 
 def make_state(seed: int) -> TrainState:
@@ -90,13 +92,80 @@ def test_a_damaged_checkpoint_is_passed_over_and_replaced(folder: Path, damage: 
         state, record = checkpoints.restore(make_state(9))
     assert record["iteration"] == 2
     assert_same(state, make_state(2))
-    assert ("passed over" in caplog.text) == (damage != "half")
+    assert ("checkpoint 3 in" in caplog.text and "is damaged" in caplog.text) == (damage != "half")
+    assert ("using checkpoint 2 in" in caplog.text) == (damage != "half")
     checkpoints.save(3, make_state(30), {"iteration": 3})
     checkpoints.close()
     again = Checkpointer(folder, keep=2)
     state, record = again.restore(make_state(9))
     assert_same(state, make_state(30))
     again.close()
+
+
+def test_no_flipped_bit_is_taken_for_another_state(saved: Path, tmp_path: Path) -> None:
+    """Damages each file of the newest checkpoint; what is restored is one of the two states that were saved."""
+    rng = np.random.default_rng(5)
+    wanted = {i: (make_state(i), {"iteration": i, "cursor": [i, 2 * i], "name": "höhle"}) for i in (2, 3)}
+    found = []
+    for number, name in enumerate(sorted(p.relative_to(saved) for p in (saved / "3").rglob("*") if p.is_file())):
+        folder = shutil.copytree(saved, tmp_path / f"{number}")
+        content = bytearray((folder / name).read_bytes())
+        for _ in range(1 + number % 2):
+            content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+        (folder / name).write_bytes(content)
+        checkpoints = Checkpointer(folder)
+        state, record = checkpoints.restore(make_state(9))
+        checkpoints.close()
+        found.append(record["iteration"])
+        assert record == wanted[record["iteration"]][1], name
+        assert_same(state, wanted[record["iteration"]][0])
+    assert {2, 3} == set(found)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_])
+def test_a_checksum_sees_every_changed_element(dtype) -> None:
+    array = np.asarray(np.random.default_rng(0).normal(size=(3, 5)) > 0, dtype)
+    sums = {checksum({"a": array})}
+    for place in np.ndindex(array.shape):
+        changed = array.copy()
+        changed[place] = not changed[place]
+        sums.add(checksum({"a": changed}))
+    swapped = array.copy()
+    swapped[0, 0], swapped[1, 1] = not array[0, 0], not array[1, 1]
+    assert len(sums | {checksum({"a": swapped}), checksum({})}) == 18
+
+
+def test_reading_leaves_what_a_run_is_writing_alone(folder: Path) -> None:
+    half = folder / "4.orbax-checkpoint-tmp-17"
+    half.mkdir()
+    assert newest_params(folder, make_state(9).params)[1] == 3
+    assert half.exists()
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, 0), (1, 40), (2, 60)])  # KiB
+def test_a_full_disk_is_one_line_and_the_last_good_checkpoint_stays(
+    keep: int, left: int, small_disk: SmallDisk, capfd
+) -> None:
+    disk = small_disk(400)
+    checkpoints = Checkpointer(disk / "checkpoints", keep=keep)
+    checkpoints.save(1, make_state(1), {"iteration": 1})
+    checkpoints.wait()
+    (disk / "other").write_bytes(b"x" * (shutil.disk_usage(disk).free - left * 1024))
+    with pytest.raises(StorageError) as error:  # noqa: PT012
+        checkpoints.save(2, make_state(2), {"iteration": 2})
+        checkpoints.wait()
+    assert "(No space left on device)" in str(error.value)
+    assert str(error.value).endswith("run the same command: it continues from checkpoint 1")
+    assert "\n" not in str(error.value)
+    with contextlib.suppress(StorageError):  # told again
+        checkpoints.close()
+    assert capfd.readouterr() == ("", "")
+    (disk / "other").unlink()
+    checkpoints = Checkpointer(disk / "checkpoints", keep=keep)
+    state, record = checkpoints.restore(make_state(9))
+    assert record == {"iteration": 1}
+    assert_same(state, make_state(1))
+    checkpoints.close()
 
 
 def test_when_none_can_be_read_that_is_an_error(folder: Path) -> None:

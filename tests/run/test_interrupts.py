@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -18,3 +20,22 @@ def test_a_signal_sets_the_status_and_calls_back(number: int, status: int):
         assert interrupts.status == status
     assert calls == [1]
     assert signal.getsignal(number) is before
+
+
+RAISES = """
+import os, signal, sys, time
+from gigpo_jax.run.interrupts import Interrupted, raise_interrupted
+raise_interrupted()
+try:
+    os.kill(os.getpid(), int(sys.argv[1]))
+except Interrupted as error:
+    print(error, error.status)
+os.kill(os.getpid(), int(sys.argv[1]))
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_first_signal_of_set_up_raises_and_the_second_ends_the_process(number: int, status: int):
+    done = subprocess.run([sys.executable, "-c", RAISES, str(int(number))], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-number, f"stopped by {number.name} {status}\n", "")

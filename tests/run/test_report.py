@@ -13,6 +13,12 @@ from gigpo_jax.main import main
 from gigpo_jax.run import report
 
 
+def test_what_others_wrote_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    report.say("the server said: \x1b]0;owned\x07 \x9b31m\r\u202e\ud800 grüß 你好\nsecond line")
+    shown = capsys.readouterr().out
+    assert shown == "the server said: \\x1b]0;owned\\x07 \\x9b31m\\r\\u202e\\ud800 grüß 你好\nsecond line\n"
+
+
 @pytest.mark.parametrize("active", [True, False])
 def test_the_next_commands_run_in_the_environment_that_printed_them(
     active: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -1,61 +1,69 @@
 """A workdir belongs to one config."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config
 from gigpo_jax.errors import InputError
 from gigpo_jax.run.workdir import check_adapter, check_writable, claim_workdir, open_workdir
 
 
+def opened(workdir: Path, config: ConfigDict) -> None:
+    with open_workdir(workdir, config):
+        pass
+
+
 def test_the_same_config_opens_it_again(tmp_path: Path):
-    open_workdir(tmp_path / "a" / "b", default_config())
+    opened(tmp_path / "a" / "b", default_config())
     assert not (tmp_path / "a").exists()
     claim_workdir(tmp_path / "a" / "b", default_config())
-    open_workdir(tmp_path / "a" / "b", default_config())
-    assert {path.name for path in (tmp_path / "a/b").iterdir()} == {"config.json"}
+    opened(tmp_path / "a" / "b", default_config())
+    assert {path.name for path in (tmp_path / "a/b").iterdir()} == {"config.json", ".lock"}
 
 
 def test_how_it_runs_may_differ_but_not_what_it_computes(tmp_path: Path):
-    open_workdir(tmp_path, default_config())
+    opened(tmp_path, default_config())
     claim_workdir(tmp_path, default_config())
     config = default_config()
     config.env.workers, config.checkpoint.every = 7, 3
-    open_workdir(tmp_path, config)
+    opened(tmp_path, config)
     config.sampling.stop = ("</answer>",)
     with pytest.raises(InputError, match=r"sampling.stop=\['</answer>'\] \(there: \['</action>'\]\)"):
-        open_workdir(tmp_path, config)
+        opened(tmp_path, config)
 
 
 def test_a_config_of_before_a_key_was_there_means_its_default(tmp_path: Path):
     config = default_config().unlock()
     del config.model["lora"]
-    open_workdir(tmp_path, default_config())
+    opened(tmp_path, default_config())
     claim_workdir(tmp_path, config)
-    open_workdir(tmp_path, default_config())
+    opened(tmp_path, default_config())
     config = default_config()
     config.model.lora.rank = 8
     with pytest.raises(InputError, match=r"model.lora.rank=8 \(there: 0\)"):
-        open_workdir(tmp_path, config)
+        opened(tmp_path, config)
 
 
 def test_until_a_run_has_started_any_config_may_open_it(tmp_path: Path):
     config = default_config()
     config.optim.lr = 0.5
-    open_workdir(tmp_path, config)
-    open_workdir(tmp_path, default_config())
+    opened(tmp_path, config)
+    opened(tmp_path, default_config())
     claim_workdir(tmp_path, default_config())
     claim_workdir(tmp_path, config)  # the first one stays
     with pytest.raises(InputError, match=r"optim.lr=0.5 \(there: 1e-06\)"):
-        open_workdir(tmp_path, config)
+        opened(tmp_path, config)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 and not os.path.exists("/proc"), reason="needs a folder that nobody can write")
 def test_a_folder_that_cannot_be_written():
     with pytest.raises(InputError, match="--workdir=/proc/run: cannot be written"):
-        open_workdir(Path("/proc/run"), default_config())
+        opened(Path("/proc/run"), default_config())
     with pytest.raises(InputError, match="--out=/proc/run: cannot be written"):
         check_writable(Path("/proc/run"), "--out")
 
@@ -63,14 +71,40 @@ def test_a_folder_that_cannot_be_written():
 def test_a_file_in_the_way(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="choose another folder"):
-        open_workdir(tmp_path / "file", default_config())
+        opened(tmp_path / "file", default_config())
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from gigpo_jax.config import default_config
+from gigpo_jax.run.workdir import open_workdir
+with open_workdir(Path(sys.argv[1]), default_config()):
+    print("open", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_folder_is_in_use_until_its_run_ends_however_that_ends(tmp_path: Path):
+    run = subprocess.Popen([sys.executable, "-c", HOLDS, tmp_path], stdout=subprocess.PIPE, text=True)
+    try:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "open\n"
+        with pytest.raises(InputError, match=rf"--workdir={tmp_path}: in use by process {run.pid} on \S+; wait for"):
+            opened(tmp_path, default_config())
+    finally:
+        run.kill()
+        run.communicate()
+    opened(tmp_path, default_config())
+    with open_workdir(tmp_path / "other", default_config()):
+        opened(tmp_path, default_config())
 
 
 def test_checkpoints_of_an_adapter_are_read_with_its_scale_and_on_its_model_alone(tmp_path: Path):
     config = default_config()
     config.model.lora.rank, config.model.path = 8, "a/model"
     check_adapter(tmp_path, config, "b0")
-    open_workdir(tmp_path, config)
+    opened(tmp_path, config)
     claim_workdir(tmp_path, config, "b0")
     check_adapter(tmp_path, default_config(), "")  # no checkpoint yet: nothing to take for another
     (tmp_path / "checkpoints/1").mkdir(parents=True)
@@ -89,7 +123,7 @@ def test_checkpoints_of_an_adapter_are_read_with_its_scale_and_on_its_model_alon
 def test_checkpoints_of_all_parameters_are_read_with_any_model_path(tmp_path: Path):
     config = default_config().unlock()
     del config.model["lora"]  # and those of before there were adapters
-    open_workdir(tmp_path, default_config())
+    opened(tmp_path, default_config())
     claim_workdir(tmp_path, config)
     (tmp_path / "checkpoints/1").mkdir(parents=True)
     config = default_config()
@@ -102,11 +136,11 @@ def test_checkpoints_of_all_parameters_are_read_with_any_model_path(tmp_path: Pa
 
 @pytest.mark.parametrize("content", ['{"seed": 0, "mod', "", "[]", "\ud800".encode("utf-8", "surrogatepass")])
 def test_a_torn_config_is_named_in_one_line(tmp_path: Path, content: str | bytes):
-    open_workdir(tmp_path, default_config())
+    opened(tmp_path, default_config())
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     (tmp_path / "config.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     for use in (
-        lambda: open_workdir(tmp_path, default_config()),
+        lambda: opened(tmp_path, default_config()),
         lambda: check_adapter(tmp_path, default_config(), ""),
     ):
         with pytest.raises(

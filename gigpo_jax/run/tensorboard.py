@@ -1,0 +1,93 @@
+"""TensorBoard event files, written without a thread or a queue: a write is in the file when its call returns."""
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.histogram.summary_v2 import histogram_pb
+from tensorboard.plugins.text.summary_v2 import text_pb
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+# A record is a length (8 bytes), its checksum (4), the event, and the event's checksum (4).
+_HEAD, _TAIL = 12, 4
+
+
+class EventFile:
+    """A new event file in a folder. Every method raises `OSError` if the disk refuses."""
+
+    def __init__(self, folder: Path, keep: Callable[[Event], bool]) -> None:
+        """Removes from the files that are there what a resumed run will write again, then starts a new one.
+
+        Args:
+          folder: made if needed.
+          keep: whether an event of an earlier start stays.
+        """
+        folder.mkdir(exist_ok=True)
+        for path in folder.glob("events.out.tfevents.*"):
+            _prune(path, keep)
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (folder / name).open("wb")
+        self._write(Event(file_version="brain.Event:2"))
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes the numbers of a step."""
+        self._write(Event(step=step, summary=Summary(value=[_scalar(*item) for item in values.items()])))
+
+    def histogram(self, step: int, name: str, values: np.ndarray) -> None:
+        """Writes a distribution."""
+        self._write(Event(step=step, summary=histogram_pb(name, values)))
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Writes a text, which TensorBoard shows as Markdown."""
+        self._write(Event(step=step, summary=text_pb(name, text)))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _write(self, event: Event) -> None:
+        event.wall_time = time.time()
+        RecordWriter(self._file).write(event.SerializeToString())
+        self._file.flush()
+
+
+def is_scalar(event: Event) -> bool:
+    """Whether an event holds the numbers of a step."""
+    return any(value.HasField("simple_value") for value in event.summary.value)
+
+
+def _scalar(name: str, value: float) -> Summary.Value:
+    return Summary.Value(tag=name, simple_value=value)
+
+
+def _prune(path: Path, keep: Callable[[Event], bool]) -> None:
+    """Removes events from a file, and what follows its last whole event."""
+    before = path.read_bytes()
+    after = b"".join(record for record, event in _records(before) if keep(event))
+    if after != before:
+        temporary = path.with_name(f".{path.name}")
+        temporary.write_bytes(after)
+        temporary.replace(path)
+
+
+def _records(data: bytes) -> Iterator[tuple[bytes, Event]]:
+    """The whole records at the front of a file, as they are and read."""
+    start = 0
+    while start + _HEAD <= len(data):
+        (length,) = struct.unpack_from("<Q", data, start)
+        end = start + _HEAD + length + _TAIL
+        if end > len(data):
+            return
+        try:
+            event = Event.FromString(data[start + _HEAD : end - _TAIL])
+        except DecodeError:
+            return
+        yield data[start:end], event
+        start = end
