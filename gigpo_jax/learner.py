@@ -210,6 +210,8 @@ def objective(config: ConfigDict) -> tuple[Callable[[StepColumns], rl_advantages
         entropy_coef=rl.entropy_coef,
         importance_cap=rl.importance_cap if rl.importance_correction == "truncated" else None,
         ratio=algorithms.algorithm(rl.algorithm).ratio,
+        mean=rl.loss_mean,
+        constant=config.sampling.max_response_tokens,
     )
     return jax.jit(advantages), loss
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from gigpo_jax.config import default_config, resolve
+from gigpo_jax.errors import InputError
 from gigpo_jax.learner import FiniteCheck, NotFinite, objective
 from gigpo_jax.rl.losses import surrogate
 
@@ -57,3 +58,22 @@ def test_without_a_dual_clip_the_loss_of_a_bad_token_is_unbounded() -> None:
 
     value, gradient = jax.value_and_grad(cost)(jnp.asarray([7.0, 7.0]))
     assert (float(value), gradient.tolist()) == (7.0, [1.0, 0.0])  # with the default 3.0 and 0.0
+
+
+def test_algorithms_average_their_loss_as_their_papers_do() -> None:
+    for name, mean in (("gigpo", "tokens"), ("gspo", "responses"), ("dr_grpo", "constant")):
+        config = default_config()
+        config.rl.algorithm = name
+        loss = objective(resolve(config))[1]
+        assert (loss.mean, loss.constant) == (mean, config.sampling.max_response_tokens)
+        config.rl.loss_mean = "tokens"
+        assert objective(resolve(config))[1].mean == "tokens"
+
+
+def test_the_narrow_clip_of_gspo_needs_exact_old_log_probabilities() -> None:
+    config = default_config()
+    config.rl.algorithm, config.rl.old_logprobs = "gspo", "engine"
+    with pytest.raises(InputError, match=r"config\.rl\.old_logprobs='engine': the clip of gspo .* use recompute"):
+        resolve(config)
+    config.engine.dtype = "float32"
+    assert resolve(config).rl.old_logprobs == "engine"

@@ -175,6 +175,12 @@ KEYS: dict[str, Key] = {
     ),
     "rl.kl_coef": Key(0.01, "of the KL term; 0: no reference policy is kept", NOT_NEGATIVE, auto=True),
     "rl.entropy_coef": Key(0.0, "of the entropy bonus", NOT_NEGATIVE),
+    "rl.loss_mean": Key(
+        "tokens",
+        "the loss is a mean over tokens, over responses, or over responses of constant length (docs/algorithm.md)",
+        one_of("tokens", "responses", "constant"),
+        auto=True,
+    ),
     "rl.old_logprobs": Key(
         "auto",
         "old log-probabilities of the ratio: as sampled, or recomputed by the learner before the updates",

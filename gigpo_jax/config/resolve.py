@@ -210,6 +210,13 @@ def _check_sampling(config: ConfigDict) -> None:
         "rl.importance_correction",
         "it compares the engine with the learner's own log-probabilities; use rl.old_logprobs=recompute, or none",
     )
+    exact = rl.old_logprobs == "recompute" or config.engine.dtype == "float32"
+    _require(
+        exact or ALGORITHMS[rl.algorithm].ratio == "token",
+        config,
+        "rl.old_logprobs",
+        f"the clip of {rl.algorithm} is as narrow as the rounding of a bfloat16 engine; use recompute",
+    )
     _require(
         (sampling.top_p == 1 and sampling.top_k == -1) or rl.old_logprobs == "recompute",
         config,

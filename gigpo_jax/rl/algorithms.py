@@ -90,15 +90,15 @@ NO_STEP = {"step_weight": 0.0}
 ALGORITHMS: dict[str, Algorithm] = {
     "gigpo": Algorithm(),
     "grpo": Algorithm(fixed=NO_STEP),
-    # Dr. GRPO (arXiv 2503.20783): no division by the standard deviation.
-    "dr_grpo": Algorithm(fixed=NO_STEP | {"normalize": "mean"}),
+    # Dr. GRPO (arXiv 2503.20783): no division by the standard deviation, nor by the length of responses.
+    "dr_grpo": Algorithm(fixed=NO_STEP | {"normalize": "mean"}, defaults={"loss_mean": "constant"}),
     # DAPO (arXiv 2503.14476): a higher upper clip, no KL term.
     "dapo": Algorithm(fixed=NO_STEP, defaults={"clip_low": 0.2, "clip_high": 0.28, "kl_coef": 0.0}),
-    # GSPO (arXiv 2507.18071): the ratio of whole responses is closer to 1, and so are its clips. They are as narrow as
-    # the rounding differences between engine and learner, so the learner recomputes the old log-probabilities.
+    # GSPO (arXiv 2507.18071, eq. 5): the ratio of whole responses is closer to 1, and so are its clips. They are as
+    # narrow as the rounding differences between engine and learner, so the learner recomputes old log-probabilities.
     "gspo": Algorithm(
         fixed=NO_STEP,
-        defaults={"clip_low": 3e-4, "clip_high": 4e-4, "old_logprobs": "recompute"},
+        defaults={"clip_low": 3e-4, "clip_high": 4e-4, "loss_mean": "responses", "old_logprobs": "recompute"},
         ratio="sequence",
     ),
     "rloo": Algorithm(advantages=rloo, fixed=NO_STEP | {"normalize": "mean"}),

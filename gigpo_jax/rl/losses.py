@@ -17,6 +17,7 @@ from gigpo_jax.rl.types import StepBatch
 LOG_RATIO_LIMIT = 20.0  # exp(20) is far beyond any clip and far from overflow
 KL_LIMIT = 10.0
 Ratio = Literal["token", "sequence"]
+Mean = Literal["tokens", "responses", "constant"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,10 @@ class LossSettings:
       importance_cap: with `batch.proximal`, the surrogate of a token is weighted by min(exp(proximal - behaviour),
         importance_cap), truncated importance sampling; None: not weighted.
       ratio: of each token, or of the whole response ("sequence", GSPO).
+      mean: the loss is the mean over all response "tokens"; or the mean over "responses" of their token means; or, with
+        "constant", the mean over responses of their token sums, each divided by `constant` tokens whatever its length
+        (Dr. GRPO, arXiv 2503.20783).
+      constant: tokens; the length limit of responses.
     """
 
     clip_low: float
@@ -41,6 +46,8 @@ class LossSettings:
     entropy_coef: float = 0.0
     importance_cap: float | None = None
     ratio: Ratio = "token"
+    mean: Mean = "tokens"
+    constant: float = 1.0
 
 
 @jax.tree_util.register_dataclass
@@ -79,9 +86,8 @@ class LossSums:
         return replace(sums, ratio_max=jnp.maximum(self.ratio_max, other.ratio_max))
 
     def means(self) -> dict[str, Array]:
-        """The metrics by name, means over tokens; 0 without tokens."""
+        """The metrics but the loss by name, means over tokens; 0 without tokens."""
         sums = {
-            "policy/loss": self.loss,
             "policy/kl": self.kl,
             "policy/entropy": self.entropy,
             "policy/clip_fraction": self.clipped,
@@ -109,26 +115,22 @@ def k3(logprob: Array, reference: Array) -> Array:
     return jnp.minimum(jnp.expm1(difference) - difference, KL_LIMIT)
 
 
-def sequence_log_ratio(log_ratio: Array, weight: Array, sequence: Array) -> Array:
+def sequence_log_ratio(log_ratio: Array, weight: Array, response: Array) -> Array:
     """Replaces the ratio of a token by that of its whole response (GSPO, arXiv 2507.18071, eq. 7 and 14).
 
     The value is the mean log-ratio of the response; the gradient is that of the token's own log-probability.
 
     Args:
-      log_ratio: [B, T] f32.
-      weight: [B, T] f32, 0 for padding.
-      sequence: [B, T] i32 in [0, T), which response of its row a token belongs to.
+      log_ratio: [B, C] f32.
+      weight: [B, C] f32, 0 for padding.
+      response: [B, C] i32, as from `response_numbers`.
 
     Returns:
-      [B, T] f32.
+      [B, C] f32.
     """
-
-    def row(values: Array, weights: Array, number: Array) -> Array:
-        total = jax.ops.segment_sum(values * weights, number, number.shape[0])
-        return (total / jnp.maximum(jax.ops.segment_sum(weights, number, number.shape[0]), 1.0))[number]
-
-    mean = jax.vmap(row)(lax.stop_gradient(log_ratio), weight, sequence)
-    return mean + log_ratio - lax.stop_gradient(log_ratio)
+    fixed = lax.stop_gradient(log_ratio)
+    mean = response_sums(fixed * weight, response) / jnp.maximum(response_sums(weight, response), 1.0)
+    return mean + log_ratio - fixed
 
 
 def surrogate(
@@ -172,9 +174,14 @@ def policy_loss(logprob: Array, entropy: Array, batch: StepBatch, settings: Loss
     def clean(x: Array) -> Array:
         return jnp.where(weight > 0.0, x.astype(jnp.float32), 0.0)
 
-    def total(x: Array) -> Array:
+    def total(x: Array, weight: Array = weight) -> Array:
         return jnp.sum(x * weight, dtype=jnp.float32)
 
+    share = weight
+    if settings.mean == "responses":
+        share = weight / jnp.maximum(response_sums(weight, response_numbers(batch)), 1.0)
+    elif settings.mean == "constant":
+        share = weight / settings.constant
     logprob, behaviour, advantage = clean(logprob), clean(batch.behaviour), clean(batch.advantage)
     old = behaviour if batch.proximal is None else clean(batch.proximal)
     log_ratio = logprob - old
@@ -187,15 +194,15 @@ def policy_loss(logprob: Array, entropy: Array, batch: StepBatch, settings: Loss
     if settings.importance_cap is not None:
         importance = jnp.exp(jnp.clip(old - behaviour, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
         cost = cost * lax.stop_gradient(jnp.minimum(importance, settings.importance_cap))
-    kl = jnp.float32(0.0) if batch.reference is None else total(k3(logprob, clean(batch.reference)))
+    kl = jnp.zeros_like(logprob) if batch.reference is None else k3(logprob, clean(batch.reference))
     # Without a bonus the entropy is only a metric: no backward pass for it.
-    bonus = total(clean(entropy if settings.entropy_coef else lax.stop_gradient(entropy)))
+    bonus = clean(entropy if settings.entropy_coef else lax.stop_gradient(entropy))
     fixed = lax.stop_gradient
     return LossSums(
-        loss=total(cost) + settings.kl_coef * kl - settings.entropy_coef * bonus,
+        loss=total(cost, share) + settings.kl_coef * total(kl, share) - settings.entropy_coef * total(bonus, share),
         tokens=jnp.sum(weight),
-        kl=fixed(kl),
-        entropy=fixed(bonus),
+        kl=fixed(total(kl)),
+        entropy=fixed(total(bonus)),
         clipped=total(clipped),
         dual_clipped=total(dual_clipped),
         mismatch=fixed(total(jnp.abs((logprob if batch.proximal is None else old) - behaviour))),
@@ -216,8 +223,25 @@ def imitation_loss(logprob: Array, entropy: Array, batch: StepBatch) -> LossSums
 
 
 def response_numbers(batch: StepBatch) -> Array:
-    """[B, C] i32 in [0, T), the response of its row that each response token belongs to; 0 in padding."""
+    """[B, C] i32 in [0, C), the response of its row that each response token belongs to; 0 in padding."""
     return jnp.maximum(jnp.take_along_axis(batch.segment_ids, batch.response_index, axis=1) - 1, 0)
+
+
+def response_sums(values: Array, response: Array) -> Array:
+    """[B, C], for each token the sum of the values [B, C] of its response."""
+
+    def row(values: Array, number: Array) -> Array:
+        return jax.ops.segment_sum(values, number, number.shape[0])[number]
+
+    return jax.vmap(row)(values, response)
+
+
+def loss_total(batch: StepBatch, mean: Mean = "tokens") -> Array:
+    """[] f32, the divisor of the loss summed over a minibatch: its response tokens, or its responses."""
+    if mean == "tokens":
+        return jnp.maximum(jnp.sum(batch.weight), 1.0)
+    responses = jnp.sum(jnp.max(batch.segment_ids, axis=-1))  # those of a row are numbered from 1
+    return jnp.maximum(responses, 1).astype(jnp.float32)
 
 
 def _check(logprob: Array, batch: StepBatch, settings: LossSettings) -> None:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from gigpo_jax.rl.logprobs import token_logprobs
-from gigpo_jax.rl.losses import LossSettings, LossSums, imitation_loss, policy_loss
+from gigpo_jax.rl.losses import LossSettings, LossSums, imitation_loss, loss_total, policy_loss
 from gigpo_jax.rl.types import StepBatch
 
 Params = Any
@@ -164,19 +164,21 @@ def make_update(
 
     Returns:
       A jitted function (state, minibatch, frozen=None) -> (state, metrics) that takes over (donates) the state; frozen
-      parameters are an argument that it only reads. The metrics, all [] f32, are means over the response tokens of the
-      minibatch: `policy/{loss,kl,entropy,clip_fraction,dual_clip_fraction,behaviour_mismatch}`, and
-      `policy/{ratio_max,grad_norm,lr,skipped}`.
+      parameters are an argument that it only reads. The metrics are [] f32: `policy/{loss,ratio_max,grad_norm,lr,
+      skipped}`, and means over the response tokens of the minibatch,
+      `policy/{kl,entropy,clip_fraction,dual_clip_fraction,behaviour_mismatch}`.
     """
-    loss = partial(policy_loss, settings=settings)
-    return _make(forward, optimizer, loss, chunk=chunk, temperature=temperature, state_shardings=state_shardings)
+    how: dict[str, Any] = {"chunk": chunk, "temperature": temperature, "state_shardings": state_shardings}
+    loss, total = partial(policy_loss, settings=settings), partial(loss_total, mean=settings.mean)
+    return _make(forward, optimizer, loss, total, **how)
 
 
 def make_sft_update(
     forward: Forward, optimizer: Optimizer, *, chunk: int = 1024, state_shardings: TrainState | None = None
 ) -> Update:
     """Builds the supervised step, cross-entropy of the response tokens; arguments and result as for `make_update`."""
-    return _make(forward, optimizer, imitation_loss, chunk=chunk, temperature=1.0, state_shardings=state_shardings)
+    how: dict[str, Any] = {"chunk": chunk, "temperature": 1.0, "state_shardings": state_shardings}
+    return _make(forward, optimizer, imitation_loss, loss_total, **how)
 
 
 def make_score(forward: Forward, *, chunk: int = 1024, temperature: float = 1.0) -> Callable[..., jax.Array]:
@@ -209,6 +211,7 @@ def _make(
     forward: Forward,
     optimizer: Optimizer,
     loss: Loss,
+    total: Callable[[StepBatch], jax.Array],
     *,
     chunk: int,
     temperature: float,
@@ -218,12 +221,12 @@ def _make(
         return tree if state_shardings is None else jax.lax.with_sharding_constraint(tree, state_shardings.params)
 
     def update(state: TrainState, batch: StepBatch, frozen: Params = None) -> tuple[TrainState, Metrics]:
-        total = jnp.maximum(jnp.sum(batch.weight), 1.0)
+        denominator = total(batch)
 
         def objective(params: Params, m: jax.Array) -> tuple[jax.Array, LossSums]:
             micro, bound = microbatch(batch, m), partial(forward, params, frozen)
             sums = loss(*response_logprobs(bound, micro, chunk=chunk, temperature=temperature), micro)
-            return sums.loss / total, sums
+            return sums.loss / denominator, sums
 
         def body(m: jax.Array, carry: tuple[Params, LossSums]) -> tuple[Params, LossSums]:
             grads, sums = carry
@@ -235,6 +238,7 @@ def _make(
         grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
         metrics = sums.means() | {
+            "policy/loss": sums.loss / denominator,
             "policy/grad_norm": grad_norm,
             "policy/lr": optimizer.schedule(state.step),
             "policy/skipped": 1.0 - finite.astype(jnp.float32),

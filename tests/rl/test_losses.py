@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.rl.losses import LossSettings, LossSums, k3, policy_loss
+from gigpo_jax.rl.losses import LossSettings, LossSums, k3, loss_total, policy_loss
 from gigpo_jax.rl.types import StepBatch
 
 CLIP = LossSettings(clip_low=0.2, clip_high=0.28)
@@ -103,6 +103,67 @@ def test_sequence_ratio_is_the_geometric_mean_of_a_response_with_token_gradients
     value, gradient = jax.value_and_grad(loss)(batch.behaviour + log_ratio)
     np.testing.assert_allclose(value, -3.3, rtol=1e-5)  # sqrt(1.21) twice, 1.1 once
     np.testing.assert_allclose(gradient, [[-1.1, -1.1, -1.1, 0.0]], rtol=1e-5)
+
+
+LENGTHS = ((23, 61), (197,), (40, 3, 90))  # of the responses in three rows
+
+
+def responses(seed: int) -> tuple[jax.Array, StepBatch, list[tuple[int, slice]]]:
+    """Log-probabilities and a batch of responses of unequal length, and where each stands."""
+    rng = np.random.default_rng(seed)
+    number, where = np.zeros((3, 200), np.int32), []
+    weight, advantage = np.zeros((2, 3, 200), np.float32)
+    for row, lengths in enumerate(LENGTHS):
+        at = 0
+        for n, length in enumerate(lengths):
+            here = slice(at, at + length)
+            number[row, here], weight[row, here], advantage[row, here] = n, 1.0, rng.normal()
+            where.append((row, here))
+            at += length
+    old = rng.normal(-1.0, 0.3, number.shape).astype(np.float32)
+    logprob = old + rng.normal(0.0, 0.05, number.shape).astype(np.float32)
+    return jnp.asarray(logprob), tokens(old, advantage, weight, response=number), where
+
+
+def gradient_of(settings: LossSettings, logprob: jax.Array, batch: StepBatch) -> np.ndarray:
+    total = loss_total(batch, settings.mean)
+    return np.asarray(jax.jit(jax.grad(lambda x: loss_of(x, batch, settings).loss / total))(logprob), np.float64)
+
+
+def test_gspo_has_the_gradient_of_its_paper():
+    """In float64: J is the mean over responses of min(s A, clip(s) A), s = exp(mean log-ratio) (2507.18071, eq. 5)."""
+    settings = LossSettings(clip_low=3e-3, clip_high=4e-3, ratio="sequence", mean="responses")
+    logprob, batch, where = responses(0)
+    want, clipped = np.zeros(logprob.shape), 0
+    for row, here in where:
+        new, old, a = (np.asarray(x, np.float64)[row, here] for x in (logprob, batch.behaviour, batch.advantage))
+        ratio, a = np.exp(np.mean(new - old)), a[0]
+        if min(ratio * a, np.clip(ratio, 1 - 3e-3, 1 + 4e-3) * a) == ratio * a:
+            want[row, here] = -ratio * a / len(new) / len(where)  # of -J to each log-probability
+        else:
+            clipped += 1
+    assert 0 < clipped < len(where)
+    np.testing.assert_allclose(gradient_of(settings, logprob, batch), want, rtol=1e-5, atol=1e-9)
+
+
+def test_the_loss_is_a_mean_over_responses_of_constant_length():
+    """Dr. GRPO (arXiv 2503.20783): a token weighs the same in a response of any length."""
+    logprob, batch, where = responses(1)
+    settings = LossSettings(clip_low=10.0, clip_high=10.0, dual_clip=math.inf, mean="constant", constant=512)
+    want = np.zeros(logprob.shape)
+    for row, here in where:
+        new, old, a = (np.asarray(x, np.float64)[row, here] for x in (logprob, batch.behaviour, batch.advantage))
+        want[row, here] = -a * np.exp(new - old) / 512 / len(where)
+    np.testing.assert_allclose(gradient_of(settings, logprob, batch), want, rtol=1e-5, atol=1e-9)
+
+
+def test_kl_and_entropy_are_averaged_as_the_surrogate_and_reported_as_means_over_tokens():
+    batch = tokens([0.0, 0.0, 0.0], [0.0] * 3, reference=[math.log(2), 0.0, 0.0], response=[0, 0, 1])
+    settings = replace(CLIP, kl_coef=0.1, entropy_coef=0.01, mean="responses")
+    sums = loss_of(jnp.zeros(3), batch, settings, entropy=jnp.asarray([[1.0, 3.0, 5.0]]))
+    kl = 1 - math.log(2)
+    np.testing.assert_allclose(sums.loss, 0.1 * kl / 2 - 0.01 * (2.0 + 5.0), rtol=1e-5)
+    np.testing.assert_allclose([sums.kl, sums.entropy, sums.tokens], [kl, 9.0, 3.0], rtol=1e-6)
 
 
 def random_tokens(seed: int, shape=(6, 16)) -> dict[str, jax.Array]:
