@@ -123,7 +123,7 @@ def test_a_rank_that_is_not_low_is_refused() -> None:
 def test_an_engine_that_computes_in_another_dtype_casts_the_adapter_alone() -> None:
     learner, policy = learner_of(param_dtype="bfloat16")
     with JaxEngine(policy.config, learner.params, slots=2, max_length=32, dtype="bfloat16") as engine:
-        ready = engine._programs.prepare(learner.params).params
+        ready = engine._programs.prepare(learner.params)
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(ready)} == {"bfloat16"}
     assert ready["embed"] is policy.params["embed"]
     assert ready["layers"]["up"]["kernel"] is policy.params["layers"]["up"]["kernel"]

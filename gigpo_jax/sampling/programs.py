@@ -2,22 +2,15 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from gigpo_jax.models import qwen2, unstacked
+from gigpo_jax.models import qwen2
 from gigpo_jax.sampling import slots as device
-
-
-class Prepared(NamedTuple):
-    """Parameters as the programs take them: as they came but for the dtype, and on a CPU the layers apart."""
-
-    params: qwen2.Params
-    layers: tuple[qwen2.Params, ...] | None
 
 
 class Programs:
@@ -56,87 +49,64 @@ class Programs:
         self._decode_steps = decode_steps
         self._dtype = jnp.dtype(dtype)
         self._mesh = mesh
-        self._unstacked = mesh is None and jax.default_backend() == "cpu"
         self._compiled: dict[Any, Any] = {}
         self._cache: Any = None
         self._state: Any = None
 
-    def prepare(self, params: qwen2.Params) -> Prepared:
-        """Puts parameters into the dtype that is computed in, and on a CPU their layers beside them once more."""
+    def prepare(self, params: qwen2.Params) -> qwen2.Params:
+        """Returns parameters in the dtype of the computation, as `admit` and `advance` take them."""
         leaves, tree = jax.tree.flatten(params)
-        others = [number for number, leaf in enumerate(leaves) if leaf.dtype != self._dtype]
-        if others:  # arrays of the right dtype are not copied: with an adapter that is nearly all of them
-            cast = self._once("cast", lambda some: [x.astype(self._dtype) for x in some], [leaves[n] for n in others])
-            for number, leaf in zip(others, cast, strict=True):
-                leaves[number] = leaf
-            params = jax.tree.unflatten(tree, leaves)
-        if not self._unstacked:
-            return Prepared(params, None)
-        return Prepared(params, self._once("unstack", functools.partial(unstacked.unstack, self._config), params))
+        differing = [number for number, leaf in enumerate(leaves) if leaf.dtype != self._dtype]
+        if not differing:
+            return params
+        # Only these are copied: with an adapter nearly all arrays have the right dtype.
+        cast = self._run("cast", lambda some: [x.astype(self._dtype) for x in some], [leaves[n] for n in differing])
+        for number, leaf in zip(differing, cast, strict=True):
+            leaves[number] = leaf
+        return jax.tree.unflatten(tree, leaves)
 
-    def admit(self, prepared: Prepared, rows: np.ndarray) -> jax.Array:
-        """Reads prompts and draws their first tokens; rows and result as in `slots.admit`."""
-        module = unstacked if self._unstacked else qwen2
+    def admit(self, params: qwen2.Params, rows: np.ndarray) -> jax.Array:
+        """Prefills prompts and draws their first tokens; rows and result as in `slots.admit`."""
+        prefill = functools.partial(qwen2.prefill, self._config)
+        return self._step(rows.shape, functools.partial(device.admit, prefill), params, rows)
 
-        def prefill(prepared: Prepared, *args: Any) -> Any:
-            return module.prefill(self._config, prepared.params, *args)
-
-        return self._step(rows.shape, functools.partial(device.admit, prefill), prepared, rows)
-
-    def advance(self, prepared: Prepared, control: np.ndarray) -> jax.Array:
+    def advance(self, params: qwen2.Params, control: np.ndarray) -> jax.Array:
         """Draws tokens for all active slots; control and result as in `slots.advance`."""
-
-        def decode(prepared: Prepared, *args: Any) -> Any:
-            if prepared.layers is None:
-                return qwen2.decode(self._config, prepared.params, *args)
-            return unstacked.decode(self._config, prepared.params, prepared.layers, *args)
-
-        step = functools.partial(device.advance, decode, self._decode_steps)
-        return self._step("advance", step, prepared, control)
+        decode = functools.partial(qwen2.decode, self._config)
+        return self._step("advance", functools.partial(device.advance, decode, self._decode_steps), params, control)
 
     def reset(self) -> None:
         """Drops cache and slots, after a failure or at the end; the next call makes new ones."""
         self._cache = self._state = None
 
-    def _step(self, name: Any, function: Callable[..., Any], prepared: Prepared, message: np.ndarray) -> jax.Array:
+    def _step(self, name: Any, function: Callable[..., Any], params: qwen2.Params, message: np.ndarray) -> jax.Array:
+        shardings = self._shardings()
         if self._cache is None:
-            self._cache, self._state = self._empty()
-        if name not in self._compiled:
-            cache, rest = self._shardings()
-            out_shardings = None if self._mesh is None else (cache, rest, rest)
-            step = jax.jit(function, donate_argnums=(1, 2), out_shardings=out_shardings)
-            self._compile(name, step, prepared, self._cache, self._state, message)
-        self._cache, self._state, out = self._compiled[name](prepared, self._cache, self._state, message)
+            self._cache, self._state = self._run("empty", self._empty, out_shardings=shardings and shardings[:2])
+        args = (params, self._cache, self._state, message)
+        self._cache, self._state, out = self._run(name, function, *args, donate_argnums=(1, 2), out_shardings=shardings)
         return out
 
     def _empty(self) -> tuple[Any, Any]:
-        def make() -> tuple[Any, Any]:
-            module = unstacked if self._unstacked else qwen2
-            cache = module.init_cache(self._config, self._slots, self._max_length, self._dtype)
-            return cache, device.init_slots(self._slots)
+        cache = qwen2.init_cache(self._config, self._slots, self._max_length, self._dtype)
+        return cache, device.init_slots(self._slots)
 
-        if "empty" not in self._compiled:
-            out_shardings = None if self._mesh is None else self._shardings()
-            self._compile("empty", jax.jit(make, out_shardings=out_shardings))
-        return self._compiled["empty"]()
-
-    def _once(self, name: str, function: Callable[..., Any], params: Any) -> Any:
+    def _run(self, name: Any, function: Callable[..., Any], *args: Any, **how: Any) -> Any:
+        """Calls the executable of that name, which is compiled on first use; `how` goes to `jax.jit`."""
         if name not in self._compiled:
-            self._compile(name, jax.jit(function), params)
-        return self._compiled[name](params)
+            self._compiled[name] = jax.jit(function, **how).lower(*args).compile()
+            self.compile_count += 1
+        return self._compiled[name](*args)
 
-    def _compile(self, name: Any, function: Any, *args: Any) -> None:
-        self._compiled[name] = function.lower(*args).compile()
-        self.compile_count += 1
-
-    def _shardings(self) -> tuple[Any, Any]:
-        """Shardings of the cache [L, S, G, C, K], by heads over `tensor`, and of all else; None without a mesh."""
+    def _shardings(self) -> tuple[NamedSharding, ...] | None:
+        """Shardings of cache [L, S, G, C, K] (heads over `tensor`), slots and result; None without a mesh."""
         if self._mesh is None:
-            return None, None
+            return None
         split = dict(self._mesh.shape).get("tensor", 1)
         heads = "tensor" if split > 1 and self._config.num_kv_heads % split == 0 else None
         spread = PartitionSpec(None, None, heads)
-        return NamedSharding(self._mesh, spread), NamedSharding(self._mesh, PartitionSpec())
+        whole = NamedSharding(self._mesh, PartitionSpec())
+        return NamedSharding(self._mesh, spread), whole, whole
 
 
 def mesh_of(params: qwen2.Params) -> Mesh | None:

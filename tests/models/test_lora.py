@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.models import lora, qwen2, unstacked
+from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.lora import LoraConfig
 from tests.models.shapes import SMALL, random_params
 
@@ -62,13 +62,11 @@ def test_decoding_and_reading_prompts_equal_merged() -> None:
     attached = lora.attach(params, adapter, SOME.scale)
     full = qwen2.logits(SHAPE, merged_by_hand(params, adapter, SOME.scale), TOKENS)
     lengths, slots = jnp.array([16, 16, 16]), jnp.arange(3)
-    for module in (qwen2, unstacked):
-        cache = module.init_cache(SHAPE, 3, 20)
-        first, cache = module.prefill(SHAPE, attached, cache, TOKENS[:, :16], lengths, slots)
-        layers = (unstacked.unstack(SHAPE, attached),) if module is unstacked else ()
-        second, _ = module.decode(SHAPE, attached, *layers, cache, TOKENS[:, 16], lengths)
-        np.testing.assert_allclose(first, full[:, 15], atol=2e-5)
-        np.testing.assert_allclose(second, full[:, 16], atol=2e-5)
+    cache = qwen2.init_cache(SHAPE, 3, 20)
+    first, cache = qwen2.prefill(SHAPE, attached, cache, TOKENS[:, :16], lengths, slots)
+    second, _ = qwen2.decode(SHAPE, attached, cache, TOKENS[:, 16], lengths)
+    np.testing.assert_allclose(first, full[:, 15], atol=2e-5)
+    np.testing.assert_allclose(second, full[:, 16], atol=2e-5)
 
 
 @pytest.mark.parametrize("remat", ["dots", "full"])
