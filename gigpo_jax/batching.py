@@ -12,7 +12,6 @@ import bisect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from gigpo_jax.rl.types import StepBatch, StepColumns
 from gigpo_jax.trajectory import Step
 
 _WORTH_WORKERS = 512  # steps; fewer are grouped faster than worker processes start
+Join = Callable[[np.ndarray], np.ndarray]  # [k of this host, ...] -> [of all hosts, ...]; `partition.all_rows`
 Agree = Callable[[np.ndarray], np.ndarray]  # [k] of this host -> [hosts, k]; `partition.all_hosts`
 
 
@@ -53,38 +53,40 @@ def bucket(n: int, minimum: int = 256) -> int:
     return size
 
 
-def step_columns(steps: Sequence[Step], *, similarity: float | None = None) -> StepColumns:
+def step_columns(
+    steps: Sequence[Step], *, similarity: float | None = None, join: Join = lambda rows: rows
+) -> StepColumns:
     """Collects what advantages are computed from.
 
     Args:
-      steps: of finished episodes.
+      steps: of finished episodes of this host, whole groups.
       similarity: anchor states of a task group count as one if they resemble each other at least this much
         (`env_bridge.similarity`, in row order); None: if they are equal.
+      join: joins the rows of all hosts.
 
     Returns:
-      numpy arrays of bucketed length; row n is step n, the rows after the last step are masked.
+      numpy arrays of bucketed length: a row a step, in the order of hosts and steps; padding is masked.
     """
-    n, size = len(steps), bucket(len(steps))
     group = np.array([s.group for s in steps], np.int32)
     anchors = [s.turn.anchor for s in steps]
     if similarity is None:
-        lanes = np.array([anchor_hash(anchor) for anchor in anchors], np.uint32).reshape(n, 2)
+        lanes = np.array([anchor_hash(anchor) for anchor in anchors], np.uint32).reshape(-1, 2)
     else:
-        workers = min(os.cpu_count() or 1, 16) if n >= _WORTH_WORKERS else 0
+        workers = min(os.cpu_count() or 1, 16) if len(steps) >= _WORTH_WORKERS else 0
         lanes = similar_anchors(anchors, group, threshold=similarity, workers=workers)
-
-    def padded(values: Sequence[Any] | np.ndarray, dtype: type) -> np.ndarray:
-        return np.pad(np.array(values, dtype), (0, size - n))
-
-    return StepColumns(
-        reward=padded([s.turn.reward for s in steps], np.float32),
-        penalty=padded([s.turn.penalty for s in steps], np.float32),
-        trajectory=padded([s.trajectory for s in steps], np.int32),
-        step=padded([s.step for s in steps], np.int32),
-        group=padded(group, np.int32),
-        anchor=np.pad(lanes, ((0, size - n), (0, 0))),
-        mask=np.arange(size) < n,
-    )
+    columns = {
+        "reward": np.array([s.turn.reward for s in steps], np.float32),
+        "penalty": np.array([s.turn.penalty for s in steps], np.float32),
+        "trajectory": np.array([s.trajectory for s in steps], np.int32),
+        "step": np.array([s.step for s in steps], np.int32),
+        "group": group,
+        "anchor": lanes,
+    }
+    joined = {name: join(column) for name, column in columns.items()}
+    n = len(joined["group"])
+    size = bucket(n)
+    padded = {name: np.pad(x, ((0, size - n), *((0, 0),) * (x.ndim - 1))) for name, x in joined.items()}
+    return StepColumns(**padded, mask=np.arange(size) < n)
 
 
 def step_samples(steps: Sequence[Step], advantages: np.ndarray) -> list[Sample]:

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options
 from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
-from gigpo_jax.rollout.tasks import host_share
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import newest_params
@@ -60,35 +60,66 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def summarise(trajectories: Sequence[Trajectory]) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Outcome:
+    """How an episode ended.
+
+    Attributes:
+      task_type: of its task, "" if it has none.
+      won: whether the task was done.
+      score: the environment's score in [0, 1] at the end.
+      length: steps.
+      aborted: whether the environment or the engine failed.
+      policy_dependent: see `Trajectory`.
+    """
+
+    task_type: str
+    won: bool
+    score: float
+    length: int
+    aborted: bool = False
+    policy_dependent: bool = False
+
+
+def outcomes(trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> list[Outcome]:
+    """The outcomes of all episodes of all hosts; `trajectories`, of this host, have their task's index as group."""
+    rows = [(t.group, t.won, t.score, len(t.turns), t.aborted, t.policy_dependent) for t in trajectories]
+    gathered = partition.all_rows(np.array(rows, np.float64).reshape(-1, 6))
+    return [
+        Outcome(tasks[int(index)].type, bool(won), float(score), int(length), bool(aborted), bool(dependent))
+        for index, won, score, length, aborted, dependent in gathered
+    ]
+
+
+def summarise(episodes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     """Sums up finished episodes.
 
     Args:
-      trajectories: of one policy and one panel; aborted ones are counted and otherwise left out.
+      episodes: of one policy and one panel; aborted ones are counted and otherwise left out.
 
     Returns:
       For "all" and each task type: episodes, aborted, aborted_policy_dependent (of the aborted), success_rate and score
       (fractions), their 95% intervals `success_interval` and `score_interval`, and the mean length in steps; for "all"
       also `type_average`, the unweighted mean of the types' success rates.
     """
-    by_type: dict[str, list[Trajectory]] = defaultdict(list)
-    for trajectory in trajectories:
-        by_type["all"].append(trajectory)
-        if trajectory.task.type:
-            by_type[trajectory.task.type].append(trajectory)
+    by_type: dict[str, list[Outcome]] = defaultdict(list)
+    for episode in episodes:
+        by_type["all"].append(episode)
+        if episode.task_type:
+            by_type[episode.task_type].append(episode)
     result: dict[str, dict[str, Any]] = {}
     for name in sorted(by_type, key=lambda name: (name != "all", name)):
-        done = [trajectory for trajectory in by_type[name] if not trajectory.aborted]
-        won, scores = sum(t.won for t in done), [t.score for t in done]
+        done = [episode for episode in by_type[name] if not episode.aborted]
+        won, scores = sum(e.won for e in done), [e.score for e in done]
         result[name] = {
             "episodes": len(done),
             "aborted": len(by_type[name]) - len(done),
-            "aborted_policy_dependent": sum(trajectory.policy_dependent for trajectory in by_type[name]),
+            "aborted_policy_dependent": sum(e.policy_dependent for e in by_type[name]),
             "success_rate": won / len(done) if done else 0.0,
             "success_interval": list(wilson_interval(won, len(done))),
             "score": float(np.mean(scores)) if done else 0.0,
             "score_interval": list(mean_interval(scores)),
-            "length": float(np.mean([len(t.turns) for t in done])) if done else 0.0,
+            "length": float(np.mean([e.length for e in done])) if done else 0.0,
         }
     if "all" in result:
         rates = [row["success_rate"] for name, row in result.items() if name != "all" and row["episodes"]]
@@ -120,7 +151,7 @@ def panel_tasks(config: ConfigDict, options: dict[str, Any]) -> tuple[Panel, tup
     """The panel `eval.panel` and the tasks of it that are played.
 
     Args:
-      config: as from `config.default_config`.
+      config: as from `config.resolve`.
       options: what the environment is built with.
 
     Raises:
@@ -144,16 +175,17 @@ class Evaluator:
 
     def __init__(self, config: ConfigDict, worker: RolloutWorker, tasks: Sequence[Task]) -> None:
         """Takes what `panel_tasks` gave."""
-        self._config, self._player, self._tasks = config, worker, tasks
+        self._config, self._worker, self._tasks = config, worker, tasks
 
     async def play(self, *, greedy: bool) -> dict[str, list[Trajectory]]:
-        """One episode of every task by decoding: "sampled" and, if asked for, "greedy"."""
+        """This host's share of one episode a task, by decoding: "sampled" and, if asked for, "greedy"."""
         temperatures = {"sampled": self._config.eval.temperature} | ({"greedy": 0.0} if greedy else {})
+        hosts, host, count = jax.process_count(), jax.process_index(), len(self._tasks)
+        first, last = count * host // hosts, count * (host + 1) // hosts
         out = {}
         for number, (name, temperature) in enumerate(temperatures.items()):
-            first, mine = host_share(self._tasks) if len(self._tasks) % jax.process_count() == 0 else (0, self._tasks)
-            out[name] = await self._player.play(
-                mine,
+            out[name] = await self._worker.play(
+                self._tasks[first:last],
                 group_size=1,
                 # Negative: no training iteration has these keys, and every evaluation draws the same.
                 iteration=-1 - number,
@@ -167,7 +199,7 @@ class Evaluator:
         """Results as metrics: `val/<decoding>/<what>` and `val/<decoding>/success_rate/<task type>`."""
         out: dict[str, float] = {}
         for decoding, trajectories in (await self.play(greedy=greedy)).items():
-            summary = summarise(trajectories)
+            summary = summarise(outcomes(trajectories, self._tasks))
             everything = summary["all"]
             low, high = everything["success_interval"]
             out |= {
@@ -188,7 +220,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     Writes JSON, the episodes beside it (`rollout.record`), and a table to the console.
 
     Args:
-      config: as from `config.default_config`, validated.
+      config: as from `config.resolve`.
       workdir: of the training run.
       out: the JSON file; default WORKDIR/eval_<panel>.json.
 
@@ -218,14 +250,17 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     finally:
         worker.close()
     named = {
-        f"temperature {config.eval.temperature:g}" if decoding == "sampled" else decoding: summarise(trajectories)
+        f"temperature {config.eval.temperature:g}" if decoding == "sampled" else decoding: summarise(
+            outcomes(trajectories, tasks)
+        )
         for decoding, trajectories in played.items()
     }
     report.say(f"panel {panel.name}, {len(tasks)} tasks, sha256 {panel.sha256[:16]}")
     report.say(table(named))
     path = Path(out) if out else workdir / f"eval_{panel.name}.json"
     record = {"panel": panel.name, "sha256": panel.sha256, "iteration": version, "results": named}
-    write_json(path, record)
+    if jax.process_index() == 0:
+        write_json(path, record)
     report.say(f"written: {path}")
     advantages, _ = objective(config)
     for decoding, trajectories in played.items():
@@ -234,7 +269,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         entropies = make_token_entropies(config, policy, mesh, temperature)(trained, policy.frozen, steps)
         credit = step_credit(config, advantages, steps)[1]
         how = {"gamma": config.rl.gamma, "iteration": version, "temperature": temperature}
-        episodes = path.with_name(f"{path.stem}_{decoding}{SUFFIX}")
+        host = f".host{jax.process_index()}" if jax.process_count() > 1 else ""
+        episodes = path.with_name(f"{path.stem}_{decoding}{host}{SUFFIX}")
         write_rollouts(episodes, saved(trajectories, credit, entropies, decode=worker.tokenizer.decode, **how))
         report.say(f"written: {episodes}")
     return 0

@@ -108,7 +108,7 @@ class Learner:
           progress: called after every minibatch.
 
         Returns:
-          Metrics by name, and the advantages of the steps.
+          Metrics of all hosts by name, and the advantages of this host's steps.
 
         Raises:
           NotFinite: three updates in a row were skipped.
@@ -118,7 +118,7 @@ class Learner:
             metrics = {f"credit/{name}": float(getattr(statistics, name)) for name in CREDIT}
         with timers.time("update"):
             batches = self._minibatches(step_samples(steps, credit.total), iteration)
-            metrics = over_hosts(metrics | packing_stats(batches))
+            metrics |= over_hosts(packing_stats(batches))
             metrics |= self._apply(batches, progress)
         return metrics, credit
 
@@ -165,14 +165,25 @@ class Learner:
 def step_credit(
     config: ConfigDict, advantages: Callable[[StepColumns], rl_advantages.Advantages], steps: Sequence[Step]
 ) -> tuple[rl_advantages.Credit, StepCredit]:
-    """The advantages of steps, and statistics of them; `advantages` as from `objective`."""
-    similar = config.rl.anchor_match == "similar"
-    columns = step_columns(steps, similarity=config.rl.similarity if similar else None)
-    result, n = advantages(columns), len(steps)
-    keys = np.column_stack([columns.group, columns.anchor])[:n]
+    """Computes advantages over the steps of all hosts, so that statistics of the whole batch are exact.
+
+    Args:
+      config: as from `config.resolve`.
+      advantages: as from `objective`.
+      steps: of this host, as from `trajectory.finished_steps`.
+
+    Returns:
+      Statistics of all hosts; the credit of this host's steps.
+    """
+    similarity = config.rl.similarity if config.rl.anchor_match == "similar" else None
+    columns = step_columns(steps, similarity=similarity, join=partition.all_rows)
+    result, counts = advantages(columns), partition.all_hosts(np.array([len(steps)], np.int32))[:, 0]
+    first = int(counts[: jax.process_index()].sum())
+    mine = slice(first, first + len(steps))
+    keys = np.column_stack([columns.group, columns.anchor])[mine]
     _, anchor_group = np.unique(keys, axis=0, return_inverse=True)
-    episode, step, total = (np.asarray(values)[:n] for values in (result.episode, result.step, result.total))
-    return rl_advantages.credit(result, columns), StepCredit(episode, step, total, anchor_group.reshape(n))
+    episode, step, total = (np.asarray(values)[mine] for values in (result.episode, result.step, result.total))
+    return rl_advantages.credit(result, columns), StepCredit(episode, step, total, anchor_group.reshape(len(steps)))
 
 
 def start_state(

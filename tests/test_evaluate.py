@@ -2,9 +2,7 @@
 
 import pytest
 
-from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.evaluate import mean_interval, summarise, table, wilson_interval
-from gigpo_jax.trajectory import Trajectory
+from gigpo_jax.evaluate import Outcome, mean_interval, summarise, table, wilson_interval
 
 
 def test_wilson_interval_matches_published_values():
@@ -27,9 +25,8 @@ def test_mean_interval():
     assert (low + high) / 2 == pytest.approx(3**0.5 / 2)
 
 
-def episode(kind: str, won: bool, aborted: bool = False) -> Trajectory:
-    task = Task(id=f"{kind}-1", type=kind, split="valid")
-    return Trajectory(task=task, group=0, member=0, turns=[], won=won, score=float(won), aborted=aborted, reason="")
+def episode(kind: str, won: bool, aborted: bool = False) -> Outcome:
+    return Outcome(kind, won, float(won), 0, aborted)
 
 
 def test_aborted_episodes_are_counted_and_left_out():
@@ -44,8 +41,7 @@ def test_aborted_episodes_are_counted_and_left_out():
     assert "| greedy | heat | 1" not in table({"greedy": result})
     assert "| greedy | heat | 2 | 50.0 | " in table({"greedy": result})
     assert table({"greedy": result}).endswith("greedy: 1 episodes were aborted and left out (0 policy-dependent)")
-    lost = episode("heat", False)
-    lost.abort("prompt is too long", policy_dependent=True)
+    lost = Outcome("heat", False, 0.0, 0, aborted=True, policy_dependent=True)
     result = summarise([episode("heat", True), lost])
     assert (result["all"]["aborted_policy_dependent"], result["heat"]["aborted_policy_dependent"]) == (1, 1)
     assert table({"greedy": result}).endswith("(1 policy-dependent)")

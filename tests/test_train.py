@@ -181,6 +181,11 @@ def test_two_hosts_play_the_same_episodes_as_one(whole: Path, flags: list[str], 
     assert len(same) > 10
     assert {name: both[name] for name in same} == pytest.approx({name: one[name] for name in same})
     assert both["policy/grad_norm"] > 0
+    # The panel's union, on each host: the policy and the keys of the first evaluation are those of the other run.
+    panel = {name: value for name, value in records(whole)[0].items() if name.startswith("val/")}
+    assert len(panel) > 5
+    for host in (tmp_path / "run", tmp_path / "run" / "host1"):
+        assert {name: records(host)[0][name] for name in panel} == pytest.approx(panel)
     assert sorted(path.name for path in (tmp_path / "run" / "rollouts").iterdir()) == [
         f"iteration_000001.host{host}.jsonl.gz" for host in (0, 1)
     ]

@@ -184,6 +184,17 @@ def all_hosts(values: np.ndarray) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(values, tiled=False))
 
 
+def all_rows(rows: np.ndarray) -> np.ndarray:
+    """Joins the rows of all hosts, in host order: [k of this host, ...] of 32 or 64 bits -> [sum of the k, ...]."""
+    if jax.process_count() == 1:
+        return rows
+    counts = all_hosts(np.array([len(rows)], np.int32))[:, 0]
+    padded = np.zeros((int(counts.max()), *rows.shape[1:]), rows.dtype)
+    padded[: len(rows)] = rows
+    gathered = all_hosts(padded.view(np.uint32)).view(rows.dtype)  # as bits: JAX would round 64-bit numbers
+    return np.concatenate([part[:count] for part, count in zip(gathered, counts, strict=True)])
+
+
 def local_copy(params: Any, dtype: Any = None) -> Any:
     """The whole parameters on the first device of this host, for an engine that runs there.
 

@@ -1,0 +1,36 @@
+"""Statistics over two hosts, in two processes with unequal shares, equal those of one host with everything."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tests import two_hosts
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_credit_and_panel_of_two_hosts_are_those_of_one() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "two_hosts.py"), str(index), port],
+            env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    try:
+        first, second = (json.loads(host.communicate(timeout=240)[0].splitlines()[-1]) for host in hosts)
+    finally:
+        for host in hosts:
+            host.kill()
+    one = two_hosts.found(range(5))
+    assert first["advantages"] + second["advantages"] == one["advantages"]
+    assert first["credit"] == second["credit"] == one["credit"]
+    assert first["panel"] == second["panel"] == one["panel"]

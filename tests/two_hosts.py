@@ -1,0 +1,56 @@
+"""One host of two, a program that tests/test_hosts.py starts twice: `two_hosts.py INDEX PORT`; prints what it finds."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from gigpo_jax.config import default_config, resolve
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.evaluate import Evaluator
+from gigpo_jax.learner import CREDIT, objective, step_credit
+from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
+
+TASKS = [Task(f"task {n}", ("heat", "cool")[n % 2], "valid") for n in range(7)]
+
+
+def episode(task: Task, group: int, member: int = 0) -> Trajectory:
+    """An episode that is a function of its group and member."""
+    rng = np.random.default_rng((group, member))
+    one, turns = np.zeros(1, np.int32), []
+    for _ in range(rng.integers(1, 6)):
+        reward, anchor = float(rng.normal()), f"state {rng.integers(3)}"
+        turns.append(Turn(one, one, one.astype(np.float32), "", "", "", True, None, "", anchor, reward, 0.1, "stop", 0))
+    score = float(rng.random())
+    return Trajectory(task, group, member, turns, score > 0.3, score, aborted=(group, member) == (1, 0))
+
+
+class Replay:
+    """In place of a rollout worker: the episodes above."""
+
+    async def play(self, tasks: Sequence[Task], *, first_group: int, **_: object) -> list[Trajectory]:
+        return [episode(task, first_group + n) for n, task in enumerate(tasks)]
+
+
+def found(groups: range) -> dict:
+    """What a host finds that has some of five groups, of 2 to 6 episodes, and its share of a panel of 7 tasks."""
+    config = default_config()
+    config.rl.algorithm = "reinforce_pp"
+    config = resolve(config)
+    trajectories = [episode(TASKS[group], group, member) for group in groups for member in range(group + 2)]
+    statistics, credit = step_credit(config, objective(config)[0], finished_steps(trajectories))
+    evaluator = Evaluator(config, Replay(), TASKS)  # type: ignore[arg-type]
+    return {
+        "advantages": credit.total.tolist(),
+        "credit": {name: float(getattr(statistics, name)) for name in CREDIT},
+        "panel": asyncio.run(evaluator.metrics(greedy=True)),
+    }
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", 2, int(sys.argv[1]), initialization_timeout=200)
+    print(json.dumps(found((range(2), range(2, 5))[jax.process_index()])))
