@@ -212,7 +212,7 @@ def test_no_mode_takes_checkpoints_for_those_of_another_model(mode: ModuleType, 
     config = resolve(config)
     with open_workdir(tmp_path, config):
         claim_workdir(tmp_path, config, "what was there before")
-    (tmp_path / "checkpoints/1").mkdir()
+    (tmp_path / "checkpoints/1").mkdir(parents=True)
     with pytest.raises(InputError, match="not the weights that the adapter in --workdir"):
         mode.run(config, tmp_path, str(tmp_path / "out"))
 
