@@ -39,6 +39,7 @@ setup(
         "gpu": ["jax[cuda13]>=0.10"],
         "tpu": ["jax[tpu]>=0.10"],
         "alfworld": ["alfworld==0.4.2"],
+        "plot": ["matplotlib>=3.8"],
         "search": ["aiohttp>=3.9", "pyarrow>=15"],
         "search-dense": ["aiohttp>=3.9", "faiss-cpu>=1.8", "onnxruntime>=1.18", "torch>=2.6"],
         "vllm": ["aiohttp>=3.9"],  # the client; vLLM itself lives in an environment of its own (docs/scaling.md)

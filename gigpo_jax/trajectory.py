@@ -29,6 +29,7 @@ class Turn:
       version: which weights sampled it.
       choices: 64-bit hash of the actions that the environment had listed; None if it lists none.
       prompt_cut: whether parts of the prompt were left out to make it fit.
+      regret: how many actions more the goal needs than after the best action; None if the environment does not tell.
     """
 
     prompt_tokens: np.ndarray
@@ -47,6 +48,7 @@ class Turn:
     version: int
     choices: tuple[int, int] | None = None
     prompt_cut: bool = False
+    regret: float | None = None
 
 
 @dataclass(eq=False)

@@ -14,6 +14,7 @@ import pytest
 
 from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
 from gigpo_jax.envs import registry
+from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.rollout.record import read_rollouts
 
 CONFIG = "tests/configs/example.py"
@@ -284,6 +285,39 @@ def test_evaluation_and_export_use_the_newest_checkpoint(whole: Path, flags: lis
     from transformers import AutoTokenizer
 
     assert AutoTokenizer.from_pretrained(str(tmp_path / "hf")).vocab_size > 10
+
+
+def credit(workdir: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "gigpo_jax.credit", f"--config={CONFIG}", f"--workdir={workdir}", *flags]
+    return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+def test_credit_of_the_newest_checkpoint_is_measured_once(whole: Path, flags: list[str]):
+    few = [*flags, "--steps=8", "--continuations=4"]
+    done = credit(whole, *few)
+    assert done.returncode == 0, done.stderr
+    assert "gigpo:paper" in done.stdout
+    folder = whole / "credit/iteration_000006"
+    result = json.loads((folder / "grades.json").read_text())
+    assert len(result["steps"]) == 8
+    names = {name.partition(":")[0] for estimate in result["estimates"] for name in estimate["algorithms"]}
+    assert names == {*ALGORITHMS, "gigpo (step part)"}
+    assert all("cosine" in estimate["grades"] for estimate in result["estimates"])
+    played = (folder / "returns.jsonl").read_bytes(), (folder / "rollouts.jsonl.gz").read_bytes()
+    done = credit(whole, *few, "--variants=gamma=1", "--no-gradients")
+    assert done.returncode == 0, done.stderr
+    assert "gigpo gamma=1" in done.stdout
+    assert played == ((folder / "returns.jsonl").read_bytes(), (folder / "rollouts.jsonl.gz").read_bytes())
+    for flag, message in (
+        ("--continuations=6", "continuations=6 (there: 4)"),
+        ("--variants=gama=1", "no such setting"),
+        ("--config.sampling.temperature=0", "config.sampling.temperature=0"),
+        ("--steps=many", "--steps"),
+        ("--anchors=feedback", "anchor"),
+    ):
+        done = credit(whole, *few, flag)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert message in done.stderr
 
 
 def test_a_panel_that_was_touched_is_refused(flags: list[str], tmp_path: Path):

@@ -49,7 +49,7 @@ def checked_observation(value: Any) -> Observation:
 
 
 def checked_result(value: Any) -> StepResult:
-    """The result of a step, with numbers of numpy as plain ones and of `info` only "won" and "score".
+    """The result of a step, with numbers of numpy as plain ones and of `info` only "won", "score" and "regret".
 
     Raises:
       StepError: as for `checked_observation`.
@@ -64,7 +64,11 @@ def checked_result(value: Any) -> StepResult:
     _require(isinstance(info.get("won"), (bool, np.bool_)), 'info["won"]', info.get("won"), "a bool")
     score = _number(info.get("score"))
     _require(0.0 <= score <= 1.0, 'info["score"]', info.get("score"), "a number from 0 to 1")
-    return StepResult(observation, reward, bool(value.done), {"won": bool(info["won"]), "score": score})
+    kept: dict[str, bool | float] = {"won": bool(info["won"]), "score": score}
+    if "regret" in info:
+        kept["regret"] = _number(info["regret"])
+        _require(kept["regret"] >= 0, 'info["regret"]', info["regret"], "a number of at least 0")
+    return StepResult(observation, reward, bool(value.done), kept)
 
 
 def _number(value: Any) -> float:

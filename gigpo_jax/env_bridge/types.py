@@ -58,9 +58,10 @@ class StepResult:
       observation: the next observation.
       reward: the environment's reward of this step, in the units of the published settings.
       done: whether the episode is over.
-      info: "won" (bool) and "score" (float in [0, 1]); a worker process drops other keys. A score is the share of the
-        task that is done after this step: 1 if and only if it is won, 0 where the environment gives no part of it. The
-        score of an episode is that of its last step.
+      info: "won" (bool) and "score" (float in [0, 1]), "regret" (float) if the environment can tell; a worker process
+        drops other keys. A score is the share of the task that is done after this step: 1 if and only if it is won, 0
+        where the environment gives no part of it. The score of an episode is that of its last step. The regret is how
+        many actions more the goal needs than after the best action.
     """
 
     observation: Observation

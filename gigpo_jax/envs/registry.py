@@ -85,6 +85,7 @@ ENVIRONMENTS: dict[str, Environment] = {
                 str, "feedback", "the anchor state: feedback, +inventory, +sticky, ... (docs/alfworld.md)"
             ),
             "task_types": Option(tuple, None, "the task types to list; all six by default"),
+            "regret": Option(bool, False, "metric episode/regret: commands that the actions wasted (native engine)"),
         },
         generate_options={
             "splits": Option(dict, None, "games of each split, such as {'train': 512, 'valid_unseen': 128}"),

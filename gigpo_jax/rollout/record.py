@@ -25,8 +25,8 @@ class SavedStep:
     """One environment step. The fields from `returns` on are None where the episode was aborted.
 
     Attributes:
-      prompt, response, action, valid, admissible, observation, anchor, reward, penalty, finish_reason, version: as in
-        `trajectory.Turn`.
+      prompt, response, action, valid, admissible, observation, anchor, reward, penalty, finish_reason, version, regret:
+        as in `trajectory.Turn`.
       prompt_length: tokens of the prompt.
       tokens: the response's token ids.
       logprobs: their log-probabilities under the policy that sampled them, nats.
@@ -51,6 +51,7 @@ class SavedStep:
     prompt_length: int
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
+    regret: float | None = None
     entropy: tuple[float, ...] | None = None
     returns: float | None = None
     episode_advantage: float | None = None
@@ -214,6 +215,7 @@ def _saved_step(turn: Turn) -> SavedStep:
         prompt_length=len(turn.prompt_tokens),
         tokens=tuple(turn.response_tokens.tolist()),
         logprobs=_rounded(turn.logprobs),
+        regret=turn.regret,
     )
 
 

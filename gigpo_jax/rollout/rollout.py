@@ -186,6 +186,7 @@ class EpisodeRunner:
             version=completion.version,
             choices=None if observation.admissible is None else anchor_hash("\n".join(observation.admissible)),
             prompt_cut=prompt.cut != "",
+            regret=result.info.get("regret"),
         )
         return turn, result
 

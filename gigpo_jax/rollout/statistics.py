@@ -31,6 +31,7 @@ def rollout_metrics(
         "episode/score": [t.score for t in done],
         "episode/reward": [t.total_reward for t in done],
         "episode/length": [len(t.turns) for t in done],
+        "episode/regret": [sum(turn.regret or 0.0 for turn in t.turns) for t in done if _tells_regret(t)],
         "action/valid_rate": [turn.valid for turn in turns],
         "action/admissible_rate": listed,
         "credit/ambiguous_anchor_share": ambiguous_anchors(steps),
@@ -73,3 +74,7 @@ def ambiguous_anchors(steps: Sequence[Step]) -> list[bool]:
     for anchor, choices in listed:
         seen[anchor].add(choices)
     return [len(seen[anchor]) > 1 for anchor, _ in listed]
+
+
+def _tells_regret(trajectory: Trajectory) -> bool:
+    return all(turn.regret is not None for turn in trajectory.turns)

@@ -21,10 +21,11 @@ RESULT = StepResult(SEEN, 1.0, False, {"won": False, "score": 0.5})
 
 def test_good_results_pass_and_numbers_of_numpy_become_plain() -> None:
     assert checked_result(RESULT) == RESULT
-    info = {"won": np.True_, "score": np.float32(1), "page": object()}
+    info = {"won": np.True_, "score": np.float32(1), "regret": np.int64(2), "page": object()}
     found = checked_result(StepResult(SEEN, np.float32(2), np.True_, info))
-    assert found == StepResult(SEEN, 2.0, True, {"won": True, "score": 1.0})
-    assert [type(value) for value in (found.reward, found.done, *found.info.values())] == [float, bool, bool, float]
+    assert found == StepResult(SEEN, 2.0, True, {"won": True, "score": 1.0, "regret": 2.0})
+    types = [type(value) for value in (found.reward, found.done, *found.info.values())]
+    assert types == [float, bool, bool, float, float]
     assert checked_result(dataclasses.replace(RESULT, reward=-1e6)).reward == -1e6
     longest = dataclasses.replace(SEEN, admissible=None, text="x" * (MAX_CHARACTERS - 15))
     assert checked_result(dataclasses.replace(RESULT, observation=longest)).observation is longest

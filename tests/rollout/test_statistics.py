@@ -63,6 +63,14 @@ def test_means_over_episodes_and_steps_without_the_aborted():
     assert (metrics["rollout/episodes"], metrics["rollout/steps"], metrics["rollout/generated_tokens"]) == (3, 4, 20)
 
 
+def test_regret_is_summed_over_the_episodes_that_tell_it():
+    told = [replace(turn(1), regret=regret) for regret in (2.0, 0.0, 1.0)]
+    metrics = metrics_of([episode("heat", told[:2], True), episode("heat", told[2:], False)])
+    assert metrics["episode/regret"] == pytest.approx((2 + 1) / 2)
+    partly = metrics_of([episode("heat", [told[0], turn(1)], True)])
+    assert "episode/regret" not in partly
+
+
 def test_a_rollout_of_nothing():
     assert metrics_of([episode("heat", [], False, aborted=True)], {"heat"})["rollout/episodes"] == 0
 

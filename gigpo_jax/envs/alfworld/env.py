@@ -32,6 +32,7 @@ class _Step(Protocol):
 class _Game(Protocol):
     def reset(self) -> _Step: ...
     def step(self, command: str) -> _Step: ...
+    def remaining(self) -> int | None: ...
 
 
 def _load(engine: str, path: Path) -> Any:
@@ -57,16 +58,17 @@ class AlfworldEnv:
       skipped: split -> the skipped folders with reasons, for every split listed so far.
     """
 
-    def __init__(self, data: Path, engine: str, max_steps: int, anchor: str, task_types: frozenset[str]):
+    def __init__(self, data: Path, engine: str, max_steps: int, anchor: str, task_types: frozenset[str], regret: bool):
         self.data = data
         self.skipped: dict[str, tuple[Skipped, ...]] = {}
-        self._engine, self._max_steps, self._task_types = engine, max_steps, task_types
+        self._engine, self._max_steps, self._task_types, self._regret = engine, max_steps, task_types, regret
         self._anchor = Anchor(anchor)
         self._listed: dict[str, tuple[Task, ...]] = {}
         self._game: _Game | None = None
         self._loaded: Path | None = None
         self._last: StepResult | None = None
         self._steps = 0
+        self._remaining: int | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The games of a split, sorted by path; the id is the path of the game's folder in the data folder.
@@ -110,6 +112,7 @@ class AlfworldEnv:
             task=task_of(first.feedback),
         )
         self._last = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
+        self._remaining = self._game.remaining() if self._regret else None
         return observation
 
     def step(self, action: str) -> StepResult:
@@ -135,9 +138,12 @@ class AlfworldEnv:
             task=last.observation.task,
         )
         done = won or self._steps >= self._max_steps
-        self._last = StepResult(
-            observation, WON_REWARD if won else 0.0, done, {"won": won, "score": 1.0 if won else 0.0}
-        )
+        info: dict[str, bool | float] = {"won": won, "score": 1.0 if won else 0.0}
+        if self._regret:
+            before, self._remaining = self._remaining, self._game.remaining()
+            if before is not None and self._remaining is not None:
+                info["regret"] = float(self._remaining - before + 1)
+        self._last = StepResult(observation, WON_REWARD if won else 0.0, done, info)
         return self._last
 
     def _close_game(self) -> None:
@@ -158,6 +164,7 @@ def make(
     max_steps: int = 50,
     anchor: str = "feedback",
     task_types: Sequence[str] = TASK_TYPES,
+    regret: bool = False,
 ) -> AlfworldEnv:
     """Builds the environment.
 
@@ -167,6 +174,7 @@ def make(
       max_steps: length of an episode.
       anchor: the anchor state: "feedback" (published), or with additions, see `anchors.py`.
       task_types: the task types to list; default: all six.
+      regret: whether `info["regret"]` of a step tells how many commands the action wasted; the official engine cannot.
 
     Raises:
       InputError: the folder does not exist, or an option has no such value.
@@ -178,4 +186,6 @@ def make(
         raise InputError(f"task_types={task_types!r}: give a list of one or more of {', '.join(TASK_TYPES)}")
     if unknown := [kind for kind in task_types if kind not in TASK_TYPES]:
         raise InputError(f"task_types={unknown[0]!r}: no such task type; choose among {', '.join(TASK_TYPES)}")
-    return AlfworldEnv(data_folder(data), engine, max_steps, anchor, frozenset(task_types))
+    return AlfworldEnv(
+        data_folder(data), engine, max_steps, anchor, frozenset(task_types), regret and engine == "native"
+    )

@@ -71,6 +71,20 @@ def test_an_episode_ends_after_max_steps_without_reward(small):
         assert results[2].info == {"won": False, "score": 0.0}
 
 
+def test_regret_counts_the_commands_that_an_action_wastes(small):
+    env = make(small, regret=True)
+    task = env.tasks("train")[0]
+    env.reset(task)
+    commands = walkthrough(small, task)
+    away = next(c for c in env.step("look").observation.admissible if c.startswith("go to") and c != commands[0])
+    found = [env.step(command).info["regret"] for command in (away, *commands)]
+    assert found[0] > 0
+    assert found[1:] == [0.0] * len(commands)
+    plain = make(small)
+    plain.reset(task)
+    assert "regret" not in plain.step("look").info
+
+
 def test_episodes_do_not_influence_one_another(small):
     """The same task and actions give the same texts, whatever was played before, also in a second environment."""
     env, other = make(small), make(small)

@@ -32,6 +32,7 @@ from gigpo_jax.envs.alfworld.engine.facts import (
     USE,
 )
 from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
+from gigpo_jax.envs.alfworld.engine.remaining import remaining
 
 NOTHING_HAPPENS = "Nothing happens."
 WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
@@ -103,6 +104,10 @@ class Game:
     def admissible(self) -> tuple[str, ...]:
         """The admissible commands, sorted."""
         return self._admissible
+
+    def remaining(self) -> int | None:
+        """The fewest commands that reach the goal from here; None if none do."""
+        return remaining(self.file, self._state, self._contents, self._held, self._place)
 
     def reset(self) -> Step:
         """Restarts the game.

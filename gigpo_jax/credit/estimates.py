@@ -1,0 +1,112 @@
+"""What every algorithm of the catalogue says of the same steps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.batching import step_columns
+from gigpo_jax.errors import InputError
+from gigpo_jax.rl.advantages import CHOICES
+from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS, make_advantages
+from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.trajectory import Step
+
+STEP_PART = "gigpo (step part)"
+_NUMBERS = ("gamma", "step_weight")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate of the advantage of every step.
+
+    Attributes:
+      names: the algorithms that give exactly this estimate.
+      labels: these names, with the preset behind a colon where the presets differ.
+      anchor: the anchor option; "any" if all give it.
+      values: [N] f32.
+    """
+
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+    anchor: str
+    values: np.ndarray
+
+
+def parse_variants(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Settings of GiGPO from texts such as "gamma=1" or "penalty_in=row".
+
+    Raises:
+      InputError: no such setting, or not with that value.
+    """
+    variants: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        known = [*_NUMBERS, *CHOICES]
+        if key not in known:
+            raise InputError(f"--variants={text}: no such setting; choose one of {', '.join(known)}")
+        options = {str(choice): choice for choice in CHOICES.get(key, ())}
+        if options and value not in options:
+            raise InputError(f"--variants={text}: must be one of {', '.join(options)}")
+        try:
+            variants[text] = {key: options[value] if options else float(value)}
+        except ValueError:
+            raise InputError(f"--variants={text}: not a number") from None
+    return variants
+
+
+def estimates(
+    anchored: Mapping[str, Sequence[Step]], rl: ConfigDict, variants: Mapping[str, Mapping[str, Any]]
+) -> list[Estimate]:
+    """The estimates of all algorithms and presets, of GiGPO's step part alone, and of variants of GiGPO.
+
+    Args:
+      anchored: anchor option -> all steps of the rollouts, the same ones but for their anchors.
+      rl: section of the config.
+      variants: as from `parse_variants`.
+
+    Returns:
+      Equal estimates once.
+    """
+    found: dict[bytes, list[tuple[str, str, str]]] = {}
+    for anchor, steps in anchored.items():
+        columns = step_columns(steps, similarity=rl.similarity if rl.anchor_match == "similar" else None)
+        for preset in PRESETS:
+            for name, values in _of_preset(columns, preset, rl, variants).items():
+                found.setdefault(values[: len(steps)].tobytes(), []).append((name, preset, anchor))
+    return [
+        Estimate(
+            names=tuple(dict.fromkeys(name for name, _, _ in where)),
+            labels=_labels(where),
+            anchor=_common([anchor for _, _, anchor in where], len(anchored)),
+            values=np.frombuffer(values, np.float32),
+        )
+        for values, where in found.items()
+    ]
+
+
+def _of_preset(
+    columns: StepColumns, preset: str, rl: ConfigDict, variants: Mapping[str, Mapping[str, Any]]
+) -> dict[str, np.ndarray]:
+    settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
+    results = {name: make_advantages(name, preset, **settings)(columns) for name in ALGORITHMS}
+    totals = {name: np.asarray(result.total) for name, result in results.items()}
+    totals[STEP_PART] = np.asarray(results["gigpo"].step)
+    for text, changed in variants.items():
+        variant = make_advantages("gigpo", preset, **settings | dict(changed))
+        totals[f"gigpo {text}"] = np.asarray(variant(columns).total)
+    return totals
+
+
+def _labels(where: Sequence[tuple[str, str, str]]) -> tuple[str, ...]:
+    presets: dict[str, set[str]] = {}
+    for name, preset, _ in where:
+        presets.setdefault(name, set()).add(preset)
+    return tuple(name if len(its) == len(PRESETS) else f"{name}:{min(its)}" for name, its in presets.items())
+
+
+def _common(labels: Sequence[str], of: int) -> str:
+    different = list(dict.fromkeys(labels))
+    return "any" if len(different) == of > 1 else ", ".join(different)

@@ -1,0 +1,199 @@
+"""A measurement from start to end: plays what is missing, grades, writes the results."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from gigpo_jax.credit.estimates import estimates
+from gigpo_jax.credit.grades import reliability
+from gigpo_jax.credit.gradients import group_gradients
+from gigpo_jax.credit.measurement import Measurement, claim, graded, measured
+from gigpo_jax.credit.replay import replay
+from gigpo_jax.credit.report import Row, as_json, plot, table
+from gigpo_jax.credit.sampler import Sampler
+from gigpo_jax.credit.states import State, choose_steps, states_around
+from gigpo_jax.entropy import make_token_entropies
+from gigpo_jax.env_bridge.base import TextEnv
+from gigpo_jax.env_bridge.history import History
+from gigpo_jax.env_bridge.prompts import Prompt, build_prompt
+from gigpo_jax.env_bridge.types import Observation, Task
+from gigpo_jax.envs import registry
+from gigpo_jax.models.tokenizer import Tokenizer
+from gigpo_jax.policy import load_policy
+from gigpo_jax.rollout.environment import env_options, list_tasks
+from gigpo_jax.rollout.record import Rollouts
+from gigpo_jax.rollout.rollout import TooManyAborted
+from gigpo_jax.rollout.tasks import draw_tasks
+from gigpo_jax.run import partition
+from gigpo_jax.run.checkpoint import newest_params
+from gigpo_jax.run.interrupts import Interrupts
+from gigpo_jax.run.metrics import write_json
+from gigpo_jax.run.report import say
+from gigpo_jax.run.workdir import check_adapter, check_writable
+from gigpo_jax.sampling.base import EngineLost
+from gigpo_jax.trajectory import Trajectory, finished_steps
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure and to grade.
+
+    Attributes:
+      steps: how many steps.
+      continuations: of each state before and after them.
+      anchors: values of `env.options.anchor`; () is the config's own.
+      variants: settings of GiGPO, as from `parse_variants`.
+      gradients: whether to compare policy gradients.
+    """
+
+    steps: int
+    continuations: int
+    anchors: tuple[str, ...]
+    variants: Mapping[str, Mapping[str, Any]]
+    gradients: bool
+
+
+@dataclass(frozen=True)
+class _Played:
+    """What grading needs: episodes by anchor option, the chosen steps as rows of all, the returns from their states."""
+
+    episodes: dict[str, list[Trajectory]]
+    rows: list[int]
+    returns: dict[State, np.ndarray]
+
+
+def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
+    """One measurement, or the rest of a stopped one.
+
+    Args:
+      config: as from `config.resolve`.
+      workdir: of the run; its newest checkpoint plays, or `model.path` if it has none.
+      plan: what to measure.
+
+    Returns:
+      The exit status: 0 done, 1 no engine was left or too many episodes were aborted, 143 or 130 after SIGTERM or
+      Ctrl-C.
+    """
+    check_writable(workdir, "--workdir")
+    options = env_options(config)
+    tasks = list_tasks(config, options)
+    environments = _environments(config, options, plan.anchors)
+    mesh = partition.make_mesh(**config.mesh)
+    policy = load_policy(config, mesh)
+    check_adapter(workdir, config, policy.base)
+    trained, version = newest_params(workdir / "checkpoints", policy.trained)
+    folder = workdir / "credit" / f"iteration_{version:06d}"
+    claim(folder, config, plan.continuations)
+    say(f"weights: {f'checkpoint {version} of {workdir}' if version else config.model.path}; results: {folder}")
+    entropies = make_token_entropies(config, policy, mesh, config.sampling.temperature)
+    sampler = Sampler(
+        config,
+        policy,
+        policy.whole(trained),
+        options=options,
+        version=version,
+        entropies=partial(entropies, trained, policy.frozen),
+    )
+    replays = {anchor: partial(_replay, config, env, policy.tokenizer) for anchor, env in environments.items()}
+    drawn = draw_tasks(tasks, version, config.train.groups, config.seed)
+    played = asyncio.run(_play(sampler, folder, drawn, replays, plan, config.seed))
+    if isinstance(played, int):
+        return played
+    first = next(iter(played.episodes.values()))
+    anchored = {anchor: finished_steps(episodes) for anchor, episodes in played.episodes.items()}
+    measurement = measured(first, finished_steps(first), played.rows, played.returns)
+    gradients = group_gradients(config, policy, mesh, trained, measurement.steps) if plan.gradients else None
+    found = estimates(anchored, config.rl, plan.variants)
+    types = [first[step.trajectory].task.type for step in finished_steps(first)]
+    with tqdm(total=len(found), desc="grades", unit="estimate", leave=False) as bar:
+        rows = graded(found, measurement, anchored, types, config.seed, gradients, bar.update)
+    _write(folder, plan, rows, measurement, [trajectory.member for trajectory in first])
+    return 0
+
+
+async def _play(
+    sampler: Sampler, folder: Path, tasks: Sequence[Task], replays: Mapping[str, Any], plan: Plan, seed: int
+) -> "_Played | int":
+    """Plays what is missing in the folder; the exit status if that did not end."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    with Interrupts(lambda: loop.call_soon_threadsafe(task.cancel)) as interrupts:
+        try:
+            rollouts = await sampler.rollouts(folder, tasks)
+            episodes = {anchor: again(rollouts) for anchor, again in replays.items()}
+            first = next(iter(episodes.values()))
+            steps = finished_steps(first)
+            rows = choose_steps(steps, plan.steps, seed)
+            states = states_around(first, [steps[row] for row in rows])
+            return _Played(episodes, rows, await sampler.returns(folder, states, plan.continuations))
+        except asyncio.CancelledError:
+            if not interrupts.status:
+                raise
+            say("stopped; the same command goes on from there")
+            return interrupts.status
+        except (EngineLost, TooManyAborted) as error:
+            say(f"not measured: {error}")
+            return 1
+        finally:
+            sampler.close()
+
+
+def _environments(config: ConfigDict, options: Mapping[str, Any], anchors: Sequence[str]) -> dict[str, TextEnv]:
+    """An environment for each anchor option; it tells the regret of actions if it can."""
+    name = config.env.name
+    regret = {"regret": True} if "regret" in registry.spec(name).options else {}
+    if not anchors:
+        return {str(options.get("anchor", "")): registry.make(name, **{**options, **regret})}
+    return {anchor: registry.make(name, **{**options, **regret, "anchor": anchor}) for anchor in anchors}
+
+
+def _replay(config: ConfigDict, env: TextEnv, tokenizer: Tokenizer, rollouts: Rollouts) -> list[Trajectory]:
+    template = registry.style(config.env.name, config.env.prompt)
+
+    def prompt(observation: Observation, history: History) -> Prompt:
+        return build_prompt(
+            template,
+            observation,
+            history,
+            encode=tokenizer.encode_chat,
+            limit=config.sampling.max_prompt_tokens,
+            show_admissible=config.env.show_admissible,
+        )
+
+    try:
+        return replay(env, rollouts.episodes, window=config.env.history, prompt=prompt)
+    finally:
+        env.close()
+
+
+def _write(folder: Path, plan: Plan, rows: Sequence[Row], measurement: Measurement, members: Sequence[int]) -> None:
+    """Prints the table; writes grades.json and, with matplotlib, grades.png."""
+    own, steps = measurement.own, measurement.steps
+    share = reliability(own)
+    say(
+        f"{len(steps)} steps of {len(np.unique(own.group))} task groups; standard deviation of the measured advantage "
+        f"{own.advantage.std():.2f}, reliability {share:.2f}"
+    )
+    say(table(rows))
+    verdicts = [
+        {
+            "group": step.group,
+            "member": members[step.trajectory],
+            "step": step.step,
+            "advantage": float(own.advantage[row]),
+            "error": float(own.error[row]),
+            "regret": step.turn.regret,
+        }
+        for row, step in enumerate(steps)
+    ]
+    result = {"continuations": plan.continuations, "reliability": share, "estimates": as_json(rows), "steps": verdicts}
+    write_json(folder / "grades.json", result)
+    say(f"written: {folder / 'grades.json'}")
+    plot(rows, own, folder / "grades.png")

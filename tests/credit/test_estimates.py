@@ -1,0 +1,52 @@
+"""The estimates of the catalogue: equal ones once, under names that say when they hold."""
+
+import numpy as np
+import pytest
+
+from gigpo_jax.batching import step_columns
+from gigpo_jax.config import default_config, resolve
+from gigpo_jax.credit.estimates import STEP_PART, estimates, parse_variants
+from gigpo_jax.errors import InputError
+from gigpo_jax.rl.algorithms import ALGORITHMS, make_advantages
+from gigpo_jax.trajectory import Step, Turn
+
+
+def steps(anchors: list[str]) -> list[Step]:
+    """Two episodes of three and two steps, the first one won."""
+    empty = np.zeros(1, np.int32)
+    found = []
+    for anchor, (trajectory, number) in zip(anchors, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)], strict=True):
+        reward = 10.0 * ((trajectory, number) == (0, 2))
+        turn = Turn(empty, empty, empty, "", "", "", True, None, "", anchor, reward, 0.0, "stop", 0)
+        found.append(Step(trajectory, number, 0, turn))
+    return found
+
+
+def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_it() -> None:
+    rl = resolve(default_config(), trains=False).rl
+    anchored = {"coarse": steps(list("aaaaa")), "fine": steps(list("abcad"))}
+    found = estimates(anchored, rl, parse_variants(["step_weight=0", "penalty_in=reward"]))
+    where = {(label, e.anchor): e for e in found for label in e.labels}
+    assert {name for e in found for name in e.names} >= {*ALGORITHMS, STEP_PART}
+    assert len({e.values.tobytes() for e in found}) == len(found)
+    rloo = where["rloo", "any"]  # neither the preset nor the anchor matters to it
+    assert rloo.values[0] == pytest.approx(10.0)
+    assert where["grpo:paper", "any"] is where["dapo:paper", "any"] is where["gigpo step_weight=0:paper", "any"]
+    assert where["grpo:paper", "any"] is not where["grpo:verl_agent", "any"]
+    assert where["gigpo:paper", "coarse"] is where["gigpo penalty_in=reward:paper", "coarse"]
+    assert where["gigpo:paper", "fine"] is not where["gigpo:paper", "coarse"]
+
+
+def test_values_are_those_of_the_algorithm() -> None:
+    rl = resolve(default_config(), trains=False).rl
+    fine = steps(list("abcad"))
+    (one,) = [e for e in estimates({"fine": fine}, rl, {}) if "gigpo:paper" in e.labels]
+    settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
+    expected = make_advantages("gigpo", "paper", **settings)(step_columns(fine)).total
+    np.testing.assert_array_equal(one.values, np.asarray(expected)[:5])
+
+
+@pytest.mark.parametrize("text", ["gama=1", "gamma=much", "penalty_in=nowhere", "gamma"])
+def test_a_bad_variant_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=f"--variants={text}: "):
+        parse_variants([text])

@@ -1,0 +1,42 @@
+"""Sketches of gradients against the gradients themselves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gigpo_jax.credit.gradients import group_gradients
+from gigpo_jax.models import qwen2
+from gigpo_jax.policy import fresh_policy
+from gigpo_jax.run import partition
+from tests.test_entropy import small, step
+
+
+def test_inner_products_of_sketches_are_those_of_the_gradients() -> None:
+    config, mesh = small(), partition.make_mesh(data=1, fsdp=1, tensor=1)
+    config.sampling.temperature = 0.7
+    policy = fresh_policy(config, mesh, ["a b c d e f g h i j k l m n o p"])
+    rng = np.random.default_rng(0)
+    steps = [step(number, rng, policy.config.vocab_size) for number in range(1, 10)]
+    steps = [type(s)(s.trajectory, s.step, s.trajectory % 3, s.turn) for s in steps]
+    groups = [[s for s in steps if s.group == group] for group in range(3)]
+    advantages = rng.normal(size=len(steps))
+
+    def objective(params, members):
+        total = 0.0
+        for s in members:
+            tokens = np.concatenate([s.turn.prompt_tokens, s.turn.response_tokens])
+            logits = qwen2.logits(policy.config, params, tokens[None])[0, len(s.turn.prompt_tokens) - 1 : -1] / 0.7
+            found = jnp.take_along_axis(jax.nn.log_softmax(logits), s.turn.response_tokens[:, None], 1)
+            total += advantages[steps.index(s)] * found.sum()
+        return total
+
+    exact = []
+    for members in groups:
+        leaves = jax.tree.leaves(jax.grad(objective)(policy.params, members))
+        exact.append(np.concatenate([np.ravel(leaf) for leaf in leaves]))
+    got = group_gradients(config, policy, mesh, policy.params, steps)(advantages)
+    expected = np.array(exact) @ np.array(exact).T
+    lengths = np.sqrt(np.diag(expected))
+    np.testing.assert_allclose(
+        got @ got.T / np.outer(lengths, lengths), expected / np.outer(lengths, lengths), atol=0.05
+    )

@@ -1,0 +1,90 @@
+"""The fewest commands to the goal, against a search through all states of small rooms."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from gigpo_jax.envs.alfworld.data.generate import generate_games
+from gigpo_jax.envs.alfworld.engine import facts as f
+from gigpo_jax.envs.alfworld.engine.game import Game
+
+DEPTH = 9
+
+
+@pytest.fixture(scope="module")
+def games(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """12 rooms of 4 receptacles and 3 objects, two of each task type."""
+    folder = tmp_path_factory.mktemp("games")
+    generate_games(folder, "train", games=12, seed=3, size="small", receptacles=4, objects=3)
+    return sorted(folder.rglob("game.tw-pddl"))
+
+
+def twin(game: Game) -> Game:
+    """The same state, in a game of its own."""
+    copy = Game(game.file)
+    copy._state, copy._held, copy._place = set(game._state), list(game._held), game._place
+    copy._contents = {receptacle: list(things) for receptacle, things in game._contents.items()}
+    copy._admissible, copy._won = game._admissible, game._won
+    return copy
+
+
+def searched(game: Game) -> int | None:
+    """By breadth-first search through all states; None if the goal is more than `DEPTH` commands away."""
+    frontier, seen = [game], set()
+    for depth in range(DEPTH + 1):
+        if any(state._won for state in frontier):
+            return depth
+        following = []
+        for state in frontier:
+            for command in state.admissible:
+                if command.startswith(("examine", "look", "help", "inventory")):
+                    continue
+                after = twin(state)
+                after.step(command)
+                key = frozenset(fact for fact in after._state if f.predicate_of(fact) not in (f.CHECKED, f.ON))
+                if key not in seen:
+                    seen.add(key)
+                    following.append(after)
+        frontier = following
+    return None
+
+
+def test_it_is_the_length_of_the_walkthrough_and_falls_by_one_along_it(games: list[Path]) -> None:
+    for path in games:
+        game = Game(path)
+        walkthrough = game.file.walkthrough
+        left = [game.remaining()]
+        for command in walkthrough:
+            game.step(command)
+            left.append(game.remaining())
+        assert left == list(range(len(walkthrough), -1, -1))
+
+
+def test_from_anywhere_it_is_what_a_search_finds(games: list[Path]) -> None:
+    draw, found = random.Random(0), []
+    for path in games:
+        game = Game(path)
+        for _ in range(10):
+            game.step(draw.choice([c for c in game.admissible if not c.startswith(("examine", "look", "help", "inv"))]))
+        expected = searched(game)
+        if expected is not None:
+            assert game.remaining() == expected, path
+            found.append(expected)
+    assert len(found) > 8
+    assert len(set(found)) > 3
+
+
+def test_no_action_of_a_random_walk_wastes_less_than_nothing(tmp_path: Path) -> None:
+    generate_games(tmp_path, "train", games=6, seed=5)
+    draw = random.Random(1)
+    for path in sorted(tmp_path.rglob("game.tw-pddl")):
+        game = Game(path)
+        before = game.remaining()
+        for _ in range(60):
+            game.step(draw.choice(game.admissible))
+            after = game.remaining()
+            assert before is not None
+            assert after is not None
+            assert after >= before - 1
+            before = after
