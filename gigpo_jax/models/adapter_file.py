@@ -12,15 +12,14 @@ from typing import Any
 
 import jax
 import numpy as np
-import safetensors
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora
 from gigpo_jax.models.linears import LINEARS
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
-from gigpo_jax.models.safetensors_file import OnTensor
-from gigpo_jax.models.weights import to_host, write_safetensors
+from gigpo_jax.models.safetensors_file import OnTensor, read_header
+from gigpo_jax.models.weights import check_dtype, check_finite, mapped, to_host, write_safetensors
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
@@ -144,25 +143,31 @@ def load_adapter(folder: str | pathlib.Path, shape: Qwen2Config, config: LoraCon
     folder = pathlib.Path(folder)
     _check_config(folder / CONFIG, config)
     shapes, file = lora.abstract(shape, config), folder / TENSORS
-    try:
-        with safetensors.safe_open(file, framework="np") as opened:
-            found = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
-            expected = dict(tensor_names(shapes))
-            odd = sorted(n for n in found.keys() | expected.keys() if found.get(n) != expected.get(n))
-            if odd:
-                raise InputError(
-                    f"{file}: {len(odd)} tensors are not those of model.path and model.lora, such as {odd[0]}: shape "
-                    f"{found.get(odd[0])}, expected {expected.get(odd[0])}"
-                )
+    entries = read_header(file)
+    found, expected = {name: entry.shape for name, entry in entries.items()}, dict(tensor_names(shapes))
+    odd = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    if odd:
+        raise InputError(
+            f"{file}: {len(odd)} tensors are not those of model.path and model.lora, such as {odd[0]}: shape "
+            f"{found.get(odd[0])}, expected {expected.get(odd[0])}"
+        )
 
-            def stacked(ours: str, part: str) -> np.ndarray:
-                rows = [opened.get_tensor(_name(layer, ours, part)).T for layer in range(shape.num_layers)]
-                return np.stack(rows).astype(np.float32)
+    def tensor(name: str) -> np.ndarray:
+        check_dtype(file, name, entries[name])
+        with np.errstate(over="ignore"):
+            array = np.ascontiguousarray(mapped(file, entries[name]).T, np.float32)
+        check_finite(file, name, array)
+        return array
 
-            layers = {ours: {part: stacked(ours, part) for part in _PARTS} for ours in shapes["layers"]}
-    except (safetensors.SafetensorError, OSError) as err:
-        raise InputError(f"{file}: missing, broken or cut short ({err})") from err
-    return {"layers": layers}
+    return {
+        "layers": {
+            ours: {
+                part: np.stack([tensor(_name(layer, ours, part)) for layer in range(shape.num_layers)])
+                for part in _PARTS
+            }
+            for ours in shapes["layers"]
+        }
+    }
 
 
 def _check_config(file: pathlib.Path, config: LoraConfig) -> None:

@@ -204,14 +204,25 @@ def _read(leaf: _Leaf, places: Places, dtype: np.dtype, index: tuple[slice, ...]
         tensor = mapped(*places[name])
         with np.errstate(over="ignore"):
             row[...] = (tensor.T if leaf.transposed else tensor)[inner]
-        if not is_finite(row):
-            raise InputError(f"{places[name][0]}: {name} has NaN or infinite values in {dtype.name}; use other weights")
+        check_finite(places[name][0], name, row)
     return out if leaf.stacked else out[0]
 
 
 def mapped(file: pathlib.Path, entry: Entry) -> np.ndarray:
     """Maps one tensor of a safetensors file into memory: read-only, in the shape and dtype of the file."""
     return np.memmap(file, _DTYPES[entry.dtype], "r", entry.start, entry.shape)
+
+
+def check_dtype(file: pathlib.Path, name: str, entry: Entry) -> None:
+    """Raises InputError if a tensor is not of floating-point numbers."""
+    if entry.dtype not in _DTYPES:
+        raise InputError(f"{file}: {name} has dtype {entry.dtype}; use weights of dtype {', '.join(_DTYPES)}")
+
+
+def check_finite(file: pathlib.Path, name: str, array: np.ndarray) -> None:
+    """Raises InputError if an array that was read has NaN or infinite values."""
+    if not is_finite(array):
+        raise InputError(f"{file}: {name} has NaN or infinite values in {array.dtype.name}; use other weights")
 
 
 def is_finite(array: np.ndarray) -> bool:
@@ -231,8 +242,7 @@ def _check_tensors(folder: pathlib.Path, config: Qwen2Config) -> Places:
         if name not in found:
             raise InputError(f"{folder}: tensor {name} is missing; the set of weights is incomplete, download it again")
         file, entry = found[name]
-        if entry.dtype not in _DTYPES:
-            raise InputError(f"{file}: {name} has dtype {entry.dtype}; use weights of dtype {', '.join(_DTYPES)}")
+        check_dtype(file, name, entry)
         if entry.shape != shape:
             raise InputError(
                 f"{file}: {name} has shape {list(entry.shape)}, config.json asks for {list(shape)}; "

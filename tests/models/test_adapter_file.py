@@ -61,3 +61,20 @@ def test_another_or_a_broken_adapter_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "adapter_config.json").unlink()
     with pytest.raises(InputError, match="missing or broken"):
         load_adapter(tmp_path, SHAPE, SOME)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(np.float32(np.nan), "NaN or infinite"), (np.float64(1e300), "NaN or infinite"), (np.int32(1), "dtype I32")],
+)
+def test_numbers_that_are_not_finite_or_not_floating_point_are_refused(
+    tmp_path: pathlib.Path, value: np.generic, message: str
+) -> None:
+    save_adapter(tmp_path, SOME, random_adapter(SHAPE, SOME), base="")
+    file, name = tmp_path / "adapter_model.safetensors", "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight"
+    tensors = safetensors.numpy.load_file(file)
+    tensors[name] = tensors[name].astype(value.dtype)
+    tensors[name][0, 0] = value
+    safetensors.numpy.save_file(tensors, file)
+    with pytest.raises(InputError, match=rf"{name}.*{message}"):
+        load_adapter(tmp_path, SHAPE, SOME)
