@@ -77,7 +77,7 @@ class Learner:
         self._finite = FiniteCheck()
         # Of a run with an adapter only the adapter of the start is kept: the model below it does not change.
         self._reference = jax.tree.map(lambda x: x.copy(), policy.trained) if loss.kl_coef else None
-        optimizer = make_optimizer(config, most_updates(config))
+        optimizer = make_optimizer(config, config.train.iterations)
         self.state, self.state_shardings = start_state(config, policy, mesh, optimizer)
         forward = forward_function(config, policy.config, mesh)
         how = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
@@ -103,7 +103,7 @@ class Learner:
 
         Args:
           steps: of this host, as from `trajectory.finished_steps`.
-          iteration: seeds their order in the updates.
+          iteration: from 0; seeds their order in the updates and sets the learning rate.
           timers: gets `advantage` and `update`.
           progress: called after every minibatch.
 
@@ -119,7 +119,7 @@ class Learner:
         with timers.time("update"):
             batches = self._minibatches(step_samples(steps, credit.total), iteration)
             metrics |= over_hosts(packing_stats(batches))
-            metrics |= self._apply(batches, progress)
+            metrics |= self._apply(batches, iteration, progress)
         return metrics, credit
 
     def entropies(self, steps: Sequence[Step]) -> list[np.ndarray]:
@@ -140,7 +140,7 @@ class Learner:
             )
         return batches
 
-    def _apply(self, batches: Sequence[StepBatch], progress: Progress) -> dict[str, float]:
+    def _apply(self, batches: Sequence[StepBatch], iteration: int, progress: Progress) -> dict[str, float]:
         batches, frozen = [partition.global_batch(self._mesh, batch) for batch in batches], self._policy.frozen
         if self._config.rl.old_logprobs == "recompute":  # with the parameters before any of this iteration's updates
             batches = [dataclasses.replace(b, proximal=self._score(self.state.params, b, frozen)) for b in batches]
@@ -149,7 +149,7 @@ class Learner:
             if self._reference is not None:
                 plain = dataclasses.replace(batch, proximal=None)  # as above: one program for both
                 batch = dataclasses.replace(batch, reference=self._score(self._reference, plain, frozen))
-            self.state, record = self._update(self.state, batch, frozen)
+            self.state, record = self._update(self.state, batch, frozen, np.int32(iteration))
             records.append(record)
             self._finite.look(record)
             progress(number + 1, len(batches))
@@ -227,13 +227,6 @@ def objective(config: ConfigDict) -> tuple[Callable[[StepColumns], rl_advantages
     return jax.jit(advantages), loss
 
 
-def most_updates(config: ConfigDict) -> int:
-    """The most optimizer steps that a training run can take: all episodes at full length; schedules count to it."""
-    train = config.train
-    steps = train.groups * train.group_size * config.env.max_steps
-    return train.iterations * train.epochs * -(-steps // train.minibatch)
-
-
-def make_optimizer(config: ConfigDict, total_steps: int) -> update.Optimizer:
-    """The optimizer of `config.optim`."""
-    return update.make_optimizer(total_steps=total_steps, **config.optim)
+def make_optimizer(config: ConfigDict, total: int) -> update.Optimizer:
+    """The optimizer of `config.optim`, with a schedule of `total` iterations or updates."""
+    return update.make_optimizer(total=total, **config.optim)

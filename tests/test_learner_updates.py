@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.batching import make_minibatches, step_samples
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.learner import Learner, NotFinite, make_optimizer, most_updates
+from gigpo_jax.learner import Learner, NotFinite, make_optimizer
 from gigpo_jax.models import qwen2
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
@@ -32,7 +32,7 @@ def make_config() -> ConfigDict:
     config.sampling.temperature = 0.7
     config.train.minibatch, config.train.epochs = 4, 2
     config.rl.old_logprobs, config.rl.kl_coef = "recompute", 0.5
-    config.optim.lr = 1e-2
+    config.optim.lr, config.optim.schedule, config.train.iterations = 1e-2, "linear", 2
     config.env.max_steps, config.train.groups, config.train.group_size = STEPS, 1, 4
     return config
 
@@ -74,7 +74,7 @@ def test_two_iterations_of_two_epochs_by_hand() -> None:
     got = [learner.learn(finished_steps(trajectories), iteration, Timers(), no_progress) for iteration in (0, 1)]
 
     forward = forward_function(config, SHAPE, partition.make_mesh(data=1, fsdp=1, tensor=1))
-    optimizer = make_optimizer(config, most_updates(config))
+    optimizer = make_optimizer(config, config.train.iterations)
     settings = {"chunk": config.batch.logprob_chunk, "temperature": 0.7}
     step = update.make_update(forward, optimizer, LossSettings(0.2, 0.2, kl_coef=0.5), **settings)
     score = update.make_score(forward, **settings)
@@ -91,12 +91,14 @@ def test_two_iterations_of_two_epochs_by_hand() -> None:
         before = [score(state.params, batch) for batch in batches]  # of the policy that played, for all of them
         for number, (batch, proximal) in enumerate(zip(batches, before, strict=True)):
             batch = dataclasses.replace(batch, reference=score(start(), batch), proximal=proximal)
-            state, metrics = step(state, batch)
+            state, metrics = step(state, batch, None, np.int32(iteration))
             if number == 0:
                 first.append(float(metrics["policy/behaviour_mismatch"]))
     for x, y in zip(*map(jax.tree.leaves, (learner.state.params, state.params)), strict=True):
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=1e-4, atol=1e-5)
     assert int(learner.state.step) == 12
+    # The rate is that of the iteration, however many updates it has, and would be 0 after the last.
+    assert [metrics["policy/lr"] for metrics, _ in got] == pytest.approx([1e-2, 0.5e-2])
     assert [metrics["policy/behaviour_mismatch"] for metrics, _ in got] == pytest.approx(first, rel=1e-4)
 
 

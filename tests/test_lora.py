@@ -60,9 +60,9 @@ def test_updates_change_the_adapter_and_not_a_bit_below_it(dtype: str) -> None:
     moments = jax.tree.leaves(learner.state.opt_state)
     assert sum(x.size for x in moments if x.ndim) == 2 * sum(x.size for x in jax.tree.leaves(start))
     batches = make_minibatches(make_samples(), steps=24, row_length=32, rows=4, rng=np.random.default_rng(0))
-    first = learner._apply(batches, lambda done, total: None)
+    first = learner._apply(batches, 0, lambda done, total: None)
     assert first["policy/kl"] == pytest.approx(0, abs=1e-6)
-    later = learner._apply(batches, lambda done, total: None)
+    later = learner._apply(batches, 0, lambda done, total: None)
     assert later["policy/kl"] > 1e-4
     assert learner.compile_count == 2  # the update and the score
     for x, y in zip(jax.tree.leaves(policy.frozen), jax.tree.leaves(before), strict=True):
@@ -88,7 +88,7 @@ def test_nothing_is_kept_twice(rank: int, copies: float) -> None:
     size = sum(x.nbytes for x in jax.tree.leaves(policy.params))
     del policy
     batches = make_minibatches(make_samples(), steps=24, row_length=32, rows=4, rng=np.random.default_rng(0))
-    learner._apply(batches, lambda done, total: None)
+    learner._apply(batches, 0, lambda done, total: None)
     gc.collect()
     held = (sum(x.nbytes for x in jax.live_arrays()) - before) / size
     assert copies <= held < copies + 0.3

@@ -30,7 +30,8 @@ Metrics = dict[str, jax.Array]
 Forward = Callable[[Params, Params, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 # (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis) -> sums over its response tokens
 Loss = Callable[[jax.Array, jax.Array, StepBatch], LossSums]
-Update = Callable[..., tuple["TrainState", Metrics]]  # (state, minibatch, frozen parameters = None)
+# (state, minibatch, frozen parameters = None, iteration = None)
+Update = Callable[..., tuple["TrainState", Metrics]]
 
 
 @jax.tree_util.register_dataclass
@@ -52,7 +53,7 @@ class TrainState:
 
 
 class Optimizer(NamedTuple):
-    """An optax transformation and the learning rate it uses at each step."""
+    """An optax transformation without its learning rate, and the learning rate of each iteration or update."""
 
     transform: optax.GradientTransformation
     schedule: optax.Schedule
@@ -65,7 +66,7 @@ def make_optimizer(
     *,
     lr: float,
     schedule: str = "constant",
-    total_steps: int = 1,
+    total: int = 1,
     warmup_fraction: float = 0.0,
     b1: float = 0.9,
     b2: float = 0.999,
@@ -77,9 +78,9 @@ def make_optimizer(
 
     Args:
       lr: the peak learning rate.
-      schedule: after the warm-up "constant", or "linear" or "cosine" down to 0 at `total_steps`.
-      total_steps: optimizer steps of the whole run.
-      warmup_fraction: share of them with a rising rate; the first step already moves.
+      schedule: after the warm-up "constant", or "linear" or "cosine" down to 0 after the last.
+      total: iterations of the whole run, or its updates if the schedule counts these.
+      warmup_fraction: fraction of them with a rising rate; the first one already moves.
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: added to the root of the second moment.
@@ -91,15 +92,20 @@ def make_optimizer(
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule={schedule!r}: choose one of {', '.join(SCHEDULES)}")
-    warmup = warmup_fraction * total_steps
-
-    def rate(step: jax.Array) -> jax.Array:
-        done = jnp.clip((step - warmup) / max(total_steps - warmup, 1.0), 0.0, 1.0)
-        shapes = {"constant": jnp.ones_like(done), "linear": 1.0 - done, "cosine": 0.5 * (1.0 + jnp.cos(jnp.pi * done))}
-        return jnp.asarray(lr * jnp.minimum((step + 1) / max(warmup, 1.0), 1.0) * shapes[schedule], jnp.float32)
-
-    adamw = optax.adamw(rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=_decayed)
-    return Optimizer(optax.chain(optax.clip_by_global_norm(grad_clip), adamw), rate)
+    warmup = round(warmup_fraction * total)
+    rising = optax.linear_schedule(lr / max(warmup, 1), lr, max(warmup - 1, 1))
+    rest = max(total - warmup, 1)
+    after = {
+        "constant": optax.constant_schedule(lr),
+        "linear": optax.linear_schedule(lr, 0.0, rest),
+        "cosine": optax.cosine_decay_schedule(lr, rest),
+    }
+    transform = optax.chain(
+        optax.clip_by_global_norm(grad_clip),
+        optax.scale_by_adam(b1, b2, eps),
+        optax.add_decayed_weights(weight_decay, _decayed),
+    )
+    return Optimizer(transform, optax.join_schedules([rising, after[schedule]], [warmup]))
 
 
 def init_state(params: Params, optimizer: Optimizer) -> TrainState:
@@ -163,10 +169,10 @@ def make_update(
       state_shardings: where each leaf of the state lives; gradients are summed in the parameters' shardings.
 
     Returns:
-      A jitted function (state, minibatch, frozen=None) -> (state, metrics) that takes over (donates) the state; frozen
-      parameters are an argument that it only reads. The metrics are [] f32: `policy/{loss,ratio_max,grad_norm,lr,
-      skipped}`, and means over the response tokens of the minibatch,
-      `policy/{kl,entropy,clip_fraction,dual_clip_fraction,behaviour_mismatch}`.
+      A jitted function (state, minibatch, frozen=None, iteration=None) -> (state, metrics) that takes over (donates)
+      the state; frozen parameters are only read. The learning rate is that of the iteration, [] i32 from 0; None: of
+      the number of updates so far. The metrics are [] f32: `policy/{loss,ratio_max,grad_norm,lr,skipped}`, and means
+      over response tokens, `policy/{kl,entropy,clip_fraction,dual_clip_fraction,behaviour_mismatch}`.
     """
     how: dict[str, Any] = {"chunk": chunk, "temperature": temperature, "state_shardings": state_shardings}
     loss, total = partial(policy_loss, settings=settings), partial(loss_total, mean=settings.mean)
@@ -220,7 +226,9 @@ def _make(
     def place(tree: Params) -> Params:
         return tree if state_shardings is None else jax.lax.with_sharding_constraint(tree, state_shardings.params)
 
-    def update(state: TrainState, batch: StepBatch, frozen: Params = None) -> tuple[TrainState, Metrics]:
+    def update(
+        state: TrainState, batch: StepBatch, frozen: Params = None, iteration: jax.Array | None = None
+    ) -> tuple[TrainState, Metrics]:
         denominator = total(batch)
 
         def objective(params: Params, m: jax.Array) -> tuple[jax.Array, LossSums]:
@@ -236,14 +244,15 @@ def _make(
         zero = place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params))
         grads, sums = jax.lax.fori_loop(0, batch.microbatches, body, (zero, LossSums.zero()))
         grad_norm = optax.tree.norm(grads)
+        rate = jnp.asarray(optimizer.schedule(state.step if iteration is None else iteration), jnp.float32)
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
         metrics = sums.means() | {
             "policy/loss": sums.loss / denominator,
             "policy/grad_norm": grad_norm,
-            "policy/lr": optimizer.schedule(state.step),
+            "policy/lr": rate,
             "policy/skipped": 1.0 - finite.astype(jnp.float32),
         }
-        return _apply(optimizer, state, grads, finite), metrics
+        return _apply(optimizer, state, grads, rate, finite), metrics
 
     shardings = None if state_shardings is None else (state_shardings, None)
     return jax.jit(update, donate_argnums=0, out_shardings=shardings)
@@ -269,10 +278,10 @@ def shard_state(optimizer: Optimizer, params: Params, param_shardings: Params, w
     return TrainState(param_shardings, opt_state, whole, whole)
 
 
-def _apply(optimizer: Optimizer, state: TrainState, grads: Params, finite: jax.Array) -> TrainState:
+def _apply(optimizer: Optimizer, state: TrainState, grads: Params, rate: jax.Array, finite: jax.Array) -> TrainState:
     """One optimizer step if everything is finite, else the old parameters and optimizer state."""
     updates, opt_state = optimizer.transform.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
+    params = optax.apply_updates(state.params, optax.tree.scale(-rate, updates))
 
     def keep(new: jax.Array, old: jax.Array) -> jax.Array:
         return jnp.where(finite, new, old)

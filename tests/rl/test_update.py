@@ -149,7 +149,7 @@ def assert_close(a, b, rtol: float = 1e-4, atol: float = 1e-6) -> None:
 def test_gradient_equals_a_plain_one_however_the_steps_are_packed(shape, remat, chunk) -> None:
     samples, options = make_samples(), {"kl_coef": 0.05, "entropy_coef": 0.02}
     expected_loss, expected = plain_gradient(**options)
-    sgd = Optimizer(optax.sgd(1.0), lambda step: jnp.float32(1.0))  # a step of length 1 shows the gradient
+    sgd = Optimizer(optax.identity(), lambda step: jnp.float32(1.0))  # a step of length 1 shows the gradient
     batch = pack(samples, **shape)
     batch = dataclasses.replace(batch, reference=REFERENCE * batch.behaviour)
     update = make_update(functools.partial(forward, remat=remat), sgd, LossSettings(**CLIP, **options), chunk=chunk)
@@ -249,13 +249,13 @@ def test_imitation_equals_cross_entropy_and_learns() -> None:
 
 def test_schedules_by_hand() -> None:
     def rates(name: str) -> list[float]:
-        schedule = make_optimizer(lr=1.0, schedule=name, total_steps=10, warmup_fraction=0.2).schedule
+        schedule = make_optimizer(lr=1.0, schedule=name, total=10, warmup_fraction=0.2).schedule
         return [float(schedule(jnp.int32(i))) for i in (0, 1, 2, 6, 10, 11)]
 
     np.testing.assert_allclose(rates("constant"), [0.5, 1, 1, 1, 1, 1], atol=1e-6)
     np.testing.assert_allclose(rates("linear"), [0.5, 1, 1, 0.5, 0, 0], atol=1e-6)
     np.testing.assert_allclose(rates("cosine"), [0.5, 1, 1, 0.5, 0, 0], atol=1e-6)
-    with pytest.raises(ValueError, match="constant, linear or cosine"):
+    with pytest.raises(ValueError, match="constant, linear, cosine"):
         make_optimizer(lr=1.0, schedule="exponential")
 
 

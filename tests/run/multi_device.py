@@ -114,7 +114,7 @@ def mesh(expected: str, folder: str) -> None:
     assert {tuple(shard.data[0].tolist()) for shard in rows.addressable_shards} == {(0, 1), (2, 3), (4, 5), (6, 7)}
     got, state = train(grid, make_samples())
     compare(got | train_adapter(grid, make_samples()), expected)
-    for tree in (state.params, state.opt_state[1][0].mu, state.opt_state[1][0].nu):
+    for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):
         leaf = tree["layers"]["gate"]["kernel"]
         assert leaf.addressable_data(0).size * 4 == leaf.size
     checkpoints = Checkpointer(folder)
