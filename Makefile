@@ -1,4 +1,4 @@
-# make quickstart | test | test-vllm | lint | difftest     (PYTHON=python3.12 picks another interpreter)
+# make quickstart | test | test-vllm | lint | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
@@ -7,7 +7,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: quickstart test test-vllm vllm-venv lint format difftest clean
+.PHONY: quickstart test test-vllm vllm-venv lint format difftest chaos clean
 
 quickstart: $(VENV)/.installed
 	$(PY) -m gigpo_jax.main --config=configs/quickstart.py --workdir=$(WORKDIR)
@@ -32,6 +32,10 @@ format: $(VENV)/.installed-dev
 
 difftest: $(VENV)/.installed-dev
 	$(PY) -m pytest -m long -n 2 tests/envs/alfworld --seed=$(SEED)
+
+# Faults against real runs; needs root for the full disk. The table is that of docs/reliability.md.
+chaos: $(VENV)/.installed-dev
+	$(PY) -m tests.chaos.campaign --seed=$(SEED)
 
 # The alfworld package is installed without what only its own engine needs: the games are made from its floor plans.
 $(VENV)/.installed: requirements.txt setup.py

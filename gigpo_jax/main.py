@@ -7,9 +7,10 @@ import sys
 
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import joined, key_help, load_config
+from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.errors import InputError, StorageError, printable
-from gigpo_jax.run.console import show_warnings
-from gigpo_jax.run.interrupts import Interrupted, raise_interrupted
+from gigpo_jax.run.console import prepare
+from gigpo_jax.run.interrupts import Interrupted
 
 MODES = {  # name -> module, what it does
     "train": ("train", "reinforcement learning, the default"),
@@ -49,12 +50,11 @@ def main(argv: list[str]) -> int:
             importlib.import_module("gigpo_jax.run.partition").connect_hosts()
         workdir = pathlib.Path(args.workdir or f"runs/{pathlib.Path(args.config.partition(':')[0]).stem}")
         return mode.run(config, workdir, args.out)
-    except (InputError, StorageError, Interrupted, argparse.ArgumentError) as error:
+    except (InputError, StorageError, EnvError, Interrupted, argparse.ArgumentError) as error:
         print("gigpo_jax: " + printable(" ".join(str(error).split())), file=sys.stderr)
         return getattr(error, "status", 2)
 
 
 if __name__ == "__main__":
-    raise_interrupted()
-    show_warnings()
+    prepare()
     sys.exit(main(sys.argv[1:]))

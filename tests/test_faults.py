@@ -82,7 +82,7 @@ runpy.run_module("gigpo_jax.main", run_name="__main__")
     [
         ("train", "gigpo_jax.config.command_line", "load_config", signal.SIGINT),
         ("train", "gigpo_jax.train", "RolloutWorker", signal.SIGTERM),
-        ("eval", "gigpo_jax.rollout.rollout", "run_episode", signal.SIGINT),
+        ("eval", "gigpo_jax.rollout.worker", "rollout", signal.SIGINT),
         ("sft", "gigpo_jax.sft", "demonstrate", signal.SIGTERM),
         ("export", "gigpo_jax.export", "save_policy", signal.SIGTERM),
     ],
@@ -131,3 +131,11 @@ def test_a_full_disk_ends_a_run_with_one_line_and_a_larger_one_lets_it_go_on(
     assert not good or f"continuing after iteration {max(good)}" in out
     steps = [json.loads(line)["step"] for line in (disk / "run" / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(7))
+
+
+def test_a_worker_that_dies_in_set_up_ends_the_run_with_one_line(flags: list[str], tmp_path: Path):
+    run = start(tmp_path / "run", "train", flags[0], "--config.env.name=tests.chaos.environments:DIES_AT_START")
+    status, (line,) = end(run)
+    assert status == 1
+    assert line.startswith("gigpo_jax: environment worker 0 (process ")
+    assert line.endswith("died with status 3 (start)")

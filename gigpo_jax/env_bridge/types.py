@@ -8,6 +8,8 @@ from dataclasses import dataclass
 class EnvError(RuntimeError):
     """An environment, a service that it needs, or its process failed. The episode is aborted, the run goes on."""
 
+    status = 1  # of a command that it ends
+
 
 class StepError(EnvError):
     """An environment failed at one call: it raised, returned a malformed result, or gave no answer in time.

@@ -1,14 +1,19 @@
-"""How warnings reach the console."""
+"""What a command does before anything else: its warnings are safe to show, and signals end it in order."""
 
 import logging
 
 from absl import logging as absl_logging
 
 from gigpo_jax.errors import printable
+from gigpo_jax.run.interrupts import raise_interrupted
 
 
-def show_warnings() -> None:
-    """Prints warnings to stderr, with control characters escaped: environments and servers have a part in them."""
+def prepare() -> None:
+    """Prints warnings to stderr with control characters escaped; signals raise `Interrupted`.
+
+    Environments and servers have a part in the text of warnings.
+    """
+    raise_interrupted()
     handler = logging.StreamHandler()
     handler.addFilter(_escape)
     logging.basicConfig(handlers=[handler], format="%(levelname)s %(message)s")

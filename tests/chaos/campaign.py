@@ -1,0 +1,266 @@
+"""A campaign of faults against real runs; prints a table: what was done, how often, what came of it.
+
+    python -m tests.chaos.campaign [--seed=0] [--case=NAME ...]
+
+Exits with status 1 at the first result that docs/reliability.md does not promise.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.models.tokenizer import load_tokenizer
+from gigpo_jax.models.weights import load_hf
+from gigpo_jax.rl.update import init_state, make_optimizer
+from gigpo_jax.run.checkpoint import Checkpointer
+
+CONFIG = "tests/configs/example.py"
+LIMIT_S = 300
+CLOCK = ("time/", "throughput/", "compile/")
+
+Run = subprocess.Popen[str]
+Outcome = Counter[str]
+
+
+def start(workdir: Path, *flags: str, mode: str = "train") -> Run:
+    """Starts a run without progress bars."""
+    command = [sys.executable, "-m", "gigpo_jax.main", f"--config={CONFIG}", f"--workdir={workdir}", f"--mode={mode}"]
+    return subprocess.Popen(
+        [*command, *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="backslashreplace",
+        env=os.environ | {"TQDM_DISABLE": "1"},
+    )
+
+
+def end(run: Run, status: int = 0) -> tuple[str, str]:
+    """What a run wrote to stdout and stderr; it must end with this status."""
+    try:
+        out, err = run.communicate(timeout=LIMIT_S)
+    finally:
+        run.kill()
+    assert run.returncode == status, (run.returncode, out, err)
+    assert "Traceback" not in err, err
+    return out, err
+
+
+def records(workdir: Path, without: tuple[str, ...] = CLOCK) -> list[dict[str, float]]:
+    """The metrics of a run, but for times and what derives from them."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith(without)} for line in lines]
+
+
+def check_tensorboard(workdir: Path) -> None:
+    """Every number of metrics.jsonl is there once."""
+    board = EventAccumulator(str(workdir / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0})
+    board.Reload()
+    for name in board.Tags()["scalars"]:
+        steps = [record["step"] for record in records(workdir, ()) if name in record]
+        assert [point.step for point in board.Scalars(name)] == steps, name
+
+
+def model(folder: Path, *flags: str) -> str:
+    """Makes a model; the flag that names it."""
+    flags = ("--config.sft.episodes=32", "--config.sft.epochs=4", *flags)
+    end(start(folder / "sft", f"--out={folder / 'model'}", *flags, mode="sft"))
+    return f"--config.model.path={folder / 'model'}"
+
+
+def kills(folder: Path, rng: random.Random, times: int) -> Outcome:
+    """SIGKILL at a random moment, then the same command, until the run is done."""
+    path, outcome = model(folder), Counter()
+    begun = time.monotonic()
+    end(start(folder / "whole", path))
+    whole_s = time.monotonic() - begun
+    number = 0
+    while sum(outcome.values()) < times:
+        number += 1
+        workdir = folder / f"killed{number}"
+        run = start(workdir, path)
+        while sum(outcome.values()) < times:
+            time.sleep(rng.uniform(0, whole_s))
+            if run.poll() is not None:
+                break
+            run.kill()
+            run.communicate()
+            saved = workdir / "checkpoints"
+            good = saved.exists() and any(name.name.isdecimal() for name in saved.iterdir())
+            outcome["continued from a checkpoint" if good else "started again"] += 1
+            run = start(workdir, path)
+        end(run)
+        assert records(workdir) == records(folder / "whole")
+        check_tensorboard(workdir)
+    outcome["runs with metrics equal to an uninterrupted one"] = number
+    return outcome
+
+
+def workers(folder: Path, rng: random.Random, times: int, number: signal.Signals) -> Outcome:
+    """A signal to a random environment worker while the run goes on."""
+    flags = [model(folder), "--config.env.workers=2", "--config.env.step_timeout_s=2", "--config.checkpoint.every=50"]
+    flags += [f"--config.train.iterations={40 * times}", "--config.train.save_rollouts=0"]
+    end(start(folder / "whole", *flags))
+    run, metrics, hit = start(folder / "run", *flags), folder / "run" / "metrics.jsonl", 0
+    while run.poll() is None and not (metrics.exists() and '"step": 1,' in metrics.read_text()):
+        time.sleep(0.1)
+    while hit < times and run.poll() is None:
+        time.sleep(rng.uniform(0, 2))
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        found = [pid for pid in children if "worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+        if found:
+            os.kill(int(rng.choice(found)), number)
+            hit += 1
+    _, err = end(run)
+    replaced = err.count("a new one takes its place")
+    without = (*CLOCK, "episode/replayed")
+    same = records(folder / "run", without) == records(folder / "whole", without)
+    return Counter({"workers hit": hit, "replaced, with a warning": replaced, "metrics as without faults": int(same)})
+
+
+def checkpoint_bits(folder: Path, rng: random.Random, times: int) -> Outcome:
+    """One flipped bit in the newest of two checkpoints."""
+
+    def state(seed: int) -> object:
+        normal = np.random.default_rng(seed).normal
+        params = {"embed": normal(size=(70, 16)).astype(np.float32), "norm": normal(size=16).astype(np.float32)}
+        return init_state(jax.tree.map(jax.numpy.asarray, params), make_optimizer(lr=1e-3))
+
+    saved = Checkpointer(folder / "saved")
+    for iteration in (1, 2):
+        saved.save(iteration, state(iteration), {"iteration": iteration})
+    saved.close()
+    files = sorted(path.relative_to(folder / "saved") for path in (folder / "saved/2").rglob("*") if path.is_file())
+    outcome: Outcome = Counter()
+    for _ in range(times):
+        copy = shutil.copytree(folder / "saved", folder / "copy")
+        flip(copy / rng.choice(files), rng)
+        checkpoints = Checkpointer(copy)
+        found, record = checkpoints.restore(state(9))
+        checkpoints.close()
+        for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(state(record["iteration"])), strict=True):
+            assert np.array_equal(ours, theirs), "another state was read"
+        outcome["no effect" if record["iteration"] == 2 else "found, the checkpoint before used"] += 1
+        shutil.rmtree(copy)
+    return outcome
+
+
+def model_bits(folder: Path, rng: random.Random, times: int) -> Outcome:
+    """One flipped bit in a file of a model folder."""
+    model(folder)
+    files = sorted(path.name for path in (folder / "model").iterdir() if path.is_file())
+    _, before = load_hf(folder / "model", dtype=np.float32)
+    outcome: Outcome = Counter()
+    for _ in range(times):
+        copy = shutil.copytree(folder / "model", folder / "copy")
+        flip(copy / rng.choice(files), rng)
+        try:
+            _, params = load_hf(copy, dtype=np.float32)
+            load_tokenizer(copy)
+        except InputError as error:
+            assert "\n" not in str(error), error  # noqa: PT017
+            outcome["refused in one line"] += 1
+        else:
+            same = all(map(np.array_equal, jax.tree.leaves(before), jax.tree.leaves(params)))
+            outcome["weights as before" if same else "other weights (the format has no checksum)"] += 1
+        shutil.rmtree(copy)
+    return outcome
+
+
+def flip(path: Path, rng: random.Random) -> None:
+    """Flips one bit of a file."""
+    content = bytearray(path.read_bytes())
+    if content:
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+
+
+def full_disk(folder: Path, rng: random.Random, times: int) -> Outcome:
+    """A workdir on a disk that is soon full; then it is enlarged and the same command is given again."""
+    path, outcome = model(folder), Counter()
+    end(start(folder / "whole", path))
+    for number in range(times):
+        disk = folder / f"disk{number}"
+        disk.mkdir()
+        size = rng.randrange(40, 600)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "gigpo_jax_chaos", str(disk)], check=True)
+        try:
+            _, err = end(start(disk / "run", path), 1)
+            *warnings, line = err.splitlines()
+            assert line.startswith("gigpo_jax: "), err
+            assert all("TensorBoard's files cannot be written" in warning for warning in warnings), err
+            subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+            out, _ = end(start(disk / "run", path))
+            assert records(disk / "run") == records(folder / "whole")
+            outcome["continued" if "continuing after" in out else "started again"] += 1
+        finally:
+            subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    outcome["status 1, one line"] = times
+    return outcome
+
+
+def malformed(folder: Path, rng: random.Random, times: int) -> Outcome:
+    """An environment that spoils one result in twenty."""
+    flags = ["--config.env.name=tests.chaos.environments:MALFORMED_NOW_AND_THEN", f"--config.train.iterations={times}"]
+    end(start(folder / "run", model(folder), *flags))
+    aborted = sum(record.get("episode/aborted", 0) for record in records(folder / "run"))
+    played = sum(record.get("rollout/episodes", 0) for record in records(folder / "run"))
+    assert aborted > 0
+    return Counter({"iterations": times, "episodes left out": int(aborted), "episodes learnt from": int(played)})
+
+
+def hostile(folder: Path, rng: random.Random, times: int) -> Outcome:
+    """Terminal control, chat templates and tags in observations, in errors, and in the words of the policy."""
+    flags = ["--config.env.name=tests.chaos.environments:HOSTILE_TEXT", f"--config.train.iterations={times}"]
+    well = model(folder)
+    seen = "".join(end(start(folder / "run", well, *flags)))
+    assert all(char.isprintable() or char == "\n" for char in seen), seen
+    assert "\\x1b" in seen
+    return Counter({"iterations": times, "control characters on the console": 0})
+
+
+CASES: dict[str, tuple[Callable[[Path, random.Random, int], Outcome], int]] = {
+    "SIGKILL of the run at a random moment": (kills, 20),
+    "SIGKILL of an environment worker": (lambda f, r, n: workers(f, r, n, signal.SIGKILL), 10),
+    "SIGSTOP of an environment worker": (lambda f, r, n: workers(f, r, n, signal.SIGSTOP), 5),
+    "flipped bit in a checkpoint": (checkpoint_bits, 200),
+    "flipped bit in a model folder": (model_bits, 200),
+    "full disk, 40 to 600 KiB": (full_disk, 5),
+    "malformed results of an environment": (malformed, 30),
+    "hostile text": (hostile, 10),
+}
+
+
+def main() -> None:
+    """Runs the cases and prints a row for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--case", action="append", choices=list(CASES))
+    args = parser.parse_args()
+    print("| Fault | Times | Result | s |\n|---|---|---|---|")
+    for name in args.case or CASES:
+        case, times = CASES[name]
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            outcome = case(Path(folder), random.Random(f"{args.seed} {name}"), times)
+        shown = ", ".join(f"{what}: {count}" for what, count in outcome.items())
+        print(f"| {name} | {times} | {shown} | {time.monotonic() - begun:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

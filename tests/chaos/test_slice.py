@@ -1,0 +1,16 @@
+"""A short slice of the campaign (`make chaos` runs all of it)."""
+
+import random
+from pathlib import Path
+
+from tests.chaos import campaign
+
+
+def test_a_run_survives_a_kill(tmp_path: Path) -> None:
+    outcome = campaign.kills(tmp_path, random.Random(0), 1)
+    assert outcome["runs with metrics equal to an uninterrupted one"] >= 1
+
+
+def test_a_run_survives_flipped_bits(tmp_path: Path) -> None:
+    outcome = campaign.checkpoint_bits(tmp_path, random.Random(0), 20)
+    assert outcome["found, the checkpoint before used"] > 0
