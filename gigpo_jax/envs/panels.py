@@ -22,16 +22,9 @@ def freeze(
     """Freezes the tasks of a split.
 
     Args:
-      environment: its name in the registry.
-      name: of the panel.
-      split: whose tasks.
       options: of the environment's builder.
       generate: as `env.generate` in a config: the data is generated with these values, or found in the cache folder.
-      each: so many tasks of every type, spread evenly over it, the types taking turns, so that the first tasks of the
-        panel are a fair sample; None for all tasks in the environment's order.
-
-    Raises:
-      InputError: an unknown name or option, or data that cannot be made or used.
+      each: so many tasks of every type (`in_turn`), so that the first tasks are a fair sample; None for all tasks.
     """
     if generate:
         options = {**options, "data": registry.generate(environment, cache_folder(environment), **generate)}
@@ -56,12 +49,7 @@ def in_turn(tasks: Sequence[Task], each: int) -> list[str]:
 
 
 def check(environment: str, name: str, *, options: Mapping[str, Any]) -> tuple[Task, ...]:
-    """The tasks of a panel, if the environment's data is what it was frozen from.
-
-    Args:
-      environment: its name in the registry.
-      name: of a panel of the package, or a panel file.
-      options: of the environment's builder.
+    """The tasks of a panel (of the package, or a file), if the environment's data is what it was frozen from.
 
     Raises:
       InputError: no such panel, or other data.

@@ -20,51 +20,31 @@ from gigpo_jax.errors import InputError
 
 @dataclass(frozen=True)
 class Option:
-    """An option of an environment, of its generator or of its expert: a key of the config.
+    """An option of an environment, of its generator or of its expert: a key of the config."""
 
-    Attributes:
-      kind: the type of its values; `dict`: the user chooses the keys; `object`: several types.
-      default: the function's own default; None if there is none, or `help` tells it.
-      help: what it means.
-    """
-
-    kind: type
-    default: Any
-    help: str
+    kind: type  # the type of its values; `dict`: the user chooses the keys; `object`: several types
+    default: Any  # the function's own default; None if there is none, or `help` tells it
+    help: str  # what it means
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What the rest of the program knows of an environment.
+    """What the rest of the program knows of an environment. A "module:function" is imported on first use."""
 
-    Attributes:
-      build: "module:function", called with the options of the config, returns a `TextEnv`; imported on first use.
-      options: what `build` takes, as `config.env.options`.
-      styles: how prompts are worded; "full" for language models, "compact" for tiny ones.
-      parse: a response's text -> `Response`; must not raise.
-      expert: "module:function", called with seed (and options), returns a `base.Expert`; None if there is none.
-      expert_options: what `expert` takes beside the seed, as `config.sft.demonstrator`.
-      max_steps: the published length of an episode.
-      history: the published number of past steps in a prompt.
-      invalid_penalty: the published penalty for a response that does not keep to the format, in units of reward.
-      generate: "module:function", called with a cache folder (and options, and progress), makes data where there is
-        none and returns the builder's `data` option; None if there is nothing to make.
-      generate_options: what `generate` takes beside folder and progress, as `config.env.generate`.
-      write: the response in which `parse` finds an action, for demonstrations; None: between `<action>` tags.
-    """
-
-    build: str
-    styles: Mapping[str, PromptTemplate]
-    parse: Callable[[str], Response]
-    expert: str | None
-    max_steps: int
-    history: int
-    invalid_penalty: float
+    build: str  # "module:function", called with the options of the config, returns a `TextEnv`
+    styles: Mapping[str, PromptTemplate]  # how prompts are worded: "full" for language models, "compact" for tiny ones
+    parse: Callable[[str], Response]  # a response's text -> `Response`; must not raise
+    expert: str | None  # "module:function", called with seed and options, returns a `base.Expert`; None: no expert
+    max_steps: int  # the published length of an episode
+    history: int  # the published number of past steps in a prompt
+    invalid_penalty: float  # the published penalty for a response that does not keep to the format, in units of reward
+    # "module:function", called with a cache folder, options and progress, makes data where there is none and returns
+    # the `data` option of `build`; None: nothing to make
     generate: str | None = None
-    options: Mapping[str, Option] = field(default_factory=dict)
-    generate_options: Mapping[str, Option] = field(default_factory=dict)
-    expert_options: Mapping[str, Option] = field(default_factory=dict)
-    write: Callable[[str], str] | None = None
+    options: Mapping[str, Option] = field(default_factory=dict)  # of `build`: config.env.options
+    generate_options: Mapping[str, Option] = field(default_factory=dict)  # of `generate`: config.env.generate
+    expert_options: Mapping[str, Option] = field(default_factory=dict)  # of `expert`: config.sft.demonstrator
+    write: Callable[[str], str] | None = None  # the response that `parse` reads as an action; None: <action> tags
 
 
 ENVIRONMENTS: dict[str, Environment] = {
@@ -181,10 +161,7 @@ ENVIRONMENTS: dict[str, Environment] = {
 
 
 def spec(name: str) -> Environment:
-    """The entry of an environment.
-
-    Args:
-      name: a key of `ENVIRONMENTS`, or "module:NAME" for an `Environment` that stands in a module of one's own.
+    """The entry of a name: a key of `ENVIRONMENTS`, or "module:NAME" for an `Environment` of one's own.
 
     Raises:
       InputError: an unknown name; the message lists the known ones.
@@ -202,28 +179,15 @@ def spec(name: str) -> Environment:
 
 
 def make(name: str, **options: Any) -> TextEnv:
-    """Builds an environment.
-
-    Args:
-      name: as for `spec`.
-      **options: what the environment's builder takes.
-
-    Raises:
-      InputError: an unknown name or option, or what the builder says of a wrong value.
-    """
+    """Builds an environment; `name` as for `spec`, InputError for a name, an option or a value that cannot be used."""
     return cast(TextEnv, build(spec(name).build, options))
 
 
 def make_expert(name: str, seed: int, **options: Any) -> Expert:
-    """A demonstrator for one episode of an environment.
+    """A demonstrator for one episode; InputError as `make`, or if the environment has no expert.
 
     Args:
-      name: as for `spec`.
       seed: decides whatever the expert leaves to chance.
-      **options: what the expert's builder takes beside it.
-
-    Raises:
-      InputError: as `make`; or the environment has no expert.
     """
     reference = spec(name).expert
     if reference is None:
@@ -232,12 +196,7 @@ def make_expert(name: str, seed: int, **options: Any) -> Expert:
 
 
 def generate(name: str, cache: Path, **options: Any) -> str:
-    """Makes an environment's data, or finds what was made before.
-
-    Args:
-      name: as for `spec`.
-      cache: a folder of ours.
-      **options: what the environment's generator takes.
+    """Makes an environment's data in a cache folder, or finds what was made before.
 
     Returns:
       The value of the builder's `data` option.
@@ -254,11 +213,7 @@ def generate(name: str, cache: Path, **options: Any) -> str:
 
 
 def style(name: str, which: str) -> PromptTemplate:
-    """The prompt template of an environment in one of its styles.
-
-    Raises:
-      InputError: an unknown name or style; the message lists the known ones.
-    """
+    """The prompt template of an environment in one of its styles; InputError for an unknown one."""
     styles = spec(name).styles
     if which not in styles:
         raise InputError(f'prompt style "{which}": the environment {name} has {", ".join(sorted(styles))}')

@@ -1,7 +1,7 @@
 """Anchor states of ALFWorld: GiGPO compares the steps of a group that have the same anchor.
 
-The published anchor is the raw feedback. It holds neither the agent's inventory nor, after a command without effect,
-its place. The additions below hold more, and make groups smaller.
+The published anchor is the raw feedback. It lacks the inventory and, after a command without effect, the place; the
+additions below make groups smaller.
 """
 
 import re
@@ -21,11 +21,7 @@ _PUT_DOWN = re.compile(r"You move the .+? to the .+\.")
 class Anchor:
     """Turns the feedback of one episode into anchor states.
 
-    Args:
-      spec: "feedback", or with additions such as "feedback+inventory+sticky".
-
-    Raises:
-      InputError: an unknown word in the spec.
+    `spec` is "feedback", or with additions such as "feedback+inventory+sticky"; InputError for an unknown word.
     """
 
     def __init__(self, spec: str = "feedback"):
@@ -38,13 +34,11 @@ class Anchor:
         self._last = ""
 
     def reset(self, feedback: str) -> str:
-        """The anchor of an episode's first feedback."""
         self._held = ""
         self._last = ""
         return self.step(feedback)
 
     def step(self, feedback: str) -> str:
-        """The anchor after the next feedback."""
         if found := _PICKED_UP.fullmatch(feedback):
             self._held = found.group(1)
         elif _PUT_DOWN.fullmatch(feedback):

@@ -53,9 +53,7 @@ def _game_file(path: Path, changed_ns: int, size: int) -> GameFile:
 class AlfworldEnv:
     """Plays the games of a data folder, one episode at a time. See `make`.
 
-    Attributes:
-      data: the data folder.
-      skipped: split -> the skipped folders with reasons, for every split listed so far.
+    `skipped` has the skipped folders of every split listed so far.
     """
 
     def __init__(self, data: Path, engine: str, max_steps: int, anchor: str, task_types: frozenset[str], regret: bool):
@@ -71,11 +69,7 @@ class AlfworldEnv:
         self._remaining: int | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The games of a split, sorted by path; the id is the path of the game's folder in the data folder.
-
-        Raises:
-          InputError: the split is missing, holds no game, or a file cannot be read.
-        """
+        """The games of a split, sorted by path; the id is the path of the game's folder in the data folder."""
         if split not in self._listed:
             found, self.skipped[split] = list_games(self.data, split)
             self._listed[split] = tuple(task for task in found if task.type in self._task_types)
@@ -94,11 +88,6 @@ class AlfworldEnv:
         return path
 
     def reset(self, task: Task) -> Observation:
-        """Starts an episode.
-
-        Raises:
-          InputError: the game is missing or broken.
-        """
         path = self._path(task)
         if path != self._loaded or self._game is None:
             self._close_game()
@@ -119,9 +108,6 @@ class AlfworldEnv:
         """Acts. The reward is 10 when the goal is reached; the episode ends there, or after `max_steps` steps.
 
         After the end it returns the last observation, with reward 0.
-
-        Raises:
-          EnvError: no episode was started.
         """
         if self._game is None or self._last is None:
             raise EnvError("step before reset: start an episode with reset(task)")
@@ -153,7 +139,6 @@ class AlfworldEnv:
         self._game = self._loaded = self._last = None
 
     def close(self) -> None:
-        """Closes the game."""
         self._close_game()
 
 
@@ -166,19 +151,7 @@ def make(
     task_types: Sequence[str] = TASK_TYPES,
     regret: bool = False,
 ) -> AlfworldEnv:
-    """Builds the environment.
-
-    Args:
-      data: folder with the splits in it: generated games, or the genuine ones ($ALFWORLD_DATA/json_2.1.1).
-      engine: "native", or "official" (textworld; same text, a thousand times slower).
-      max_steps: length of an episode.
-      anchor: the anchor state: "feedback" (published), or with additions, see `anchors.py`.
-      task_types: the task types to list; default: all six.
-      regret: whether `info["regret"]` of a step tells how many commands the action wasted; the official engine cannot.
-
-    Raises:
-      InputError: the folder does not exist, or an option has no such value.
-    """
+    """Builds the environment; `registry.ENVIRONMENTS` explains its options. InputError for one that cannot be used."""
     if engine not in ENGINES:
         raise InputError(f"engine={engine!r}: no such engine; choose one of {', '.join(ENGINES)}")
     check_whole("max_steps", max_steps, 1)

@@ -17,8 +17,8 @@ _SAYS_NOTHING = frozenset(
 def shorten(text: str) -> str:
     """ALFWorld's feedback in fewer words, for tiny models; different feedbacks stay different.
 
-    The welcome line, the task (the prompt has it already), punctuation, articles and words of every sentence are left
-    out: "You arrive at desk 1. On the desk 1, you see a mug 2." -> "arrive at desk 1 on desk 1 mug 2".
+    Example: "You arrive at desk 1. On the desk 1, you see a mug 2." -> "arrive at desk 1 on desk 1 mug 2". The task is
+    left out, as the prompt has it already.
     """
     text = _TASK.sub("", _HEADER.sub("", text, count=1))
     return " ".join(word for word in _WORD.findall(text.lower()) if word not in _SAYS_NOTHING)

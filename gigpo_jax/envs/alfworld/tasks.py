@@ -17,17 +17,11 @@ TASK_PREFIX = "Your task is to: "
 
 @dataclass(frozen=True)
 class Change:
-    """The change of state that a task requires before the object is put down.
+    """The change of state that a task requires before the object is put down."""
 
-    Attributes:
-      verb: the command, as in "heat egg 1 with microwave 1".
-      tool: type of the receptacle that does it.
-      ability: name of the package's table of the objects that can be changed.
-    """
-
-    verb: str
-    tool: str
-    ability: str
+    verb: str  # the command, as in "heat egg 1 with microwave 1"
+    tool: str  # type of the receptacle that does it
+    ability: str  # name of the package's table of the objects that can be changed
 
 
 CHANGES = {
@@ -39,23 +33,15 @@ CHANGES = {
 
 @dataclass(frozen=True)
 class Goal:
-    """A task. Types are spelled as in the floor plans when a game is generated, in lower case when read from text.
+    """A task. Types are spelled as in the floor plans when a game is generated, in lower case when read from text."""
 
-    Attributes:
-      type: one of TASK_TYPES.
-      object: type of the object.
-      receptacle: type of the target receptacle; "" for look_at_obj_in_light.
-      lamp: type of the lamp; "" for all others.
-    """
-
-    type: str
-    object: str
-    receptacle: str = ""
-    lamp: str = ""
+    type: str  # one of TASK_TYPES
+    object: str  # type of the object
+    receptacle: str = ""  # type of the target receptacle; "" for look_at_obj_in_light
+    lamp: str = ""  # type of the lamp; "" for all others
 
     @property
     def change(self) -> Change | None:
-        """The change of state that the task requires."""
         return CHANGES.get(self.type)
 
     @property

@@ -9,19 +9,14 @@ _OPENING = re.compile(r"<(search|answer)>", re.IGNORECASE)
 
 
 def parse(response: str) -> Response:
-    """Reads a response in linear time; never raises.
+    """Reads a response in linear time; never raises. Source: the projection of arXiv 2505.10978, section 5.3.
 
     The action ends at the first closing tag. It begins at the first opening tag of the same name before that. Without
     such a pair there is no action ("").
 
-    Args:
-      response: the policy's text; `<think>` is not required.
-
     Returns:
       The action with its tags in lower case and its text stripped; invalid if there is none, if the response opens both
       tags, or one of them twice. An invalid search still runs.
-
-    Source: the projection of the published search experiments (arXiv 2505.10978, section 5.3).
     """
     closing, opened = _CLOSING.search(response), list(_OPENING.finditer(response))
     if closing is not None:

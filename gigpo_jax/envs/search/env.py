@@ -3,8 +3,8 @@
 A turn is a search or an answer. An episode ends with an answer or after the fourth turn, so at most three searches run.
 Reward 1 for an exact match.
 
-Choices that the published description leaves open: a response that is neither uses a turn and keeps the anchor; a
-search in the last turn does not run, as its result could not be used.
+The published description leaves open, and this environment decides: a response that is neither uses a turn and keeps
+the anchor; a search in the last turn does not run.
 """
 
 import functools
@@ -44,11 +44,7 @@ class SearchEnv:
         self._last: StepResult | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The questions of a split in the order of their files; their type is the data set.
-
-        Raises:
-          InputError: no such split, or files that cannot be used.
-        """
+        """The questions of a split in the order of their files; their type is the data set."""
         if split not in SPLITS:
             raise InputError(f"env.split={split!r}: search has the splits {' and '.join(SPLITS)}")
         questions = _questions(self._data, split)
@@ -68,11 +64,6 @@ class SearchEnv:
         return questions[number]
 
     def reset(self, task: Task) -> Observation:
-        """Starts an episode.
-
-        Raises:
-          InputError: the task is not of these questions.
-        """
         self._question = self._find(task)
         self._anchor, self._steps = self._question.text, 0
         observation = self._observe(START)
@@ -80,10 +71,7 @@ class SearchEnv:
         return observation
 
     def step(self, action: str) -> StepResult:
-        """Acts; after the end it returns the last observation, with reward 0.
-
-        Args:
-          action: `<search>query</search>` or `<answer>text</answer>`, as `actions.parse` gives them.
+        """Acts with an action of `actions.parse`; after the end it returns the last observation, with reward 0.
 
         Raises:
           EnvError: no episode was started, or the retriever failed.
@@ -146,11 +134,7 @@ def _questions(data: str, split: str) -> tuple[Question, ...]:
 
 
 def _open_retriever(url: str, index: str, *, timeout_s: float, limit_s: float) -> Retriever:
-    """A client for a URL, or an index in this process; shared by the environments of the process.
-
-    Raises:
-      InputError: neither or both are given, or it cannot be used.
-    """
+    """A client for a URL, or an index in this process; shared by the environments of the process."""
     if bool(url) == bool(index):
         raise InputError(
             f"env.options.url={url!r}, env.options.index={index!r}: give one of them, the URL of a retriever or the "
@@ -180,22 +164,7 @@ def make(
     timeout_s: float = 10.0,
     limit_s: float = 45.0,
 ) -> SearchEnv:
-    """Builds the environment.
-
-    Args:
-      data: folder of questions (docs/search.md); None: the synthetic world, made in the cache folder on first use.
-      url: of a server of the `/retrieve` protocol, such as http://127.0.0.1:8000; "" = search `index` here.
-      index: an index folder, searched in this process; "" = the folder `index` in `data`.
-      topk: documents that a search returns.
-      max_steps: turns of an episode.
-      document_chars: a longer document is cut there.
-      timeout_s: of one request to `url`, s.
-      limit_s: of a search with its retries, s; then the episode is aborted. Keep it below `env.step_timeout_s`, or
-        the worker is replaced.
-
-    Raises:
-      InputError: files are missing or broken, or an option has no such value.
-    """
+    """Builds the environment; `registry.ENVIRONMENTS` explains its options. InputError for one that cannot be used."""
     check_whole("env.options.topk", topk, 1, MAX_TOPK)
     check_whole("env.options.max_steps", max_steps, 1, 1000)
     check_whole("env.options.document_chars", document_chars, 1, 10**6)

@@ -24,16 +24,11 @@ def turns(inputs: PromptInput) -> list[tuple[int, str, str]]:
 
 @dataclass(frozen=True)
 class Research:
-    """The prompt for instruction-tuned language models.
+    """The prompt for instruction-tuned language models."""
 
-    Attributes:
-      intro: the role of the agent.
-    """
-
-    intro: str
+    intro: str  # the role of the agent
 
     def __call__(self, inputs: PromptInput, /) -> str:
-        """Renders the question, the turns so far, and the response format."""
         lines = [self.intro, "Question: " + inputs.task]
         if inputs.steps:
             lines.append(f"Turns taken so far: {inputs.steps}. What you did, and what it gave:")
@@ -69,15 +64,11 @@ class Terse:
     """The prompt for tiny models trained from scratch: no instructions, single words as separators.
 
     `<question> did <query> saw <words of the passages> did <query> saw <words of the passages>`
-
-    Attributes:
-      shorten: maps a text to fewer words.
     """
 
-    shorten: Callable[[str], str] = shorten
+    shorten: Callable[[str], str] = shorten  # maps a text to fewer words
 
     def __call__(self, inputs: PromptInput, /) -> str:
-        """Renders the prompt in one line."""
         words = [self.shorten(inputs.task)]
         for _, action, after in turns(inputs):
             words += ["did", self._within(split_action(action)[1]), "saw", self._within(after)]

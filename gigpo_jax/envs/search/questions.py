@@ -29,29 +29,16 @@ _SOURCES = (("data_source",), ("env_kwargs", "data_source"))
 
 @dataclass(frozen=True)
 class Question:
-    """A question and its answers.
+    """A question and its answers."""
 
-    Attributes:
-      id: unique in its split.
-      text: the question.
-      golden: the accepted answers.
-      source: its data set; results are reported for each.
-      split: "train" or "test".
-    """
-
-    id: str
-    text: str
-    golden: tuple[str, ...]
-    source: str
-    split: str
+    id: str  # unique in its split
+    text: str  # the question
+    golden: tuple[str, ...]  # the accepted answers
+    source: str  # its data set; results are reported for each
+    split: str  # "train" or "test"
 
 
 def question_files(folder: Path, split: str) -> list[Path]:
-    """The files whose names begin with the split, sorted.
-
-    Raises:
-      InputError: there is none.
-    """
     found = sorted(folder.glob(f"{split}*")) if folder.is_dir() else []
     files = [path for path in found if path.name.endswith(SUFFIXES)]
     if not files:
@@ -125,7 +112,6 @@ def _question(row: dict[str, Any], where: str, number: int, path: Path, split: s
 
 
 def _golden(found: Any) -> tuple[str, ...]:
-    """Golden answers as texts; () if there are none."""
     if isinstance(found, dict):
         found = found.get("target")
     if isinstance(found, (str, int, float)) and not isinstance(found, bool):

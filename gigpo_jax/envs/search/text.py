@@ -35,11 +35,9 @@ def escape(text: str) -> str:
 
 
 def information(documents: Sequence[Document], *, document_chars: int = 4000) -> str:
-    """The observation after a search.
+    """The observation after a search; longer documents are cut.
 
-    Args:
-      documents: best first. They are escaped, so none can end the block, begin another item or write a tag.
-      document_chars: longer documents are cut.
+    Documents are escaped, so none can end the block, begin another item or write a tag.
     """
     lines = []
     for number, document in enumerate(documents, 1):

@@ -1,7 +1,6 @@
-"""The shop as a web page: play an episode by hand, and see the agent's observations.
+"""The shop as a web page on loopback: play an episode by hand, and see the agent's observations.
 
-It listens on loopback. The page and the observation come from the same session; all text of the catalogue and of the
-visitor is escaped. Needs Flask: pip install "gigpo_jax[web]".
+All text of the catalogue and of the visitor is escaped. Needs Flask: pip install "gigpo_jax[web]".
 """
 
 import secrets
@@ -23,26 +22,18 @@ _POLICY = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'n
 
 
 class Visit:
-    """One visitor's episode.
-
-    Attributes:
-      session: of the shop.
-      page: the last one.
-      log: the actions so far, with their rewards.
-    """
+    """One visitor's episode; `log` has the actions so far, with their rewards."""
 
     def __init__(self, catalogue: Catalogue, goal: int = 0) -> None:
         self.session = Session(catalogue)
         self.open(goal)
 
     def open(self, goal: int) -> None:
-        """Starts an episode."""
         self.goal = goal
         self.page: Page = self.session.reset(goal)
         self.log: list[tuple[str, float]] = []
 
     def act(self, action: str) -> None:
-        """Takes an action."""
         self.page = self.session.step(action)
         self.log.append((action, self.page.reward))
 
@@ -90,11 +81,7 @@ def view(visit: Visit) -> dict[str, Any]:
 
 
 def make_app(catalogue: Catalogue) -> Any:
-    """The web application (a `flask.Flask`).
-
-    Raises:
-      InputError: Flask is not installed.
-    """
+    """The web application (a `flask.Flask`)."""
     try:
         import flask
     except ImportError as err:
@@ -149,11 +136,7 @@ def make_app(catalogue: Catalogue) -> Any:
 
 
 def make_server(catalogue: Catalogue, port: int) -> Any:
-    """The page's server on loopback (of werkzeug), with a thread and a time limit for each connection.
-
-    Raises:
-      InputError: Flask is not installed, or the port is taken.
-    """
+    """The page's server on loopback (of werkzeug), with a thread and a time limit for each connection."""
     app = make_app(catalogue)
     from werkzeug import serving
 
@@ -167,11 +150,7 @@ def make_server(catalogue: Catalogue, port: int) -> Any:
 
 
 def serve(folder: Path, port: int, *, goals: str, variant: str | None) -> None:
-    """Serves the page until Ctrl-C.
-
-    Raises:
-      InputError: the catalogue cannot be used, or as `make_server`.
-    """
+    """Serves the page until Ctrl-C."""
     server = make_server(open_catalogue(folder, goals=goals, variant=variant), port)
     sys.stdout.write(f"the shop is open at http://127.0.0.1:{server.server_port} (Ctrl-C closes it)\n")
     sys.stdout.flush()

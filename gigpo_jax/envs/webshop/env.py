@@ -49,11 +49,7 @@ class GoalTasks(Sequence[Task]):
 
 
 class WebshopEnv:
-    """Plays the goals of a catalogue, one episode at a time. See `make`.
-
-    Attributes:
-      catalogue: the shop.
-    """
+    """Plays the goals of a catalogue, one episode at a time. See `make`."""
 
     def __init__(self, catalogue: Catalogue, observation: str, max_steps: int, show_attributes: bool) -> None:
         self.catalogue = catalogue
@@ -65,11 +61,7 @@ class WebshopEnv:
         self._steps = 0
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The goals of a split in the catalogue's canonical order; their type is the department.
-
-        Raises:
-          InputError: there is no such split.
-        """
+        """The goals of a split in the catalogue's canonical order; their type is the department."""
         if split not in SPLITS:
             raise InputError(f"split={split!r}: WebShop has {' and '.join(SPLITS)}; choose one of them")
         return GoalTasks(self.catalogue, split)
@@ -89,11 +81,6 @@ class WebshopEnv:
         return index
 
     def reset(self, task: Task) -> Observation:
-        """Starts an episode.
-
-        Raises:
-          InputError: the task is not of this catalogue.
-        """
         page = self._session.reset(self._index(task))
         self._task = self._session.plain_text().split(pages.SEPARATOR)[2]
         self._plain_task = self._task == self._session.goal.instruction.strip() not in ("", "WebShop", "Instruction:")
@@ -106,9 +93,6 @@ class WebshopEnv:
         """Acts. The reward is 10 for a purchase with score 1; the episode ends with any purchase, or after `max_steps`.
 
         After the end it returns the last observation, with reward 0.
-
-        Raises:
-          EnvError: no episode was started.
         """
         last = self._last
         if last is None:
@@ -139,7 +123,6 @@ class WebshopEnv:
         return Observation(self._rich_text(page) if self._rich else anchor, anchor, admissible, self._task)
 
     def _rich_text(self, page: Page) -> str:
-        """The text_rich observation without the lines that repeat the task."""
         for head in ("WebShop\nInstruction: \n", "Instruction:\n"):
             before, found, after = page.text.partition(f"{head}{self._session.goal.instruction}\n")
             if found:
@@ -175,20 +158,7 @@ def make(
     num_products: int | None = None,
     variant: str | None = None,
 ) -> WebshopEnv:
-    """Builds the environment.
-
-    Args:
-      data: folder of a catalogue, see `open_catalogue`; None: a generated one of 1,000 products, made in the cache
-        folder on first use.
-      observation: "text" (published) or "text_rich".
-      goals: "synthetic" (published) or "human".
-      max_steps: length of an episode.
-      show_attributes: whether items have an Attributes page.
-      draw_seed, seed, nouns, num_products, variant: as in `open_catalogue`.
-
-    Raises:
-      InputError: files are missing or broken, or an option has no such value.
-    """
+    """Builds the environment; `registry.ENVIRONMENTS` explains its options. InputError for one that cannot be used."""
     if observation not in OBSERVATIONS:
         raise InputError(f"observation={observation!r}: choose one of {', '.join(OBSERVATIONS)}")
     check_whole("max_steps", max_steps, 1)

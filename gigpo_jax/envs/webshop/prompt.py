@@ -51,15 +51,11 @@ class ShopCompact:
 
     Titles and descriptions are reduced to words of the task, prices to the lowest one, rounded up to tens of dollars
     (caps are multiples of ten). Actions are reduced to their arguments.
-
-    Attributes:
-      offers: number of products shown of a results page.
     """
 
-    offers: int = 5
+    offers: int = 5  # number of products shown of a results page
 
     def __call__(self, inputs: PromptInput, /) -> str:
-        """Renders the prompt in one line."""
         task = shorten_task(inputs.task)
         asked = {word.removesuffix("s") for word in _WORD.findall(task)} - _COMMON
         words = [task]

@@ -20,27 +20,17 @@ _ATTEMPTS = 1000
 
 @dataclass(frozen=True)
 class RoomSize:
-    """The size of rooms.
+    """The size of rooms."""
 
-    Attributes:
-      receptacles: least and greatest number; None for all that the floor plan has.
-      objects: least and greatest number; None for what such a room usually holds.
-    """
-
-    receptacles: tuple[int, int] | None = None
-    objects: tuple[int, int] | None = None
+    receptacles: tuple[int, int] | None = None  # least and greatest number; None for all that the floor plan has
+    objects: tuple[int, int] | None = None  # least and greatest number; None for what such a room usually holds
 
 
 SIZES = {"full": RoomSize(), "small": RoomSize(receptacles=(4, 6), objects=(3, 5))}
 
 
 def room_size(size: str, receptacles: object = None, objects: object = None) -> RoomSize:
-    """A named size, with one or both of its ranges replaced.
-
-    Args:
-      size: "small" or "full".
-      receptacles: a number or a (least, greatest) pair; None keeps the size's own.
-      objects: likewise.
+    """A named size, with one or both of its ranges replaced by a number or a (least, greatest) pair.
 
     Raises:
       InputError: an unknown name, or a range in which no task fits.
@@ -62,8 +52,6 @@ def _pair(key: str, value: object, least: int) -> tuple[int, int]:
 
 
 class _Drawer:
-    """Draws one room; `rng` is its only source of randomness."""
-
     def __init__(self, package: Package, scene: Scene, size: RoomSize, rng: random.Random):
         self.package, self.scene, self.size, self.rng = package, scene, size, rng
 
@@ -183,17 +171,7 @@ class _Drawer:
 def draw_room(
     package: Package, split: str, task_type: str, size: RoomSize, rng: random.Random
 ) -> tuple[Room, tuple[str, ...]]:
-    """Draws rooms until one has a solvable task that does not hold at the start.
-
-    Args:
-      package: the tables of the `alfworld` package.
-      split: whose rooms to use.
-      task_type: one of TASK_TYPES.
-      size: of the room.
-      rng: source of all randomness.
-
-    Returns:
-      The room and its shortest walkthrough.
+    """Draws rooms until one has a solvable task that does not hold at the start; with its shortest walkthrough.
 
     Raises:
       InputError: no solvable room in many draws: the size does not fit the rooms or the task.

@@ -33,23 +33,14 @@ _GET = (
 
 @dataclass(frozen=True)
 class Skipped:
-    """A folder of a split that is not a task.
+    """A folder of a split that is not a task."""
 
-    Attributes:
-      path: relative to the data folder.
-      reason: in words.
-    """
-
-    path: str
-    reason: str
+    path: str  # relative to the data folder
+    reason: str  # in words
 
 
 def data_folder(data: str | os.PathLike) -> Path:
-    """The data folder, with ~ and environment variables filled in.
-
-    Raises:
-      InputError: it is empty, names an unset variable, or does not exist.
-    """
+    """The data folder, with ~ and environment variables filled in; InputError if there is none."""
     if not isinstance(data, str | os.PathLike) or not os.fspath(data):
         raise InputError(f"data={data!r}: name the folder with the games; " + _GET.format(data="DIR", split="train"))
     folder = filled_in("data", data)
@@ -59,18 +50,13 @@ def data_folder(data: str | os.PathLike) -> Path:
 
 
 def _how(data: Path, split: str) -> str:
-    """How to get the games of a split."""
     if data.name in SPLITS and (data / MANIFEST).is_file():
         return f"this is the folder of one split: use data={data.parent}"
     return _GET.format(data=data, split=split if split in SPLITS else "train")
 
 
 def _solvable(path: str) -> bool | None:
-    """The key `solvable` of a game file; None if it has none.
-
-    Raises:
-      InputError: the file is broken.
-    """
+    """The key `solvable` of a game file; None if it has none."""
     try:
         with open(path, "rb", buffering=0) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
@@ -90,7 +76,6 @@ def _solvable(path: str) -> bool | None:
 
 
 def _remedy(path: Path) -> str:
-    """How to repair a broken game file."""
     split = path.parents[2]
     if (split / MANIFEST).is_file():
         return f"delete {split} and generate it again"
@@ -127,10 +112,6 @@ def _look_at(folder: str, name: str, files: list[str]) -> tuple[str, str]:
 
 def list_games(data: Path, split: str) -> tuple[tuple[Task, ...], tuple[Skipped, ...]]:
     """The tasks of a split and what was skipped, both sorted by path.
-
-    Args:
-      data: the data folder.
-      split: the name of a folder in it.
 
     Raises:
       InputError: no such split, no game in it, or a file that cannot be read.

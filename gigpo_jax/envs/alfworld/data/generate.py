@@ -1,8 +1,7 @@
 """Makes ALFWorld games from the floor plans of the `alfworld` package, without any download.
 
 Game i of a split depends only on the split, the seed, the size, the task types and i, on any machine. A split is
-written to a temporary folder and renamed when it is complete, with a manifest of its arguments; a folder with other
-contents is refused.
+written to a temporary folder and renamed when complete, with a manifest of its arguments.
 """
 
 import hashlib
@@ -28,19 +27,7 @@ VERSION = 1  # raise it whenever the same arguments would give other games
 
 
 def make_game(package: Package, split: str, index: int, seed: int, size: RoomSize, task_types: Sequence[str]) -> tuple:
-    """One game of a split.
-
-    Args:
-      package: the tables of the `alfworld` package.
-      split: whose rooms to use.
-      index: which game; task types take turns.
-      seed: of the split.
-      size: of the rooms.
-      task_types: those of the split, in turn.
-
-    Returns:
-      The room, the task in words and the walkthrough.
-    """
+    """Game `index` of a split: the room, the task in words and the walkthrough. Task types take turns."""
     task_type = task_types[index % len(task_types)]
     key = f"gigpo_jax alfworld {VERSION}|{split}|{seed}|{size.receptacles}|{size.objects}|{task_type}|{index}"
     rng = random.Random(key)
@@ -126,11 +113,7 @@ def _manifest(split: str, games: int, seed: int, size: RoomSize, task_types: Seq
 
 
 def _already_there(folder: Path, manifest: Mapping) -> bool:
-    """Whether a complete split with the same arguments is there.
-
-    Raises:
-      InputError: the folder holds other files, or a game is missing or damaged.
-    """
+    """Whether a complete split with the same arguments is there; InputError if other or damaged files are."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     try:
@@ -165,7 +148,7 @@ def generate_games(
     task_types: Sequence[str] | None = None,
     progress: Progress = no_progress,
 ) -> Path:
-    """Writes the games of one split to `out/split`, in the layout of the genuine data.
+    """Writes the games of one split to `out/split`, in the layout of the genuine data, unless it already holds them.
 
     Args:
       out: the data folder; each split is a folder in it.
@@ -177,9 +160,6 @@ def generate_games(
       objects: likewise; includes the objects of the task and the lamp.
       task_types: the task types, in turn; default: all six.
       progress: called with 1 after every game.
-
-    Returns:
-      The folder `out/split`. If it already holds these games, nothing is written.
 
     Raises:
       InputError: the `alfworld` package is missing, an argument is wrong, or the folder holds other files.
@@ -206,7 +186,6 @@ def generate_games(
 
 
 def _move(draft: Path, folder: Path, manifest: Mapping) -> None:
-    """Renames a complete draft, unless another process has already written the same games."""
     try:
         os.replace(draft, folder)  # an empty folder may be there, a full one may not
     except OSError as err:
@@ -231,12 +210,6 @@ def ensure_games(
       cache_root: the data folder is made in it; its name has a hash of the arguments.
       splits: split -> number of games, such as {"train": 512, "valid_unseen": 128}.
       seed, size, receptacles, objects, task_types, progress: as for `generate_games`.
-
-    Returns:
-      The data folder, for `make(data=...)`.
-
-    Raises:
-      InputError: as for `generate_games`.
     """
     if not splits or not isinstance(splits, Mapping):
         raise InputError(

@@ -1,7 +1,6 @@
-"""Reads the tables of the installed `alfworld` package from its files, without importing it.
+"""Reads the tables of the installed `alfworld` package from its files.
 
-The package may be installed with `--no-deps`. Its modules cannot be imported then, but the files that are needed here
-exist: two Python files of tables, JSON floor plans, the PDDL domain and the grammar.
+They are not imported: a package installed with `--no-deps` has the files, but cannot be imported.
 """
 
 import functools
@@ -20,52 +19,29 @@ ROOM_KINDS = ("Kitchen", "LivingRoom", "Bedroom", "Bathroom")
 
 @dataclass(frozen=True)
 class Package:
-    """The tables of the package, with every set sorted.
+    """The tables of the package, with every set sorted."""
 
-    Attributes:
-      layouts: the folder of the floor plans.
-      domain: text of the PDDL domain, the same for every game.
-      grammar: text of the grammar, with `UNKNOWN GOAL` where the task goes.
-      holds: receptacle type -> the object types that may lie there.
-      actions: "Heatable", "Coolable", "Cleanable", "Toggleable", "Sliceable" -> object types.
-      openable: receptacle types that can be opened.
-      containers: object types that could hold other objects (mugs, pans, boxes).
-      object_types: all object types, receptacles of rooms left out.
-      train_scenes: numbers of the rooms for training.
-      test_scenes: numbers of the rooms that training never uses.
-      room_kinds: task type -> the kinds of room it happens in.
-      room_of: kind of room -> its scene numbers.
-      goals: task type -> its goal in PDDL, with {obj}, {recep} and {toggle} to fill in.
-      phrases: task type -> its wordings, with the same places to fill in.
-    """
-
-    layouts: Path
-    domain: str
-    grammar: str
-    holds: Mapping[str, tuple[str, ...]]
-    actions: Mapping[str, tuple[str, ...]]
-    openable: tuple[str, ...]
-    containers: tuple[str, ...]
-    object_types: tuple[str, ...]
-    train_scenes: tuple[int, ...]
-    test_scenes: tuple[int, ...]
-    room_kinds: Mapping[str, tuple[str, ...]]
-    room_of: Mapping[str, tuple[int, ...]]
-    goals: Mapping[str, str]
-    phrases: Mapping[str, tuple[str, ...]]
+    layouts: Path  # the folder of the floor plans
+    domain: str  # text of the PDDL domain, the same for every game
+    grammar: str  # text of the grammar, with `UNKNOWN GOAL` where the task goes
+    holds: Mapping[str, tuple[str, ...]]  # receptacle type -> the object types that may lie there
+    actions: Mapping[str, tuple[str, ...]]  # "Heatable", "Coolable", "Cleanable", "Toggleable", ... -> object types
+    openable: tuple[str, ...]  # receptacle types that can be opened
+    containers: tuple[str, ...]  # object types that could hold other objects (mugs, pans, boxes)
+    object_types: tuple[str, ...]  # all object types, receptacles of rooms left out
+    train_scenes: tuple[int, ...]  # numbers of the rooms for training
+    test_scenes: tuple[int, ...]  # numbers of the rooms that training never uses
+    room_kinds: Mapping[str, tuple[str, ...]]  # task type -> the kinds of room it happens in
+    room_of: Mapping[str, tuple[int, ...]]  # kind of room -> its scene numbers
+    goals: Mapping[str, str]  # task type -> its goal in PDDL, with {obj}, {recep} and {toggle} to fill in
+    phrases: Mapping[str, tuple[str, ...]]  # task type -> its wordings, with the same places to fill in
 
     @property
     def receptacle_types(self) -> tuple[str, ...]:
-        """The types of receptacle a room may have, sorted."""
         return tuple(sorted(self.holds))
 
 
 def package_folder() -> Path:
-    """The folder of the package.
-
-    Raises:
-      InputError: the package is not installed.
-    """
     found = importlib.util.find_spec("alfworld")  # does not import the package
     if found is None or not found.submodule_search_locations:
         raise InputError(f"alfworld: the package with the floor plans is not installed; get it with: {INSTALL}")
@@ -83,11 +59,7 @@ def _plain(names: object) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1)
 def read_package() -> Package:
-    """Reads the tables of the installed package once.
-
-    Raises:
-      InputError: the package is missing, or is another release.
-    """
+    """Reads the tables of the installed package once; InputError if it is missing, or another release."""
     folder = package_folder()
     try:
         constants = runpy.run_path(str(folder / "gen" / "constants.py"))
@@ -122,10 +94,7 @@ def _package(folder: Path, constants: dict, goals: dict, domain: str, grammar: s
 
 
 def read_layout(scene: int) -> tuple[dict[str, list[float]], tuple[str, ...]]:
-    """Reads a floor plan.
-
-    Args:
-      scene: its number, such as 7 or 301.
+    """Reads a floor plan by its number, such as 7 or 301.
 
     Returns:
       The receptacles (raw id -> x, z in metres, rotation and camera horizon in degrees of where one stands before it)

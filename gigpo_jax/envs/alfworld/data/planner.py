@@ -26,7 +26,6 @@ class _Walk:
         self.commands += (command,)
 
     def visit(self, place: Receptacle, *, reach_in: bool = True) -> None:
-        """Goes to a receptacle, and opens it if `reach_in`."""
         if self.location != place.location:
             self.location = place.location
             self.say(f"go to {self.names[place.id]}")
@@ -36,8 +35,6 @@ class _Walk:
 
 
 class _Plans:
-    """The candidate plans of one room."""
-
     def __init__(self, package: Package, room: Room):
         self.package, self.room, self.goal = package, room, room.goal
         self.names = display_names([place.id for place in room.receptacles] + [thing.id for thing in room.things])
@@ -113,15 +110,9 @@ class _Plans:
 
 
 def walkthrough(package: Package, room: Room) -> tuple[str, ...] | None:
-    """The shortest commands that reach the goal.
+    """The shortest commands that reach the goal: () if it holds at the start, None if it cannot be reached.
 
-    Args:
-      package: the tables of the `alfworld` package.
-      room: the game's room.
-
-    Returns:
-      The commands, () if the goal holds at the start, None if it cannot be reached. Of several shortest plans, the
-      first in alphabetical order.
+    Of several shortest plans, the first in alphabetical order.
     """
     plans = _Plans(package, room)
     if plans.satisfied():

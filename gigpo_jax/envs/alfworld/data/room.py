@@ -19,36 +19,22 @@ _ABILITIES = (
 
 @dataclass(frozen=True)
 class Thing:
-    """An object.
+    """An object."""
 
-    Attributes:
-      id: raw name, such as "Mug|-03.07|-05.66|+07.85".
-      type: such as "Mug".
-      place: raw id of the receptacle it lies in at the start.
-    """
-
-    id: str
-    type: str
-    place: str
+    id: str  # raw name, such as "Mug|-03.07|-05.66|+07.85"
+    type: str  # such as "Mug"
+    place: str  # raw id of the receptacle it lies in at the start
 
 
 @dataclass(frozen=True)
 class Room:
-    """The start of a game.
+    """The start of a game."""
 
-    Attributes:
-      scene: number of the floor plan.
-      receptacles: sorted by id.
-      things: sorted by id.
-      start: raw name of the agent's location, where no receptacle is.
-      goal: of the task.
-    """
-
-    scene: int
-    receptacles: tuple[Receptacle, ...]
-    things: tuple[Thing, ...]
-    start: str
-    goal: Goal
+    scene: int  # number of the floor plan
+    receptacles: tuple[Receptacle, ...]  # sorted by id
+    things: tuple[Thing, ...]  # sorted by id
+    start: str  # raw name of the agent's location, where no receptacle is
+    goal: Goal  # of the task
 
 
 def mangled(raw: str) -> str:
@@ -59,13 +45,9 @@ def mangled(raw: str) -> str:
 
 
 def display_names(ids: Iterable[str]) -> dict[str, str]:
-    """The names that the game shows.
+    """Raw id -> the name that the game shows, such as "drawer 3".
 
-    Args:
-      ids: raw ids of all receptacles and things of a room.
-
-    Returns:
-      Raw id -> such as "drawer 3". Numbers follow the sorted mangled ids of a type; the last one is number 1.
+    Numbers follow the sorted mangled ids of a type; the last one is number 1.
     """
     kinds = defaultdict(list)
     for raw in ids:
@@ -117,7 +99,7 @@ def _facts(package: Package, room: Room) -> list[str]:
 
 
 def problem_pddl(package: Package, room: Room) -> str:
-    """The room as the PDDL problem of a game file; the goal's text has its last bracket."""
+    """The room as the PDDL problem of a game file."""
     goal = room.goal
     return "\n".join(
         [

@@ -19,41 +19,25 @@ _BURNERS = 4  # at most, where the layout has none
 
 @dataclass(frozen=True)
 class Receptacle:
-    """A receptacle of a room.
+    """A receptacle of a room."""
 
-    Attributes:
-      id: raw name, such as "Cabinet|+00.68|+00.50|-02.20".
-      type: such as "Cabinet".
-      location: raw name of the place before it, such as "loc|0|-5|2|30"; several may share one.
-      openable: whether it has a door.
-    """
-
-    id: str
-    type: str
-    location: str
-    openable: bool
+    id: str  # raw name, such as "Cabinet|+00.68|+00.50|-02.20"
+    type: str  # such as "Cabinet"
+    location: str  # raw name of the place before it, such as "loc|0|-5|2|30"; several may share one
+    openable: bool  # whether it has a door
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A room without its objects.
+    """A room without its objects."""
 
-    Attributes:
-      number: of its floor plan.
-      kind: "Kitchen", "LivingRoom", "Bedroom" or "Bathroom".
-      receptacles: sorted by id.
-      object_types: objects of the room that fit in one of its receptacles, sorted.
-      lamps: toggleable object types of the room, sorted.
-    """
-
-    number: int
-    kind: str
-    receptacles: tuple[Receptacle, ...]
-    object_types: tuple[str, ...]
-    lamps: tuple[str, ...]
+    number: int  # of its floor plan
+    kind: str  # "Kitchen", "LivingRoom", "Bedroom" or "Bathroom"
+    receptacles: tuple[Receptacle, ...]  # sorted by id
+    object_types: tuple[str, ...]  # objects of the room that fit in one of its receptacles, sorted
+    lamps: tuple[str, ...]  # toggleable object types of the room, sorted
 
     def of_type(self, kind: str) -> tuple[Receptacle, ...]:
-        """The receptacles of a type."""
         return tuple(place for place in self.receptacles if place.type == kind)
 
 
@@ -68,7 +52,6 @@ def coordinate(value: float) -> str:
 
 
 def _raw_receptacle(raw: str) -> tuple[str, str]:
-    """The id and the type of a layout's entry."""
     parts = raw.split("|")
     if re.fullmatch(r"[A-Za-z]+", parts[-1]):  # Sink|x|y|z|SinkBasin
         return raw, parts[-1]
@@ -97,11 +80,7 @@ def _unplaced(scene: int, missing: list[str], taken: set[str], openable: tuple[s
 
 @functools.lru_cache(maxsize=256)
 def read_scene(number: int) -> Scene:
-    """A room by the number of its floor plan.
-
-    Raises:
-      InputError: the package or the floor plan is missing.
-    """
+    """A room by the number of its floor plan."""
     package = read_package()
     layout, things = read_layout(number)
     places = []
@@ -125,11 +104,7 @@ def read_scene(number: int) -> Scene:
 
 
 def split_scenes(package: Package, split: str) -> tuple[int, ...]:
-    """The rooms of a split: `valid_unseen` has those that neither `train` nor `valid_seen` use.
-
-    Raises:
-      InputError: there is no such split.
-    """
+    """The rooms of a split: `valid_unseen` has those that neither `train` nor `valid_seen` use."""
     if split not in SPLITS:
         raise InputError(f"split={split!r}: no such split; choose one of {', '.join(SPLITS)}")
     return package.test_scenes if split == "valid_unseen" else package.train_scenes

@@ -87,5 +87,4 @@ def code(predicate: int, first: int, second: int = 0) -> int:
 
 
 def predicate_of(fact: int) -> int:
-    """The predicate of a fact's number."""
     return fact >> 40

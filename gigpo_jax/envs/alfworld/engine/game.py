@@ -1,7 +1,6 @@
 """The native engine: ALFRED's rules in Python, with text that is identical to the official engine's.
 
-A `Game` holds the facts that can change as a set of integers, the content of each receptacle as a sorted list, and the
-admissible commands as a sorted tuple. It keeps the quirks of the official engine:
+It keeps the quirks of the official engine:
 
 - Only a held object can be examined: the rule for objects in receptacles is misspelt in the domain.
 - A lamp is always turned "on": the fact that the grammar tests is never deleted.
@@ -60,28 +59,17 @@ _BARE = {"look": (LOOK, 0, 0), "inventory": (INVENTORY, 0, 0), "help": (ASK, 0, 
 
 
 class Step(NamedTuple):
-    """The result of a reset or a step.
+    """The result of a reset or a step."""
 
-    Attributes:
-      feedback: the text of the game.
-      admissible: the admissible commands, sorted.
-      reward: 1.0 when the goal holds after a step, else 0.0.
-      done: whether the goal holds after a step.
-      won: whether the goal holds.
-    """
-
-    feedback: str
-    admissible: tuple[str, ...]
-    reward: float
-    done: bool
-    won: bool
+    feedback: str  # the text of the game
+    admissible: tuple[str, ...]  # the admissible commands, sorted
+    reward: float  # 1.0 when the goal holds after a step, else 0.0
+    done: bool  # whether the goal holds after a step
+    won: bool  # whether the goal holds
 
 
 class Game:
-    """Plays one ALFWorld game.
-
-    Args:
-      game: the path of a `game.tw-pddl` (or of its folder), or a loaded `GameFile`, which several games may share.
+    """Plays one ALFWorld game: the path of a `game.tw-pddl`, of its folder, or a `GameFile`, which games may share.
 
     Raises:
       InputError: this engine cannot play the file.
@@ -110,11 +98,7 @@ class Game:
         return remaining(self.file, self._state, self._contents, self._held, self._place)
 
     def reset(self) -> Step:
-        """Restarts the game.
-
-        Returns:
-          The first text, which has the room and the task; reward 0.0, not done.
-        """
+        """Restarts the game. The first text has the room and the task."""
         self._start()
         file = self.file
         if self._place in file.beside:
@@ -125,11 +109,7 @@ class Game:
         return Step(feedback, self._admissible, 0.0, False, self._won)
 
     def step(self, command: str) -> Step:
-        """Carries out a command.
-
-        Args:
-          command: any text; white space around it is stripped. One that is not admissible has no effect.
-        """
+        """Carries out a command; one that is not admissible has no effect. White space around it is stripped."""
         command = command.strip()
         won = self._won
         if command not in self._admissible:
@@ -155,7 +135,6 @@ class Game:
     # Admissible commands
 
     def _commands(self) -> tuple[str, ...]:
-        """The admissible commands of the current state, sorted."""
         file, state, held = self.file, self._state, self._held
         text = file.command
         before: list[str] = []  # before "go to ..." in alphabetical order
@@ -327,7 +306,6 @@ _MIDDLE = "You are in the middle of a room. Looking quickly around you, you see 
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The names as a list in words, each with its article; "nothing" for none."""
     return _joined([f"a {name}" for name in names]) or "nothing"
 
 

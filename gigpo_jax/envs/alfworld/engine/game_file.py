@@ -1,7 +1,6 @@
 """Reads a `game.tw-pddl` into the tables of the engine.
 
-Things are numbered in the order of their ids, which is the order of the official engine's lists; so a sorted list of
-numbers is in the official order.
+Things are numbered in the order of their ids, which is the order of the official engine's lists.
 """
 
 import json
@@ -128,7 +127,6 @@ class GameFile:
         self.beside = {place: tuple(receptacles) for place, receptacles in beside.items()}
 
     def _types(self, facts: dict[str, dict[tuple[str, ...], None]], number: dict[str, int]) -> None:
-        """Fills what follows from the types: knives, washers, heaters, coolers, accepts."""
         members: dict[str, set[int]] = {}
         for receptacle, kind in facts.get("receptacletype", ()):
             members.setdefault(kind, set()).add(number[receptacle])
@@ -152,11 +150,7 @@ class GameFile:
     def _condition(
         self, goal: Goal, facts: dict[str, dict[tuple[str, ...], None]], number: dict[str, int]
     ) -> "Condition":
-        """The goal as a condition on the state of this game.
-
-        Raises:
-          InputError: it can never hold; the official engine cannot load such a game either.
-        """
+        """The goal as a condition on the state; InputError if it can never hold."""
 
         def of_type(predicate: str, kind: str) -> list[int]:
             return sorted(number[thing] for thing, its in facts.get(predicate, ()) if its == f"{kind}type")
@@ -208,7 +202,6 @@ class GameFile:
         return first in holdable and not tools.isdisjoint(self.location)
 
     def command(self, action: int, first: int, second: int = 0) -> str:
-        """The text of a command, made once and kept in `commands`."""
         key = f.code(action, first, second)
         text = self._texts.get(key)
         if text is None:
@@ -227,11 +220,9 @@ class GameFile:
 
 
 class Condition:
-    """Facts that must hold: one alternative of each need, all facts of the alternative.
+    """Needs, each a tuple of alternatives, which are sets of fact numbers: all facts of one alternative must hold.
 
-    Attributes:
-      needs: each a tuple of alternatives, sets of fact numbers.
-      predicates: the numbers of the predicates that it depends on.
+    `predicates` has the numbers of the predicates that it depends on.
     """
 
     __slots__ = ("needs", "predicates")
@@ -241,7 +232,6 @@ class Condition:
         self.predicates = frozenset(f.predicate_of(fact) for terms in needs for term in terms for fact in term)
 
     def holds(self, state: Set[int]) -> bool:
-        """Whether the facts hold in a state, a set of fact numbers."""
         return all(any(term <= state for term in terms) for terms in self.needs)
 
 
@@ -287,8 +277,7 @@ def load_game(path: str | os.PathLike[str]) -> GameFile:
       path: a `game.tw-pddl`, or the folder that holds it.
 
     Raises:
-      InputError: the file is missing, cut or not an ALFWorld game, has another domain, grammar or kind of goal, or a
-        goal that cannot be reached.
+      InputError: the file is broken, has another domain, grammar or kind of goal, or a goal that cannot be reached.
     """
     name = os.fspath(path)
     if os.path.isdir(name):

@@ -1,9 +1,8 @@
 """Checks that a game has the domain and the grammar that the native engine implements.
 
-Every ALFWorld game has its own copy of both texts; the grammar holds the task phrase. This package holds hashes of the
-texts. Copies in downloaded games differ in comments, spacing, unused rules and the place of the help text, so texts are
-compared by their meaning: of the domain, its types and the conditions and effects of its actions; of the grammar, the
-commands and the production rules that are reachable from them.
+Every game file has its own copy of both texts. Copies in downloaded games differ in comments, spacing, unused rules and
+the place of the help text, so their meaning is compared: of the domain, its types and the conditions and effects of its
+actions; of the grammar, the commands and the production rules that are reachable from them.
 """
 
 import hashlib
@@ -52,11 +51,7 @@ def digest(text: str) -> str:
 
 
 def domain_meaning(domain: str) -> str:
-    """The domain's types and actions as JSON, sorted, without costs.
-
-    Raises:
-      ValueError: it is not a domain.
-    """
+    """The domain's types and actions as JSON, sorted, without costs; ValueError if it is not a domain."""
     text = "\n".join(line.split(";", 1)[0] for line in domain.lower().split("\n"))
     parts = [part for part in parse_expression(text) if isinstance(part, list)]
     types = sorted(str(word) for part in parts if part[:1] == [":types"] for word in part[1:])
@@ -76,10 +71,7 @@ def grammar_meaning(grammar: str) -> str:
     """The commands and the production rules reachable from them and the first text, as JSON with sorted keys.
 
     Args:
-      grammar: the text without its task phrase.
-
-    Raises:
-      ValueError: it is not a grammar.
+      grammar: the text without its task phrase; ValueError if it is not a grammar.
     """
     rules, fields = _parse_grammar(grammar)
     fields = {name: field for name, field in fields.items() if name in ACTIONS}
@@ -143,11 +135,6 @@ def _parse_grammar(grammar: str) -> tuple[dict[str, Any], dict[str, dict[str, st
 
 
 def check_domain(domain: str, path: str) -> None:
-    """Refuses a domain that is not ALFRED's.
-
-    Raises:
-      InputError: it is another domain.
-    """
     text = digest(domain)
     if text in _known:
         return
@@ -163,14 +150,7 @@ def check_domain(domain: str, path: str) -> None:
 
 
 def split_task(grammar: str, path: str) -> str:
-    """Checks the grammar and returns its task phrase.
-
-    Args:
-      grammar: the game's grammar.
-      path: the game file, for the message.
-
-    Returns:
-      The phrase, such as "put a mug in desk", without the full stop of the grammar.
+    """Checks the grammar and returns its task phrase, without the full stop; `path` is the game file, for messages.
 
     Raises:
       InputError: it is another grammar, has no phrase, or a phrase with markup.
@@ -200,6 +180,5 @@ def split_task(grammar: str, path: str) -> str:
 
 
 def _remember(text: str) -> None:
-    """Stores the digest of an accepted text, so that other games with it are accepted without parsing."""
     if len(_known) < _MOST_KNOWN:
         _known.add(text)

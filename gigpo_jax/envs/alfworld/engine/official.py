@@ -1,8 +1,7 @@
 """The official ALFWorld engine (packages alfworld and textworld) behind the interface of the native `Game`.
 
 It is the reference for the native engine, and plays games that the native engine refuses. A load and a reset take
-about a second, a step about 50 ms. Its calls into a C library cannot be interrupted here; `EnvPool` limits them by
-replacing the worker.
+about a second, a step about 50 ms. `EnvPool` replaces a worker whose call into the engine's C library hangs.
 
 Every game needs its own copy of that library. A closed game passes its copy to the next one and never unloads it: the
 copies share C++ objects, and a process that unloaded one crashes at exit.
@@ -78,14 +77,7 @@ class OfficialGame:
         return env
 
     def reset(self) -> Step:
-        """Restarts the game; takes about a second.
-
-        Returns:
-          The first text, which has the room and the task; reward 0.0, not done.
-
-        Raises:
-          EnvError: the engine failed.
-        """
+        """Restarts the game, as `Game.reset`; EnvError if the engine failed."""
         with self._playing():
             self._state = self._env.reset()
         feedback = str(self._state["feedback"])
@@ -94,11 +86,7 @@ class OfficialGame:
         return Step(feedback, self._admissible(), 0.0, False, bool(self._state["won"]))
 
     def step(self, command: str) -> Step:
-        """Carries out a command; one that is not admissible has no effect.
-
-        Raises:
-          EnvError: the engine failed, or `reset` was not called.
-        """
+        """As `Game.step`; EnvError if the engine failed, or `reset` was not called."""
         if self._state is None:
             raise EnvError(f"{self.path}: step before reset")
         with self._playing():

@@ -28,14 +28,7 @@ _Fact = tuple[str, ...]
 
 
 def read_goal(formula: Expression) -> Goal | None:
-    """The task of a goal formula.
-
-    Args:
-      formula: in lower case.
-
-    Returns:
-      The goal, types in lower case without their "type"; None if the formula is none of the six.
-    """
+    """The task of a goal formula (in lower case), its types without "type"; None if the formula is none of the six."""
     facts = _normal_form(formula)
     if facts is None:
         return None
@@ -78,11 +71,7 @@ def _normal_form(formula: Expression) -> frozenset[_Fact] | None:
 
 
 def _collect(formula: Expression, names: dict[str, str], kinds: dict[str, str], facts: set[_Fact]) -> None:
-    """Adds the facts of a formula, and its variables under unique names.
-
-    Raises:
-      ValueError, IndexError, TypeError: it is not a conjunction of facts.
-    """
+    """Adds the facts of a formula, and its variables under unique names; raises if it is no conjunction of facts."""
     head, rest = formula[0], formula[1:]
     if head == "and":
         for part in rest:

@@ -10,27 +10,18 @@ Expression = list["str | Expression"]  # a nested list of lower-case words, as t
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem's content, all words in lower case.
+    """A problem's content, all words in lower case."""
 
-    Attributes:
-      kinds: thing -> its kind ("receptacle", "object", ...), for every declared thing.
-      facts: predicate -> the argument tuples for which it holds at the start, duplicates removed, in the file's order.
-      mentioned: the things in some fact.
-      goal: the goal formula.
-    """
-
-    kinds: dict[str, str]
-    facts: dict[str, dict[tuple[str, ...], None]]
-    mentioned: frozenset[str]
-    goal: Expression
+    kinds: dict[str, str]  # thing -> its kind ("receptacle", "object", ...), for every declared thing
+    facts: dict[
+        str, dict[tuple[str, ...], None]
+    ]  # predicate -> the arguments for which it holds at the start, in order
+    mentioned: frozenset[str]  # the things in some fact
+    goal: Expression  # the goal formula
 
 
 def parse_problem(text: str, path: str) -> Problem:
-    """Parses the `pddl_problem` text of a game.
-
-    Args:
-      text: the text; case does not matter, `;` starts a comment.
-      path: the game file, for messages.
+    """Parses the `pddl_problem` text of a game; `path` is the game file, for messages.
 
     Raises:
       InputError: a section is missing or cut, a fact or a kind is unknown, a thing is undeclared.
@@ -61,7 +52,6 @@ def parse_problem(text: str, path: str) -> Problem:
 
 
 def _objects(text: str, path: str) -> dict[str, str]:
-    """The declarations `name ... - kind`."""
     words = text.replace(")", " ) ").split()
     if words and words[-1] == ")":
         words.pop()
@@ -148,11 +138,7 @@ def _checked(
 
 
 def parse_expression(text: str) -> Expression:
-    """The first parenthesised expression of a text as a nested list.
-
-    Raises:
-      ValueError: it is cut.
-    """
+    """The first parenthesised expression of a text as a nested list; ValueError if it is cut."""
     stack: list[Expression] = [[]]
     for word in text.replace("(", " ( ").replace(")", " ) ").replace("?", " ?").split():
         if word == "(":

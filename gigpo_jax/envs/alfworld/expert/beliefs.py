@@ -49,7 +49,6 @@ class Beliefs:
         self.lampless: set[str] = set()
 
     def update(self, observation: Observation) -> None:
-        """Adds an observation."""
         self._read(observation.text)
         commands = observation.admissible or ()
         places = set(self.places)
@@ -99,7 +98,6 @@ class Beliefs:
             self.held = found.group(1) or ""
 
     def where(self, kind: str) -> list[tuple[str, str]]:
-        """(object, receptacle) for all objects of a type with a known place."""
         return [
             (thing, place)
             for place in self.places

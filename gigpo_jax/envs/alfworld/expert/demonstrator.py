@@ -82,18 +82,7 @@ def make_demonstrator(
     idle_share: float = 0.0,
     forget_share: float = 0.0,
 ) -> Demonstrator:
-    """A demonstrator for one episode; with no shares given it is the expert itself.
-
-    Args:
-      seed: of the errors.
-      random_share: probability, at each step, of a random admissible command.
-      detour_share: probability, at each step, of going to a random receptacle.
-      idle_share: probability, at each step, of a look, inventory or examine command.
-      forget_share: probability, for each object, that it is put down before it is cleaned, heated or cooled.
-
-    Raises:
-      InputError: a share is not a probability.
-    """
+    """A demonstrator for one episode; without shares it is the expert itself. `registry.ENVIRONMENTS` explains them."""
     return Demonstrator(
         seed,
         random_share=random_share,

@@ -16,12 +16,7 @@ _LOOK = "look"
 
 
 class AlfworldExpert:
-    """Plays one episode. See `make_expert`.
-
-    Attributes:
-      goal: of the task; None before the first observation.
-      beliefs: its knowledge of the room; None before the first observation.
-    """
+    """Plays one episode. `goal` and `beliefs` are None before the first observation."""
 
     def __init__(self, seed: int):
         self._rng = random.Random(f"alfworld expert {seed}")
@@ -30,14 +25,7 @@ class AlfworldExpert:
         self.beliefs: Beliefs | None = None
 
     def act(self, observation: Observation) -> str:
-        """The next command.
-
-        Args:
-          observation: the current one.
-
-        Raises:
-          InputError: the task is not one of the templated phrases.
-        """
+        """The next command; InputError if the task is not one of the templated phrases."""
         if self.beliefs is None or self.goal is None:
             self.goal = parse_phrase(observation.task)
             if self.goal is None:
@@ -73,7 +61,6 @@ class AlfworldExpert:
         return (name not in known.here) + closed
 
     def _reach(self, known: Beliefs, name: str) -> str:
-        """The next command towards an open receptacle within reach."""
         return f"open {name}" if name in known.here and name in known.closed else f"go to {name}"
 
     def _fetch(self, goal: Goal, known: Beliefs) -> str:
@@ -179,9 +166,5 @@ _LAMP_PLACES = frozenset({"desk", "sidetable", "dresser", "shelf", "diningtable"
 
 
 def make_expert(seed: int) -> AlfworldExpert:
-    """An expert for one episode.
-
-    Args:
-      seed: of the order in which equally likely receptacles are searched.
-    """
+    """An expert for one episode; the seed orders equally likely receptacles."""
     return AlfworldExpert(seed)

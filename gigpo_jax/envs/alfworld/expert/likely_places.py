@@ -53,5 +53,4 @@ LIKELY = {
 
 
 def is_likely(place_kind: str, object_kind: str) -> bool:
-    """Whether an object type is likely in a receptacle type."""
     return place_kind not in LIKELY or object_kind in LIKELY[place_kind]

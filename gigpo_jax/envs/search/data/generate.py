@@ -1,7 +1,4 @@
-"""Writes the synthetic world in the formats of real data, with its index.
-
-The folder gets corpus.jsonl, train.jsonl and test.jsonl (the columns of docs/search.md) and the index folder.
-"""
+"""Writes the synthetic world in the formats of real data (docs/search.md), with its index."""
 
 import json
 from pathlib import Path
@@ -34,12 +31,7 @@ def question_row(question: Question) -> dict[str, object]:
 def generate(
     out: Path, *, people: int = PEOPLE, questions: int = 0, seed: int = 0, progress: Progress = no_progress
 ) -> None:
-    """Writes a world and its index into a folder.
-
-    Args:
-      out: the folder; must not hold a world.
-      people, questions, seed: as for `make_world`.
-      progress: called with 1 after every passage.
+    """Writes a world (see `make_world`) and its index into a folder; `progress` is called with 1 after every passage.
 
     Raises:
       InputError: a number out of range, or a folder that holds a world.
@@ -65,15 +57,7 @@ def ensure_world(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Path:
-    """A generated world in the cache folder, made on first use; safe to call from several processes at once.
-
-    Args:
-      cache_root: its parent folder; default: the cache folder.
-      people, questions, seed, progress: as for `generate`.
-
-    Returns:
-      The folder, for the environment's `data` option.
-    """
+    """A generated world in the cache folder, made on first use; safe to call from several processes at once."""
     check_world(seed, people, questions)
     root = cache_folder("search") if cache_root is None else Path(cache_root)
     out = root / f"world-{VERSION}-{people}-{questions}-{seed}"

@@ -38,11 +38,6 @@ class _People:
 
 
 def check_world(seed: int, people: int, questions: int) -> None:
-    """Checks the arguments of `make_world`.
-
-    Raises:
-      InputError: one is no whole number, or out of range.
-    """
     check_whole("people", people, 16, LARGEST)
     check_whole("questions", questions, 0)
     check_whole("seed", seed)
@@ -55,9 +50,6 @@ def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> World
       seed: of the world.
       people: their number, which sets those of towns, books and guilds. Passages: about seven times as many.
       questions: limit of each split, drawn at random; 0 = all.
-
-    Raises:
-      InputError: a number out of range.
     """
     check_world(seed, people, questions)
     rng = random.Random(f"world {seed} {people}")
@@ -82,7 +74,6 @@ def _names(first: Sequence[str], second: Sequence[str], count: int, rng: random.
 
 
 def _populate(people: int, rng: random.Random) -> dict[str, _People]:
-    """Assigns the entities to the splits, and draws the facts within each."""
     lists = words(people)
     everything = {
         "people": _names(lists["first"], lists["last"], people, rng),
@@ -113,7 +104,6 @@ def _relate(names: dict[str, list[str]], rng: random.Random) -> _People:
 
 
 def title(name: str) -> str:
-    """A name with capitals, as in passages."""
     return " ".join(word if word == "of" else word.capitalize() for word in name.split())
 
 
@@ -149,7 +139,7 @@ def _passages(world: _People, rng: random.Random) -> list[Document]:
 
 
 def _distractors(splits: dict[str, _People], goods: Sequence[str], rng: random.Random) -> list[Document]:
-    """Distractors: passages that name the same entities and answer no question about them."""
+    """Passages that name the same entities and answer no question about them."""
     documents = []
     for world in splits.values():
         towns = [title(town) for town, _ in world.towns]

@@ -1,8 +1,4 @@
-"""An expert that knows the sentences of the synthetic world, and uses observations alone.
-
-It can err on purpose: in `blind_share` of the episodes it answers without a search, `vague_share` of its searches have
-one word of the name, and after `hasty_share` of the searches without a result it answers with a name it has read.
-"""
+"""An expert that knows the sentences of the synthetic world, and uses observations alone. It can err on purpose."""
 
 import random
 import re
@@ -17,15 +13,10 @@ _NAME = re.compile(r"[A-Z][a-z]+(?: (?:of )?[A-Z][a-z]+)+")
 
 @dataclass(frozen=True)
 class _Relation:
-    """How passages state a fact, and how to search for it.
+    """How passages state a fact, and how to search for it."""
 
-    Attributes:
-      fact: pattern, {} for the subject; its group is the answer.
-      query: of the search, {} for the subject.
-    """
-
-    fact: str
-    query: str
+    fact: str  # pattern, {} for the subject; its group is the answer
+    query: str  # of the search, {} for the subject
 
 
 RELATIONS: Mapping[str, _Relation] = {
@@ -70,7 +61,6 @@ class SearchExpert:
         self._subject, self._relations, self._started = "", list[str](), False
 
     def act(self, observation: Observation) -> str:
-        """The next action."""
         if not self._started:
             self._subject, self._relations = plan(observation.task)
             self._started = True
@@ -109,18 +99,7 @@ def make_expert(
     hasty_share: float = 0.0,
     max_steps: int = 4,
 ) -> SearchExpert:
-    """An expert for one episode.
-
-    Args:
-      seed: of the errors.
-      blind_share: probability of an answer without a search, for each episode.
-      vague_share: probability of a query with one word of the name, for each search.
-      hasty_share: probability of an answer with any name read so far, for each search without a result.
-      max_steps: turns of an episode; the last is an answer.
-
-    Raises:
-      InputError: a share is not a probability.
-    """
+    """An expert for one episode; `registry.ENVIRONMENTS` explains its options."""
     check_shares(blind_share=blind_share, vague_share=vague_share, hasty_share=hasty_share)
     return SearchExpert(
         seed, blind_share=blind_share, vague_share=vague_share, hasty_share=hasty_share, max_steps=max_steps

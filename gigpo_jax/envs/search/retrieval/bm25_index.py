@@ -44,11 +44,7 @@ def terms(text: str) -> list[str]:
 
 
 def import_bm25s() -> Any:
-    """The bm25s package, imported without jax, which it would start for a sort that is not used here.
-
-    Raises:
-      InputError: it is not installed.
-    """
+    """The bm25s package, imported without jax, which it would start for a sort that is not used here."""
     with _IMPORT:
         if "bm25s" in sys.modules:
             return sys.modules["bm25s"]
@@ -69,16 +65,9 @@ def import_bm25s() -> Any:
 
 
 class Bm25Index:
-    """Searches passages by BM25; a `Retriever`.
-
-    Attributes:
-      passages: all documents.
-      digest: of all documents.
-      sources: the files they were read from (`describe`).
-    """
+    """Searches passages by BM25; a `Retriever`. `digest` is a hash of all documents, `sources` as of `describe`."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        """Opens the files of an index folder; see `open_index`."""
         self.passages = Passages(folder)
         self.digest, self.sources = str(manifest["digest"]), manifest["sources"]
         self._bm25 = import_bm25s().BM25.load(folder / "bm25", mmap=True, show_progress=False)
@@ -164,11 +153,7 @@ def build_index(
 
 
 def open_index(folder: str | Path) -> Bm25Index:
-    """Opens an index folder.
-
-    Raises:
-      InputError: no index, one of another version, or a damaged one.
-    """
+    """Opens an index folder; InputError for no index, one of another version, or a damaged one."""
     folder = Path(folder)
     make = "make it with: python -m gigpo_jax.envs search index --corpus FILE --out DIR"
     try:
@@ -192,7 +177,6 @@ def describe(corpus: Path) -> list[list[str | int]]:
 
 
 def index_corpus(corpus: Path, out: Path, *, progress: Progress = no_progress) -> None:
-    """Builds the index folder of a corpus; as `build_index`."""
     sources = describe(corpus)
     build_index(read_corpus(corpus), out, progress=progress, sources=sources)
 

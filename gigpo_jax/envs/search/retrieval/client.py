@@ -49,11 +49,7 @@ class _Refused(EnvError):
 
 
 def _aiohttp() -> Any:
-    """The module aiohttp, imported on use, as it is optional.
-
-    Raises:
-      InputError: it is not installed.
-    """
+    """The module aiohttp, imported on use, as it is optional."""
     try:
         import aiohttp
     except ImportError as err:
@@ -62,11 +58,7 @@ def _aiohttp() -> Any:
 
 
 def retrieve_url(url: str) -> str:
-    """The URL of requests: `url`, with the path /retrieve if it has none.
-
-    Raises:
-      InputError: the URL cannot be used.
-    """
+    """The URL of requests: `url`, with the path /retrieve if it has none. InputError for one that cannot be used."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -79,19 +71,15 @@ def retrieve_url(url: str) -> str:
 
 
 class RetrieverClient:
-    """A `Retriever` behind a URL."""
+    """A `Retriever` behind a URL. It connects with the first search.
+
+    Args:
+      url: http(s)://host:port, with a path if it is not /retrieve.
+      timeout_s: of one request, s.
+      limit_s: of a search with all its retries, s.
+    """
 
     def __init__(self, url: str, *, timeout_s: float = 10.0, limit_s: float = 45.0) -> None:
-        """Does not connect yet.
-
-        Args:
-          url: http(s)://host:port, with a path if it is not /retrieve.
-          timeout_s: of one request, s.
-          limit_s: of a search with all its retries, s.
-
-        Raises:
-          InputError: the URL cannot be used, or aiohttp is not installed.
-        """
         self._url, self._timeout_s, self._limit_s = retrieve_url(url), timeout_s, limit_s
         _aiohttp()
         self._lock = threading.Lock()
@@ -137,11 +125,7 @@ class _Waiting:
 
 
 class _Loop:
-    """The event loop of a client. All methods but `__init__` and `close` run in it.
-
-    Attributes:
-      loop: takes coroutines from any thread.
-    """
+    """The event loop of a client. All methods but `__init__` and `close` run in it."""
 
     def __init__(self, url: str, timeout_s: float, limit_s: float) -> None:
         self._url, self._timeout_s, self._limit_s = url, timeout_s, limit_s
@@ -155,7 +139,6 @@ class _Loop:
         self._thread.start()
 
     async def find(self, queries: list[str], topk: int) -> list[list[Hit]]:
-        """The hits of each query."""
         deadline = time.monotonic() + self._limit_s
         waiting = [_Waiting(query, topk, deadline, self.loop.create_future()) for query in queries]
         self._waiting.extend(waiting)
@@ -185,7 +168,6 @@ class _Loop:
             self._send()
 
     async def _answer(self, batch: list[_Waiting]) -> None:
-        """Sets the result or the error of each query of a batch."""
         try:
             found = await self._ask_again(batch)
             for one, hits in zip(batch, found, strict=True):
@@ -204,7 +186,6 @@ class _Loop:
             raise
 
     async def _ask_again(self, batch: list[_Waiting]) -> list[list[Hit]]:
-        """Sends a batch, with retries until its limit."""
         body = {"queries": [one.query for one in batch], "topk": batch[0].topk, "return_scores": True}
         deadline, down = batch[0].deadline, self._down
         if down and not self._probing:
@@ -271,7 +252,6 @@ class _Loop:
         return bytes(answer)
 
     def close(self) -> None:
-        """Ends the thread."""
         ended = asyncio.run_coroutine_threadsafe(self._end(), self.loop)
         try:
             ended.result(5.0)
@@ -303,7 +283,6 @@ def _settle(future: "asyncio.Future[list[Hit]]", outcome: list[Hit] | EnvError) 
 
 
 def _reason(err: Exception) -> str:
-    """Why a connection failed, in a few words."""
     number = getattr(getattr(err, "os_error", err), "errno", None)
     text = os.strerror(number) if isinstance(number, int) and number > 0 else str(err) or type(err).__name__
     return " ".join(text.split())[:200]

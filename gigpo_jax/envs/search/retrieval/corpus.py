@@ -21,11 +21,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 
 
 def corpus_files(path: str | os.PathLike[str]) -> list[Path]:
-    """The files of a corpus: a file, or the JSON lines files of a folder, by name.
-
-    Raises:
-      InputError: there is none.
-    """
+    """The files of a corpus: a file, or the JSON lines files of a folder, by name."""
     root = Path(path)
     files = sorted(p for p in root.iterdir() if p.name.endswith(SUFFIXES)) if root.is_dir() else [root]
     if not files or not all(file.is_file() for file in files):
@@ -38,9 +34,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict]]:
-    """The JSON objects of a file, each with its place ("file:line") for messages.
-
-    Blank lines and a byte order mark at the start are skipped.
+    """The JSON objects of a file, each with its place ("file:line") for messages; blank lines are skipped.
 
     Raises:
       InputError: a line is not UTF-8 or not a JSON object, or the file cannot be read.
@@ -67,11 +61,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict]]:
 
 
 def read_corpus(path: str | os.PathLike[str]) -> Iterator[Document]:
-    """The documents of a corpus, in order.
-
-    Raises:
-      InputError: a row without an id or text, or as `corpus_files` and `read_lines`.
-    """
+    """The documents of a corpus, in order; InputError for a row without an id or text."""
     for file in corpus_files(path):
         for where, row in read_lines(file):
             name, contents = row.get("id"), row.get("contents")
@@ -83,10 +73,9 @@ def read_corpus(path: str | os.PathLike[str]) -> Iterator[Document]:
 
 
 class Passages:
-    """Documents in a memory-mapped file; each is decoded on access."""
+    """Documents in the memory-mapped files of `PassageWriter`; each is decoded on access."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens the files of `PassageWriter`."""
         self._ends = np.load(folder / "passages.npy", mmap_mode="r")
         with open(folder / "passages.blob", "rb") as file:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -106,14 +95,9 @@ class Passages:
 
 
 class PassageWriter:
-    """Writes `Passages`, document by document.
-
-    Attributes:
-      digest: of the ids and contents so far.
-    """
+    """Writes `Passages`, document by document. `digest` is a hash of the ids and contents so far."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens both files."""
         self._folder = folder
         self._file = open(folder / "passages.blob", "wb")  # noqa: SIM115  closed by `close`
         self._ends = array("q")
@@ -122,11 +106,7 @@ class PassageWriter:
         self.digest = hashlib.blake2b(digest_size=16)
 
     def add(self, document: Document) -> None:
-        """Appends a document.
-
-        Raises:
-          InputError: its id occurred before.
-        """
+        """Appends a document; InputError if its id occurred before."""
         name = document.id.encode("utf-8", "surrogatepass")
         key = hashlib.blake2b(name, digest_size=12).digest()  # 12 bytes, however long an id
         if key in self._seen:
@@ -139,6 +119,5 @@ class PassageWriter:
             self.digest.update(len(data).to_bytes(8, "little") + data)
 
     def close(self) -> None:
-        """Completes both files."""
         self._file.close()
         np.save(self._folder / "passages.npy", np.array(self._ends, np.int64))

@@ -23,28 +23,21 @@ BATCH = 1024  # passages encoded between updates of the progress bar
 class DenseIndex:
     """Searches passages by inner products of vectors; a `Retriever`.
 
-    Attributes:
-      together: the queries of a request are searched in one call.
+    Args:
+      passages: the documents.
+      vectors: a faiss index of one vector for each, in the same order.
+      encode: of queries; called by one thread at a time.
     """
 
     together = True
 
     def __init__(self, passages: Passages, vectors: Any, encode: Encode) -> None:
-        """Args:
-          passages: the documents.
-          vectors: a faiss index of one vector for each, in the same order.
-          encode: of queries; called by one thread at a time.
-
-        Raises:
-          InputError: the index does not fit the passages.
-        """
         if vectors.ntotal != len(passages):
             raise InputError(f"--faiss: holds {vectors.ntotal} vectors, but the corpus has {len(passages)} passages")
         self._passages, self._vectors, self._encode = passages, vectors, encode
         self._lock = threading.Lock()
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        """As `Retriever.search`."""
         if not queries or topk < 1:
             return [[] for _ in queries]
         with self._lock:
@@ -60,11 +53,6 @@ class DenseIndex:
 
 
 def import_faiss() -> Any:
-    """The faiss package.
-
-    Raises:
-      InputError: it is not installed.
-    """
     try:
         import faiss
     except ImportError as err:
@@ -73,17 +61,7 @@ def import_faiss() -> Any:
 
 
 def build_vectors(passages: Passages, encode: Encode, out: Path, progress: Progress) -> None:
-    """Encodes all passages and writes a flat faiss index of their inner products.
-
-    Args:
-      passages: what to encode.
-      encode: of passages.
-      out: the file to write, renamed when complete.
-      progress: called with the number of passages after each batch.
-
-    Raises:
-      InputError: the file exists.
-    """
+    """Encodes all passages and writes a flat faiss index of their inner products, renamed when complete."""
     if out.exists():
         raise InputError(f"--out {out}: exists; name another file")
     faiss = import_faiss()
@@ -100,12 +78,7 @@ def build_vectors(passages: Passages, encode: Encode, out: Path, progress: Progr
 
 
 def open_dense(passages: Passages, vectors: str, encode: Encode) -> DenseIndex:
-    """Opens a faiss index, memory-mapped if its type allows that.
-
-    Args:
-      passages: the documents.
-      vectors: the index file.
-      encode: of queries.
+    """Opens a faiss index, memory-mapped if its type allows that; `encode` is of queries.
 
     Raises:
       InputError: faiss or the file is missing, or they do not fit together.
@@ -124,17 +97,7 @@ def open_dense(passages: Passages, vectors: str, encode: Encode) -> DenseIndex:
 
 
 def encode_index(index: Path, encoder: str, out: Path, progress: Progress) -> None:
-    """Encodes the passages of a BM25 index folder; as `build_vectors`.
-
-    Args:
-      index: the folder.
-      encoder: folder of the encoder.
-      out: the file to write.
-      progress: called with the number of passages after each batch.
-
-    Raises:
-      InputError: no such folder, or what `load_encoder` and `build_vectors` say.
-    """
+    """Encodes the passages of a BM25 index folder with the encoder of a folder; as `build_vectors`."""
     if not (index / "passages.npy").is_file():
         raise InputError(f"--index {index}: no index; make it with python -m gigpo_jax.envs search index")
     build_vectors(Passages(index), load_encoder(encoder, "passage: "), out, progress)

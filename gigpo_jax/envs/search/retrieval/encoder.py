@@ -28,9 +28,6 @@ def load_encoder(model: str, prefix: str) -> Encode:
     Args:
       model: the folder: tokenizer.json and an ONNX file, or config.json and weights.
       prefix: written before every text; "query: " or "passage: " for e5.
-
-    Raises:
-      InputError: a package is missing, or the folder holds no such model.
     """
     folder = Path(model)
     if not model or not folder.is_dir():

@@ -15,11 +15,7 @@ class Malformed(Exception):
 
 
 def read_answer(answer: bytes, count: int) -> list[list[Hit]]:
-    """Reads the body of an answer.
-
-    Args:
-      answer: with status 200.
-      count: number of queries.
+    """Reads the body of an answer with status 200; `count` is the number of queries.
 
     Raises:
       Malformed: it is not `{"result": [[..], ..]}` with a list of documents for each query.
@@ -44,6 +40,5 @@ def _hit(found: Any) -> Hit:
 
 
 def excerpt(answer: bytes) -> str:
-    """The beginning of an answer, for a message."""
     text = " ".join(answer[: 4 * _EXCERPT].decode("utf-8", "replace").split())
     return repr(text[:_EXCERPT]) if text else "an empty answer"

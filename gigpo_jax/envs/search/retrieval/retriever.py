@@ -12,15 +12,10 @@ INSTALL = 'pip install "gigpo_jax[search]"'
 
 @dataclass(frozen=True)
 class Document:
-    """One passage.
+    """One passage."""
 
-    Attributes:
-      id: as in the corpus.
-      contents: its title in double quotes, a line break, its text.
-    """
-
-    id: str
-    contents: str
+    id: str  # as in the corpus
+    contents: str  # its title in double quotes, a line break, its text
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,7 @@ TIMEOUT_S = 60.0  # for the head of a request (then the connection is closed), i
 
 
 def _web() -> Any:
-    """The module aiohttp.web, imported on use, as it is optional.
-
-    Raises:
-      InputError: it is not installed.
-    """
+    """The module aiohttp.web, imported on use, as it is optional."""
     try:
         from aiohttp import web
     except ImportError as err:
@@ -57,18 +53,15 @@ class _Refused(Exception):
 
 
 class Service:
-    """Answers requests from a retriever.
+    """Answers requests from a retriever with the aiohttp application `app`.
 
-    Attributes:
-      app: the aiohttp application.
+    Args:
+      retriever: searches.
+      about: the answer to `/health`.
+      threads: concurrent searches; 0 = one for each core.
     """
 
     def __init__(self, retriever: Retriever, about: dict[str, Any], *, threads: int = 0) -> None:
-        """Args:
-        retriever: searches.
-        about: the answer to `/health`.
-        threads: concurrent searches; 0 = one for each core.
-        """
         self._retriever, self._about = retriever, about
         self._together = bool(getattr(retriever, "together", False))  # one call a request, else one a query
         if threads < 0:
@@ -235,10 +228,6 @@ def run(index: Bm25Index, host: str, port: int, *, threads: int = 0, faiss: str 
       host, port: where to listen; port 0 is any free one.
       threads: concurrent searches; 0 = one for each core.
       faiss: search the vectors of this index file instead; needs `encoder`, the folder of the encoder of queries.
-
-    Raises:
-      InputError: an option that cannot be used.
-      OSError: the port is taken.
     """
     if bool(faiss) != bool(encoder):
         raise InputError(f"--faiss={faiss!r}, --encoder={encoder!r}: give both, or neither to search words")

@@ -68,11 +68,9 @@ class _GoalList:
             self.order = arrays[f"goals_{kind}_order"]
 
     def listed(self, *, repeats: bool) -> np.ndarray:
-        """The order of the list; with `repeats`, equal goals are kept."""
         return goal_lists.shuffled(int(self._start[-1])) if repeats else self.order
 
     def make(self, position: int, product_of: Callable[[int], Product]) -> Goal:
-        """The goal at a position of the unshuffled list."""
         template = int(np.searchsorted(self._start, position, "right")) - 1
         row, number = int(self._row[template]), int(self._number[template])
         cap = float(self._cap[template])
@@ -101,17 +99,11 @@ class _GoalList:
         )
 
     def weights(self, order: np.ndarray) -> np.ndarray:
-        """The weights of the goals of a list, [G] f64."""
         return np.asarray(self._weight)[np.searchsorted(self._start, order, "right") - 1]
 
 
 class Catalogue:
-    """An open catalogue, immutable and shared by sessions; see `open_catalogue`.
-
-    Attributes:
-      folder: the prepared folder.
-      content: hash of its sources.
-    """
+    """An open catalogue, immutable and shared by sessions; see `open_catalogue`."""
 
     def __init__(
         self,
@@ -152,12 +144,10 @@ class Catalogue:
         self._recent_nouns: Recent[tuple[str, ...]] = Recent(1024)
 
     def __len__(self) -> int:
-        """The number of products."""
         return self._count
 
     @property
     def goal_count(self) -> int:
-        """The number of goals in the list."""
         return len(self._order)
 
     @property
@@ -167,15 +157,10 @@ class Catalogue:
 
     @property
     def train_goals(self) -> range:
-        """Indices of all other goals."""
         return range(goal_lists.test_size(self.goal_count), self.goal_count)
 
     def goal(self, index: int) -> Goal:
-        """A goal of the list.
-
-        Raises:
-          InputError: no such goal.
-        """
+        """A goal of the list; InputError if there is no such goal."""
         if isinstance(index, bool) or not hasattr(index, "__index__") or not 0 <= index < self.goal_count:
             raise InputError(f"goal {index!r}: the list has goals 0 to {self.goal_count - 1}; choose one of them")
         self._read_texts += 1
@@ -189,7 +174,6 @@ class Catalogue:
 
     @functools.cached_property
     def _cumulative(self) -> np.ndarray:
-        """Sums of the weights of the list's goals, [G + 1] f64."""
         return np.concatenate([[0.0], np.cumsum(self._goals.weights(np.asarray(self._order)))])
 
     def product(self, row: int) -> Product:
@@ -225,18 +209,12 @@ class Catalogue:
         return int(self._asin_rows[place])
 
     def nouns(self, title: str) -> tuple[str, ...]:
-        """The nouns of a title."""
         return self._recent_nouns.get_or(title, lambda: tuple(self._tagger(title)))
 
     def search(self, keywords: list[str]) -> np.ndarray | None:
-        """The products of a search, best first.
+        """The rows of a search's products, best first, [n] i64; None for a search that the original cannot run.
 
-        Args:
-          keywords: the search text, split at single spaces; `<c>` or `<q>` first asks for a category or a query
-            instead.
-
-        Returns:
-          Rows, [n] i64; None for a search that the original cannot run.
+        `keywords` is the text split at single spaces; `<c>` or `<q>` first asks for a category or a query instead.
         """
         return self._recent_searches.get_or(" ".join(keywords), lambda: self._search(keywords))
 
@@ -293,7 +271,6 @@ def open_catalogue(
 
 
 def _prepared(folder: Path, num_products: int | None, variant: str | None) -> Path:
-    """The prepared folder of a catalogue, made if it is missing."""
     if (folder / "manifest.json").is_file() and not any(folder.glob("items_shuffle*.json")):
         manifest = store.read_manifest(folder)
         if manifest is None:

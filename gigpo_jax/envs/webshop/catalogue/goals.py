@@ -1,9 +1,8 @@
 """Goals of WebShop: templates, and the random draws of prices and price caps.
 
 Goals are made from templates (a human annotation, or a product with a synthetic instruction and the combinations of
-its option values) and draws: a price for each product with a price range, a cap for each template. The draws come from
-one `random.Random` in the original's order: all prices in load order, then the caps in the order of the templates. The
-list is then shuffled with a seed of its own.
+its option values) and draws, which come from one `random.Random` in the original's order: all prices in load order,
+then the caps in the order of the templates. The list is then shuffled with a seed of its own.
 """
 
 import functools
@@ -28,58 +27,35 @@ _PRICE_STEPS = tuple(10.0 * i for i in range(1, 100))
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The product to buy.
+    """The product to buy."""
 
-    Attributes:
-      id: stable name: kind, asin, and the number of the annotation or of the combination.
-      asin, category, query, name, product_category: of the product it was made from.
-      instruction: the task in words.
-      attributes: that the product must have.
-      options: to choose: values (human goals) or name -> value (synthetic goals).
-      price_cap: in dollars; `NO_CAP` for none.
-      weight: of random draws.
-    """
-
-    id: str
-    asin: str
+    id: str  # stable name: kind, asin, and the number of the annotation or of the combination
+    asin: str  # this and the next four: of the product it was made from
     category: str
     query: str
     name: str
     product_category: str
-    instruction: str
-    attributes: tuple[str, ...]
-    options: tuple[str, ...] | dict[str, str]
-    price_cap: float
-    weight: float
+    instruction: str  # the task in words
+    attributes: tuple[str, ...]  # that the product must have
+    options: tuple[str, ...] | dict[str, str]  # to choose: values (human goals) or name -> value (synthetic goals)
+    price_cap: float  # in dollars; `NO_CAP` for none
+    weight: float  # of random draws
 
 
 @dataclass(frozen=True)
 class Template:
-    """The source of the goals of one annotation (human) or of one product (synthetic).
+    """The source of the goals of one annotation (human) or of one product (synthetic)."""
 
-    Attributes:
-      row: the product.
-      number: of the annotation among those of its product; 0 for synthetic instructions.
-      instruction: its text, without a price.
-      attributes: that the product must have; never empty.
-      options: the values of a human annotation; None for a synthetic instruction (all combinations).
-      goals: their number.
-    """
-
-    row: int
-    number: int
-    instruction: str
-    attributes: tuple[str, ...]
-    options: tuple[str, ...] | None
-    goals: int
+    row: int  # the product
+    number: int  # of the annotation among those of its product; 0 for synthetic instructions
+    instruction: str  # its text, without a price
+    attributes: tuple[str, ...]  # that the product must have; never empty
+    options: tuple[str, ...] | None  # the values of a human annotation; None for a synthetic one (all combinations)
+    goals: int  # their number
 
 
 def human_templates(row: int, asin: str, annotations: Mapping[str, Any]) -> Iterator[Template]:
-    """The human goals of a product; those without attributes are left out.
-
-    Raises:
-      InputError: an annotation without a required key.
-    """
+    """The human goals of a product; those without attributes are left out."""
     for number, annotation in enumerate(annotations.get(asin) or ()):
         where = f"items_human_ins.json: annotation {number} of {asin!r}"
         for key in ("instruction", "instruction_attributes", "instruction_options"):
@@ -96,11 +72,7 @@ def human_templates(row: int, asin: str, annotations: Mapping[str, Any]) -> Iter
 
 
 def synthetic_template(row: int, product: Product, annotation: Any) -> Template | None:
-    """The template of a product's synthetic instruction; None if it has none.
-
-    Raises:
-      InputError: an instruction without attributes.
-    """
+    """The template of a product's synthetic instruction; None if it has none."""
     if not isinstance(annotation, dict) or annotation.get("instruction") is None:
         return None
     attributes = annotation.get("instruction_attributes")
@@ -164,12 +136,10 @@ def combination(options: Mapping[str, Sequence[str]], index: int) -> dict[str, s
 
 
 def price_text(cap: float) -> str:
-    """The text of a cap in an instruction."""
     return "" if cap >= NO_CAP else f", and price lower than {cap:.2f} dollars"
 
 
 def synthetic_text(instruction: str, options: Mapping[str, str], cap: float) -> str:
-    """The text of a synthetic goal."""
     listed = ", and ".join(f"{name}: {value}" for name, value in options.items())
     return f"{instruction}{f' with {listed}' if listed else ''}{price_text(cap)}"
 
@@ -182,7 +152,6 @@ def distinct(keys: Iterable[Any]) -> np.ndarray:
 
 
 def test_size(goals: int) -> int:
-    """The size of the test split: 500, or half of a shorter list."""
     return min(TEST_GOALS, goals // 2)
 
 

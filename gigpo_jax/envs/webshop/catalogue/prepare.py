@@ -1,7 +1,6 @@
 """Converts a catalogue to memory-mapped files, which workers share.
 
-A prepared folder belongs to one content of its source files. If they changed, opening it is refused and `ensure`
-rebuilds it.
+A prepared folder belongs to one content of its source files; `ensure` rebuilds it when they change.
 """
 
 import json
@@ -35,7 +34,6 @@ class _Templates:
         self._of_row: tuple[int, set[Any]] = (-1, set())
 
     def add(self, template: Template) -> None:
-        """Appends one template."""
         self.texts.add(json.dumps([template.instruction, template.attributes, template.options]))
         if self._of_row[0] != template.row:
             self._of_row = (template.row, set())
@@ -48,17 +46,7 @@ class _Templates:
 
 
 def build(sources: Sources, out: Path, *, num_products: int | None = None, progress: Progress = no_progress) -> None:
-    """Writes a prepared folder.
-
-    Args:
-      sources: the catalogue's files.
-      out: the folder; an older one is replaced.
-      num_products: the number of entries of the product file to use; None: all.
-      progress: called with 1 after every product.
-
-    Raises:
-      InputError: a source file is broken; nothing is left behind.
-    """
+    """Writes a prepared folder, or nothing if a source is broken; `progress` is called with 1 after every product."""
     described = store.describe(sources)
 
     def fill(folder: Path) -> dict[str, Any]:
@@ -164,11 +152,7 @@ def ensure(
     rebuild: bool = False,
     progress: Progress = no_progress,
 ) -> bool:
-    """Builds a prepared folder unless one that fits exists; safe to call from several processes at once.
-
-    Returns:
-      Whether it was built.
-    """
+    """Builds a prepared folder unless one that fits exists; returns whether. Several processes may call it at once."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with locked(out):

@@ -28,50 +28,31 @@ _CHUNK = 1 << 20  # characters read at a time, so that large files need little m
 
 @dataclass(frozen=True)
 class Sources:
-    """The files of one catalogue.
+    """The files of one catalogue."""
 
-    Attributes:
-      products: `items_shuffle*.json`.
-      instructions: `items_ins_v2*.json`.
-      human: `items_human_ins.json`; None if it is missing, then there are no human goals.
-    """
-
-    products: Path
-    instructions: Path
-    human: Path | None
+    products: Path  # `items_shuffle*.json`
+    instructions: Path  # `items_ins_v2*.json`
+    human: Path | None  # `items_human_ins.json`; None if it is missing, then there are no human goals
 
     def paths(self) -> tuple[Path, ...]:
-        """All files that exist."""
         return tuple(path for path in (self.products, self.instructions, self.human) if path is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of the shop.
+    """A product of the shop."""
 
-    Attributes:
-      asin: its identifier, at most 10 characters.
-      title, description: texts.
-      category, query, product_category: of the shop's filing; `query` in lower case.
-      bullets: the feature lines.
-      pricing: one price, or two (a range), in dollars.
-      price_tag: the displayed price.
-      options: option name -> its values, in the order of the file.
-      attributes: its annotations.
-      image: URL of its picture, or "".
-    """
-
-    asin: str
+    asin: str  # its identifier, at most 10 characters
     title: str
-    category: str
-    query: str
+    category: str  # this, query and product_category: of the shop's filing
+    query: str  # lower case
     product_category: str
     description: str
-    bullets: tuple[str, ...]
-    pricing: tuple[float, ...]
-    options: dict[str, tuple[str, ...]]
-    attributes: tuple[str, ...]
-    image: str
+    bullets: tuple[str, ...]  # the feature lines
+    pricing: tuple[float, ...]  # one price, or two (a range), in dollars
+    options: dict[str, tuple[str, ...]]  # option name -> its values, in the order of the file
+    attributes: tuple[str, ...]  # its annotations
+    image: str  # URL of its picture, or ""
 
     @property
     def price_tag(self) -> str:
@@ -84,7 +65,6 @@ class Product:
 
     @staticmethod
     def from_record(record: list[Any]) -> "Product":
-        """The inverse of `record` after a round trip through JSON."""
         *first, bullets, pricing, options, attributes, image = record
         options = {name: tuple(values) for name, values in options.items()}
         asin, title, category, query, product_category, description = first
@@ -115,9 +95,6 @@ def find_sources(folder: str | Path, *, variant: str | None = None) -> Sources:
     Args:
       folder: a folder with `items_shuffle*.json`, `items_ins_v2*.json` and, for human goals, `items_human_ins.json`.
       variant: which of several: the text for the `*`, such as "_1000", or "" for the full files.
-
-    Raises:
-      InputError: a file is missing, or there are several and no variant is given.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -150,11 +127,7 @@ def _human(folder: Path) -> Path | None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON file that holds one object.
-
-    Raises:
-      InputError: unreadable, cut short, or not an object.
-    """
+    """Reads a JSON file that holds one object."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as err:
@@ -169,11 +142,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_products(path: Path) -> Iterator[Any]:
-    """Yields the items of a JSON file that holds one list, without reading it as a whole.
-
-    Raises:
-      InputError: unreadable, cut short, or not a list.
-    """
+    """Yields the items of a JSON file that holds one list, without reading it as a whole."""
     decoder = json.JSONDecoder()
     try:
         with open(path, encoding="utf-8") as file:
@@ -225,12 +194,8 @@ def load_products(
     """The products of a catalogue, in load order.
 
     Args:
-      sources: the files.
       attributes: the content of `sources.instructions`.
       num_products: the number of entries of the file to use; None: all.
-
-    Raises:
-      InputError: a broken file, or a product without a required key.
     """
     seen: set[str] = set()
     for row, raw in enumerate(read_products(sources.products)):
@@ -277,11 +242,7 @@ def _product(raw: dict[str, Any], attributes: Mapping[str, Any], where: str) -> 
 
 
 def parse_price(pricing: Any, where: str = "price") -> tuple[float, ...]:
-    """The prices in a text: one, or the two ends of a range; 100 dollars for an empty text.
-
-    Raises:
-      InputError: a text without a price in it.
-    """
+    """The prices in a text: one, or the two ends of a range; 100 dollars for an empty text."""
     if not pricing:
         return (100.0,)
     if not isinstance(pricing, str):

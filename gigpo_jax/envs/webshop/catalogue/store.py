@@ -30,7 +30,6 @@ def _unmap_pages(mapped: mmap.mmap) -> None:
 
 
 def release_pages(arrays: Mapping[str, np.ndarray]) -> None:
-    """`Blob.release_pages` for arrays of `load_arrays`."""
     for array in arrays.values():
         if isinstance(array.base, np.memmap) and isinstance(array.base.base, mmap.mmap):
             _unmap_pages(array.base.base)
@@ -68,19 +67,16 @@ class BlobWriter:
         self._starts = [0]
 
     def add(self, text: str) -> None:
-        """Appends one text."""
         data = text.encode("utf-8", "surrogatepass")
         self._file.write(data)
         self._starts.append(self._starts[-1] + len(data))
 
     def close(self) -> None:
-        """Completes both files."""
         self._file.close()
         np.save(self._path.with_name(self._path.name + ".npy"), np.array(self._starts, dtype=np.int64))
 
 
 def file_hash(path: Path) -> str:
-    """A hash of a file's content."""
     digest = hashlib.blake2b(digest_size=16)
     with open(path, "rb") as file:
         while chunk := file.read(1 << 22):
@@ -106,7 +102,6 @@ def describe(sources: Sources) -> list[dict[str, Any]]:
 
 
 def content_hash(described: Iterable[Mapping[str, Any]], num_products: int | None) -> str:
-    """A hash of the sources of a prepared folder."""
     key = json.dumps([FORMAT, num_products, [[entry["name"], entry["hash"]] for entry in described]])
     return hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
 
@@ -124,10 +119,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def fits(manifest: Mapping[str, Any], sources: Sources) -> bool:
-    """Whether a manifest describes these sources.
-
-    Files with the size, time stamps and inode of the manifest count as unchanged; others are hashed.
-    """
+    """Whether a manifest describes these sources. A file is hashed only if its size, time stamps or inode differ."""
     paths = sources.paths()
     if [entry["name"] for entry in manifest["sources"]] != [path.name for path in paths]:
         return False
@@ -139,11 +131,9 @@ def fits(manifest: Mapping[str, Any], sources: Sources) -> bool:
 
 
 def write_folder(out: Path, fill: Callable[[Path], dict[str, Any]]) -> None:
-    """Writes a prepared folder and renames it when complete.
+    """Writes a prepared folder and renames it when complete; processes that opened an older one keep its files.
 
-    Args:
-      out: the folder; an older one is replaced, processes that opened it keep its files.
-      fill: writes the files into a folder, and returns the manifest without "files".
+    `fill` writes the files into a folder, and returns the manifest without "files".
     """
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
@@ -164,6 +154,5 @@ def write_folder(out: Path, fill: Callable[[Path], dict[str, Any]]) -> None:
 
 
 def load_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """The arrays of a prepared folder, memory-mapped."""
     paths = [path for path in folder.glob("*.npy") if not path.name.endswith(".blob.npy")]
     return {path.stem: np.load(path, mmap_mode="r").view(np.ndarray) for path in paths}

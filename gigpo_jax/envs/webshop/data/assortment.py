@@ -9,56 +9,37 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Shelf:
-    """One kind of product.
+    """One kind of product."""
 
-    Attributes:
-      category: the department.
-      query: the search for this kind.
-      path: the product category, from general to special.
-      things: names of products.
-      attributes: possible annotations.
-      options: possible options; "size of shoes" is an option called size with its own values.
-      price: usual lowest and highest price, in dollars.
-    """
-
-    category: str
-    query: str
-    path: str
-    things: tuple[str, ...]
-    attributes: tuple[str, ...]
-    options: tuple[str, ...]
-    price: tuple[float, float]
+    category: str  # the department
+    query: str  # the search for this kind
+    path: str  # the product category, from general to special
+    things: tuple[str, ...]  # names of products
+    attributes: tuple[str, ...]  # possible annotations
+    options: tuple[str, ...]  # possible options; "size of shoes" is an option called size with its own values
+    price: tuple[float, float]  # usual lowest and highest price, in dollars
 
 
 @dataclass(frozen=True)
 class Assortment:
-    """The vocabulary.
+    """The vocabulary."""
 
-    Attributes:
-      shelves: the kinds of products.
-      values: option -> its values.
-      traps: option -> values with a colour word inside another word; a synthetic goal with such a value cannot be met
-        (see `reward.py`), as in the genuine catalogue.
-      brands, looks, endings: parts of titles; odd_endings: some with unusual characters.
-      praise, occasions: parts of descriptions.
-      human_requests: templates with places for attributes, thing and options.
-    """
-
-    shelves: tuple[Shelf, ...]
-    values: dict[str, tuple[str, ...]]
+    shelves: tuple[Shelf, ...]  # the kinds of products
+    values: dict[str, tuple[str, ...]]  # option -> its values
+    # Option -> values with a colour word inside another word; a synthetic goal with such a value cannot be met (see
+    # `reward.py`), as in the genuine catalogue.
     traps: dict[str, tuple[str, ...]]
-    brands: tuple[str, ...]
+    brands: tuple[str, ...]  # brands, looks, endings: parts of titles
     looks: tuple[str, ...]
     endings: tuple[str, ...]
-    odd_endings: tuple[str, ...]
-    praise: tuple[str, ...]
+    odd_endings: tuple[str, ...]  # with unusual characters
+    praise: tuple[str, ...]  # praise, occasions: parts of descriptions
     occasions: tuple[str, ...]
-    human_requests: tuple[str, ...]
+    human_requests: tuple[str, ...]  # templates with places for attributes, thing and options
 
 
 @functools.cache
 def assortment() -> Assortment:
-    """The vocabulary, read once."""
     data: dict[str, Any] = json.loads((Path(__file__).parent / "assortment.json").read_text(encoding="utf-8"))
     shelves = tuple(Shelf(**{key: _frozen(value) for key, value in shelf.items()}) for shelf in data.pop("shelves"))
     return Assortment(shelves=shelves, **{key: _frozen(value) for key, value in data.items()})

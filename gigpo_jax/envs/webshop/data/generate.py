@@ -1,8 +1,7 @@
 """Makes a catalogue in the formats of the genuine files, for use without downloads.
 
-Twenty kinds of products with their own vocabulary, attributes, options and prices, and the difficult cases of genuine
-files: price ranges, missing prices, equal values in two options, unusual characters, empty feature lines, entries to
-skip. The same arguments give the same bytes on any machine.
+It has the difficult cases of genuine files: price ranges, missing prices, equal values in two options, unusual
+characters, empty feature lines, entries to skip. The same arguments give the same bytes on any machine.
 """
 
 import json
@@ -99,7 +98,6 @@ def _texts(
 def _human(
     words: Assortment, asin: str, thing: str, attributes: list[str], options: dict[str, list[str]], rng: random.Random
 ) -> list[Any]:
-    """Human requests."""
     requests = []
     for _ in range(rng.choice((0, 1, 1, 2, 3))):
         wanted = rng.sample(attributes, min(rng.choice((1, 2, 2, 3)), len(attributes)))
@@ -167,11 +165,7 @@ def _check(products: int, seed: int) -> None:
 
 
 def generate(out: Path, *, products: int = PRODUCTS, seed: int = 0, progress: Progress = no_progress) -> None:
-    """Writes a catalogue of `products` products into a folder: three files, each renamed when complete.
-
-    Raises:
-      InputError: an invalid number, or a folder that holds a catalogue.
-    """
+    """Writes a catalogue of `products` products into a folder: three files, each renamed when complete."""
     _check(products, seed)
     names = ("items_shuffle_1000.json", "items_ins_v2_1000.json", "items_human_ins.json")
     if products != PRODUCTS:
@@ -206,14 +200,7 @@ def ensure_catalogue(
 ) -> Path:
     """A generated, prepared catalogue in the cache folder, made on first use; safe to call from several processes.
 
-    Args:
-      cache_root: its parent folder; default: the cache folder.
-      products: their number.
-      seed: of the products.
-      progress: called with 1 after every product, once when it is generated and once when it is prepared.
-
-    Returns:
-      The folder, for `open_catalogue`.
+    `progress` is called with 1 after every product, once when it is generated and once when it is prepared.
     """
     _check(products, seed)
     root = cache_folder("webshop") if cache_root is None else Path(cache_root)

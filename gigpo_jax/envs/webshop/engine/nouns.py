@@ -1,8 +1,6 @@
-"""Taggers: they find the nouns of product titles, which rewards compare.
+"""Taggers: functions from a product title to its nouns (lower case, in order, with repeats), which rewards compare.
 
-The original uses spaCy. Here a tagger is any function title -> nouns (lower case, in order, with repeats). There are
-three: a file of title -> nouns, spaCy with an English model, and the default, a built-in one of word lists and endings,
-whose results do not depend on installed packages.
+The original uses spaCy. The default here is built in, so that results do not depend on installed packages.
 """
 
 import json
@@ -105,13 +103,7 @@ def builtin_nouns(title: str) -> tuple[str, ...]:
 
 
 def file_nouns(path: str | Path) -> Tagger:
-    """A tagger from a JSON file of title -> list of nouns.
-
-    Other titles are tagged by the built-in tagger; the first one is logged.
-
-    Raises:
-      InputError: the file is missing or has another format.
-    """
+    """A tagger from a JSON file of title -> list of nouns; the built-in one tags other titles."""
     try:
         table: Any = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as err:
@@ -137,11 +129,7 @@ def file_nouns(path: str | Path) -> Tagger:
 
 
 def spacy_nouns() -> Tagger:
-    """A tagger that uses spaCy, as the original does.
-
-    Raises:
-      InputError: spaCy or its English model is not installed.
-    """
+    """A tagger that uses spaCy, as the original does."""
     try:
         import spacy
     except ImportError as err:

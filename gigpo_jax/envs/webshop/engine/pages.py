@@ -20,7 +20,6 @@ _ASCII_BLANKS = " \n\t\f\r"
 
 
 def index_page(instruction: str) -> list[Node]:
-    """The page with the search bar."""
     return [("text", "WebShop"), ("text", "Instruction: "), ("text", instruction), ("button", SEARCH)]
 
 
@@ -41,7 +40,6 @@ def results_page(instruction: str, products: Sequence[Product], page: int, total
 
 
 def item_page(instruction: str, product: Product, *, show_attributes: bool) -> list[Node]:
-    """One product with its options."""
     nodes = _header(instruction, PREVIOUS)
     for name, values in product.options.items():
         nodes.append(("text", name))
@@ -53,7 +51,6 @@ def item_page(instruction: str, product: Product, *, show_attributes: bool) -> l
 
 
 def sub_page(instruction: str, product: Product, name: str) -> list[Node]:
-    """A product's description, features, reviews (there are none) or attributes."""
     nodes = _header(instruction, PREVIOUS)
     if name == "Description":
         nodes.append(("text", product.description))

@@ -27,22 +27,14 @@ COLOURS = _words(
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The reward of a purchase and its parts.
+    """The reward of a purchase and its parts."""
 
-    Attributes:
-      total: type x (attributes + options + price) / (number of each + 1).
-      type: 0, 0.1, 0.5 or 1: whether it is the right kind of product.
-      attributes, options: how many of the goal's are met.
-      price: whether the price is within the cap.
-      query_match, category_match, title_score: they determine `type`.
-    """
-
-    total: float
-    type: float
-    attributes: int
-    options: int
-    price: bool
-    query_match: bool
+    total: float  # type x (attributes + options + price) / (number of each + 1)
+    type: float  # 0, 0.1, 0.5 or 1: whether it is the right kind of product
+    attributes: int  # how many of the goal's are met
+    options: int  # likewise
+    price: bool  # whether the price is within the cap
+    query_match: bool  # this, category_match and title_score determine `type`
     category_match: bool
     title_score: float
 

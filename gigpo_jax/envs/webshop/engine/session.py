@@ -22,19 +22,12 @@ _SUB_PAGES = {name.lower(): name for name in pages.SUB_PAGES}
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The observation of a session.
+    """The observation of a session."""
 
-    Attributes:
-      text: the observation.
-      available: `has_search_bar` and `clickables` (arguments of `click[..]`, in the page's order).
-      reward: of the last action.
-      done: whether the last action was a purchase.
-    """
-
-    text: str
-    available: dict[str, Any]
-    reward: float = 0.0
-    done: bool = False
+    text: str  # the observation
+    available: dict[str, Any]  # `has_search_bar` and `clickables` (arguments of `click[..]`, in the page's order)
+    reward: float = 0.0  # of the last action
+    done: bool = False  # whether the last action was a purchase
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +65,18 @@ class Session:
     """Plays episodes on a catalogue; see `reset` and `step`.
 
     An action without meaning on the page (or that crashes the original) has no effect: the page is the same, the reward
-    0.
+    0. `score` is None before a purchase; `options` has the chosen values of the current product.
 
-    Attributes:
-      goal: of this episode.
-      score: of the purchase; None before it.
-      options: option name -> chosen value, of the current product.
+    Args:
+      catalogue: the shop.
+      observation: "text" or "text_rich".
+      show_attributes: whether items have an Attributes page.
+      seed: of the goals drawn by `reset(None)`.
     """
 
     def __init__(
         self, catalogue: Catalogue, *, observation: str = "text", show_attributes: bool = False, seed: int | None = None
     ) -> None:
-        """Starts without an episode.
-
-        Args:
-          catalogue: the shop.
-          observation: "text" or "text_rich".
-          show_attributes: whether items have an Attributes page.
-          seed: of the goals drawn by `reset(None)`.
-
-        Raises:
-          InputError: an unknown observation.
-        """
         if observation not in OBSERVATIONS:
             raise InputError(f"observation={observation!r}: choose one of {', '.join(OBSERVATIONS)}")
         self.catalogue = catalogue
@@ -106,20 +89,12 @@ class Session:
 
     @property
     def goal(self) -> Goal:
-        """The goal of the episode."""
         if self._goal is None:
             raise RuntimeError("call reset() before asking a session for its goal or taking a step")
         return self._goal
 
     def reset(self, goal_index: int | None = None) -> Page:
-        """Starts an episode.
-
-        Args:
-          goal_index: which goal of the catalogue's list; None draws one by weight.
-
-        Raises:
-          InputError: there is no such goal.
-        """
+        """Starts an episode with a goal of the catalogue's list; None draws one by weight."""
         if goal_index is None:
             goal_index = self.catalogue.draw_goal(self._rng)
         self._goal = self.catalogue.goal(goal_index)
@@ -142,7 +117,6 @@ class Session:
 
     @property
     def url(self) -> str:
-        """The address of the open page, as in the original, whose rules use it."""
         return self._url
 
     @property
@@ -151,7 +125,6 @@ class Session:
         return None if self._row is None else self.catalogue.product(self._row)
 
     def nodes(self) -> list[Node]:
-        """The nodes of the open page."""
         nodes = list(self._shown.nodes)
         if self._place == "index":
             nodes[2] = ("text", self.goal.instruction)
@@ -171,7 +144,6 @@ class Session:
 
     @property
     def clicks(self) -> tuple[str, ...]:
-        """The click actions, in the page's order."""
         return self._shown.clicks
 
     def _page(self, reward: float = 0.0, done: bool = False) -> Page:

@@ -9,7 +9,6 @@ _NOT_WORD = re.compile(r"\W")
 
 
 def normalise(text: str) -> str:
-    """Deletes U+0080 to U+00FF, replaces all but word characters by spaces, lower-cases, strips."""
     return _NOT_WORD.sub(" ", _DROPPED.sub("", text)).lower().strip()
 
 

@@ -24,7 +24,6 @@ class Demonstrator:
         self._forgotten: dict[str, bool] = {}
 
     def act(self, observation: Observation) -> str:
-        """The next action."""
         actions = [action for action in observation.admissible or () if action not in (SEARCH, "click[search]")]
         best = self._expert.act(observation)
         if actions and self._rng.random() < self._random:
@@ -63,19 +62,7 @@ def make_demonstrator(
     forget_share: float = 0.0,
     brief: bool = False,
 ) -> Demonstrator:
-    """A demonstrator for one episode; with no shares given it is the expert itself.
-
-    Args:
-      seed: of the errors.
-      max_steps: the length of the episode.
-      random_share: probability, at each step, of a random click.
-      vague_share: probability, for each search, of three words of the expert's query.
-      forget_share: probability, for each option, that it is not chosen in this episode.
-      brief: searches have every word once (short responses, for tiny models).
-
-    Raises:
-      InputError: a share is not a probability.
-    """
+    """A demonstrator for one episode; without shares it is the expert itself. `registry.ENVIRONMENTS` explains them."""
     return Demonstrator(
         seed,
         max_steps=max_steps,

@@ -40,43 +40,25 @@ def _segments(text: str) -> list[str]:
 
 @dataclass
 class _Offer:
-    """A product seen on a results page.
+    """A product seen on a results page."""
 
-    Attributes:
-      asin: lower case, as it is clicked.
-      low, high: ends of its price range, in dollars.
-      title: its title.
-      read: the sub-pages read so far.
-      text: of these sub-pages.
-      values: option values that can be clicked.
-      chosen: values that the task names, in page order.
-      clashes: how many of these are values of an option that has another one chosen.
-      missing: words of the task that are not in its text.
-    """
-
-    asin: str
-    low: float
+    asin: str  # lower case, as it is clicked
+    low: float  # low, high: its price range, in dollars
     high: float
     title: str
-    read: set[str] = field(default_factory=set)
-    text: str = ""
-    values: tuple[str, ...] = ()
-    chosen: tuple[str, ...] = ()
-    clashes: int = 0
-    missing: frozenset[str] = frozenset()
+    read: set[str] = field(default_factory=set)  # the sub-pages read so far
+    text: str = ""  # of the sub-pages in `read`
+    values: tuple[str, ...] = ()  # option values that can be clicked
+    chosen: tuple[str, ...] = ()  # values that the task names, in page order
+    clashes: int = 0  # how many of `chosen` are values of an option that has another one chosen
+    missing: frozenset[str] = frozenset()  # words of the task that are not in its text
     opened: bool = False
 
 
 class ShopExpert:
-    """Plays one episode; see `base.Expert`."""
+    """Plays one episode of `max_steps` steps; see `base.Expert`. It is deterministic."""
 
     def __init__(self, seed: int = 0, *, max_steps: int = 15) -> None:
-        """Starts an episode.
-
-        Args:
-          seed: unused; the expert is deterministic.
-          max_steps: the length of the episode, which limits its search.
-        """
         del seed
         self._left = max_steps
         self._body = ""
@@ -92,7 +74,6 @@ class ShopExpert:
         self._last = ""
 
     def act(self, observation: Observation) -> str:
-        """The next action."""
         self._last = self._act(observation)
         return self._last
 
@@ -141,10 +122,7 @@ class ShopExpert:
         self._attributes = [part for part in listed_before if part and not _words(part) & _FILLER]
 
     def _query(self) -> str:
-        """The task's words without filler words.
-
-        Options occur twice: few products of a kind have all of them.
-        """
+        """The task's words without filler words. Options occur twice: few products of a kind have all of them."""
         words = [word for word in _WORD.findall(self._request.lower()) if word not in _FILLER]
         return " ".join([*words, *2 * _TERM.findall(" ".join(self._phrases))])
 

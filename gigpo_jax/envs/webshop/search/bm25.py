@@ -48,7 +48,6 @@ def decode_length(norm: int) -> int:
 
 
 def term_key(term: str) -> int:
-    """The 64-bit key of a term in the index."""
     return int.from_bytes(hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
@@ -84,7 +83,6 @@ class IndexBuilder:
         self._lengths.append(len(ids))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The index as arrays, see `Index`."""
         lengths = np.frombuffer(self._lengths, dtype=np.int64) if self._lengths else np.zeros(0, np.int64)
         term_ids = np.frombuffer(self._terms, dtype=np.int32) if self._terms else np.zeros(0, np.int32)
         with_field = int((lengths > 0).sum())
@@ -154,11 +152,7 @@ class Index:
         self.read_bytes = 0  # of postings, in all searches so far
 
     def search(self, query: str) -> np.ndarray | None:
-        """The best documents for a query, best first.
-
-        Returns:
-          [<= 50] i64, empty without a match; None if the query has more than `MAX_CLAUSES` distinct terms.
-        """
+        """The best documents for a query, best first, [<= 50] i64; None for more than `MAX_CLAUSES` distinct terms."""
         wanted = Counter(self._analyse(query))
         if len(wanted) > MAX_CLAUSES:
             return None
@@ -192,7 +186,6 @@ class Index:
         return _Posting(self._docs[part], part, weight, times * float(self._most[position]))
 
     def _scores_of(self, posting: "_Posting", where: np.ndarray | slice) -> np.ndarray:
-        """A term's part of the scores of documents at positions of its list, [n] f32."""
         if posting.weight is None:
             return self._scores[posting.part][where]
         inverse = self._inverse[self._norms[posting.docs[where]]]
@@ -211,7 +204,6 @@ class Index:
         return np.flatnonzero(partial >= least) if least > 0 else None
 
     def _add(self, posting: "_Posting", candidates: np.ndarray, scores: np.ndarray) -> None:
-        """Adds a term to the scores of the candidates (sorted)."""
         places = np.searchsorted(posting.docs, candidates.astype(posting.docs.dtype))
         places[places == len(posting.docs)] = 0
         hit = posting.docs[places] == candidates
@@ -227,16 +219,9 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class _Posting:
-    """The postings of a query's term.
+    """The postings of a query's term."""
 
-    Attributes:
-      docs: the documents, ascending, [n] i32.
-      part: their positions in the index.
-      weight: count in the query x idf; None for a count of one.
-      most: upper bound of its contribution.
-    """
-
-    docs: np.ndarray
-    part: slice
-    weight: np.float32 | None
-    most: float
+    docs: np.ndarray  # the documents, ascending, [n] i32
+    part: slice  # their positions in the index
+    weight: np.float32 | None  # count in the query x idf; None for a count of one
+    most: float  # upper bound of its contribution

@@ -145,7 +145,6 @@ def _step_5(word: str) -> str:
 
 
 def _units(word: str) -> str:
-    """The word as UTF-16 units, which Lucene's stemmer counts."""
     data = word.encode("utf-16-le", "surrogatepass")
     return "".join(chr(int.from_bytes(data[i : i + 2], "little")) for i in range(0, len(data), 2))
 

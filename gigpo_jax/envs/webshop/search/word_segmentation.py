@@ -114,14 +114,7 @@ def _machinery() -> tuple[_Classes, re.Pattern[str], re.Pattern[str], re.Pattern
 
 
 def words(text: str) -> list[str]:
-    """Splits a text into words.
-
-    Args:
-      text: any text, of any length.
-
-    Returns:
-      The words, in order, without case change.
-    """
+    """Splits a text of any length into words, in order, without case change."""
     classes, token, _, _, both = _machinery()
     kinds = text.translate(classes)
     if _LONG_RUN.search(text) or any(letter in kinds for letter in both):
@@ -152,7 +145,6 @@ def _words_with_care(text: str, kinds: str) -> list[str]:
 
 
 def _limit(text: str, start: int) -> int:
-    """The end of the tokenizer's buffer for a token at `start`."""
     end, units = start, 0
     window = text[start : start + MAX_WORD]
     if window.isascii() or max(window) <= "\uffff":
