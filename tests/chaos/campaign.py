@@ -67,6 +67,19 @@ def records(workdir: Path, without: tuple[str, ...] = CLOCK) -> list[dict[str, f
     return [{k: v for k, v in json.loads(line).items() if not k.startswith(without)} for line in lines]
 
 
+def wait_for_record(run: Run, workdir: Path, step: int) -> None:
+    """Returns when a run has written the metrics of a step, or has ended."""
+    metrics = workdir / "metrics.jsonl"
+    while run.poll() is None and not (metrics.exists() and f'"step": {step},' in metrics.read_text()):
+        time.sleep(0.02)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process and its children have started and that have started none."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [leaf for child in children for leaf in descendants(child) or [child]]
+
+
 def check_tensorboard(workdir: Path) -> None:
     """Every number of metrics.jsonl is there once."""
     board = EventAccumulator(str(workdir / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0})
@@ -95,7 +108,11 @@ def kills(folder: Path, rng: random.Random, times: int) -> Outcome:
         workdir = folder / f"killed{number}"
         run = start(workdir, path)
         while sum(outcome.values()) < times:
-            time.sleep(rng.uniform(0, whole_s))
+            if rng.random() < 0.3:  # set-up, mostly
+                time.sleep(rng.uniform(0, whole_s))
+            else:
+                wait_for_record(run, workdir, rng.randrange(1, 7))
+                time.sleep(rng.uniform(0, 0.3))
             if run.poll() is not None:
                 break
             run.kill()
@@ -116,15 +133,13 @@ def workers(folder: Path, rng: random.Random, times: int, number: signal.Signals
     flags = [model(folder), "--config.env.workers=2", "--config.env.step_timeout_s=2", "--config.checkpoint.every=50"]
     flags += [f"--config.train.iterations={40 * times}", "--config.train.save_rollouts=0"]
     end(start(folder / "whole", *flags))
-    run, metrics, hit = start(folder / "run", *flags), folder / "run" / "metrics.jsonl", 0
-    while run.poll() is None and not (metrics.exists() and '"step": 1,' in metrics.read_text()):
-        time.sleep(0.1)
+    run, hit = start(folder / "run", *flags), 0
+    wait_for_record(run, folder / "run", 1)
     while hit < times and run.poll() is None:
-        time.sleep(rng.uniform(0, 2))
-        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-        found = [pid for pid in children if "worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+        time.sleep(rng.uniform(2, 4))  # an episode whose worker is hit twice is left out
+        found = [pid for pid in descendants(run.pid) if "worker" in Path(f"/proc/{pid}/cmdline").read_text()]
         if found:
-            os.kill(int(rng.choice(found)), number)
+            os.kill(rng.choice(found), number)
             hit += 1
     _, err = end(run)
     replaced = err.count("a new one takes its place")
