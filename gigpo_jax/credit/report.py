@@ -85,6 +85,9 @@ def plot(rows: Sequence[Row], measured: Measured, path: Path) -> None:
         say("no plot: matplotlib is missing (pip install 'gigpo_jax[plot]')")
         return
     shown = [row for row in ranked(rows)[::-1] if math.isfinite(row.grades["corrected"][0])]
+    if not shown:
+        say("no plot: no correlation is defined; the measured advantages do not differ by more than their noise")
+        return
     figure = Figure(figsize=(13, 1.5 + 0.3 * len(shown)), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     value, low, high = np.array([row.grades["corrected"] for row in shown]).T
