@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 # Orbax logs each error with a traceback, also from its threads and event loops; all of them are raised here again.
 def _not_of_orbax(record: logging.LogRecord) -> bool:
     frames = traceback.extract_tb(record.exc_info[2]) if record.exc_info else []
-    return not any("/orbax/" in name for name in [record.pathname, *(frame.filename for frame in frames)])
+    of_orbax = any("/orbax/" in name for name in [record.pathname, *(frame.filename for frame in frames)])
+    return not (of_orbax or "os_error_code=" in record.getMessage())  # the latter is how TensorStore ends its errors
 
 
 for _name in ("absl", "asyncio"):
