@@ -18,7 +18,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["gigpo_jax", "gigpo_jax.*"]),
     include_package_data=True,
-    package_data={"gigpo_jax": ["py.typed", "envs/**/*.json", "envs/**/*.css", "envs/**/*.html"]},
+    package_data={"gigpo_jax": ["py.typed", "envs/**/*.json", "envs/**/*.css", "envs/**/*.html", "inspect/page.*"]},
     install_requires=[
         "absl-py>=2.1",
         "bm25s>=0.3",
@@ -50,6 +50,7 @@ setup(
             "faiss-cpu>=1.8",
             "flask>=3.0",
             "hypothesis>=6.100",
+            "matplotlib>=3.8",
             "mypy>=1.15",
             "onnx>=1.16",
             "onnxruntime>=1.18",

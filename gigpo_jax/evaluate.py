@@ -1,6 +1,5 @@
 """A policy on a frozen panel of tasks: success and score with 95% intervals, over all and per task type."""
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
+from gigpo_jax.intervals import mean_interval, wilson_interval
 from gigpo_jax.learner import objective, step_credit
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options
@@ -29,35 +29,6 @@ from gigpo_jax.run.metrics import write_json
 from gigpo_jax.run.workdir import check_adapter, check_writable
 from gigpo_jax.sampling.base import EngineLost
 from gigpo_jax.trajectory import Trajectory, finished_steps
-
-Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
-
-
-def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    """The 95% Wilson score interval of a proportion.
-
-    Args:
-      successes: how often it happened.
-      trials: out of how many.
-
-    Returns:
-      Lower and upper bound; (0, 1) without trials.
-
-    Source: Wilson 1927; Brown, Cai, DasGupta 2001, equation 4.
-    """
-    if trials == 0:
-        return 0.0, 1.0
-    share, z2 = successes / trials, Z95 * Z95
-    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = Z95 * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials)) / (1 + z2 / trials)
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% normal interval of a mean; the mean itself twice for fewer than two values."""
-    mean = float(np.mean(values)) if len(values) else 0.0
-    half = Z95 * float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return mean - half, mean + half
 
 
 @dataclass(frozen=True)
@@ -195,23 +166,46 @@ class Evaluator:
             )
         return out
 
-    async def metrics(self, *, greedy: bool) -> dict[str, float]:
-        """Results as metrics: `val/<decoding>/<what>` and `val/<decoding>/success_rate/<task type>`."""
-        out: dict[str, float] = {}
-        for decoding, trajectories in (await self.play(greedy=greedy)).items():
-            summary = summarise(outcomes(trajectories, self._tasks))
-            everything = summary["all"]
-            low, high = everything["success_interval"]
-            out |= {
-                f"val/{decoding}/{name}": everything[name]
-                for name in ("success_rate", "score", "length", "aborted", "aborted_policy_dependent")
+    async def outcomes(self, *, greedy: bool) -> dict[str, list[Outcome]]:
+        """How one episode of every task ended, over all hosts and in the panel's order, by decoding."""
+        return {name: outcomes(played, self._tasks) for name, played in (await self.play(greedy=greedy)).items()}
+
+
+def metrics(results: dict[str, list[Outcome]]) -> dict[str, float]:
+    """Results by decoding as metrics: `val/<decoding>/<what>` and `val/<decoding>/success_rate/<task type>`."""
+    out: dict[str, float] = {}
+    for decoding, episodes in results.items():
+        summary = summarise(episodes)
+        everything = summary["all"]
+        low, high = everything["success_interval"]
+        out |= {
+            f"val/{decoding}/{name}": everything[name]
+            for name in ("success_rate", "score", "length", "aborted", "aborted_policy_dependent")
+        }
+        out |= {f"val/{decoding}/success_low": low, f"val/{decoding}/success_high": high}
+        out[f"val/{decoding}/success_rate_type_average"] = everything["type_average"]
+        for kind, row in summary.items():
+            if kind != "all":
+                out[f"val/{decoding}/success_rate/{kind}"] = row["success_rate"]
+    return out
+
+
+def record(panel: Panel, tasks: Sequence[Task], iteration: int, results: dict[str, list[Outcome]]) -> dict[str, Any]:
+    """Results task by task, as JSON values, for comparisons between runs; an aborted episode is null."""
+    return {
+        "iteration": iteration,
+        "panel": panel.name,
+        "sha256": panel.sha256,
+        "tasks": [task.id for task in tasks],
+        "types": [task.type for task in tasks],
+        "results": {
+            decoding: {
+                "won": [None if episode.aborted else episode.won for episode in episodes],
+                "score": [None if episode.aborted else episode.score for episode in episodes],
             }
-            out |= {f"val/{decoding}/success_low": low, f"val/{decoding}/success_high": high}
-            out[f"val/{decoding}/success_rate_type_average"] = everything["type_average"]
-            for kind, row in summary.items():
-                if kind != "all":
-                    out[f"val/{decoding}/success_rate/{kind}"] = row["success_rate"]
-        return out
+            for decoding, episodes in results.items()
+        },
+    }
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:

@@ -11,8 +11,8 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from gigpo_jax import evaluate
 from gigpo_jax.errors import writing
-from gigpo_jax.evaluate import Evaluator, panel_tasks
 from gigpo_jax.learner import Learner, NotFinite, objective
 from gigpo_jax.models.qwen2 import param_count
 from gigpo_jax.policy import load_policy
@@ -25,7 +25,7 @@ from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.interrupts import Interrupts
-from gigpo_jax.run.metrics import MetricsWriter, Timers
+from gigpo_jax.run.metrics import MetricsWriter, Timers, write_json
 from gigpo_jax.run.workdir import check_adapter, claim_workdir, host_folder, open_workdir
 from gigpo_jax.sampling.base import EngineLost
 from gigpo_jax.trajectory import Trajectory, finished_steps
@@ -82,7 +82,7 @@ class Trainer:
         objective(config)
         options = env_options(config)
         self.tasks = list_tasks(config, options)
-        panel = panel_tasks(config, options)[1] if config.eval.panel else ()
+        self.panel = evaluate.panel_tasks(config, options) if config.eval.panel else None
         policy = load_policy(config, self.mesh)
         check_adapter(workdir, config, policy.base)
         # Frozen parameters get no gradient, which is a third of the work.
@@ -117,7 +117,6 @@ class Trainer:
             )
             claim_workdir(workdir, config, policy.base)
             self._opened = opened.pop_all()
-        self.evaluator = Evaluator(config, self.worker, panel) if panel else None
 
     def __enter__(self) -> "Trainer":
         return self
@@ -237,10 +236,16 @@ class Trainer:
     async def evaluate(self, *, last: bool) -> dict[str, float]:
         """Results on the panel when they are due."""
         every = self.config.eval.every
-        if self.evaluator is None or not (last or (every and self.done % every == 0)):
+        if self.panel is None or not (last or (every and self.done % every == 0)):
             return {}
+        panel, tasks = self.panel
         with self.timers.time("eval"):
-            return await self.evaluator.metrics(greedy=self.config.eval.greedy and last)
+            evaluator = evaluate.Evaluator(self.config, self.worker, tasks)
+            results = await evaluator.outcomes(greedy=self.config.eval.greedy and last)
+        if jax.process_index() == 0:
+            name = f"iteration_{self.done:06d}.json"
+            write_json(self.workdir / "evaluations" / name, evaluate.record(panel, tasks, self.done, results))
+        return evaluate.metrics(results)
 
     def record(self, metrics: dict[str, float]) -> None:
         """Writes and prints the metrics of an iteration."""

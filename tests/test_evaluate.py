@@ -2,7 +2,8 @@
 
 import pytest
 
-from gigpo_jax.evaluate import Outcome, mean_interval, summarise, table, wilson_interval
+from gigpo_jax.evaluate import Outcome, summarise, table
+from gigpo_jax.intervals import mean_interval, wilson_interval
 
 
 def test_wilson_interval_matches_published_values():

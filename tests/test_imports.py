@@ -57,7 +57,8 @@ def _top_level(body: list[ast.stmt]) -> list[ast.stmt]:
 
 def our_imports(name: str) -> set[str]:
     """The project's own modules that a module imports anywhere, below the package."""
-    found = {other.removeprefix("gigpo_jax.") for other in imports_of(name, everywhere=True)}
+    imports = imports_of(name, everywhere=True)
+    found = {other.removeprefix("gigpo_jax.") for other in imports if other.startswith("gigpo_jax.")}
     return {other for other in found if other in modules()} - {name}
 
 
@@ -92,8 +93,6 @@ ALLOWED = {
 def room(name: str) -> str:
     """The key of `ALLOWED` that a module falls under, else its name."""
     parts = name.split(".")
-    if parts[0].startswith("config_"):
-        return "config"
     prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
     return next((prefix for prefix in prefixes if prefix in ALLOWED), name)
 

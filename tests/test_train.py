@@ -76,7 +76,11 @@ def test_a_run_leaves_what_it_promises(whole: Path):
     assert steps[1]["policy/kl"] < steps[6]["policy/kl"]  # the policy leaves its reference
     assert steps[1]["rollout/episodes"] == 16
     names = {path.name for path in whole.iterdir()}
-    assert {"config.json", "metrics.jsonl", "tensorboard", "checkpoints", "rollouts"} <= names
+    assert {"config.json", "metrics.jsonl", "tensorboard", "checkpoints", "rollouts", "evaluations"} <= names
+    evaluation = json.loads((whole / "evaluations" / "iteration_000003.json").read_text())
+    won = evaluation["results"]["sampled"]["won"]
+    assert sum(won) / len(won) == steps[3]["val/sampled/success_rate"]
+    assert len(evaluation["tasks"]) == len(set(evaluation["tasks"])) == len(evaluation["types"]) == len(won)
     assert sorted(path.name for path in (whole / "rollouts").iterdir()) == [
         f"iteration_{i:06d}.host0.jsonl.gz" for i in (1, 3, 5)
     ]
@@ -124,13 +128,13 @@ def test_sigterm_saves_and_exits_143(whole: Path, flags: list[str], tmp_path: Pa
 SIGNALLED_WHILE_EVALUATING = """
 import os, runpy, signal, sys
 from gigpo_jax.evaluate import Evaluator
-original, calls = Evaluator.metrics, []
-async def metrics(self, **kwargs):
+original, calls = Evaluator.outcomes, []
+async def outcomes(self, **kwargs):
     calls.append(1)
     if len(calls) == 2:  # the first is before training, the second after iteration 3
         os.kill(os.getpid(), signal.SIGTERM)
     return await original(self, **kwargs)
-Evaluator.metrics = metrics
+Evaluator.outcomes = outcomes
 runpy.run_module("gigpo_jax.main", run_name="__main__")
 """
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.evaluate import Evaluator
+from gigpo_jax.evaluate import Evaluator, metrics
 from gigpo_jax.learner import CREDIT, objective, step_credit
 from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
 
@@ -46,7 +46,7 @@ def found(groups: range) -> dict:
     return {
         "advantages": credit.total.tolist(),
         "credit": {name: float(getattr(statistics, name)) for name in CREDIT},
-        "panel": asyncio.run(evaluator.metrics(greedy=True)),
+        "panel": metrics(asyncio.run(evaluator.outcomes(greedy=True))),
     }
 
 

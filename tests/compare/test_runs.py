@@ -1,0 +1,127 @@
+"""Which runs are compared, how they are named, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gigpo_jax.compare.__main__ import main
+from gigpo_jax.compare.report import rows_of
+from gigpo_jax.compare.runs import arms_of, check_comparable, read_run
+from gigpo_jax.config import default_config
+from gigpo_jax.errors import InputError
+
+
+def write_run(folder: Path, won: list[str], *, tasks: int = 4, sha: str = "ab", **changes: Any) -> Path:
+    """A workdir as a run leaves it; `won` has one text of 0, 1 and - an evaluation, the last after iteration 10."""
+    config = default_config().unlock()
+    config.train.iterations, config.eval.every = 10, 10 // max(len(won) - 1, 1)
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        if name:
+            config[section][name] = value
+        else:
+            config[key] = value
+    (folder / "evaluations").mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config.to_dict()))
+    metrics = [{"step": 0}] + [{"step": i, "rollout/steps": 100.0, "time/iteration": 2.0} for i in range(1, 11)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    for number, outcomes in enumerate(won):
+        iteration = number * config.eval.every
+        values = [None if x == "-" else x == "1" for x in outcomes]
+        evaluation = {
+            "iteration": iteration,
+            "panel": "tiny",
+            "sha256": sha,
+            "tasks": [f"t{i}" for i in range(tasks)],
+            "results": {"sampled": {"won": values}},
+        }
+        (folder / "evaluations" / f"iteration_{iteration:06d}.json").write_text(json.dumps(evaluation))
+    return folder
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path):
+    run = read_run(write_run(tmp_path / "a", ["0000", "01-0", "1110"], seed=3))
+    assert run.seed == 3
+    assert run.iterations.tolist() == [0, 5, 10]
+    np.testing.assert_array_equal(run.won[1], [0, 1, np.nan, 0])
+    assert run.env_steps.tolist() == [0, 500, 1000]
+    assert run.seconds.tolist() == [0, 10, 20]
+
+
+def test_runs_are_sorted_into_arms_and_named_by_what_tells_them_apart(tmp_path: Path):
+    grpo = [write_run(tmp_path / f"g{s}", ["0000", "0001"], seed=s, rl__algorithm="grpo") for s in (1, 0)]
+    paper = write_run(
+        tmp_path / "p", ["0000", "0011"], seed=0, rl__algorithm="gigpo", rl__preset="paper", optim__lr=1.0
+    )
+    ours = write_run(tmp_path / "o", ["0000", "0111"], seed=0, rl__algorithm="gigpo", rl__preset="verl_agent")
+    arms = arms_of([read_run(folder) for folder in (*grpo, paper, ours)])
+    assert [arm.label for arm in arms] == ["grpo", "gigpo preset=paper", "gigpo preset=verl_agent"]
+    assert arms[0].seeds == (0, 1)
+
+
+def test_differences_are_taken_between_the_same_seeds_and_tasks(tmp_path: Path):
+    folders = [
+        write_run(tmp_path / f"{name}{seed}", ["0000", won], seed=seed, rl__algorithm=name)
+        for name, by_seed in {"grpo": ("1000", "0-11"), "gigpo": ("1100", "0011")}.items()
+        for seed, won in enumerate(by_seed)
+    ]
+    runs = [read_run(folder) for folder in folders]
+    check_comparable(runs)
+    base, ours = rows_of(arms_of(runs))
+    assert base.final.mean == pytest.approx(3 / 7)
+    assert ours.final.mean == pytest.approx(4 / 8)
+    assert ours.final_difference is not None
+    assert ours.final_difference.mean == pytest.approx(1 / 7)
+    assert ours.area_difference is not None
+    assert ours.area_difference.mean == pytest.approx(1 / 14)
+    assert ours.shared == 2
+    assert base.final_difference is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"env__max_steps": 9}, "env.max_steps=50 and 9"),
+        ({"train__groups": 8}, "train.groups=16 and 8"),
+        ({"model__path": "other"}, "model.path='' and 'other'"),
+        ({"sha": "cd"}, "panel tiny (ab) and tiny (cd)"),
+    ],
+)
+def test_runs_of_another_task_model_or_budget_are_refused(tmp_path: Path, changes: dict[str, Any], named: str):
+    a = write_run(tmp_path / "a", ["0000", "0001"])
+    b = write_run(tmp_path / "b", ["0000", "0001"], seed=1, **changes)
+    with pytest.raises(InputError) as refused:
+        check_comparable([read_run(a), read_run(b)])
+    assert named in str(refused.value)
+
+
+def test_what_differs_may_be_the_algorithm_and_where_it_ran(tmp_path: Path):
+    a = write_run(tmp_path / "a", ["0000", "0001"])
+    b = write_run(tmp_path / "b", ["0000", "0001"], rl__gamma=0.9, env__workers=7, checkpoint__every=3)
+    check_comparable([read_run(a), read_run(b)])
+    assert [arm.label for arm in arms_of([read_run(a), read_run(b)])] == ["gigpo gamma=0.95", "gigpo gamma=0.9"]
+
+
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
+    a = write_run(tmp_path / "a", ["0000", "0001"])
+    same = write_run(tmp_path / "same", ["0000", "0001"])
+    short = write_run(tmp_path / "short", ["0000"], seed=1)
+    bare = write_run(tmp_path / "bare", [], seed=1)
+    for arguments, named in (
+        ([str(a)], "two or more workdirs"),
+        ([str(a), str(tmp_path / "absent")], "holds no run"),
+        ([str(a), str(same)], "the same config and seed=0"),
+        ([str(a), str(short)], "stopped after iteration"),
+        ([str(a), str(bare)], "config.eval.panel"),
+        ([str(a), str(same), "--confg.seed=1"], "--confg.seed=1: not a flag"),
+        (["--config=x.py"], "--algorithms"),
+        (["--config=x.py", "--algorithms=grpo:paper"], "not KEY=VALUE"),
+    ):
+        assert main([*arguments, f"--out={tmp_path / 'out'}"]) == 2
+        told = capsys.readouterr().err
+        assert named in told
+        assert told.count("\n") == 1
+    assert not (tmp_path / "out").exists()

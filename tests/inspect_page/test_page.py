@@ -1,0 +1,186 @@
+"""The page of a run: what is in it, that no text can break out of it, and what a reader can do in a browser."""
+
+import base64
+import gzip
+import json
+import re
+import shutil
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gigpo_jax.inspect.__main__ import main
+from gigpo_jax.inspect.data import disagreement, run_page
+from gigpo_jax.inspect.page import for_script, render
+from gigpo_jax.inspect.serve import server
+from tests.inspect_page.runs import long_prompts, step, write_run
+
+HOSTILE = (
+    '</script><img src=x onerror="window.hit=1"><script>window.hit=2</script>&amp;<!--\u2028\'"`${window.hit=3}\x1b[31m'
+)
+
+
+def unpacked(text: str) -> Any:
+    return json.loads(gzip.decompress(base64.b64decode(text)))
+
+
+def test_the_page_has_every_step_with_its_credit(tmp_path: Path):
+    page, packed = run_page(write_run(tmp_path / "run"), "a")
+    assert [group["id"] for group in page["groups"]] == ["a0", "a1"]
+    assert page["groups"][0]["won"] == [True, False]
+    first = unpacked(packed["a0"])
+    shown = first["episodes"][1]["steps"][2]
+    assert (shown["episode"], shown["step"], shown["total"], shown["group"]) == (-1.0, 2.5, 1.5, 2)
+    assert first["texts"][shown["prompt"]] == "prompt 2: a key"
+    assert first["pieces"] == {"0": "go ", "1": "a key"}
+
+
+def test_the_panel_has_intervals_by_type_and_leaves_out_aborted_tasks(tmp_path: Path):
+    page, _ = run_page(write_run(tmp_path / "run"), "a")
+    before, after = page["panel"]["evaluations"]
+    assert [(row["type"], row["won"], row["tasks"]) for row in before["rows"]] == [
+        ("all", 1, 3),
+        ("look", 1, 2),
+        ("pick", 0, 1),
+    ]
+    assert after["rows"][0]["interval"] == pytest.approx((0.4385, 1.0), abs=1e-3)  # Wilson, 3 of 3
+
+
+def test_the_levels_disagree_as_far_as_both_mean_it():
+    assert disagreement(step(0, "", group=0, episode=-0.9, local=1.8)) == 0.9
+    assert disagreement(step(0, "", group=0, episode=0.9, local=1.8)) == 0.0
+    assert disagreement(step(0, "", group=0, episode=0.0, local=1.8)) == 0.0
+
+
+def test_data_cannot_end_its_script_element():
+    text = for_script({"x": HOSTILE})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"x": HOSTILE}
+
+
+def test_the_page_loads_nothing(tmp_path: Path):
+    page = render([write_run(tmp_path / "run", text=HOSTILE)])
+    assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)
+    assert page.count("</script>") == 2 + 2  # data, code, and two groups; none from a text
+
+
+def test_five_hundred_long_episodes_stay_small(tmp_path: Path):
+    """25 steps of 500 episodes with 100 random words each, which compress worse than any prompt."""
+    page = render([long_prompts(tmp_path / "run", 496, 25, 100)])
+    assert len(page) < 20e6
+    assert len(re.sub(r'<script type="text/plain".*?</script>', "", page, flags=re.S)) < 100e3  # what is read at once
+
+
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
+    good = write_run(tmp_path / "good")
+    damaged = write_run(tmp_path / "damaged")
+    file = next((damaged / "rollouts").iterdir())
+    file.write_bytes(file.read_bytes()[:-9])
+    for arguments, named in (
+        ([str(tmp_path / "absent")], "holds no run"),
+        ([str(damaged)], file.name),
+        ([str(good)] * 3, "give one or two"),
+        ([str(good), "--out", str(tmp_path / "no" / "where.html")], "cannot be written"),
+    ):
+        assert main(arguments) == 2
+        told = capsys.readouterr().err
+        assert named in told
+        assert told.count("\n") == 1
+    assert main([str(good)]) == 0
+    assert (good / "inspect.html").exists()
+
+
+def test_the_server_follows_a_run(tmp_path: Path):
+    run = write_run(tmp_path / "run")
+    with server([run], 0) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{running.server_address[1]}/"
+
+        def get(path: str) -> str:
+            return urllib.request.urlopen(base + path, timeout=10).read().decode()
+
+        before = get("version")
+        assert '"live":true' in get("")
+        assert get("version") == before
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 4, "episode/success_rate": 0.875}\n')
+        assert get("version") != before
+        assert "0.875" in get("")
+        with pytest.raises(urllib.error.HTTPError):
+            get("etc/passwd")
+        running.shutdown()
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        pytest.skip("needs chromium and chromedriver (apt-get install chromium chromium-driver)")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,900"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(executable_path=shutil.which("chromedriver")))
+    driver.set_page_load_timeout(60)
+    driver.set_script_timeout(30)
+    yield driver
+    driver.quit()
+
+
+def open_page(driver: Any, folders: list[Path], out: Path, fragment: str = "") -> None:
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    out.write_text(render(folders), encoding="utf-8")
+    driver.get(f"file://{out}{fragment}")
+    WebDriverWait(driver, 30).until(lambda d: d.find_elements("css selector", ".verdict"))
+
+
+def test_a_reader_finds_a_step_and_who_else_stood_there(browser: Any, tmp_path: Path):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(browser, [write_run(tmp_path / "run")], tmp_path / "page.html", "#a1.0.0.1")
+    text = browser.find_element("id", "step").text
+    assert "Episode 1, step 2: go 1 a key" in text
+    assert "Its episode was won; 1 of the 2 episodes of this task were won. Episode advantage: +1.00." in text
+    assert "2 steps of these episodes were taken from this same state" in text
+    assert "on average 0.50. Step advantage: −0.50." in text  # -0.5 here and 1.5 in the other episode
+    assert "Together +0.50: the update makes this response more likely." in text
+    same = [cell.get_attribute("data-at") for cell in browser.find_elements("css selector", ".cell.same")]
+    assert same == ["0.0.1", "0.1.1"]
+    browser.switch_to.active_element.send_keys(Keys.TAB)
+    browser.find_element("css selector", ".cell.chosen").send_keys(Keys.ARROW_DOWN)
+    browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    assert "Episode 2, step 3" in browser.find_element("id", "step").text
+    assert browser.current_url.endswith("#a1.0.1.2")
+    browser.find_element("id", "query").send_keys("task 0")
+    assert len(browser.find_elements("css selector", "#list button")) == 1
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_two_runs_stand_side_by_side(browser: Any, tmp_path: Path):
+    runs = [write_run(tmp_path / name) for name in ("one", "two")]
+    open_page(browser, runs, tmp_path / "page.html")
+    titles = [heading.text for heading in browser.find_elements("css selector", ".two h3")]
+    assert titles == ["A: iteration 3", "B: iteration 3"]
+    assert len(browser.find_elements("css selector", "polyline.run1")) == 2
+
+
+def test_hostile_texts_are_shown_and_do_nothing(browser: Any, tmp_path: Path):
+    open_page(browser, [write_run(tmp_path / "run", text=HOSTILE)], tmp_path / "page.html")
+    assert browser.execute_script("return window.hit") is None
+    assert browser.execute_script("return document.images.length") == 0
+    assert 'onerror="window.hit=1"' in browser.find_element("css selector", "#step pre").text
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_nothing_scrolls_sideways(browser: Any, tmp_path: Path, width: int):
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
+    open_page(browser, [write_run(tmp_path / "run", text="x" * 300, steps=30)], tmp_path / "page.html")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
