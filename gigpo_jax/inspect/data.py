@@ -8,7 +8,7 @@ import base64
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.intervals import wilson_interval
 from gigpo_jax.rollout.record import SUFFIX, Rollouts, SavedEpisode, SavedStep, read_rollouts
 
+Measured = Mapping[tuple[int, int, int], tuple[float, float]]
 MAX_EPISODES = 500  # of a page; the newest files come first
 CURVES = ("episode/success_rate", "val/sampled/success_rate", "episode/length", "policy/entropy")
 SETTINGS = ("rl.algorithm", "rl.preset", "rl.gamma", "rl.step_weight", "env.name", "env.max_steps", "seed")
@@ -49,8 +50,8 @@ def run_page(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, str]]:
         if count and count + len(rollouts.episodes) > MAX_EPISODES:
             break
         count += len(rollouts.episodes)
-        for summary, content in task_groups(rollouts):
-            summary |= {"id": f"{name}{len(packed)}", "file": path.name.removesuffix(SUFFIX)}
+        for summary, content in task_groups(rollouts, measured_advantages(path)):
+            summary["id"] = f"{name}{len(packed)}"
             groups.append(summary)
             packed[summary["id"]] = pack(content)
     page = {
@@ -65,8 +66,18 @@ def run_page(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def newest_rollouts(folder: Path) -> list[Path]:
-    """The files of saved rollouts, the newest iteration first."""
-    return sorted((folder / "rollouts").glob(f"*{SUFFIX}"), reverse=True)
+    """The files of saved rollouts: those with measured advantages first, then the newest iteration."""
+    measured = sorted((folder / "credit").glob(f"*/rollouts{SUFFIX}"), reverse=True)
+    return measured + sorted((folder / "rollouts").glob(f"*{SUFFIX}"), reverse=True)
+
+
+def measured_advantages(rollouts: Path) -> Measured:
+    """What `gigpo_jax.credit` measured of the steps in a file: (group, member, step) -> advantage, standard error."""
+    path = rollouts.with_name("grades.json")
+    if not path.exists():
+        return {}
+    steps = json.loads(path.read_text(encoding="utf-8"))["steps"]
+    return {(s["group"], s["member"], s["step"]): (s["advantage"], s["error"]) for s in steps}
 
 
 def pack(value: Any) -> str:
@@ -99,7 +110,7 @@ def _by_type(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def task_groups(rollouts: Rollouts) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def task_groups(rollouts: Rollouts, measured: Measured) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """The task groups of a file: what the list shows of each, and all of it."""
     groups = defaultdict(list)
     for episode in rollouts.episodes:
@@ -108,7 +119,7 @@ def task_groups(rollouts: Rollouts) -> Iterator[tuple[dict[str, Any], dict[str, 
         episodes = groups[group]
         first = episodes[0]
         texts: dict[str, int] = {}
-        content = [_episode(episode, texts) for episode in episodes]
+        content = [_episode(episode, texts, measured) for episode in episodes]
         tokens = {token for episode in episodes for step in episode.steps for token in step.tokens}
         steps = [step for episode in episodes for step in episode.steps]
         summary = {
@@ -117,6 +128,7 @@ def task_groups(rollouts: Rollouts) -> Iterator[tuple[dict[str, Any], dict[str, 
             "type": first.type,
             "text": first.steps[0].observation[:300] if first.steps else "",
             "won": [None if episode.aborted else episode.won for episode in episodes],
+            "measured": any((e.group, e.member, i) in measured for e in episodes for i in range(len(e.steps))),
             "disagreement": round(max(map(disagreement, steps), default=0.0), 3),
         }
         pieces = {token: rollouts.pieces[token] for token in sorted(tokens)}
@@ -129,7 +141,7 @@ def disagreement(step: SavedStep) -> float:
     return min(abs(episode), abs(local)) if episode * local < 0 else 0.0
 
 
-def _episode(episode: SavedEpisode, texts: dict[str, int]) -> dict[str, Any]:
+def _episode(episode: SavedEpisode, texts: dict[str, int], measured: Measured) -> dict[str, Any]:
     def text(value: str) -> int:
         return texts.setdefault(value, len(texts))
 
@@ -152,8 +164,9 @@ def _episode(episode: SavedEpisode, texts: dict[str, int]) -> dict[str, Any]:
             "tokens": step.tokens,
             "logprobs": step.logprobs,
             "entropy": step.entropy,
+            "oracle": measured.get((episode.group, episode.member, number)),
         }
-        for step in episode.steps
+        for number, step in enumerate(episode.steps)
     ]
     fields = ("member", "won", "score", "aborted", "reason")
     return {name: getattr(episode, name) for name in fields} | {"steps": steps}

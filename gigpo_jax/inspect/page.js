@@ -130,7 +130,7 @@ function list() {
   if (value("order") === "disagreement") found.sort((a, b) => b.disagreement - a.disagreement);
   const buttons = found.map((g) => el("button", { type: "button", "data-id": g.id, "aria-current": g.id === view.group?.id,
     onclick: () => open(g.id) }, title(g), el("small", {}, `${g.won.filter(Boolean).length} of ${g.won.length} won, iteration ${g.iteration + 1}` +
-    (g.disagreement ? `, disagreement ${g.disagreement.toFixed(2)}` : "") + (g.type ? `, ${g.type}` : ""))));
+    (g.measured ? ", measured" : "") + (g.disagreement ? `, disagreement ${g.disagreement.toFixed(2)}` : "") + (g.type ? `, ${g.type}` : ""))));
   show("list", ...(buttons.length ? buttons : [el("p", {}, "No task group is like that.")]));
 }
 const title = (group) => (/your task is to: (.*)/i.exec(group.text) || [null, group.text.split("\n")[0] || group.task])[1].slice(0, 120);
@@ -225,7 +225,8 @@ function verdict(content, episode, step, here) {
       `on average ${mean.toFixed(2)}. Step advantage: ${signed(step.step)}.` : "No other step was taken from this state, so there is nothing to compare it with. Step advantage: 0.",
     `Together ${signed(step.total)}: the update makes this response ${!step.total ? "neither more nor less" : step.total > 0 ? "more" : "less"} likely.`];
   if (step.penalty) lines.push(`Penalty for an invalid response: ${step.penalty}.`);
-  if (step.oracle) lines.push(`Measured by the oracle: true advantage ${signed(step.oracle[0])}, standard error ${step.oracle[1].toFixed(2)}.`);
+  if (step.oracle) lines.push(`Measured by playing on from before and after this step many times: true advantage ${signed(step.oracle[0])} ` +
+    `(standard error ${step.oracle[1].toFixed(2)}).`);
   return el("div", { class: "verdict" }, ...lines.map((line) => el("p", {}, line)));
 }
 function company(here, side, e, s) {

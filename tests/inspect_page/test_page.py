@@ -50,6 +50,19 @@ def test_the_panel_has_intervals_by_type_and_leaves_out_aborted_tasks(tmp_path: 
     assert after["rows"][0]["interval"] == pytest.approx((0.4385, 1.0), abs=1e-3)  # Wilson, 3 of 3
 
 
+def test_measured_advantages_stand_beside_the_estimates(tmp_path: Path):
+    run = write_run(tmp_path / "run")
+    credit = run / "credit" / "iteration_000002"
+    credit.mkdir(parents=True)
+    shutil.copy(next((run / "rollouts").iterdir()), credit / "rollouts.jsonl.gz")
+    step_of = {"group": 1, "member": 0, "step": 2, "advantage": 0.25, "error": 0.1}
+    (credit / "grades.json").write_text(json.dumps({"steps": [step_of]}))
+    page, packed = run_page(run, "a")
+    assert [group["measured"] for group in page["groups"]] == [False, True, False, False]
+    assert unpacked(packed["a1"])["episodes"][0]["steps"][2]["oracle"] == [0.25, 0.1]
+    assert unpacked(packed["a1"])["episodes"][0]["steps"][1]["oracle"] is None
+
+
 def test_the_levels_disagree_as_far_as_both_mean_it():
     assert disagreement(step(0, "", group=0, episode=-0.9, local=1.8)) == 0.9
     assert disagreement(step(0, "", group=0, episode=0.9, local=1.8)) == 0.0
