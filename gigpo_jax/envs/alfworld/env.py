@@ -5,7 +5,6 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
@@ -13,6 +12,7 @@ from gigpo_jax.envs.alfworld.anchors import Anchor
 from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, Skipped, data_folder, list_games
 from gigpo_jax.envs.alfworld.engine.game import Game
 from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
+from gigpo_jax.envs.alfworld.engine.official import OfficialGame
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, task_of
 from gigpo_jax.errors import InputError
 
@@ -20,25 +20,8 @@ WON_REWARD = 10.0  # the published reward of a success
 ENGINES = ("native", "official")
 
 
-class _Step(Protocol):
-    @property
-    def feedback(self) -> str: ...
-    @property
-    def admissible(self) -> Sequence[str]: ...
-    @property
-    def won(self) -> bool: ...
-
-
-class _Game(Protocol):
-    def reset(self) -> _Step: ...
-    def step(self, command: str) -> _Step: ...
-    def remaining(self) -> int | None: ...
-
-
-def _load(engine: str, path: Path) -> Any:
+def _load(engine: str, path: Path) -> Game | OfficialGame:
     if engine == "official":
-        from gigpo_jax.envs.alfworld.engine.official import OfficialGame  # needs textworld, an optional package
-
         return OfficialGame(path)
     stat = path.stat()
     return Game(_game_file(path, stat.st_mtime_ns, stat.st_size))
@@ -62,7 +45,7 @@ class AlfworldEnv:
         self._engine, self._max_steps, self._task_types, self._regret = engine, max_steps, task_types, regret
         self._anchor = Anchor(anchor)
         self._listed: dict[str, tuple[Task, ...]] = {}
-        self._game: _Game | None = None
+        self._game: Game | OfficialGame | None = None
         self._loaded: Path | None = None
         self._last: StepResult | None = None
         self._steps = 0
@@ -90,18 +73,18 @@ class AlfworldEnv:
     def reset(self, task: Task) -> Observation:
         path = self._path(task)
         if path != self._loaded or self._game is None:
-            self._close_game()
+            self.close()
             self._game, self._loaded = _load(self._engine, path), path
         first = self._game.reset()
         self._steps = 0
         observation = Observation(
             text=first.feedback,
             anchor=self._anchor.reset(first.feedback),
-            admissible=tuple(first.admissible),
+            admissible=first.admissible,
             task=task_of(first.feedback),
         )
         self._last = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
-        self._remaining = self._game.remaining() if self._regret else None
+        self._remaining = self._game.remaining() if self._regret and isinstance(self._game, Game) else None
         return observation
 
     def step(self, action: str) -> StepResult:
@@ -116,30 +99,25 @@ class AlfworldEnv:
             return StepResult(last.observation, 0.0, True, last.info)
         now = self._game.step(action)
         self._steps += 1
-        won = bool(now.won)
         observation = Observation(
             text=now.feedback,
             anchor=self._anchor.step(now.feedback),
-            admissible=tuple(now.admissible),
+            admissible=now.admissible,
             task=last.observation.task,
         )
-        done = won or self._steps >= self._max_steps
-        info: dict[str, bool | float] = {"won": won, "score": 1.0 if won else 0.0}
-        if self._regret:
+        done = now.won or self._steps >= self._max_steps
+        info: dict[str, bool | float] = {"won": now.won, "score": float(now.won)}
+        if self._regret and isinstance(self._game, Game):
             before, self._remaining = self._remaining, self._game.remaining()
             if before is not None and self._remaining is not None:
                 info["regret"] = float(self._remaining - before + 1)
-        self._last = StepResult(observation, WON_REWARD if won else 0.0, done, info)
+        self._last = StepResult(observation, WON_REWARD if now.won else 0.0, done, info)
         return self._last
 
-    def _close_game(self) -> None:
-        close = getattr(self._game, "close", None)
-        if close is not None:
-            close()
-        self._game = self._loaded = self._last = None
-
     def close(self) -> None:
-        self._close_game()
+        if isinstance(self._game, OfficialGame):
+            self._game.close()
+        self._game = self._loaded = self._last = None
 
 
 def make(
@@ -159,6 +137,4 @@ def make(
         raise InputError(f"task_types={task_types!r}: give a list of one or more of {', '.join(TASK_TYPES)}")
     if unknown := [kind for kind in task_types if kind not in TASK_TYPES]:
         raise InputError(f"task_types={unknown[0]!r}: no such task type; choose among {', '.join(TASK_TYPES)}")
-    return AlfworldEnv(
-        data_folder(data), engine, max_steps, anchor, frozenset(task_types), regret and engine == "native"
-    )
+    return AlfworldEnv(data_folder(data), engine, max_steps, anchor, frozenset(task_types), regret)

@@ -9,8 +9,8 @@ from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs.alfworld.engine.game_file import load_game
 from gigpo_jax.envs.alfworld.env import AlfworldEnv, make
 from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs
-from gigpo_jax.envs.alfworld.expert.demonstrator import make_demonstrator
-from gigpo_jax.envs.alfworld.expert.expert import make_expert
+from gigpo_jax.envs.alfworld.expert.demonstrator import Demonstrator
+from gigpo_jax.envs.alfworld.expert.expert import AlfworldExpert
 from gigpo_jax.errors import InputError
 from tests.envs.alfworld.generated import full, small
 
@@ -40,7 +40,7 @@ def test_every_game_is_won_with_few_steps_more_than_the_shortest_way(size, extra
     steps, least, late = 0, 0, 0
     games = [task for split in SPLITS for task in env.tasks(split)]
     for number, task in enumerate(games):
-        commands, won = play(env, task, make_expert(number))
+        commands, won = play(env, task, AlfworldExpert(number))
         assert won, task.id
         steps, least, late = steps + len(commands), least + shortest(env, task), late + (len(commands) > 50)
     assert steps >= least
@@ -51,7 +51,7 @@ def test_every_game_is_won_with_few_steps_more_than_the_shortest_way(size, extra
 def test_the_expert_uses_only_admissible_commands_and_searches_no_place_twice(small):
     env = make(small)
     for number, task in enumerate(env.tasks("train")):
-        expert, observation = make_expert(number), env.reset(task)
+        expert, observation = AlfworldExpert(number), env.reset(task)
         opened: list[str] = []
         while True:
             command = expert.act(observation)
@@ -71,7 +71,7 @@ def test_with_nothing_left_to_find_the_expert_walks_the_shortest_way(size, reque
     env = make(request.getfixturevalue(size))
     wasted = []
     for number, task in enumerate(env.tasks("train")):
-        expert, file = make_expert(number), load_game(env.data / task.data)
+        expert, file = AlfworldExpert(number), load_game(env.data / task.data)
         observation = env.reset(task)
         expert.act(observation)
         assert expert.beliefs is not None
@@ -87,7 +87,7 @@ def test_with_nothing_left_to_find_the_expert_walks_the_shortest_way(size, reque
 def test_the_same_seed_is_the_same_episode_and_another_searches_in_another_order(full):
     env = make(full)
     tasks = env.tasks("train")[::4]
-    episodes = [[play(env, task, make_expert(seed))[0] for task in tasks] for seed in (1, 1, 2)]
+    episodes = [[play(env, task, AlfworldExpert(seed))[0] for task in tasks] for seed in (1, 1, 2)]
     assert episodes[0] == episodes[1]
     assert episodes[0] != episodes[2]
 
@@ -97,7 +97,7 @@ def test_the_expert_carries_on_from_wherever_random_commands_have_led(size, requ
     """Every second command is a random one: objects get displaced, doors closed, states undone."""
     env = make(request.getfixturevalue(size), max_steps=1000)
     for number, task in enumerate(env.tasks("valid_unseen")):
-        rng, expert, observation = random.Random(number), make_expert(number), env.reset(task)
+        rng, expert, observation = random.Random(number), AlfworldExpert(number), env.reset(task)
         while True:
             command = expert.act(observation)
             if rng.random() < 0.5:
@@ -140,13 +140,13 @@ def test_beliefs_follow_the_texts():
 
 def test_a_task_in_free_words_is_refused():
     with pytest.raises(InputError, match="the expert does not know this wording"):
-        make_expert(0).act(Observation("You are here.", "", ("look",), "Place a rinsed mug by the door."))
+        AlfworldExpert(0).act(Observation("You are here.", "", ("look",), "Place a rinsed mug by the door."))
 
 
 def test_the_demonstrator_without_lapses_is_the_expert(small):
     env = make(small)
     for number, task in enumerate(env.tasks("train")):
-        assert play(env, task, make_demonstrator(number)) == play(env, task, make_expert(number))
+        assert play(env, task, Demonstrator(number)) == play(env, task, AlfworldExpert(number))
 
 
 def test_the_demonstrator_wins_late_forgets_at_first_and_repeats_with_its_seed(small):
@@ -154,11 +154,11 @@ def test_the_demonstrator_wins_late_forgets_at_first_and_repeats_with_its_seed(s
     shares = {"random_share": 0.1, "detour_share": 0.1, "idle_share": 0.05, "forget_share": 1.0}
     with_lapses = without = forgotten = changes = 0
     for number, task in enumerate(env.tasks("train")):
-        commands, won = play(env, task, make_demonstrator(number, **shares))
+        commands, won = play(env, task, Demonstrator(number, **shares))
         assert won
-        assert commands == play(env, task, make_demonstrator(number, **shares))[0]
+        assert commands == play(env, task, Demonstrator(number, **shares))[0]
         with_lapses += len(commands)
-        without += len(play(env, task, make_expert(number))[0])
+        without += len(play(env, task, AlfworldExpert(number))[0])
         verb = {"clean": "clean", "heat": "heat", "cool": "cool"}.get(task.type.split("_")[1])
         if verb:
             changed = next(index for index, command in enumerate(commands) if command.startswith(f"{verb} "))
@@ -170,6 +170,6 @@ def test_the_demonstrator_wins_late_forgets_at_first_and_repeats_with_its_seed(s
 
 def test_shares_of_lapses_are_probabilities():
     with pytest.raises(InputError, match=r"idle_share=1\.5"):
-        make_demonstrator(0, idle_share=1.5)
+        Demonstrator(0, idle_share=1.5)
     with pytest.raises(InputError, match="at most 1 together"):
-        make_demonstrator(0, random_share=0.6, detour_share=0.6)
+        Demonstrator(0, random_share=0.6, detour_share=0.6)

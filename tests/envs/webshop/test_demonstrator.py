@@ -4,7 +4,7 @@ import pytest
 
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.webshop.data.generate import ensure_catalogue
-from gigpo_jax.envs.webshop.expert.demonstrator import make_demonstrator
+from gigpo_jax.envs.webshop.expert.demonstrator import Demonstrator
 from gigpo_jax.envs.webshop.expert.expert import ShopExpert
 from gigpo_jax.errors import InputError
 
@@ -26,12 +26,12 @@ def _play(env, task, expert):
 
 def _scores(env, **shares):
     tasks = env.tasks("train")[:60]
-    return [_play(env, task, make_demonstrator(n, max_steps=8, **shares))[1] for n, task in enumerate(tasks)]
+    return [_play(env, task, Demonstrator(n, max_steps=8, **shares))[1] for n, task in enumerate(tasks)]
 
 
 def test_without_lapses_it_is_the_expert(env):
     for task in env.tasks("train")[:20]:
-        assert _play(env, task, make_demonstrator(5)) == _play(env, task, ShopExpert())
+        assert _play(env, task, Demonstrator(5)) == _play(env, task, ShopExpert())
 
 
 def test_each_lapse_costs_some_of_the_score(env):
@@ -44,18 +44,18 @@ def test_each_lapse_costs_some_of_the_score(env):
 def test_one_who_forgets_everything_chooses_nothing(env):
     for task in env.tasks("train")[:20]:
         wanted = {f"click[{value}]" for value in env.catalogue.goal(int(task.data)).options.values()}
-        actions, _ = _play(env, task, make_demonstrator(max_steps=8, forget_share=1.0))
+        actions, _ = _play(env, task, Demonstrator(max_steps=8, forget_share=1.0))
         assert not wanted & set(actions)
         assert actions[-1] == "click[buy now]"
 
 
 def test_the_seed_decides_the_lapses(env):
     task, shares = env.tasks("train")[0], {"random_share": 0.3, "vague_share": 0.3, "forget_share": 0.3}
-    runs = [_play(env, task, make_demonstrator(seed, max_steps=8, **shares)) for seed in (*range(6), 0)]
+    runs = [_play(env, task, Demonstrator(seed, max_steps=8, **shares)) for seed in (*range(6), 0)]
     assert runs[0] == runs[-1]
     assert len({tuple(actions) for actions, _ in runs}) > 2
 
 
 def test_a_share_that_is_none_is_refused():
     with pytest.raises(InputError, match=r"forget_share=1\.5: give a probability between 0 and 1"):
-        make_demonstrator(0, forget_share=1.5)
+        Demonstrator(0, forget_share=1.5)

@@ -12,7 +12,7 @@ from gigpo_jax.envs import registry
 from gigpo_jax.envs.webshop import open_catalogue
 from gigpo_jax.envs.webshop.catalogue.sources import find_sources, read_products
 from gigpo_jax.envs.webshop.data.generate import ensure_catalogue, generate
-from gigpo_jax.envs.webshop.expert.demonstrator import make_demonstrator
+from gigpo_jax.envs.webshop.expert.demonstrator import Demonstrator
 from gigpo_jax.errors import InputError
 
 FOLDER = registry.panel_folder("webshop")
@@ -150,7 +150,7 @@ def test_the_expert_wins_nearly_always(generated, kind, form):
     won, steps = [], []
     tasks = env.tasks("test")
     for task in (tasks[index] for index in range(0, 500, 4)):
-        observation, expert, count = env.reset(task), make_demonstrator(0), 0
+        observation, expert, count = env.reset(task), Demonstrator(0), 0
         while True:
             result = env.step(expert.act(observation))
             observation, count = result.observation, count + 1

@@ -24,7 +24,7 @@ class Package:
     layouts: Path  # the folder of the floor plans
     domain: str  # text of the PDDL domain, the same for every game
     grammar: str  # text of the grammar, with `UNKNOWN GOAL` where the task goes
-    holds: Mapping[str, tuple[str, ...]]  # receptacle type -> the object types that may lie there
+    holds: Mapping[str, tuple[str, ...]]  # receptacle type, sorted -> the object types that may lie there
     actions: Mapping[str, tuple[str, ...]]  # "Heatable", "Coolable", "Cleanable", "Toggleable", ... -> object types
     openable: tuple[str, ...]  # receptacle types that can be opened
     containers: tuple[str, ...]  # object types that could hold other objects (mugs, pans, boxes)
@@ -36,10 +36,6 @@ class Package:
     goals: Mapping[str, str]  # task type -> its goal in PDDL, with {obj}, {recep} and {toggle} to fill in
     phrases: Mapping[str, tuple[str, ...]]  # task type -> its wordings, with the same places to fill in
 
-    @property
-    def receptacle_types(self) -> tuple[str, ...]:
-        return tuple(sorted(self.holds))
-
 
 def package_folder() -> Path:
     found = importlib.util.find_spec("alfworld")  # does not import the package
@@ -48,13 +44,9 @@ def package_folder() -> Path:
     return Path(next(iter(found.submodule_search_locations)))
 
 
-def _is_sliced(name: str) -> bool:
-    return name.endswith("Sliced")
-
-
 def _plain(names: object) -> tuple[str, ...]:
     assert isinstance(names, set | list | tuple)
-    return tuple(sorted(name for name in names if not _is_sliced(name)))
+    return tuple(sorted(name for name in names if not name.endswith("Sliced")))
 
 
 @functools.lru_cache(maxsize=1)

@@ -65,7 +65,7 @@ def _objects(package: Package, room: Room) -> list[str]:
     locations = sorted({place.location for place in room.receptacles} | {room.start})
     lines = ["agent1 - agent"]
     lines += [f"{kind}Type - otype" for kind in package.object_types]
-    lines += [f"{kind}Type - rtype" for kind in package.receptacle_types]
+    lines += [f"{kind}Type - rtype" for kind in package.holds]
     lines += [f"{mangled(thing.id)} - object" for thing in room.things]
     lines += [f"{mangled(place.id)} - receptacle" for place in room.receptacles]
     return lines + [f"{mangled(location)} - location" for location in locations]

@@ -32,7 +32,6 @@ class Scene:
     """A room without its objects."""
 
     number: int  # of its floor plan
-    kind: str  # "Kitchen", "LivingRoom", "Bedroom" or "Bathroom"
     receptacles: tuple[Receptacle, ...]  # sorted by id
     object_types: tuple[str, ...]  # objects of the room that fit in one of its receptacles, sorted
     lamps: tuple[str, ...]  # toggleable object types of the room, sorted
@@ -89,14 +88,11 @@ def read_scene(number: int) -> Scene:
         if kind in package.holds:
             places.append(Receptacle(name, kind, location_name(*layout[raw]), kind in package.openable))
     placed = {place.type for place in places}
-    missing = [
-        kind for kind in package.receptacle_types if kind in things and kind not in placed and package.holds[kind]
-    ]
+    missing = [kind for kind in package.holds if kind in things and kind not in placed and package.holds[kind]]
     places += _unplaced(number, missing, {place.location for place in places}, package.openable)
     holdable = {kind for place in places for kind in package.holds[place.type]}
     return Scene(
         number=number,
-        kind=next(kind for kind, numbers in package.room_of.items() if number in numbers),
         receptacles=tuple(sorted(places, key=lambda place: place.id)),
         object_types=tuple(kind for kind in things if kind in holdable),
         lamps=tuple(kind for kind in things if kind in package.actions["Toggleable"]),

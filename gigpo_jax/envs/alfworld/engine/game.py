@@ -15,21 +15,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gigpo_jax.envs.alfworld.engine import facts as f
-from gigpo_jax.envs.alfworld.engine.facts import (
-    ASK,
-    CLEAN,
-    CLOSE,
-    COOL,
-    EXAMINE,
-    HEAT,
-    INVENTORY,
-    LOOK,
-    MOVE,
-    OPEN,
-    SLICE,
-    TAKE,
-    USE,
-)
 from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
 from gigpo_jax.envs.alfworld.engine.remaining import remaining
 
@@ -55,7 +40,7 @@ HELP = "Available commands:\n" + "".join(
     f"  {usage} {text}\n" if usage.endswith(" ") else f"  {usage:<33} {text}\n" for usage, text in _HELP_ROWS
 )
 
-_BARE = {"look": (LOOK, 0, 0), "inventory": (INVENTORY, 0, 0), "help": (ASK, 0, 0)}
+_BARE = {"look": (f.LOOK, 0, 0), "inventory": (f.INVENTORY, 0, 0), "help": (f.ASK, 0, 0)}
 
 
 class Step(NamedTuple):
@@ -115,10 +100,11 @@ class Game:
         if command not in self._admissible:
             return Step(NOTHING_HAPPENS, self._admissible, float(won), won, won)
         action, first, second = _BARE.get(command) or self.file.commands[command]
-        feedback = _PLAY[action](self, first, second)
-        if action < EXAMINE:
+        play, changed = _ACTIONS[action]
+        feedback = play(self, first, second)
+        if action < f.EXAMINE:
             self._admissible = self._commands()
-        if not self.file.goal.predicates.isdisjoint(_CHANGES[action]):
+        if not self.file.goal.predicates.isdisjoint(changed):
             self._won = won = self.file.goal.holds(self._state)
         return Step(feedback, self._admissible, float(won), won, won)
 
@@ -141,23 +127,25 @@ class Game:
         after = ["help", "inventory", "look"]
         free = f.code(f.HOLDS_ANY, file.agent) not in state
         for receptacle in file.beside.get(self._place, ()):
-            before.append(text(EXAMINE, receptacle))
+            before.append(text(f.EXAMINE, receptacle))
             contents = self._contents.get(receptacle, ())
             if receptacle not in file.openable or f.code(f.OPENED, receptacle) in state:
                 if receptacle in file.openable:
-                    before.append(text(CLOSE, receptacle))
+                    before.append(text(f.CLOSE, receptacle))
                 if free:
-                    after += [text(TAKE, thing, receptacle) for thing in contents if thing in file.pickupable]
-                after += [text(MOVE, thing, receptacle) for thing in held if receptacle in file.accepts.get(thing, ())]
+                    after += [text(f.TAKE, thing, receptacle) for thing in contents if thing in file.pickupable]
+                after += [
+                    text(f.MOVE, thing, receptacle) for thing in held if receptacle in file.accepts.get(thing, ())
+                ]
             else:
-                after.append(text(OPEN, receptacle))
-            after += [text(USE, thing) for thing in contents if thing in file.toggleable]
+                after.append(text(f.OPEN, receptacle))
+            after += [text(f.USE, thing) for thing in contents if thing in file.toggleable]
             if held:
                 self._treatments(receptacle, before, after)
         for thing in held:
-            before.append(text(EXAMINE, thing))
+            before.append(text(f.EXAMINE, thing))
             if thing in file.knives:
-                after += [text(SLICE, other, thing) for other in file.sliceable if self._is_here(other)]
+                after += [text(f.SLICE, other, thing) for other in file.sliceable if self._is_here(other)]
         return (*sorted(set(before)), *file.ways(self._place), *sorted(set(after)))
 
     def _treatments(self, receptacle: int, before: list[str], after: list[str]) -> None:
@@ -165,11 +153,11 @@ class Game:
         file = self.file
         text = file.command
         if receptacle in file.washers:
-            before += [text(CLEAN, thing, receptacle) for thing in self._held if thing in file.cleanable]
+            before += [text(f.CLEAN, thing, receptacle) for thing in self._held if thing in file.cleanable]
         if receptacle in file.coolers:
-            before += [text(COOL, thing, receptacle) for thing in self._held if thing in file.coolable]
+            before += [text(f.COOL, thing, receptacle) for thing in self._held if thing in file.coolable]
         if receptacle in file.heaters:
-            after += [text(HEAT, thing, receptacle) for thing in self._held if thing in file.heatable]
+            after += [text(f.HEAT, thing, receptacle) for thing in self._held if thing in file.heatable]
 
     def _is_here(self, thing: int) -> bool:
         return f.code(f.OBJECT_AT, thing, self._place) in self._state
@@ -315,36 +303,20 @@ def _joined(parts: list[str]) -> str:
     return f"{', '.join(parts[:-1])}, and {parts[-1]}"
 
 
-_PLAY: tuple[Callable[[Game, int, int], str], ...] = (
-    Game._go,
-    Game._open,
-    Game._close,
-    Game._take,
-    Game._move,
-    Game._clean,
-    Game._heat,
-    Game._cool,
-    Game._use,
-    Game._slice,
-    Game._examine,
-    Game._look_around,
-    Game._inventory,
-    Game._help,
-)
-# The predicates that each action can change: a goal without them is not checked again.
-_CHANGES = (
-    (f.AT,),
-    (f.OPENED, f.CHECKED),
-    (f.OPENED,),
-    (f.IN, f.OBJECT_AT, f.HOLDS, f.HOLDS_ANY),
-    (f.IN, f.OBJECT_AT, f.HOLDS, f.HOLDS_ANY),
-    (f.IS_CLEAN,),
-    (f.IS_HOT, f.IS_COOL),
-    (f.IS_HOT, f.IS_COOL),
-    (f.ON, f.TOGGLED),
-    (f.SLICED,),
-    (f.CHECKED,),
-    (f.CHECKED,),
-    (f.CHECKED,),
-    (f.CHECKED,),
+# For each action its method, and the predicates that it can change: a goal without them is not checked again.
+_ACTIONS: tuple[tuple[Callable[[Game, int, int], str], tuple[int, ...]], ...] = (
+    (Game._go, (f.AT,)),
+    (Game._open, (f.OPENED, f.CHECKED)),
+    (Game._close, (f.OPENED,)),
+    (Game._take, (f.IN, f.OBJECT_AT, f.HOLDS, f.HOLDS_ANY)),
+    (Game._move, (f.IN, f.OBJECT_AT, f.HOLDS, f.HOLDS_ANY)),
+    (Game._clean, (f.IS_CLEAN,)),
+    (Game._heat, (f.IS_HOT, f.IS_COOL)),
+    (Game._cool, (f.IS_HOT, f.IS_COOL)),
+    (Game._use, (f.ON, f.TOGGLED)),
+    (Game._slice, (f.SLICED,)),
+    (Game._examine, (f.CHECKED,)),
+    (Game._look_around, (f.CHECKED,)),
+    (Game._inventory, (f.CHECKED,)),
+    (Game._help, (f.CHECKED,)),
 )

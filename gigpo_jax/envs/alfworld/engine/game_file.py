@@ -37,39 +37,6 @@ class GameFile:
       state: the facts at the start that can change. goal: the condition under which the game is won.
     """
 
-    __slots__ = (
-        "_texts",
-        "_ways",
-        "accepts",
-        "agent",
-        "beside",
-        "cleanable",
-        "commands",
-        "contents",
-        "coolable",
-        "coolers",
-        "goal",
-        "heatable",
-        "heaters",
-        "held",
-        "ids",
-        "inside",
-        "knives",
-        "location",
-        "names",
-        "openable",
-        "path",
-        "pickupable",
-        "sliceable",
-        "start",
-        "state",
-        "task",
-        "toggleable",
-        "vessels",
-        "walkthrough",
-        "washers",
-    )
-
     def __init__(self, path: str, problem: Problem, task: str, walkthrough: tuple[str, ...]) -> None:
         self.path = path
         self.task = task
@@ -224,8 +191,6 @@ class Condition:
 
     `predicates` has the numbers of the predicates that it depends on.
     """
-
-    __slots__ = ("needs", "predicates")
 
     def __init__(self, needs: tuple[tuple[frozenset[int], ...], ...]) -> None:
         self.needs = needs

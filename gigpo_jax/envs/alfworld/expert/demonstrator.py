@@ -16,9 +16,17 @@ _IDLE = ("look", "inventory", "examine", "help")
 
 
 class Demonstrator:
-    """Plays one episode. See `make_demonstrator`."""
+    """Plays one episode. `registry.ENVIRONMENTS` explains the shares; without any it is the expert itself."""
 
-    def __init__(self, seed: int, *, random_share: float, detour_share: float, idle_share: float, forget_share: float):
+    def __init__(
+        self,
+        seed: int,
+        *,
+        random_share: float = 0.0,
+        detour_share: float = 0.0,
+        idle_share: float = 0.0,
+        forget_share: float = 0.0,
+    ):
         check_shares(
             random_share=random_share, detour_share=detour_share, idle_share=idle_share, forget_share=forget_share
         )
@@ -72,21 +80,3 @@ class Demonstrator:
         opening = [f"open {name}" for name in targets if f"open {name}" in commands]
         going = [f"go to {name}" for name in targets if f"go to {name}" in commands]
         return (opening + going + [best])[0]
-
-
-def make_demonstrator(
-    seed: int,
-    *,
-    random_share: float = 0.0,
-    detour_share: float = 0.0,
-    idle_share: float = 0.0,
-    forget_share: float = 0.0,
-) -> Demonstrator:
-    """A demonstrator for one episode; without shares it is the expert itself. `registry.ENVIRONMENTS` explains them."""
-    return Demonstrator(
-        seed,
-        random_share=random_share,
-        detour_share=detour_share,
-        idle_share=idle_share,
-        forget_share=forget_share,
-    )

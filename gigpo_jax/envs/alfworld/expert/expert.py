@@ -16,7 +16,7 @@ _LOOK = "look"
 
 
 class AlfworldExpert:
-    """Plays one episode. `goal` and `beliefs` are None before the first observation."""
+    """Plays one episode. The seed orders equally likely receptacles; `goal` and `beliefs` are None before the start."""
 
     def __init__(self, seed: int):
         self._rng = random.Random(f"alfworld expert {seed}")
@@ -163,8 +163,3 @@ class AlfworldExpert:
 
 _DOORS = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})
 _LAMP_PLACES = frozenset({"desk", "sidetable", "dresser", "shelf", "diningtable", "coffeetable"})
-
-
-def make_expert(seed: int) -> AlfworldExpert:
-    """An expert for one episode; the seed orders equally likely receptacles."""
-    return AlfworldExpert(seed)

@@ -51,11 +51,18 @@ def plan(question: str) -> tuple[str, list[str]]:
 
 
 class SearchExpert:
-    """Plays one episode; see `base.Expert`."""
+    """Plays one episode; `registry.ENVIRONMENTS` explains its options."""
 
     def __init__(
-        self, seed: int, *, blind_share: float, vague_share: float, hasty_share: float, max_steps: int
+        self,
+        seed: int = 0,
+        *,
+        blind_share: float = 0.0,
+        vague_share: float = 0.0,
+        hasty_share: float = 0.0,
+        max_steps: int = 4,
     ) -> None:
+        check_shares(blind_share=blind_share, vague_share=vague_share, hasty_share=hasty_share)
         self._random = random.Random(seed)
         self._blind, self._vague, self._hasty, self._left = blind_share, vague_share, hasty_share, max_steps
         self._subject, self._relations, self._started = "", list[str](), False
@@ -89,18 +96,3 @@ class SearchExpert:
                 return
             self._subject = found.group(1)
             self._relations.pop(0)
-
-
-def make_expert(
-    seed: int = 0,
-    *,
-    blind_share: float = 0.0,
-    vague_share: float = 0.0,
-    hasty_share: float = 0.0,
-    max_steps: int = 4,
-) -> SearchExpert:
-    """An expert for one episode; `registry.ENVIRONMENTS` explains its options."""
-    check_shares(blind_share=blind_share, vague_share=vague_share, hasty_share=hasty_share)
-    return SearchExpert(
-        seed, blind_share=blind_share, vague_share=vague_share, hasty_share=hasty_share, max_steps=max_steps
-    )

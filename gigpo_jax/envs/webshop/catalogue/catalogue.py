@@ -15,7 +15,7 @@ from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.envs.webshop.catalogue import goals as goal_lists
 from gigpo_jax.envs.webshop.catalogue import prepare, store
-from gigpo_jax.envs.webshop.catalogue.goals import KINDS, NO_CAP, Goal
+from gigpo_jax.envs.webshop.catalogue.goals import KINDS, Goal
 from gigpo_jax.envs.webshop.catalogue.sources import PREPARE, Product, find_sources
 from gigpo_jax.envs.webshop.engine.nouns import Tagger, open_tagger
 from gigpo_jax.envs.webshop.search.bm25 import Index
@@ -59,13 +59,12 @@ class _GoalList:
         self._kind = kind
         if draws is None:
             self.prices, self._cap = arrays["prices"], arrays[f"goals_{kind}_cap"]
-            self.order = arrays[f"goals_{kind}_order"]
         else:
             low, high, count = (arrays[f"price_{name}"] for name in ("low", "high", "count"))
             pricing = zip(low.tolist(), high.tolist(), count.tolist())
             self.prices = goal_lists.draw_prices(((a,) if n == 1 else (a, b) for a, b, n in pricing), draws)
             self._cap = goal_lists.draw_caps(self.prices[self._row].tolist(), draws)
-            self.order = arrays[f"goals_{kind}_order"]
+        self.order = arrays[f"goals_{kind}_order"]
 
     def listed(self, *, repeats: bool) -> np.ndarray:
         return goal_lists.shuffled(int(self._start[-1])) if repeats else self.order
@@ -297,6 +296,3 @@ def _prepared(folder: Path, num_products: int | None, variant: str | None) -> Pa
         _LOG.info("preparing %s into %s (once; `%s %s` shows a progress bar)", folder, out, PREPARE, folder)
         prepare.ensure(sources, out, num_products=num_products)
     return out
-
-
-__all__ = ["NO_CAP", "Catalogue", "open_catalogue"]

@@ -45,19 +45,9 @@ class _Templates:
         self.attributes.append(template.attributes)
 
 
-def build(sources: Sources, out: Path, *, num_products: int | None = None, progress: Progress = no_progress) -> None:
-    """Writes a prepared folder, or nothing if a source is broken; `progress` is called with 1 after every product."""
+def _fill(folder: Path, sources: Sources, num_products: int | None, progress: Progress) -> dict[str, Any]:
+    """Writes the files of a prepared folder; returns its manifest without "files"."""
     described = store.describe(sources)
-
-    def fill(folder: Path) -> dict[str, Any]:
-        return _fill(folder, sources, described, num_products, progress)
-
-    store.write_folder(out, fill)
-
-
-def _fill(
-    folder: Path, sources: Sources, described: list[dict[str, Any]], num_products: int | None, progress: Progress
-) -> dict[str, Any]:
     instructions = read_object(sources.instructions)
     human = read_object(sources.human) if sources.human is not None else {}
     index = IndexBuilder()
@@ -161,7 +151,7 @@ def ensure(
                 return False
             for left_over in out.parent.glob(f".{out.name}-*"):  # of a killed builder; the lock excludes a running one
                 shutil.rmtree(left_over, ignore_errors=True)
-            build(sources, out, num_products=num_products, progress=progress)
+            store.write_folder(out, lambda folder: _fill(folder, sources, num_products, progress))
     except OSError as err:
         raise InputError(f"{out}: cannot be written ({err}); name another place with --out OUT") from err
     return True

@@ -65,22 +65,11 @@ class Product:
 
     @staticmethod
     def from_record(record: list[Any]) -> "Product":
-        *first, bullets, pricing, options, attributes, image = record
-        options = {name: tuple(values) for name, values in options.items()}
-        asin, title, category, query, product_category, description = first
-        return Product(
-            asin,
-            title,
-            category,
-            query,
-            product_category,
-            description,
-            tuple(bullets),
-            tuple(pricing),
-            options,
-            tuple(attributes),
-            image,
-        )
+        fields = dict(zip(Product.__slots__, record))
+        for name in ("bullets", "pricing", "attributes"):
+            fields[name] = tuple(fields[name])
+        fields["options"] = {name: tuple(values) for name, values in fields["options"].items()}
+        return Product(**fields)
 
     def document(self) -> str:
         """The text of the search index."""

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue, Recent
@@ -40,13 +40,18 @@ class _View:
     clicks: tuple[str, ...]  # the clickables as actions
 
 
-def _view(nodes: list[Node], owners: Sequence[str] = ()) -> _View:
-    """The view of a page made with an empty instruction; `owners` are the options of its labels, in order."""
+def _view(nodes: list[Node], head: int = 0, owners: Sequence[str] = ()) -> _View:
+    """The view of a page made with an empty instruction.
+
+    `head` nodes, up to the task, are not in its tail; `owners` are the options of its labels, in order.
+    """
     clickables: dict[str, str | None] = {}
     for kind in ("button", "product"):
         clickables.update((text.lower(), None) for have, text in nodes if have == kind)
     clickables.update(zip((text for have, text in nodes if have == "label"), owners, strict=True))
-    return _View(tuple(nodes), pages.plain_text(nodes), clickables, tuple(f"click[{what}]" for what in clickables))
+    return _View(
+        tuple(nodes), pages.plain_text(nodes[head:]), clickables, tuple(f"click[{what}]" for what in clickables)
+    )
 
 
 def split_action(action: str) -> tuple[str, str]:
@@ -116,26 +121,17 @@ class Session:
         return self._page()
 
     @property
-    def url(self) -> str:
-        return self._url
-
-    @property
     def product(self) -> Product | None:
         """The product of the open item page, sub-page or done page."""
         return None if self._row is None else self.catalogue.product(self._row)
 
     def nodes(self) -> list[Node]:
         nodes = list(self._shown.nodes)
-        if self._place == "index":
+        if self.place == "index":
             nodes[2] = ("text", self.goal.instruction)
-        elif self._place != "done":
+        elif self.place != "done":
             nodes[1] = ("text", self.goal.instruction)
         return nodes
-
-    @property
-    def place(self) -> str:
-        """The kind of the open page: index, results, item, sub or done."""
-        return self._place
 
     @property
     def tail(self) -> str:
@@ -148,24 +144,24 @@ class Session:
 
     def _page(self, reward: float = 0.0, done: bool = False) -> Page:
         if self._rich:
-            text = pages.rich_text(self.nodes(), url=self._url, visited=self._visited)
+            text = pages.rich_text(self.nodes(), url=self.url, visited=self._visited)
         else:
             text = self.plain_text()
-        available = {"has_search_bar": self._place == "index", "clickables": list(self._shown.clickables)}
+        available = {"has_search_bar": self.place == "index", "clickables": list(self._shown.clickables)}
         return Page(text, available, reward, done)
 
     def plain_text(self) -> str:
         """The `text` observation of the open page, whatever the session's kind of observation."""
-        if self._place == "done":
+        if self.place == "done":
             return self._shown.tail
-        head = "WebShop [SEP] Instruction:" if self._place == "index" else "Instruction:"
+        head = "WebShop [SEP] Instruction:" if self.place == "index" else "Instruction:"
         task = pages.plain_text([("text", self.goal.instruction)])
         if not task and not pages.visible([("text", self.goal.instruction)]):
             return head + pages.SEPARATOR + self._shown.tail
         return head + pages.SEPARATOR + task + pages.SEPARATOR + self._shown.tail
 
     def _open(self, place: str, view: _View, url: str) -> None:
-        self._place, self._shown, self._url = place, view, f"{_BASE}/{url}"
+        self.place, self._shown, self.url = place, view, f"{_BASE}/{url}"
 
     def _open_index(self) -> None:
         self._keywords: list[str] = []
@@ -174,7 +170,7 @@ class Session:
         self._asin = ""
         self._visited: set[str] = set()
         self.options: dict[str, str] = {}
-        view = self._views.get_or("index", lambda: _strip(pages.index_page(""), 3))
+        view = self._views.get_or("index", lambda: _view(pages.index_page(""), 3))
         self._open("index", view, self._name)
 
     def _search(self, keywords: list[str], number: int) -> None:
@@ -185,8 +181,9 @@ class Session:
         self._keywords, self._number, self._row, self._asin, self.options = keywords, number, None, "", {}
 
         def make() -> _View:
-            found = [self.catalogue.product(int(row)) for row in _page_of(rows, number)]
-            return _strip(pages.results_page("", found, number, len(rows)), 2)
+            first = (number - 1) * pages.PER_PAGE
+            found = [self.catalogue.product(int(row)) for row in rows[first : first + pages.PER_PAGE]]
+            return _view(pages.results_page("", found, number, len(rows)), 2)
 
         view = self._views.get_or((" ".join(keywords), number), make)
         self._open("results", view, f"search_results/{self._name}/{joined}/{number}")
@@ -196,7 +193,7 @@ class Session:
         if what == pages.BACK.lower():
             self._open_index()
             return
-        page_name = next((name for name in _PAGE_NAMES if name in self._url), "")
+        page_name = next((name for name in _PAGE_NAMES if name in self.url), "")
         if what == pages.NEXT.lower() and page_name == "search_results":
             self._search(self._keywords, self._number + 1)
         elif what == pages.PREVIOUS.lower() and page_name == "search_results":
@@ -212,7 +209,7 @@ class Session:
         option = self._shown.clickables[what]
         if option is not None:
             self.options[option.lower()] = what
-        elif self._place == "results":
+        elif self.place == "results":
             asin = what.upper()
             row = self.catalogue.row(asin)
             if row is None:
@@ -226,7 +223,7 @@ class Session:
         def make() -> _View:
             product = self.catalogue.product(row)
             owners = [name for name, values in product.options.items() for value in values]
-            return _strip(pages.item_page("", product, show_attributes=self._attributes), 2, owners)
+            return _view(pages.item_page("", product, show_attributes=self._attributes), 2, owners)
 
         view = self._views.get_or(row, make)
         chosen = json.dumps(self.options)
@@ -238,7 +235,7 @@ class Session:
         row = self._row
         if row is None:
             return
-        view = self._views.get_or((row, name), lambda: _strip(pages.sub_page("", self.catalogue.product(row), name), 2))
+        view = self._views.get_or((row, name), lambda: _view(pages.sub_page("", self.catalogue.product(row), name), 2))
         place = f"{self._name}/{self._asin}/{'+'.join(self._keywords)}/{self._number}/{name}/{self.options}"
         self._open("sub", view, f"item_sub_page/{place}")
 
@@ -257,13 +254,3 @@ class Session:
         view = _view(pages.done_page(self._asin, self.options, self.score.total))
         self._open("done", view, f"done/{self._name}/{self._asin}/{self.options}")
         return self._page(self.score.total, True)
-
-
-def _strip(nodes: list[Node], head: int, owners: Sequence[str] = ()) -> _View:
-    """A view whose tail leaves out the first `head` nodes, up to the task."""
-    whole = _view(nodes, owners)
-    return replace(whole, tail=pages.plain_text(nodes[head:]))
-
-
-def _page_of(rows: Any, number: int) -> list[int]:
-    return rows[(number - 1) * pages.PER_PAGE : number * pages.PER_PAGE].tolist()

@@ -11,13 +11,20 @@ _VAGUE = 3  # words of a vague search
 
 
 class Demonstrator:
-    """Plays one episode. See `make_demonstrator`."""
+    """Plays one episode. `registry.ENVIRONMENTS` explains the shares; without any it is the expert itself."""
 
     def __init__(
-        self, seed: int, *, max_steps: int, random_share: float, vague_share: float, forget_share: float, brief: bool
+        self,
+        seed: int = 0,
+        *,
+        max_steps: int = 15,
+        random_share: float = 0.0,
+        vague_share: float = 0.0,
+        forget_share: float = 0.0,
+        brief: bool = False,
     ):
         check_shares(random_share=random_share, vague_share=vague_share, forget_share=forget_share)
-        self._expert = ShopExpert(seed, max_steps=max_steps)
+        self._expert = ShopExpert(max_steps=max_steps)
         self._rng = random.Random(f"webshop demonstrator {seed}")
         self._random, self._vague, self._forget = random_share, vague_share, forget_share
         self._brief = brief
@@ -51,23 +58,3 @@ class Demonstrator:
         if action not in self._forgotten:
             self._forgotten[action] = self._rng.random() < self._forget
         return self._forgotten[action]
-
-
-def make_demonstrator(
-    seed: int = 0,
-    *,
-    max_steps: int = 15,
-    random_share: float = 0.0,
-    vague_share: float = 0.0,
-    forget_share: float = 0.0,
-    brief: bool = False,
-) -> Demonstrator:
-    """A demonstrator for one episode; without shares it is the expert itself. `registry.ENVIRONMENTS` explains them."""
-    return Demonstrator(
-        seed,
-        max_steps=max_steps,
-        random_share=random_share,
-        vague_share=vague_share,
-        forget_share=forget_share,
-        brief=brief,
-    )

@@ -58,8 +58,7 @@ class _Offer:
 class ShopExpert:
     """Plays one episode of `max_steps` steps; see `base.Expert`. It is deterministic."""
 
-    def __init__(self, seed: int = 0, *, max_steps: int = 15) -> None:
-        del seed
+    def __init__(self, *, max_steps: int = 15) -> None:
         self._left = max_steps
         self._body = ""
         self._cap = float("inf")
