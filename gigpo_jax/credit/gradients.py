@@ -48,12 +48,8 @@ def group_gradients(
 
     @jax.jit
     def sketch(*inputs: Any) -> jax.Array:
-        total = jnp.zeros(WIDTH, jnp.float32)
-        for number, leaf in enumerate(jax.tree.leaves(jax.grad(logprob)(*inputs))):
-            flat = jnp.pad(leaf.astype(jnp.float32).ravel(), (0, -leaf.size % WIDTH))
-            signs = jax.random.rademacher(jax.random.key(number), flat.shape, jnp.float32)
-            total += (flat * signs).reshape(-1, WIDTH).sum(0)
-        return total
+        leaves = jax.tree.leaves(jax.grad(logprob)(*inputs))
+        return jnp.sum(jnp.stack([folded(leaf, number) for number, leaf in enumerate(leaves)]), 0)
 
     def of(step: Step) -> np.ndarray:
         prompt, response = step.turn.prompt_tokens, step.turn.response_tokens
@@ -69,6 +65,13 @@ def group_gradients(
         return sums
 
     return gradients
+
+
+def folded(array: jax.Array, number: int) -> jax.Array:
+    """The sketch [WIDTH] f32 of an array; `number` chooses its signs."""
+    flat = jnp.pad(array.astype(jnp.float32).ravel(), (0, -array.size % WIDTH))
+    signs = jax.random.rademacher(jax.random.key(number), flat.shape, jnp.float32)
+    return (flat * signs).reshape(-1, WIDTH).sum(0)
 
 
 def _padded(tokens: np.ndarray, length: int) -> np.ndarray:

@@ -3,12 +3,21 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from gigpo_jax.credit.gradients import group_gradients
+from gigpo_jax.credit.gradients import WIDTH, folded, group_gradients
 from gigpo_jax.models import qwen2
 from gigpo_jax.policy import fresh_policy
 from gigpo_jax.run import partition
 from tests.test_entropy import small, step
+
+
+def test_a_sketch_keeps_lengths_and_angles_of_arrays_with_structure() -> None:
+    ones, half = jnp.ones((4, WIDTH)), jnp.ones((4, WIDTH)).at[2:].set(0.0)
+    long, short = (folded(array, 0) for array in (ones, half))
+    assert float(long @ long) / (4 * WIDTH) == pytest.approx(1.0, abs=0.05)
+    assert float(short @ long) / (2 * WIDTH) == pytest.approx(1.0, abs=0.05)
+    assert abs(float(folded(ones, 1) @ long)) / (4 * WIDTH) < 0.05, "another array has other signs"
 
 
 def test_inner_products_of_sketches_are_those_of_the_gradients() -> None:
