@@ -94,7 +94,7 @@ ENVIRONMENTS: dict[str, Environment] = {
     ),
     "search": Environment(
         build="gigpo_jax.envs.search.env:make",
-        styles={"full": search_prompt.FULL, "compact": search_prompt.COMPACT},
+        styles={"full": search_prompt.full, "compact": search_prompt.compact},
         parse=search_actions.parse,
         expert="gigpo_jax.envs.search.expert.expert:SearchExpert",
         generate="gigpo_jax.envs.search.data.generate:ensure_world",
@@ -126,7 +126,7 @@ ENVIRONMENTS: dict[str, Environment] = {
     ),
     "webshop": Environment(
         build="gigpo_jax.envs.webshop.env:make",
-        styles={"full": webshop_prompt.FULL, "compact": webshop_prompt.COMPACT},
+        styles={"full": webshop_prompt.FULL, "compact": webshop_prompt.compact},
         parse=partial(parse_tagged, fallback_chars=20),
         expert="gigpo_jax.envs.webshop.expert.demonstrator:Demonstrator",
         generate="gigpo_jax.envs.webshop.data.generate:ensure_catalogue",

@@ -133,24 +133,8 @@ def _questions(data: str, split: str) -> tuple[Question, ...]:
     return load_questions(Path(data), split)
 
 
-def _open_retriever(url: str, index: str, *, timeout_s: float, limit_s: float) -> Retriever:
-    """A client for a URL, or an index in this process; shared by the environments of the process."""
-    if bool(url) == bool(index):
-        raise InputError(
-            f"env.options.url={url!r}, env.options.index={index!r}: give one of them, the URL of a retriever or the "
-            "folder of an index"
-        )
-    return _client(url, timeout_s, limit_s) if url else _local(str(Path(index).resolve()))
-
-
-@functools.lru_cache(maxsize=4)
-def _client(url: str, timeout_s: float, limit_s: float) -> Retriever:
-    return RetrieverClient(url, timeout_s=timeout_s, limit_s=limit_s)
-
-
-@functools.lru_cache(maxsize=2)
-def _local(folder: str) -> Retriever:
-    return open_index(folder)
+_client = functools.lru_cache(maxsize=4)(RetrieverClient)  # the environments of a worker share their retriever
+_local = functools.lru_cache(maxsize=2)(open_index)
 
 
 def make(
@@ -187,5 +171,9 @@ def make(
                 "env.options.url='', env.options.index='': no retriever; give the URL of one, or an index folder, "
                 f"or make {index} with python -m gigpo_jax.envs search index (docs/search.md)"
             )
-    retriever = _open_retriever(url, index, timeout_s=float(timeout_s), limit_s=float(limit_s))
+    if url and index:
+        raise InputError(f"env.options.url={url!r}, env.options.index={index!r}: give one of them")
+    retriever: Retriever = (
+        _client(url, timeout_s=timeout_s, limit_s=limit_s) if url else _local(str(Path(index).resolve()))
+    )
     return SearchEnv(str(folder.resolve()), retriever, topk=topk, max_steps=max_steps, document_chars=document_chars)

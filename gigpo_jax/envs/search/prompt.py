@@ -1,8 +1,6 @@
 """Prompts of search QA."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs.search.actions import split_action
@@ -22,29 +20,25 @@ def turns(inputs: PromptInput) -> list[tuple[int, str, str]]:
     return [(first + place, action, after) for place, (action, after) in enumerate(zip(done, seen))]
 
 
-@dataclass(frozen=True)
-class Research:
-    """The prompt for instruction-tuned language models."""
-
-    intro: str  # the role of the agent
-
-    def __call__(self, inputs: PromptInput, /) -> str:
-        lines = [self.intro, "Question: " + inputs.task]
-        if inputs.steps:
-            lines.append(f"Turns taken so far: {inputs.steps}. What you did, and what it gave:")
-            for number, action, after in turns(inputs):
-                kind, text = split_action(action)
-                did = f"<{kind}>{escape(text)}</{kind}>" if kind else "(no search and no answer)"
-                lines += [f"[turn {number}] {did}", after]
-            if not inputs.history:
-                lines.append(inputs.observation)
-        lines.append(
-            "First reason about what you know and what is missing, between <think> and </think>. Then write exactly "
-            "one of two things. To look something up: <search>words to look for</search>, and the passages that fit "
-            "best will be shown between <information> and </information>. To finish: <answer>the answer</answer>, as "
-            "short as it can be, without an explanation; an answer ends the task."
-        )
-        return "\n".join(lines)
+def full(inputs: PromptInput, /) -> str:
+    """The prompt for instruction-tuned language models: the question, the turns so far, and the response format."""
+    intro = "You answer a question. You may look things up in a collection of passages before you do."
+    lines = [intro, "Question: " + inputs.task]
+    if inputs.steps:
+        lines.append(f"Turns taken so far: {inputs.steps}. What you did, and what it gave:")
+        for number, action, after in turns(inputs):
+            kind, text = split_action(action)
+            did = f"<{kind}>{escape(text)}</{kind}>" if kind else "(no search and no answer)"
+            lines += [f"[turn {number}] {did}", after]
+        if not inputs.history:
+            lines.append(inputs.observation)
+    lines.append(
+        "First reason about what you know and what is missing, between <think> and </think>. Then write exactly "
+        "one of two things. To look something up: <search>words to look for</search>, and the passages that fit "
+        "best will be shown between <information> and </information>. To finish: <answer>the answer</answer>, as "
+        "short as it can be, without an explanation; an answer ends the task."
+    )
+    return "\n".join(lines)
 
 
 def shorten(text: str) -> str:
@@ -59,31 +53,23 @@ def shorten(text: str) -> str:
     return " ".join(line for line in lines if line)
 
 
-@dataclass(frozen=True)
-class Terse:
+def compact(inputs: PromptInput, /) -> str:
     """The prompt for tiny models trained from scratch: no instructions, single words as separators.
 
     `<question> did <query> saw <words of the passages> did <query> saw <words of the passages>`
     """
-
-    shorten: Callable[[str], str] = shorten  # maps a text to fewer words
-
-    def __call__(self, inputs: PromptInput, /) -> str:
-        words = [self.shorten(inputs.task)]
-        for _, action, after in turns(inputs):
-            words += ["did", self._within(split_action(action)[1]), "saw", self._within(after)]
-        if inputs.steps and not inputs.history:
-            words += ["saw", self._within(inputs.observation)]
-        return " ".join(word for word in words if word)
-
-    def _within(self, text: str) -> str:
-        """A query or passages without the separators, so that no document can begin another turn.
-
-        A word tokenizer splits unknown words: "sawmill" into "saw" and letters, but "_sawmill" into letters only.
-        """
-        words = (word for word in self.shorten(text).split() if word not in ("did", "saw"))
-        return " ".join(_SEPARATOR.sub("_", word) for word in words)
+    words = [shorten(inputs.task)]
+    for _, action, after in turns(inputs):
+        words += ["did", _within(split_action(action)[1]), "saw", _within(after)]
+    if inputs.steps and not inputs.history:
+        words += ["saw", _within(inputs.observation)]
+    return " ".join(word for word in words if word)
 
 
-FULL = Research("You answer a question. You may look things up in a collection of passages before you do.")
-COMPACT = Terse()
+def _within(text: str) -> str:
+    """A query or passages without the separators, so that no document can begin another turn.
+
+    A word tokenizer splits unknown words: "sawmill" into "saw" and letters, but "_sawmill" into letters only.
+    """
+    words = (word for word in shorten(text).split() if word not in ("did", "saw"))
+    return " ".join(_SEPARATOR.sub("_", word) for word in words)

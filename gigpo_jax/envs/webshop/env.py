@@ -140,9 +140,7 @@ def _quoted(text: str) -> str:
     return pages.SEPARATOR.join(f"'{segment}'" for segment in text.split(pages.SEPARATOR))
 
 
-@functools.lru_cache(maxsize=2)  # the environments of a worker share one open catalogue
-def _open(data: str, options: tuple[tuple[str, Any], ...]) -> Catalogue:
-    return open_catalogue(data, **dict(options))
+_open = functools.lru_cache(maxsize=2)(open_catalogue)  # the environments of a worker share one open catalogue
 
 
 def make(
@@ -163,13 +161,13 @@ def make(
         raise InputError(f"observation={observation!r}: choose one of {', '.join(OBSERVATIONS)}")
     check_whole("max_steps", max_steps, 1)
     folder = filled_in("env.options.data", data) if data is not None else generate.ensure_catalogue()
-    options = {
-        "goals": goals,
-        "draw_seed": draw_seed,
-        "seed": seed,
-        "nouns": nouns,
-        "num_products": num_products,
-        "variant": variant,
-    }
-    catalogue = _open(str(folder.resolve()), tuple(options.items()))
+    catalogue = _open(
+        folder.resolve(),
+        goals=goals,
+        draw_seed=draw_seed,
+        seed=seed,
+        nouns=nouns,
+        num_products=num_products,
+        variant=variant,
+    )
     return WebshopEnv(catalogue, observation, max_steps, show_attributes)

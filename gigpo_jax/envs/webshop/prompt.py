@@ -2,7 +2,6 @@
 
 import math
 import re
-from dataclasses import dataclass
 
 from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
 
@@ -19,6 +18,7 @@ _WORD = re.compile(r"[a-z0-9]+(?:['-][a-z0-9]+)*")
 _COMMON = frozenset(re.findall(r"\w+", "a an and are for in is it of or that the this to under with you"))
 _UNLISTED = frozenset(["attributes", "back to search", "reviews", "search"])  # not needed for a purchase
 _RESULTS = re.compile(r"page -?\d+ \(total results: \d+\)")
+_OFFERS = 5  # products shown of a results page
 _ASIN = re.compile(r"(?=[a-z]*\d)[a-z0-9]{10}")
 
 
@@ -43,8 +43,7 @@ def _tens(price: str) -> str:
     return str(10 * math.ceil(float(found[1]) / 10)) if found else ""
 
 
-@dataclass(frozen=True)
-class ShopCompact:
+def compact(inputs: PromptInput, /) -> str:
     """The prompt for tiny models trained from scratch: no instructions, and only the task's part of a page.
 
     `<task> did <argument> ; <argument> .. now <page> can <argument> ; <argument> ..`
@@ -52,38 +51,36 @@ class ShopCompact:
     Titles and descriptions are reduced to words of the task, prices to the lowest one, rounded up to tens of dollars
     (caps are multiples of ten). Actions are reduced to their arguments.
     """
+    task = shorten_task(inputs.task)
+    asked = {word.removesuffix("s") for word in _WORD.findall(task)} - _COMMON
+    words = [task]
+    if inputs.history:
+        words += ["did", " ; ".join(_argument(event.action) for event in inputs.history)]
+    segments = _segments(inputs.observation)
+    results = any(_RESULTS.fullmatch(segment) for segment in segments)
+    words += ["now", _offers(segments, asked) if results else _page(segments, asked)]
+    arguments = [_argument(action) for action in inputs.admissible or ()]
+    listed = [what for what in arguments if (what == "< prev" if results else what not in _UNLISTED)]
+    if listed:
+        words += ["can", " ; ".join(listed)]
+    return _joined(*words)
 
-    offers: int = 5  # number of products shown of a results page
 
-    def __call__(self, inputs: PromptInput, /) -> str:
-        task = shorten_task(inputs.task)
-        asked = {word.removesuffix("s") for word in _WORD.findall(task)} - _COMMON
-        words = [task]
-        if inputs.history:
-            words += ["did", " ; ".join(_argument(event.action) for event in inputs.history)]
-        segments = _segments(inputs.observation)
-        results = any(_RESULTS.fullmatch(segment) for segment in segments)
-        words += ["now", self._offers(segments, asked) if results else self._page(segments, asked)]
-        arguments = [_argument(action) for action in inputs.admissible or ()]
-        listed = [what for what in arguments if (what == "< prev" if results else what not in _UNLISTED)]
-        if listed:
-            words += ["can", " ; ".join(listed)]
-        return _joined(*words)
+def _offers(segments: list[str], asked: set[str]) -> str:
+    places = [place for place, segment in enumerate(segments[:-2]) if _ASIN.fullmatch(segment)]
+    return " ".join(
+        _joined(segments[place], _named(segments[place + 1], asked), _tens(segments[place + 2]), ";")
+        for place in places[:_OFFERS]
+    )
 
-    def _offers(self, segments: list[str], asked: set[str]) -> str:
-        places = [place for place, segment in enumerate(segments[:-2]) if _ASIN.fullmatch(segment)]
-        return " ".join(
-            _joined(segments[place], _named(segments[place + 1], asked), _tens(segments[place + 2]), ";")
-            for place in places[: self.offers]
-        )
 
-    def _page(self, segments: list[str], asked: set[str]) -> str:
-        price = next((place for place, segment in enumerate(segments) if segment.startswith("price: ")), None)
-        if price is not None:
-            return _joined("item", _named(segments[price - 1], asked), _tens(segments[price]))
-        if "< prev" in segments:
-            return _named(" ".join(segments), asked)
-        return _joined(*(segment for segment in segments if segment not in _UNLISTED))
+def _page(segments: list[str], asked: set[str]) -> str:
+    price = next((place for place, segment in enumerate(segments) if segment.startswith("price: ")), None)
+    if price is not None:
+        return _joined("item", _named(segments[price - 1], asked), _tens(segments[price]))
+    if "< prev" in segments:
+        return _named(" ".join(segments), asked)
+    return _joined(*(segment for segment in segments if segment not in _UNLISTED))
 
 
 def _joined(*parts: str) -> str:
@@ -103,4 +100,3 @@ FULL = Instruct(
     ),
     hidden=("click[search]",),
 )
-COMPACT = ShopCompact()

@@ -8,7 +8,7 @@ from gigpo_jax.env_bridge.history import Event, History
 from gigpo_jax.env_bridge.prompts import PromptInput, build_prompt
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.webshop.data.generate import ensure_catalogue
-from gigpo_jax.envs.webshop.prompt import COMPACT, shorten_task
+from gigpo_jax.envs.webshop.prompt import compact, shorten_task
 
 TASK = "Find me non slip, open toe flat sandals with color: red, and size: 8.5 wide, and price lower than 40.00 dollars"
 INDEX = PromptInput(TASK, "", (), 0, "'Search'", ("search[<your query>]", "click[search]"))
@@ -58,12 +58,12 @@ SHORT = "non slip open toe flat sandals with color red and size 8.5 wide under 4
     ids=("index", "results", "item", "second page", "sub-page", "nothing"),
 )
 def test_what_is_shown_of_each_page(inputs, text):
-    assert COMPACT(inputs) == text
+    assert compact(inputs) == text
 
 
 def test_of_long_lists_the_first_offers_are_shown():
     offers = " [SEP] ".join(f"'B0AAAAAAA{n}' [SEP] 'Sandals' [SEP] '$5.0'" for n in range(9))
-    shown = COMPACT(replace(RESULTS, observation=f"'Page 2 (Total results: 50)' [SEP] 'Next >' [SEP] {offers}"))
+    shown = compact(replace(RESULTS, observation=f"'Page 2 (Total results: 50)' [SEP] 'Next >' [SEP] {offers}"))
     assert shown.endswith(" now " + " ".join(f"b0aaaaaaa{n} sandals 10 ;" for n in range(5)))
 
 
@@ -72,7 +72,7 @@ def test_of_long_lists_the_first_offers_are_shown():
 )
 def test_rounding_keeps_what_is_within_the_cap(price, tens):
     page = f"'Page 1 (Total results: 1)' [SEP] 'B0AAAAAAA1' [SEP] 'x' [SEP] '{price}'"
-    shown = COMPACT(replace(RESULTS, observation=page))
+    shown = compact(replace(RESULTS, observation=page))
     assert shown.endswith(f" now b0aaaaaaa1 {tens} ;")
 
 
@@ -89,7 +89,7 @@ def test_both_forms_of_observation_make_the_same_prompts():
         one, other = plain.reset(task), rich.reset(task)
         expert, past = registry.make_expert("webshop", 0), History(8)
         for _ in range(6):
-            shown, same = (build_prompt(COMPACT, now, past, encode=str.split, limit=112) for now in (one, other))
+            shown, same = (build_prompt(compact, now, past, encode=str.split, limit=112) for now in (one, other))
             assert shown.text == same.text
             action = expert.act(one)
             past.add("", action)

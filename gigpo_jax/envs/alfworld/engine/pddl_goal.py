@@ -29,8 +29,9 @@ _Fact = tuple[str, ...]
 
 def read_goal(formula: Expression) -> Goal | None:
     """The task of a goal formula (in lower case), its types without "type"; None if the formula is none of the six."""
-    facts = _normal_form(formula)
-    if facts is None:
+    try:
+        facts = _normal_form(formula)
+    except (IndexError, TypeError, ValueError):
         return None
     for task_type, template in _KNOWN.items():
         types = _types(template, facts)
@@ -50,17 +51,14 @@ def _types(template: frozenset[_Fact], facts: frozenset[_Fact]) -> dict[str, str
     return types if expected == facts else None
 
 
-def _normal_form(formula: Expression) -> frozenset[_Fact] | None:
-    """The facts of a formula of `and`, `exists` and `not =`; None for one with anything else.
+def _normal_form(formula: Expression) -> frozenset[_Fact]:
+    """The facts of a formula of `and`, `exists` and `not =`; raises for one with anything else.
 
     Variables are named by their kind and by their place among those of the kind, sorted by the predicates on them.
     """
     kinds: dict[str, str] = {}
     facts: set[_Fact] = set()
-    try:
-        _collect(formula, {}, kinds, facts)
-    except (IndexError, TypeError, ValueError):
-        return None
+    _collect(formula, {}, kinds, facts)
     uses = {variable: sorted(fact[0] for fact in facts if variable in fact) for variable in kinds}
     names: dict[str, str] = {}
     for kind in set(kinds.values()):
@@ -100,9 +98,4 @@ def _collect(formula: Expression, names: dict[str, str], kinds: dict[str, str], 
         facts.add(tuple(words))
 
 
-def _known() -> dict[str, frozenset[_Fact]]:
-    forms = {task_type: _normal_form(parse_expression(text)) for task_type, text in _TEMPLATES.items()}
-    return {task_type: form for task_type, form in forms.items() if form is not None}
-
-
-_KNOWN = _known()
+_KNOWN = {task_type: _normal_form(parse_expression(text)) for task_type, text in _TEMPLATES.items()}

@@ -15,23 +15,14 @@ from gigpo_jax.envs.alfworld.engine.game_file import GameFile
 
 @dataclass(frozen=True)
 class _Walk:
-    """A plan under construction.
-
-    Attributes:
-      file: the game.
-      where: object -> its receptacle.
-      opened: receptacles that are open.
-      place: of the agent.
-      hand: the object in it; None if it is free.
-      length: commands so far.
-    """
+    """A plan under construction."""
 
     file: GameFile
-    where: Mapping[int, int]
-    opened: frozenset[int]
-    place: int
-    hand: int | None
-    length: int = 0
+    where: Mapping[int, int]  # object -> its receptacle
+    opened: frozenset[int]  # receptacles that are open
+    place: int  # of the agent
+    hand: int | None  # the object in it; None if it is free
+    length: int = 0  # commands so far
 
     def visit(self, receptacle: int, *, reach_in: bool = True) -> "_Walk":
         """Walks to a receptacle; to reach into it, it must be open."""
@@ -71,7 +62,6 @@ def remaining(
     """The fewest commands that reach the goal.
 
     Args:
-      file: the game.
       state: the facts that hold.
       contents: receptacle -> objects in it.
       held: objects in the hand.

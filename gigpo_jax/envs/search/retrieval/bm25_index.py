@@ -91,9 +91,6 @@ class Bm25Index:
         order = np.lexsort((found, -values))[:topk]
         return [Hit(self.passages[int(found[place])], float(values[place])) for place in order]
 
-    def close(self) -> None:
-        """Does nothing: other environments of the process share the index."""
-
 
 def build_index(
     documents: Iterable[Document],
@@ -195,6 +192,5 @@ def ensure_index(corpus: Path, *, progress: Progress = no_progress) -> Bm25Index
         index_corpus(corpus, out, progress=progress)
     index = open_index(out)
     if index.sources not in ([], sources):
-        index.close()
         raise InputError(f"--corpus {corpus}: changed after {out} was built; remove that folder and run this again")
     return index

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs.search.retrieval.protocol import MAX_ANSWER_BYTES, RETRIED, Malformed, excerpt, read_answer
-from gigpo_jax.envs.search.retrieval.retriever import INSTALL, MAX_QUERY_CHARS, Hit
+from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, Hit, optional
 from gigpo_jax.errors import InputError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
@@ -48,15 +48,6 @@ class _Refused(EnvError):
     """A request got an answer that a retry would not change."""
 
 
-def _aiohttp() -> Any:
-    """The module aiohttp, imported on use, as it is optional."""
-    try:
-        import aiohttp
-    except ImportError as err:
-        raise InputError(f"env.options.url: aiohttp is not installed ({err}); {INSTALL}") from err
-    return aiohttp
-
-
 def retrieve_url(url: str) -> str:
     """The URL of requests: `url`, with the path /retrieve if it has none. InputError for one that cannot be used."""
     try:
@@ -81,7 +72,7 @@ class RetrieverClient:
 
     def __init__(self, url: str, *, timeout_s: float = 10.0, limit_s: float = 45.0) -> None:
         self._url, self._timeout_s, self._limit_s = retrieve_url(url), timeout_s, limit_s
-        _aiohttp()
+        optional("aiohttp", key="env.options.url: ")
         self._lock = threading.Lock()
         self._loop: _Loop | None = None
 
@@ -223,7 +214,7 @@ class _Loop:
 
     async def _ask(self, body: dict[str, Any], deadline: float) -> bytes:
         """Sends a request once; returns the body of a 200 answer."""
-        aiohttp = _aiohttp()
+        aiohttp = optional("aiohttp")
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),

@@ -14,7 +14,7 @@ import numpy as np
 from gigpo_jax.env_bridge.base import Progress
 from gigpo_jax.envs.search.retrieval.corpus import Passages
 from gigpo_jax.envs.search.retrieval.encoder import INSTALL, Encode, load_encoder
-from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, Hit
+from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, Hit, optional
 from gigpo_jax.errors import InputError
 
 BATCH = 1024  # passages encoded between updates of the progress bar
@@ -48,23 +48,12 @@ class DenseIndex:
             for row, found in zip(scores, places)
         ]
 
-    def close(self) -> None:
-        """Does nothing, as `Bm25Index.close`."""
-
-
-def import_faiss() -> Any:
-    try:
-        import faiss
-    except ImportError as err:
-        raise InputError(f"faiss is not installed ({err}); {INSTALL}") from err
-    return faiss
-
 
 def build_vectors(passages: Passages, encode: Encode, out: Path, progress: Progress) -> None:
     """Encodes all passages and writes a flat faiss index of their inner products, renamed when complete."""
     if out.exists():
         raise InputError(f"--out {out}: exists; name another file")
-    faiss = import_faiss()
+    faiss = optional("faiss", install=INSTALL)
     vectors = None
     for start in range(0, len(passages), BATCH):
         texts = [passages[place].contents for place in range(start, min(start + BATCH, len(passages)))]
@@ -83,7 +72,7 @@ def open_dense(passages: Passages, vectors: str, encode: Encode) -> DenseIndex:
     Raises:
       InputError: faiss or the file is missing, or they do not fit together.
     """
-    faiss = import_faiss()
+    faiss = optional("faiss", install=INSTALL)
     if not Path(vectors).is_file():
         raise InputError(f"--faiss {vectors}: no such file; make it with python -m gigpo_jax.envs search dense")
     try:

@@ -1,9 +1,12 @@
 """The Protocol of retrievers and its types."""
 
 import asyncio
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+from gigpo_jax.errors import InputError
 
 MAX_QUERY_CHARS = 2000  # longer queries are cut; they would be slow to tokenize
 MAX_TOPK = 1000
@@ -41,9 +44,13 @@ class Retriever(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Frees resources; may be called twice."""
-        ...
+
+def optional(module: str, *, key: str = "", install: str = INSTALL) -> Any:
+    """A module of an optional package, imported on use; `key` is the setting that needs it, for the message."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as err:
+        raise InputError(f"{key}{module.partition('.')[0]} is not installed ({err}); {install}") from err
 
 
 async def search_async(retriever: Retriever, queries: Sequence[str], topk: int) -> list[list[Hit]]:

@@ -15,29 +15,22 @@ import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs.search.retrieval.bm25_index import Bm25Index
 from gigpo_jax.envs.search.retrieval.dense_index import open_dense
 from gigpo_jax.envs.search.retrieval.encoder import load_encoder
-from gigpo_jax.envs.search.retrieval.retriever import INSTALL, MAX_QUERY_CHARS, MAX_TOPK, Hit, Retriever
+from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, MAX_TOPK, Hit, Retriever, optional
 from gigpo_jax.errors import InputError
 
+_web = partial(optional, "aiohttp.web")
 _LOG = logging.getLogger(__name__)
 MAX_BODY_BYTES = 16 << 20
 MAX_QUERIES = 4096  # of one request
 MAX_WAITING = 65536  # queries of all requests; beyond it new requests are refused with 503
 TIMEOUT_S = 60.0  # for the head of a request (then the connection is closed), its body (408), its answer (504)
-
-
-def _web() -> Any:
-    """The module aiohttp.web, imported on use, as it is optional."""
-    try:
-        from aiohttp import web
-    except ImportError as err:
-        raise InputError(f"aiohttp is not installed ({err}); {INSTALL}") from err
-    return web
 
 
 def _not_by_clients(record: logging.LogRecord) -> bool:
