@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from gigpo_jax import evaluate
-from gigpo_jax.errors import writing
+from gigpo_jax.files import write_json
 from gigpo_jax.learner import Learner, NotFinite, objective
 from gigpo_jax.models.qwen2 import param_count
 from gigpo_jax.policy import load_policy
@@ -25,7 +25,7 @@ from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.interrupts import Interrupts
-from gigpo_jax.run.metrics import MetricsWriter, Timers, write_json
+from gigpo_jax.run.metrics import MetricsWriter, Timers
 from gigpo_jax.run.workdir import check_adapter, claim_workdir, host_folder, open_workdir
 from gigpo_jax.sampling.base import EngineLost
 from gigpo_jax.trajectory import Trajectory, finished_steps
@@ -215,20 +215,13 @@ class Trainer:
             learnt, credit = self.learner.learn(steps, self.done, self.timers, progress)
         if saving:
             name = f"iteration_{self.done + 1:06d}.host{jax.process_index()}{SUFFIX}"
-            path = self.workdir / "rollouts" / name
-            with writing(path):
-                write_rollouts(
-                    path,
-                    saved(
-                        trajectories,
-                        credit,
-                        entropies,
-                        gamma=self.config.rl.gamma,
-                        iteration=self.done,
-                        temperature=self.config.sampling.temperature,
-                        decode=self.worker.tokenizer.decode,
-                    ),
-                )
+            how = {
+                "gamma": self.config.rl.gamma,
+                "iteration": self.done,
+                "temperature": self.config.sampling.temperature,
+                "decode": self.worker.tokenizer.decode,
+            }
+            write_rollouts(self.workdir / "rollouts" / name, saved(trajectories, credit, entropies, **how))
             self.writer.text(self.done + 1, "rollout/sample", report.sample(trajectories))
         self.writer.histogram(self.done + 1, "credit/anchor_group_size", np.bincount(credit.anchor_group))
         return {name: float(value) for name, value in (metrics | learnt).items()}

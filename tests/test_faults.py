@@ -104,10 +104,10 @@ def test_a_second_run_in_a_folder_is_refused_and_the_first_goes_on(flags: list[s
     wait_until(first, tmp_path / "run" / "metrics.jsonl", '"step": 1,')
     first.send_signal(signal.SIGSTOP)
     status, lines = end(start(tmp_path / "run", "train", *flags))
-    assert (status, len(lines)) == (2, 1), lines
-    assert f"--workdir={tmp_path / 'run'}: in use by process {first.pid} on " in lines[0]
     first.send_signal(signal.SIGCONT)
     assert end(first)[0] == 0
+    assert (status, len(lines)) == (2, 1), lines
+    assert f"--workdir={tmp_path / 'run'}: in use by process {first.pid} on " in lines[0]
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(7))
 

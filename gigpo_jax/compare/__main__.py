@@ -8,7 +8,7 @@ from pathlib import Path
 from gigpo_jax.compare import campaign, figure, report
 from gigpo_jax.compare.runs import arms_of, check_comparable, read_run
 from gigpo_jax.errors import InputError, StorageError, writing
-from gigpo_jax.run.metrics import write_json
+from gigpo_jax.files import write_json
 
 EXAMPLE = """examples:
   python -m gigpo_jax.compare runs/grpo0 runs/gigpo0 --out=runs/comparison

@@ -14,8 +14,8 @@ from gigpo_jax.credit.estimates import Estimate
 from gigpo_jax.credit.report import Row
 from gigpo_jax.credit.states import State, advantages
 from gigpo_jax.errors import InputError
+from gigpo_jax.files import write_json
 from gigpo_jax.rollout.statistics import ambiguous_anchors
-from gigpo_jax.run.metrics import write_json
 from gigpo_jax.run.workdir import flat
 from gigpo_jax.trajectory import Step, Trajectory
 

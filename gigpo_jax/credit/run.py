@@ -25,6 +25,7 @@ from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import Prompt, build_prompt
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
+from gigpo_jax.files import write_json
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options, list_tasks
@@ -34,7 +35,6 @@ from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run import partition
 from gigpo_jax.run.checkpoint import newest_params
 from gigpo_jax.run.interrupts import Interrupts
-from gigpo_jax.run.metrics import write_json
 from gigpo_jax.run.report import say
 from gigpo_jax.run.workdir import check_adapter, check_writable
 from gigpo_jax.sampling.base import EngineLost

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, writing
+from gigpo_jax.files import replacing
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
 
 FORMAT, VERSION = "gigpo_jax rollouts", 1
@@ -142,11 +142,12 @@ def saved(
     return Rollouts(iteration, temperature, tuple(episodes), {token: decode([token]) for token in ids})
 
 
-def write_rollouts(path: str | os.PathLike[str], rollouts: Rollouts) -> None:
-    """Writes a file; it appears whole or not at all, and its folder is made."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def write_rollouts(path: Path, rollouts: Rollouts) -> None:
+    """Writes a file, whole or not at all, and makes its folder.
+
+    Raises:
+      StorageError: it cannot be written.
+    """
     texts: dict[str, int] = {}
     episodes = [_episode_as_json(episode, texts) for episode in rollouts.episodes]
     header = {
@@ -158,17 +159,19 @@ def write_rollouts(path: str | os.PathLike[str], rollouts: Rollouts) -> None:
         "pieces": rollouts.pieces,
         "texts": list(texts),
     }
-    try:
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         # Without name and time in the header the same content gives the same bytes.
-        with temporary.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
+        with (
+            replacing(path) as temporary,
+            temporary.open("wb") as raw,
+            gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file,
+        ):
             for line in (header, *episodes):
                 file.write(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
-def read_rollouts(path: str | os.PathLike[str]) -> Rollouts:
+def read_rollouts(path: Path) -> Rollouts:
     """Reads a file.
 
     Raises:

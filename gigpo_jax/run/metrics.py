@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -155,19 +154,3 @@ def _step(line: bytes) -> int:
         return int(json.loads(line)["step"]) if line.endswith(b"\n") else -1
     except (ValueError, KeyError, TypeError):
         return -1
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file in one move: a reader sees the old one or the new one, never a part.
-
-    Raises:
-      StorageError: it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)

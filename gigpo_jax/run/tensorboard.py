@@ -15,6 +15,8 @@ from tensorboard.plugins.histogram.summary_v2 import histogram_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from gigpo_jax.files import replacing
+
 # A record is a length (8 bytes), its checksum (4), the event, and the event's checksum (4).
 _HEAD, _TAIL = 12, 4
 
@@ -72,9 +74,8 @@ def _prune(path: Path, keep: Callable[[Event], bool]) -> None:
     before = path.read_bytes()
     after = b"".join(record for record, event in _records(before) if keep(event))
     if after != before:
-        temporary = path.with_name(f".{path.name}")
-        temporary.write_bytes(after)
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            temporary.write_bytes(after)
 
 
 def _records(data: bytes) -> Iterator[tuple[bytes, Event]]:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, StorageError
 from gigpo_jax.rollout.record import Rollouts, read_rollouts, saved, write_rollouts
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn
+from tests.small_disk import SmallDisk
 
 NASTY = '"\\ \n\r\u2028\x00\x1b[31m </script> \ud800 \u6211'
 
@@ -105,6 +106,14 @@ def test_damaged_and_foreign_files_are_one_line(tmp_path: pathlib.Path, damage, 
         read_rollouts(path)
     with pytest.raises(InputError, match="missing"):
         read_rollouts(tmp_path / "missing")
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_part_of_a_file(small_disk: SmallDisk) -> None:
+    disk = small_disk(4)
+    path = disk / "x.jsonl.gz"
+    with pytest.raises(StorageError, match=r"x\.jsonl\.gz: cannot be written \(No space left on device\)"):
+        write_rollouts(path, example("".join(map(chr, range(0x4E00, 0x8E00)))))
+    assert not list(disk.iterdir())
 
 
 def test_credit_of_other_steps_is_refused() -> None:

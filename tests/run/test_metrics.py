@@ -11,7 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util import tensor_util
 
 from gigpo_jax.errors import StorageError
-from gigpo_jax.run.metrics import MetricsWriter, Timers, write_json
+from gigpo_jax.files import write_json
+from gigpo_jax.run.metrics import MetricsWriter, Timers
 from tests.small_disk import SmallDisk
 
 
