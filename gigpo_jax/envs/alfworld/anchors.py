@@ -30,12 +30,10 @@ class Anchor:
         if base != "feedback" or unknown:
             raise InputError(f"anchor={spec!r}: write feedback, or feedback+X with X in {', '.join(sorted(ADDITIONS))}")
         self._extra = frozenset(extra)
-        self._held = ""
-        self._last = ""
+        self._held = self._last = ""
 
     def reset(self, feedback: str) -> str:
-        self._held = ""
-        self._last = ""
+        self._held = self._last = ""
         return self.step(feedback)
 
     def step(self, feedback: str) -> str:

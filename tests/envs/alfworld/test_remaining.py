@@ -25,7 +25,7 @@ def twin(game: Game) -> Game:
     copy = Game(game.file)
     copy._state, copy._held, copy._place = set(game._state), list(game._held), game._place
     copy._contents = {receptacle: list(things) for receptacle, things in game._contents.items()}
-    copy._admissible, copy._won = game._admissible, game._won
+    copy.admissible, copy._won = game.admissible, game._won
     return copy
 
 

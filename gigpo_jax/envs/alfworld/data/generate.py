@@ -169,20 +169,25 @@ def generate_games(
     if not os.fspath(out):
         raise InputError("out='': name the data folder to write to")
     folder = filled_in("out", out) / split
+    _ensure_split(folder, manifest, exact, progress)
+    return folder
+
+
+def _ensure_split(folder: Path, manifest: Mapping, size: RoomSize, progress: Progress) -> None:
+    """Writes the games of a split, unless they are there."""
     if _already_there(folder, manifest):
-        return folder
+        return
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{split}-", dir=folder.parent))
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     except OSError as err:
-        raise InputError(f"out={out}: cannot write there ({err.strerror}); choose another folder") from err
+        raise InputError(f"out={folder.parent}: cannot write there ({err.strerror}); choose another folder") from err
     try:
-        _write_games(draft, manifest, exact, progress)
+        _write_games(draft, manifest, size, progress)
         draft.chmod(0o755)
         _move(draft, folder, manifest)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return folder
 
 
 def _move(draft: Path, folder: Path, manifest: Mapping) -> None:
@@ -216,12 +221,10 @@ def ensure_games(
             f'splits={splits!r}: say how many games of which split, such as {{"train": 512, "valid_unseen": 128}}'
         )
     exact = room_size(size, receptacles, objects)
-    plan = [_manifest(split, splits[split], seed, exact, task_types or TASK_TYPES) for split in sorted(splits)]
+    types = TASK_TYPES if task_types is None else task_types
+    plan = [_manifest(split, splits[split], seed, exact, types) for split in sorted(splits)]
     digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
     data = Path(cache_root) / f"alfworld-{size}-seed{seed}-{digest}"
-    for split in sorted(splits):
-        generate_games(
-            data, split, splits[split], seed, size,
-            receptacles=receptacles, objects=objects, task_types=task_types, progress=progress,
-        )  # fmt: skip
+    for manifest in plan:
+        _ensure_split(data / manifest["split"], manifest, exact, progress)
     return data

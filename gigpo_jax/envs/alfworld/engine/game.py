@@ -60,23 +60,13 @@ class Game:
       InputError: this engine cannot play the file.
     """
 
-    __slots__ = ("_admissible", "_contents", "_held", "_place", "_state", "_taken", "_won", "file")
-    _admissible: tuple[str, ...]
+    __slots__ = ("_contents", "_held", "_place", "_state", "_taken", "_won", "admissible", "file")
+    admissible: tuple[str, ...]  # sorted
     _won: bool
 
     def __init__(self, game: str | os.PathLike[str] | GameFile) -> None:
         self.file = game if isinstance(game, GameFile) else load_game(game)
         self._start()
-
-    @property
-    def task(self) -> str:
-        """The task phrase, such as "put a mug in desk"."""
-        return self.file.task
-
-    @property
-    def admissible(self) -> tuple[str, ...]:
-        """The admissible commands, sorted."""
-        return self._admissible
 
     def remaining(self) -> int | None:
         """The fewest commands that reach the goal from here; None if none do."""
@@ -91,22 +81,22 @@ class Game:
         else:
             seen = f"{_MIDDLE}{_listed(file.names[receptacle] for receptacle in sorted(file.location))}."
         feedback = f"{WELCOME}\n\n{seen}\n\nYour task is to: {file.task}."
-        return Step(feedback, self._admissible, 0.0, False, self._won)
+        return Step(feedback, self.admissible, 0.0, False, self._won)
 
     def step(self, command: str) -> Step:
         """Carries out a command; one that is not admissible has no effect. White space around it is stripped."""
         command = command.strip()
         won = self._won
-        if command not in self._admissible:
-            return Step(NOTHING_HAPPENS, self._admissible, float(won), won, won)
+        if command not in self.admissible:
+            return Step(NOTHING_HAPPENS, self.admissible, float(won), won, won)
         action, first, second = _BARE.get(command) or self.file.commands[command]
         play, changed = _ACTIONS[action]
         feedback = play(self, first, second)
         if action < f.EXAMINE:
-            self._admissible = self._commands()
+            self.admissible = self._commands()
         if not self.file.goal.predicates.isdisjoint(changed):
             self._won = won = self.file.goal.holds(self._state)
-        return Step(feedback, self._admissible, float(won), won, won)
+        return Step(feedback, self.admissible, float(won), won, won)
 
     def _start(self) -> None:
         file = self.file
@@ -115,7 +105,7 @@ class Game:
         self._held = list(file.held)
         self._place = file.start
         self._taken: set[int] = set()  # facts IN that were deleted: not_inreceptacle of the official engine
-        self._admissible = self._commands()
+        self.admissible = self._commands()
         self._won = file.goal.holds(self._state)
 
     # Admissible commands

@@ -20,33 +20,20 @@ def kind_of(name: str) -> str:
 
 
 class Beliefs:
-    """The known part of a room.
-
-    Attributes:
-      places: the receptacles, in the order of the first text.
-      here: those within reach.
-      closed: those known to be closed.
-      contents: receptacle -> the objects last seen in it.
-      held: the object in hand, "" if none.
-      origin: object -> where it was last taken from.
-      changed: "clean", "heat", "cool" -> the objects treated so.
-      lit: lamps that were switched on.
-      lamps: lamp -> a receptacle from which it can be used.
-      lampless: receptacles from which no lamp can be used.
-    """
+    """The known part of a room."""
 
     def __init__(self, first: str):
         listed = first.partition("you see")[2].partition("\n")[0]
-        self.places: tuple[str, ...] = tuple(dict.fromkeys(_NAME.findall(listed)))
-        self.here: tuple[str, ...] = ()
-        self.closed: set[str] = set()
-        self.contents: dict[str, set[str]] = {}
-        self.held = ""
-        self.origin: dict[str, str] = {}
+        self.places: tuple[str, ...] = tuple(dict.fromkeys(_NAME.findall(listed)))  # in the order of the first text
+        self.here: tuple[str, ...] = ()  # the places within reach
+        self.closed: set[str] = set()  # the places known to be closed
+        self.contents: dict[str, set[str]] = {}  # receptacle -> the objects last seen in it
+        self.held = ""  # the object in hand, "" if none
+        self.origin: dict[str, str] = {}  # object -> where it was last taken from
         self.changed: dict[str, set[str]] = {"clean": set(), "heat": set(), "cool": set()}
-        self.lit: set[str] = set()
-        self.lamps: dict[str, str] = {}
-        self.lampless: set[str] = set()
+        self.lit: set[str] = set()  # lamps that were switched on
+        self.lamps: dict[str, str] = {}  # lamp -> a receptacle from which it can be used
+        self.lampless: set[str] = set()  # receptacles from which no lamp can be used
 
     def update(self, observation: Observation) -> None:
         self._read(observation.text)

@@ -271,11 +271,6 @@ def open_catalogue(
 
 def _prepared(folder: Path, num_products: int | None, variant: str | None) -> Path:
     if (folder / "manifest.json").is_file() and not any(folder.glob("items_shuffle*.json")):
-        manifest = store.read_manifest(folder)
-        if manifest is None:
-            raise InputError(
-                f"{folder}: a prepared catalogue that is incomplete or of another version; run `{PREPARE}` again"
-            )
         return folder
     sources = find_sources(folder, variant=variant)
     own = folder / "prepared"

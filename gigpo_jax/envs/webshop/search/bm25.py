@@ -8,7 +8,7 @@ norms. The contribution of a term that occurs once in the query is stored with i
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,8 @@ from gigpo_jax.envs.webshop.search.word_segmentation import words
 
 TOP = 50
 MAX_CLAUSES = 1024  # Lucene refuses queries with more distinct terms
-_COMMON = 4096  # documents
-_COMMON_SHARE = (
-    5  # terms in more than that, and in more than a fifth of all, are added only where they can still matter
-)
+# Terms in more than 4,096 documents and in more than a fifth of all are added only where they can still matter.
+_COMMON, _COMMON_SHARE = 4096, 5
 _K1 = np.float32(0.9)
 _B = np.float32(0.4)
 _EXACT_NORMS = 24
@@ -148,12 +146,11 @@ class Index:
         self._rank = arrays["doc_rank"]
         self._most = arrays["term_most"]
         self._inverse = np.array(arrays["norm_inverse"])
-        self._analyse: Callable[[str], list[str]] = terms
         self.read_bytes = 0  # of postings, in all searches so far
 
     def search(self, query: str) -> np.ndarray | None:
         """The best documents for a query, best first, [<= 50] i64; None for more than `MAX_CLAUSES` distinct terms."""
-        wanted = Counter(self._analyse(query))
+        wanted = Counter(terms(query))
         if len(wanted) > MAX_CLAUSES:
             return None
         found = [posting for term, times in wanted.items() if (posting := self._posting(term, times)) is not None]
