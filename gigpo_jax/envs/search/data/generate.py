@@ -7,7 +7,7 @@ from gigpo_jax.env_bridge.base import Progress, no_progress
 from gigpo_jax.env_bridge.paths import cache_folder, locked
 from gigpo_jax.envs.search.data.world import SPLITS, check_world, make_world
 from gigpo_jax.envs.search.questions import Question
-from gigpo_jax.envs.search.retrieval.bm25_index import build_index, open_index
+from gigpo_jax.envs.search.retrieval.bm25_index import build_index
 from gigpo_jax.errors import InputError
 
 VERSION = 1  # increased when the same arguments give other data; in the folder's name
@@ -67,5 +67,4 @@ def ensure_world(
     with locked(out):
         if not (out / "index" / "manifest.json").is_file():
             generate(out, people=people, questions=questions, seed=seed, progress=progress)
-            open_index(out / "index")
     return out

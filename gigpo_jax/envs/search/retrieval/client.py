@@ -34,9 +34,8 @@ _MARGIN_S = 30.0  # beyond the limit; then a search fails even if the loop does 
 class _Failed(Exception):
     """A request failed, and may succeed when it is retried.
 
-    Attributes:
-      stale: an idle connection may have been closed by the server.
-      hurried: it had less than the full time-out, so it is no evidence that the retriever is down.
+    `stale`: the server may have closed an idle connection. `hurried`: it had less than the full time-out, so its
+    failure is no evidence that the retriever is down.
     """
 
     def __init__(self, what: str, *, stale: bool = False, hurried: bool = False) -> None:

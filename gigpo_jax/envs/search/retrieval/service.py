@@ -163,12 +163,9 @@ def _error(status: int, message: str) -> Any:
 
 
 async def serve(service: Service, host: str, port: int, started: asyncio.Future[int] | None = None) -> None:
-    """Serves until cancelled.
+    """Serves on an address until cancelled; port 0 is any free one.
 
     Args:
-      service: what to serve.
-      host: address to listen on.
-      port: 0 = any that is free.
       started: its result is the port, once requests are answered.
 
     Raises:
@@ -216,11 +213,7 @@ async def _run(service: Service, host: str, port: int) -> None:
 def run(index: Bm25Index, host: str, port: int, *, threads: int = 0, faiss: str = "", encoder: str = "") -> None:
     """Serves an index until SIGINT or SIGTERM; prints the address once requests are answered.
 
-    Args:
-      index: the passages, and what searches their words.
-      host, port: where to listen; port 0 is any free one.
-      threads: concurrent searches; 0 = one for each core.
-      faiss: search the vectors of this index file instead; needs `encoder`, the folder of the encoder of queries.
+    With `faiss` the vectors of that index file are searched instead; `encoder` is the folder of the encoder of queries.
     """
     if bool(faiss) != bool(encoder):
         raise InputError(f"--faiss={faiss!r}, --encoder={encoder!r}: give both, or neither to search words")

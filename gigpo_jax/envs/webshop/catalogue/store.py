@@ -24,15 +24,10 @@ from gigpo_jax.errors import InputError
 FORMAT = 2
 
 
-def _unmap_pages(mapped: mmap.mmap) -> None:
-    if hasattr(mapped, "madvise"):
-        mapped.madvise(mmap.MADV_DONTNEED)
-
-
 def release_pages(arrays: Mapping[str, np.ndarray]) -> None:
     for array in arrays.values():
         if isinstance(array.base, np.memmap) and isinstance(array.base.base, mmap.mmap):
-            _unmap_pages(array.base.base)
+            array.base.base.madvise(mmap.MADV_DONTNEED)
 
 
 class Blob:
@@ -50,7 +45,7 @@ class Blob:
     def release_pages(self) -> None:
         """Unmaps the pages from this process; they stay in the page cache."""
         if isinstance(self._data, mmap.mmap):
-            _unmap_pages(self._data)
+            self._data.madvise(mmap.MADV_DONTNEED)
 
     def __getitem__(self, index: int) -> bytes:
         if not 0 <= index < len(self):

@@ -80,10 +80,8 @@ def score(
     """Scores a purchase.
 
     Args:
-      product: the bought one.
       price: of the product, in dollars.
       options: option name -> chosen value.
-      goal: of the episode.
       nouns: the nouns of the product's title, in order, lower case.
       goal_nouns: those of the goal's product.
     """
