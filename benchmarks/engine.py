@@ -28,7 +28,7 @@ import transformers
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.weights import save_hf
 from gigpo_jax.sampling.base import SamplingParams
-from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 
 RESULT = Path(__file__).parent / "results" / "engine.json"
 
@@ -92,11 +92,13 @@ def compare(config: qwen2.Qwen2Config, dtype: str, args: argparse.Namespace) -> 
     with JaxEngine(
         config,
         params,
-        slots=args.requests,
-        max_length=args.prompt + args.response,
-        prefill_buckets=(args.prompt,),
-        prefill_rows=(min(8, args.requests),),
-        decode_steps=args.response,
+        EngineSettings(
+            slots=args.requests,
+            max_length=args.prompt + args.response,
+            prefill_buckets=(args.prompt,),
+            prefill_rows=(min(8, args.requests),),
+            decode_steps=args.response,
+        ),
     ) as engine:
         engine.warmup()
         sides = {

@@ -111,7 +111,7 @@ def train(config: qwen2.Qwen2Config, args: argparse.Namespace, peak: float) -> d
     dtype = jnp.bfloat16 if args.platform != "cpu" else jnp.float32
 
     def forward(params, _, tokens, positions, segment_ids):
-        hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, dtype=dtype, remat=args.remat)
+        hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, qwen2.Execution(dtype, args.remat))
         return hidden, qwen2.output_embedding(config, params)
 
     optimizer = make_optimizer(lr=1e-6)

@@ -77,8 +77,8 @@ def jax_step(shape: Shape, samples: list[Sample]) -> tuple[Callable[[], float], 
     longest = max(len(s.prompt_tokens) + len(s.response_tokens) - 1 for s in samples)
 
     def forward(params, _, tokens, positions, segment_ids):
-        how = {"unroll": config.num_layers, "max_segment": longest}
-        hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, **how)
+        execution = qwen2.Execution(unroll=config.num_layers, max_segment=longest)
+        hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, execution)
         return hidden, qwen2.output_embedding(config, params)
 
     optimizer = make_optimizer(lr=1e-6)

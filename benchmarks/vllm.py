@@ -29,7 +29,7 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import config_json, read_config
 from gigpo_jax.models.tokenizer import load_tokenizer
 from gigpo_jax.sampling.base import SamplingParams
-from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.sampling.vllm.engine import VllmEngine, VllmSettings
 from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, free_ports
 from gigpo_jax.sampling.vllm.protocol import Limits
@@ -82,11 +82,13 @@ def speed(config: qwen2.Qwen2Config, params: Any, vllm: VllmEngine, args: argpar
     with JaxEngine(
         config,
         params,
-        slots=args.requests,
-        max_length=args.prompt + args.response,
-        prefill_buckets=(args.prompt,),
-        prefill_rows=(min(8, args.requests),),
-        decode_steps=args.response,
+        EngineSettings(
+            slots=args.requests,
+            max_length=args.prompt + args.response,
+            prefill_buckets=(args.prompt,),
+            prefill_rows=(min(8, args.requests),),
+            decode_steps=args.response,
+        ),
     ) as ours:
         ours.warmup()
         together(vllm, rng.integers(0, config.vocab_size, (2, args.prompt), np.int32), 2)

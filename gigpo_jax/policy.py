@@ -180,20 +180,20 @@ def forward_function(
     """
     model, sampling, adapter = config.model, config.sampling, lora_config(config)
     embedding = partition.gathered(shardings(shape, mesh)["embed"])
-    how = {
-        "dtype": jnp.dtype(model.compute_dtype),
-        "remat": model.remat,
-        "unroll": model.unroll,
-        "max_segment": sampling.max_prompt_tokens + sampling.max_response_tokens,
-        "constrain": partition.row_constraint(mesh),
-    }
+    execution = qwen2.Execution(
+        dtype=jnp.dtype(model.compute_dtype),
+        remat=model.remat,
+        unroll=model.unroll,
+        max_segment=sampling.max_prompt_tokens + sampling.max_response_tokens,
+        constrain=partition.row_constraint(mesh),
+    )
 
     def forward(
         trained: Any, frozen: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         params = trained if adapter is None else lora.attach(frozen, trained, adapter.scale)
         params = params | {"embed": jax.lax.with_sharding_constraint(params["embed"], embedding)}
-        hidden = qwen2.hidden_states(shape, params, tokens, positions, segment_ids, **how)
+        hidden = qwen2.hidden_states(shape, params, tokens, positions, segment_ids, execution)
         return hidden, qwen2.output_embedding(shape, params)
 
     return forward

@@ -20,7 +20,7 @@ from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy
 from gigpo_jax.rl import update
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rollout.demonstrations import Demonstration, demonstrate, episode_seed, shuffled_tasks
-from gigpo_jax.rollout.environment import env_options
+from gigpo_jax.rollout.environment import env_options, episode_settings
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.interrupts import Interrupts
@@ -83,7 +83,7 @@ def demonstrations(config: ConfigDict, tokenizer: Tokenizer | None) -> list[Demo
     Raises:
       EnvError: the environment failed; nothing replaces its episode.
     """
-    env_config, sampling = config.env, config.sampling
+    env_config, settings = config.env, episode_settings(config, temperature=0.0, stop_token_ids=())
     env = registry.make(env_config.name, **env_options(config))
     try:
         tasks = islice(shuffled_tasks(env.tasks(env_config.split), config.seed), config.sft.episodes)
@@ -93,12 +93,8 @@ def demonstrations(config: ConfigDict, tokenizer: Tokenizer | None) -> list[Demo
                     env,
                     registry.make_expert(env_config.name, episode_seed(config.seed, n), **config.sft.demonstrator),
                     task,
-                    template=registry.style(env_config.name, env_config.prompt),
-                    history=env_config.history,
-                    max_steps=env_config.max_steps,
+                    settings,
                     encode=tokenizer.encode_chat if tokenizer else str.split,  # type: ignore[arg-type]
-                    limit=sampling.max_prompt_tokens,
-                    show_admissible=env_config.show_admissible,
                     write=registry.spec(env_config.name).write,
                 )
                 for n, task in enumerate(bar)

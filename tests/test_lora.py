@@ -25,7 +25,7 @@ from gigpo_jax.models.weights import load_hf
 from gigpo_jax.policy import Policy, load_policy, save_policy
 from gigpo_jax.run import partition
 from gigpo_jax.run.workdir import claim_workdir, open_workdir
-from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from tests.run.multi_device import make_samples
 
 ROOT = Path(__file__).parents[1]
@@ -122,7 +122,7 @@ def test_a_rank_that_is_not_low_is_refused() -> None:
 
 def test_an_engine_that_computes_in_another_dtype_casts_the_adapter_alone() -> None:
     learner, policy = learner_of(param_dtype="bfloat16")
-    with JaxEngine(policy.config, learner.params, slots=2, max_length=32, dtype="bfloat16") as engine:
+    with JaxEngine(policy.config, learner.params, EngineSettings(slots=2, max_length=32, dtype="bfloat16")) as engine:
         ready = engine._programs.prepare(learner.params)
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(ready)} == {"bfloat16"}
     assert ready["embed"] is policy.params["embed"]

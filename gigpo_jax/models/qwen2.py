@@ -20,7 +20,6 @@ from gigpo_jax.models.layers import Linear, RMSNorm, normal
 from gigpo_jax.models.rotary import Rotary, rotary, rotate
 
 Params = dict[str, Any]
-Constrain = Callable[[jax.Array], jax.Array]
 
 REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
     "full": None,  # keep each layer's input only
@@ -189,18 +188,36 @@ def output_embedding(config: Qwen2Config, params: Params) -> jax.Array:
     return params["embed"] if config.tie_word_embeddings else params["head"]
 
 
+@dataclass(frozen=True)
+class Execution:
+    """How `hidden_states` computes; the result is the same up to rounding.
+
+    Attributes:
+      dtype: compute dtype; None is the parameters'.
+      remat: "none", "full" (keep each layer's input) or "dots" (keep the matrix products).
+      unroll: layers per step of the scan; more compile longer, and run faster in models of few layers.
+      max_segment: limit of a segment's length, tokens; saves work in rows of many short segments. None: T.
+      constrain: applied to the residual stream [B, T, D] before the first and after each layer, for sharding.
+    """
+
+    dtype: Any = None
+    remat: str = "none"
+    unroll: int = 1
+    max_segment: int | None = None
+    constrain: Callable[[jax.Array], jax.Array] = lambda x: x
+
+    def __post_init__(self) -> None:
+        if self.remat != "none" and self.remat not in REMAT_POLICIES:
+            raise ValueError(f"remat={self.remat!r}: choose none, {', '.join(REMAT_POLICIES)}")
+
+
 def hidden_states(
     config: Qwen2Config,
     params: Params,
     tokens: jax.Array,
     positions: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
-    *,
-    dtype: Any = None,
-    remat: str = "none",
-    unroll: int = 1,
-    max_segment: int | None = None,
-    constrain: Constrain | None = None,
+    execution: Execution = Execution(),
 ) -> jax.Array:
     """Runs the model up to the final norm.
 
@@ -210,17 +227,12 @@ def hidden_states(
       tokens: [B, T] i32.
       positions: [B, T] i32, from 0 in each segment; None counts 0..T-1.
       segment_ids: [B, T] i32, 0 for padding, segments from 1; None is one segment a row.
-      dtype: compute dtype; None is the parameters'.
-      remat: "none", "full" (keep each layer's input) or "dots" (keep the matrix products).
-      unroll: layers per step of the scan; more compile longer, and run faster in models of few layers.
-      max_segment: limit of a segment's length, tokens; saves work in rows of many short segments. None: T.
-      constrain: applied to the residual stream [B, T, D] before the first and after each layer, for sharding.
+      execution: dtype, rematerialisation and sharding.
 
     Returns:
       [B, T, D] in the compute dtype.
     """
-    run = functools.partial(_forward, dtype=dtype, remat=remat, unroll=unroll, max_segment=max_segment)
-    return run(config, params, tokens, positions, segment_ids, constrain=constrain)[0]
+    return _forward(config, params, tokens, positions, segment_ids, execution)[0]
 
 
 def logits(
@@ -233,7 +245,8 @@ def logits(
     dtype: Any = None,
 ) -> jax.Array:
     """Scores every next token: [B, T] -> [B, T, V] f32. Arguments as for `hidden_states`."""
-    return _unembed(config, params, hidden_states(config, params, tokens, positions, segment_ids, dtype=dtype))
+    hidden = hidden_states(config, params, tokens, positions, segment_ids, Execution(dtype))
+    return _unembed(config, params, hidden)
 
 
 def init_cache(config: Qwen2Config, slots: int, length: int, dtype: Any = jnp.float32) -> KVCache:
@@ -273,7 +286,7 @@ def prefill(
     if length > cache.key.shape[3]:
         raise ValueError(f"prompts of {length} tokens do not fit a cache of {cache.key.shape[3]}")
     segment_ids = (jnp.arange(length) < lengths[:, None]).astype(jnp.int32)
-    hidden, (keys, values) = _forward(config, params, tokens, None, segment_ids, dtype=dtype, keep=True)
+    hidden, (keys, values) = _forward(config, params, tokens, None, segment_ids, Execution(dtype), keep=True)
     hidden = jnp.take_along_axis(hidden, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)[:, 0]
     return _unembed(config, params, hidden), write_prompts(cache, keys, values, slots)
 
@@ -321,35 +334,30 @@ def _forward(
     tokens: jax.Array,
     positions: jax.Array | None,
     segment_ids: jax.Array | None,
+    execution: Execution,
     *,
-    dtype: Any,
-    remat: str = "none",
-    unroll: int = 1,
-    max_segment: int | None = None,
-    constrain: Constrain | None = None,
     keep: bool = False,
 ) -> tuple[jax.Array, Any]:
     """As `hidden_states`; with `keep` also every layer's keys and values, each [L, B, T, G, K]."""
-    if remat != "none" and remat not in REMAT_POLICIES:
-        raise ValueError(f"remat={remat!r}: choose none, {', '.join(REMAT_POLICIES)}")
-    dtype = params["embed"].dtype if dtype is None else jnp.dtype(dtype)
-    constrain = constrain or (lambda x: x)
+    dtype = params["embed"].dtype if execution.dtype is None else jnp.dtype(execution.dtype)
+    constrain = execution.constrain
     positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
     segment_ids = jnp.ones(tokens.shape, jnp.int32) if segment_ids is None else segment_ids
     graph = _layer_graph(config, adapted_linears(params))
     angles = rotary(positions, config.head_dim, config.rope_theta)
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
-        return attention(query, key, value, segment_ids, max_segment=max_segment), (key, value) if keep else None
+        mixed = attention(query, key, value, segment_ids, max_segment=execution.max_segment)
+        return mixed, (key, value) if keep else None
 
     def body(x: jax.Array, layer: Params) -> tuple[jax.Array, Any]:
         x, kept = nnx.merge(graph, layer)(x, angles, attend)
         return constrain(x), kept
 
-    if remat != "none":
-        body = jax.checkpoint(body, policy=REMAT_POLICIES[remat], prevent_cse=False)
+    if execution.remat != "none":
+        body = jax.checkpoint(body, policy=REMAT_POLICIES[execution.remat], prevent_cse=False)
     x = constrain(params["embed"][tokens].astype(dtype))
-    x, kept = jax.lax.scan(body, x, params["layers"], unroll=min(unroll, config.num_layers))
+    x, kept = jax.lax.scan(body, x, params["layers"], unroll=min(execution.unroll, config.num_layers))
     return _final_norm(config, params, x), kept
 
 

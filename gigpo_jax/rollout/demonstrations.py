@@ -1,14 +1,16 @@
-"""Expert episodes as supervised samples: what the policy would be shown at each step, and what it should response."""
+"""Expert episodes as supervised samples: what the policy would be shown at each step, and what it should respond."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.history import History
-from gigpo_jax.env_bridge.prompts import PromptTemplate, build_prompt
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.errors import InputError
+from gigpo_jax.rollout.rollout import EpisodeSettings
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,9 @@ def demonstrate(
     env: TextEnv,
     expert: Expert,
     task: Task,
+    settings: EpisodeSettings,
     *,
-    template: PromptTemplate,
-    history: int,
-    max_steps: int,
     encode: Callable[[str], Sequence[int]],
-    limit: int,
-    show_admissible: bool,
     write: Callable[[str], str] | None = None,
 ) -> Demonstration:
     """Lets an expert play one episode.
@@ -48,14 +46,14 @@ def demonstrate(
       env: plays it.
       expert: made for this episode.
       task: what to do.
-      template, history, encode, limit, show_admissible: as the policy's prompts are made (`build_prompt`).
-      max_steps: the episode ends after so many actions.
+      settings: prompts and length, as in rollouts.
+      encode: text -> the ids of the whole chat message.
       write: action -> response, where the environment has a format of its own (`registry.Environment.write`).
     """
-    observation, past = env.reset(task), History(history)
+    observation, past = env.reset(task), History(settings.history)
     turns, won = [], False
-    for _ in range(max_steps):
-        prompt = build_prompt(template, observation, past, encode=encode, limit=limit, show_admissible=show_admissible)
+    for _ in range(settings.max_steps):
+        prompt = settings.prompt(observation, past, encode)
         action = expert.act(observation)
         turns.append((prompt.text, (write or response_text)(action)))
         result = env.step(action)
@@ -77,8 +75,6 @@ def shuffled_tasks(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
     Raises:
       InputError: there are no tasks.
     """
-    import numpy as np
-
     if not tasks:
         raise InputError("config.env.split: the environment has no tasks of it; name another split, or make its data")
     for epoch in range(1 << 30):

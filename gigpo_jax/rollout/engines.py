@@ -14,7 +14,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.run import partition, report
-from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.sampling.vllm import launch
 from gigpo_jax.sampling.vllm.protocol import Limits
 from gigpo_jax.sampling.vllm.weight_store import WeightStore
@@ -56,13 +56,15 @@ def _jax_engine(config: ConfigDict, policy: Policy, params: Any, version: int, f
     made = JaxEngine(
         policy.config,
         for_engine(config, params),
+        EngineSettings(
+            slots=engine.slots,
+            max_length=max_length(config),
+            prefill_buckets=tuple(engine.prefill_buckets),
+            prefill_rows=tuple(engine.prefill_rows),
+            decode_steps=engine.decode_steps,
+            dtype=jnp.dtype(engine.dtype),
+        ),
         tokenizer=policy.tokenizer,
-        slots=engine.slots,
-        max_length=max_length(config),
-        prefill_buckets=tuple(engine.prefill_buckets),
-        prefill_rows=tuple(engine.prefill_rows),
-        decode_steps=engine.decode_steps,
-        dtype=jnp.dtype(engine.dtype),
         version=version,
     )
     made.warmup()

@@ -17,7 +17,7 @@ import numpy as np
 from gigpo_jax.env_bridge.actions import Response, is_admissible
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.pool import EnvPool
-from gigpo_jax.env_bridge.prompts import PromptTemplate, build_prompt
+from gigpo_jax.env_bridge.prompts import Prompt, PromptTemplate, build_prompt
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task, anchor_hash
 from gigpo_jax.errors import InputError
 from gigpo_jax.sampling.base import Completion, Engine, EngineLost, SamplingParams, request_key
@@ -71,6 +71,11 @@ class EpisodeSettings:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
     max_aborted_fraction: float = 0.5
+
+    def prompt(self, observation: Observation, history: History, encode: Callable[[str], Sequence[int]]) -> Prompt:
+        """The prompt of one step; `encode` gives the ids of the whole chat message."""
+        limit, listed = self.prompt_tokens, self.show_admissible
+        return build_prompt(self.template, observation, history, encode=encode, limit=limit, show_admissible=listed)
 
 
 class TooManyAborted(RuntimeError):
@@ -154,14 +159,7 @@ class EpisodeRunner:
     ) -> tuple[Turn, StepResult]:
         """Prompt, response, action, result."""
         settings = self.settings
-        prompt = build_prompt(
-            settings.template,
-            observation,
-            history,
-            encode=self.tokenizer.encode_chat,
-            limit=settings.prompt_tokens,
-            show_admissible=settings.show_admissible,
-        )
+        prompt = settings.prompt(observation, history, self.tokenizer.encode_chat)
         sampling = replace(settings.sampling, key=key, session=session)
         completion = await _timed(_generate(self.engine, prompt.tokens, sampling), trajectory, "engine_s")
         response = self.tokenizer.decode(completion.tokens.tolist())

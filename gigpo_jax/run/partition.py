@@ -142,7 +142,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def row_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
-    """A function that keeps [B, ...] activations spread over rows; for `hidden_states(constrain=...)`."""
+    """A function that keeps [B, ...] activations spread over rows; for `qwen2.Execution.constrain`."""
     sharding = NamedSharding(mesh, P(ROWS))
     return lambda x: jax.lax.with_sharding_constraint(x, sharding)
 

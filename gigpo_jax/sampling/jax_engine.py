@@ -25,7 +25,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
 from gigpo_jax.sampling import slots as device
 from gigpo_jax.sampling.base import Completion, SamplingParams
-from gigpo_jax.sampling.programs import Programs, difference, mesh_of
+from gigpo_jax.sampling.programs import EngineSettings, Programs, difference, mesh_of
 from gigpo_jax.sampling.request import Request, Weights, checked_prompt, resolve, stop_ids
 from gigpo_jax.sampling.stopping import Decoder, StopStrings
 
@@ -48,55 +48,33 @@ class JaxEngine:
         self,
         config: qwen2.Qwen2Config,
         params: qwen2.Params,
+        settings: EngineSettings,
         *,
         tokenizer: Decoder | None = None,
-        slots: int = 128,
-        max_length: int = 1024,
-        prefill_buckets: Sequence[int] = (),
-        prefill_rows: Sequence[int] = (8,),
-        decode_steps: int = 16,
-        dtype: Any = None,
         version: int = 0,
     ):
         """Makes an engine and starts its thread; call `close` when done.
 
         Args:
           config: the model's shape.
-          params: its parameters, as from `qwen2.init`; not copied unless `dtype` differs. If the caller donates these
+          params: its parameters, as from `qwen2.init`; not copied unless the dtype differs. If the caller donates these
             arrays elsewhere, it must call `update_weights` before the next request. The cache is sharded over their
             mesh, by key/value heads along the axis `tensor`.
+          settings: slots, lengths and dtype.
           tokenizer: decodes responses for stop strings; None if no request has any.
-          slots: S, sequences that are decoded together.
-          max_length: length of the cache: tokens of prompt and response together, at most.
-          prefill_buckets: padded prompt lengths, each at most `max_length`; empty for powers of two up to it.
-          prefill_rows: batch sizes of a prefill; with one size responses do not depend on other requests.
-          decode_steps: tokens of a slot per device call, at most.
-          dtype: of the computation and of the cache; None is the parameters'.
           version: of these parameters.
-
-        Raises:
-          InputError: a length or a number is out of range.
         """
-        self._buckets = _buckets(prefill_buckets, max_length)
-        self._rows = tuple(sorted({min(rows, slots) for rows in prefill_rows}))
-        if slots < 1 or decode_steps < 1 or not self._rows or self._rows[0] < 1:
-            raise InputError(f"slots={slots}, decode_steps={decode_steps}, prefill_rows={prefill_rows}: must be >= 1")
-        self.config, self.slots, self.max_length = config, slots, max_length
+        self.config, self.slots = config, settings.slots
+        self._buckets, self._rows, self._max_length = settings.buckets, settings.rows, settings.max_length
         self.generated_tokens = 0
-        self._programs = Programs(
-            config,
-            slots=slots,
-            max_length=max_length,
-            decode_steps=decode_steps,
-            dtype=dtype or params["embed"].dtype,
-            mesh=mesh_of(params),
-        )
+        dtype = settings.dtype or params["embed"].dtype
+        self._programs = Programs(config, settings, dtype, mesh_of(params))
         self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
         self._newest = Weights(params, version)
         self._weights: Weights | None = None
         self._ready: Any = None
-        self._slots: list[Request | None] = [None] * slots
-        self._keep = np.ones((slots,), np.int32)
+        self._slots: list[Request | None] = [None] * self.slots
+        self._keep = np.ones((self.slots,), np.int32)
         self._waiting: collections.deque[Request] = collections.deque()
         self._wake = threading.Condition()
         self._device_lock = threading.Lock()
@@ -130,7 +108,7 @@ class JaxEngine:
         """Samples one response, batched with whatever else waits.
 
         Args:
-          tokens: [P] the prompt's token ids, 1 <= P <= max_length - params.max_tokens.
+          tokens: [P] the prompt's token ids, 1 <= P <= settings.max_length - params.max_tokens.
           params: how to sample.
 
         Returns:
@@ -185,7 +163,7 @@ class JaxEngine:
         self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, loop: asyncio.AbstractEventLoop
     ) -> Request:
         prompt = checked_prompt(
-            tokens, params, max_length=self.max_length, longest=self._buckets[-1], vocab_size=self.config.vocab_size
+            tokens, params, max_length=self._max_length, longest=self._buckets[-1], vocab_size=self.config.vocab_size
         )
         ends = stop_ids(params, self._stops)
         if len(ends) > device.STOP_IDS:
@@ -318,12 +296,3 @@ class JaxEngine:
             self._weights = self._ready = None  # frees the old arrays before the new ones are made
             self._ready = self._programs.prepare(weights.params)
             self._weights = weights
-
-
-def _buckets(lengths: Sequence[int], max_length: int) -> tuple[int, ...]:
-    if not lengths:
-        lengths = [min(2**power, max_length) for power in range(5, max(6, (max_length - 1).bit_length() + 1))]
-    buckets = tuple(sorted(set(lengths)))
-    if max_length < 2 or buckets[0] < 1 or buckets[-1] > max_length:
-        raise InputError(f"prefill_buckets={tuple(lengths)}: must lie between 1 and max_length={max_length}")
-    return buckets

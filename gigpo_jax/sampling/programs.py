@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -13,6 +14,38 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.sampling import slots as device
 
 
+@dataclass(frozen=True)
+class EngineSettings:
+    """Shapes of an engine.
+
+    Attributes:
+      slots: S, sequences that are decoded together.
+      max_length: length of the cache: tokens of prompt and response together, at most.
+      prefill_buckets: padded prompt lengths, each at most `max_length`; empty for powers of two up to it.
+      prefill_rows: batch sizes of a prefill; with one size responses do not depend on other requests.
+      decode_steps: tokens of a slot per device call, at most.
+      dtype: of the computation and of the cache; None is the parameters'.
+    """
+
+    slots: int
+    max_length: int
+    prefill_buckets: tuple[int, ...] = ()
+    prefill_rows: tuple[int, ...] = (8,)
+    decode_steps: int = 16
+    dtype: Any = None
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """Padded prompt lengths, ascending."""
+        powers = range(5, max(6, (self.max_length - 1).bit_length() + 1))
+        return tuple(sorted(set(self.prefill_buckets or (min(2**power, self.max_length) for power in powers))))
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Batch sizes of a prefill, ascending."""
+        return tuple(sorted({min(rows, self.slots) for rows in self.prefill_rows}))
+
+
 class Programs:
     """Runs `slots.admit` and `slots.advance` on a cache and slots that stay on the device.
 
@@ -22,33 +55,10 @@ class Programs:
       compile_count: programs compiled so far.
     """
 
-    def __init__(
-        self,
-        config: qwen2.Qwen2Config,
-        *,
-        slots: int,
-        max_length: int,
-        decode_steps: int,
-        dtype: Any,
-        mesh: Mesh | None,
-    ):
-        """Allocates nothing yet.
-
-        Args:
-          config: the model's shape.
-          slots: S.
-          max_length: length of the cache, tokens.
-          decode_steps: steps of `advance`, at most.
-          dtype: of the computation and of the cache.
-          mesh: over which the cache is sharded; None for one device.
-        """
+    def __init__(self, config: qwen2.Qwen2Config, settings: EngineSettings, dtype: Any, mesh: Mesh | None) -> None:
+        """Allocates nothing yet; the cache is sharded over `mesh`."""
         self.compile_count = 0
-        self._config = config
-        self._slots = slots
-        self._max_length = max_length
-        self._decode_steps = decode_steps
-        self._dtype = jnp.dtype(dtype)
-        self._mesh = mesh
+        self._config, self._settings, self._dtype, self._mesh = config, settings, jnp.dtype(dtype), mesh
         self._compiled: dict[Any, Any] = {}
         self._cache: Any = None
         self._state: Any = None
@@ -72,8 +82,8 @@ class Programs:
 
     def advance(self, params: qwen2.Params, control: np.ndarray) -> jax.Array:
         """Draws tokens for all active slots; control and result as in `slots.advance`."""
-        decode = functools.partial(qwen2.decode, self._config)
-        return self._step("advance", functools.partial(device.advance, decode, self._decode_steps), params, control)
+        decode, steps = functools.partial(qwen2.decode, self._config), self._settings.decode_steps
+        return self._step("advance", functools.partial(device.advance, decode, steps), params, control)
 
     def reset(self) -> None:
         """Drops cache and slots, after a failure or at the end; the next call makes new ones."""
@@ -88,8 +98,8 @@ class Programs:
         return out
 
     def _empty(self) -> tuple[Any, Any]:
-        cache = qwen2.init_cache(self._config, self._slots, self._max_length, self._dtype)
-        return cache, device.init_slots(self._slots)
+        slots, length = self._settings.slots, self._settings.max_length
+        return qwen2.init_cache(self._config, slots, length, self._dtype), device.init_slots(slots)
 
     def _run(self, name: Any, function: Callable[..., Any], *args: Any, **how: Any) -> Any:
         """Calls the executable of that name, which is compiled on first use; `how` goes to `jax.jit`."""

@@ -74,7 +74,8 @@ def test_gradients_with_rematerialisation_equal_plain_ones(remat: str) -> None:
     params, adapter = random_params(SHAPE), random_adapter(SHAPE, ALL)
 
     def loss(adapter: qwen2.Params, remat: str) -> jax.Array:
-        hidden = qwen2.hidden_states(SHAPE, lora.attach(params, adapter, ALL.scale), TOKENS, remat=remat)
+        attached = lora.attach(params, adapter, ALL.scale)
+        hidden = qwen2.hidden_states(SHAPE, attached, TOKENS, execution=qwen2.Execution(remat=remat))
         return jnp.sum(jnp.sin(hidden))
 
     plain, again = (jax.jit(jax.grad(loss), static_argnums=1)(adapter, how) for how in ("none", remat))

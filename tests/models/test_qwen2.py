@@ -110,7 +110,7 @@ def test_looking_back_as_far_as_the_longest_segment_is_enough(max_segment: int) 
     batch = rows([[PROMPTS[0], PROMPTS[1], PROMPTS[2], PROMPTS[1]], [PROMPTS[1], PROMPTS[1], PROMPTS[0]]], 40)
 
     def loss(params: Params, max_segment: int | None) -> tuple[jax.Array, jax.Array]:
-        hidden = qwen2.hidden_states(CONFIG, params, *batch, max_segment=max_segment)
+        hidden = qwen2.hidden_states(CONFIG, params, *batch, qwen2.Execution(max_segment=max_segment))
         return (jnp.square(hidden) * (batch[2] > 0)[..., None]).sum(), hidden
 
     both = jax.jit(jax.grad(loss, has_aux=True), static_argnames="max_segment")
@@ -187,7 +187,7 @@ def test_remat_equals_plain(remat: str) -> None:
     batch = rows([PROMPTS], 24)
 
     def loss(params: Params, remat: str) -> jax.Array:
-        return jnp.square(qwen2.hidden_states(CONFIG, params, *batch, remat=remat)).mean()
+        return jnp.square(qwen2.hidden_states(CONFIG, params, *batch, qwen2.Execution(remat=remat))).mean()
 
     gradient = jax.jit(jax.grad(loss), static_argnames="remat")
     for plain, again in zip(
@@ -195,7 +195,7 @@ def test_remat_equals_plain(remat: str) -> None:
     ):
         np.testing.assert_allclose(again, plain, rtol=1e-4, atol=1e-6)
     with pytest.raises(ValueError, match="remat='half': choose none, full, dots"):
-        qwen2.hidden_states(CONFIG, PARAMS, *batch, remat="half")
+        qwen2.hidden_states(CONFIG, PARAMS, *batch, qwen2.Execution(remat="half"))
 
 
 def test_bfloat16_compute_keeps_float32_parameters() -> None:
@@ -204,7 +204,7 @@ def test_bfloat16_compute_keeps_float32_parameters() -> None:
     assert 0 < np.abs(exact - coarse).mean() < 0.05 * np.abs(exact).mean()
 
     def loss(params: Params) -> jax.Array:
-        hidden = qwen2.hidden_states(CONFIG, params, *batch, dtype=jnp.bfloat16)
+        hidden = qwen2.hidden_states(CONFIG, params, *batch, qwen2.Execution(jnp.bfloat16))
         assert hidden.dtype == jnp.bfloat16
         return jnp.square(hidden.astype(jnp.float32)).mean()
 
@@ -220,7 +220,7 @@ def test_constraint_sees_the_residual_stream_before_and_after_the_layers() -> No
         return x
 
     batch = rows([PROMPTS], 24)
-    jax.eval_shape(lambda: qwen2.hidden_states(CONFIG, PARAMS, *batch, constrain=constrain))
+    jax.eval_shape(lambda: qwen2.hidden_states(CONFIG, PARAMS, *batch, qwen2.Execution(constrain=constrain)))
     assert set(seen) == {(1, 24, CONFIG.hidden_size)}
     assert len(seen) >= 2
 

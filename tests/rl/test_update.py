@@ -29,7 +29,7 @@ CLIP = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0}
 
 
 def forward(params, _, tokens, positions, segment_ids, *, remat="none", dtype=None):
-    hidden = qwen2.hidden_states(CONFIG, params, tokens, positions, segment_ids, remat=remat, dtype=dtype)
+    hidden = qwen2.hidden_states(CONFIG, params, tokens, positions, segment_ids, qwen2.Execution(dtype, remat))
     return hidden, qwen2.output_embedding(CONFIG, params)
 
 
@@ -274,7 +274,7 @@ def test_no_array_of_tokens_by_vocabulary() -> None:
     config = dataclasses.replace(CONFIG, vocab_size=1009)
 
     def wide(p, _, tokens, positions, segment_ids):
-        hidden = qwen2.hidden_states(config, p, tokens, positions, segment_ids, remat="full")
+        hidden = qwen2.hidden_states(config, p, tokens, positions, segment_ids, qwen2.Execution(remat="full"))
         return hidden, qwen2.output_embedding(config, p)
 
     optimizer = make_optimizer(lr=1e-3)

@@ -1,4 +1,4 @@
-"""Demonstrations show the policy what it will see, and what it should response."""
+"""Demonstrations show the policy what it will see, and what it should respond."""
 
 import itertools
 
@@ -6,18 +6,20 @@ from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import build_prompt
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import demonstrate, episode_seed, response_text, shuffled_tasks
+from gigpo_jax.rollout.rollout import EpisodeSettings
 
 
 def play(seed: int):
     env = registry.make("example", drawers=3)
     task = env.tasks("train")[5]
     expert = registry.make_expert("example", episode_seed(seed, 0))
-    how = {"template": registry.style("example", "compact"), "encode": str.split, "limit": 200, "show_admissible": True}
-    return env, task, how, demonstrate(env, expert, task, history=2, max_steps=12, **how)
+    parse = registry.spec("example").parse
+    settings = EpisodeSettings(registry.style("example", "compact"), parse, max_steps=12, prompt_tokens=200)
+    return env, task, demonstrate(env, expert, task, settings, encode=str.split)
 
 
 def test_an_expert_wins_and_its_responses_are_in_the_format_that_is_parsed():
-    _, _, _, shown = play(0)
+    _, _, shown = play(0)
     assert shown.won
     parse = registry.spec("example").parse
     for _, response in shown.turns:
@@ -26,17 +28,18 @@ def test_an_expert_wins_and_its_responses_are_in_the_format_that_is_parsed():
 
 
 def test_the_prompts_are_those_of_a_rollout():
-    env, task, how, shown = play(0)
+    env, task, shown = play(0)
     observation, history = env.reset(task), History(2)
+    template = registry.style("example", "compact")
     for prompt, response in shown.turns:
-        assert prompt == build_prompt(how["template"], observation, history, encode=str.split, limit=200).text
+        assert prompt == build_prompt(template, observation, history, encode=str.split, limit=200).text
         action = registry.spec("example").parse(response).action
         history.add(observation.text, action)
         observation = env.step(action).observation
 
 
 def test_demonstrations_follow_from_the_seed():
-    assert play(1)[3] == play(1)[3]
+    assert play(1)[2] == play(1)[2]
     assert episode_seed(0, 1) != episode_seed(1, 0)
 
 

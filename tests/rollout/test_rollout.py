@@ -23,7 +23,7 @@ from gigpo_jax.models.tokenizer import word_tokenizer
 from gigpo_jax.rollout.rollout import EpisodeRunner, EpisodeSettings, rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.sampling.base import Completion, SamplingParams, request_key
-from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
 
 EXAMPLE = registry.ENVIRONMENTS["example"]
@@ -325,8 +325,8 @@ def tiny_engine() -> Iterator[JaxEngine]:
         head_dim=16,
     )
     params = qwen2.init(config, jax.random.key(0), np.float32)
-    shapes: dict[str, Any] = {"slots": 8, "max_length": 180, "prefill_buckets": (160,), "prefill_rows": (4,)}
-    with JaxEngine(config, params, tokenizer=TOKENIZER, **shapes) as engine:
+    settings = EngineSettings(slots=8, max_length=180, prefill_buckets=(160,), prefill_rows=(4,))
+    with JaxEngine(config, params, settings, tokenizer=TOKENIZER) as engine:
         yield engine
 
 

@@ -6,7 +6,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.models import qwen2
-from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from tests.sampling.test_jax_engine import CONFIG, requests, run, weights
 
 RULES = {"heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "vocab": "tensor", "embed": "fsdp"}
@@ -25,7 +25,9 @@ def main() -> None:
     made = requests(9, seed=6)
     responses = []
     for each in (params, sharded):
-        with JaxEngine(CONFIG, each, slots=4, max_length=64, prefill_buckets=(48,), prefill_rows=(4,)) as engine:
+        with JaxEngine(
+            CONFIG, each, EngineSettings(slots=4, max_length=64, prefill_buckets=(48,), prefill_rows=(4,))
+        ) as engine:
             engine.warmup()
             count = engine.compile_count
             responses.append(run(*(engine.generate(p, s) for p, s in made)))

@@ -15,7 +15,7 @@ import pytest
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
 from gigpo_jax.sampling.base import SamplingParams, request_key
-from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 
 CONFIG = qwen2.Qwen2Config(
     vocab_size=60,
@@ -57,9 +57,11 @@ def params() -> qwen2.Params:
 @pytest.fixture(scope="module")
 def engine(params):
     with JaxEngine(
-        CONFIG, params, tokenizer=Letters(), slots=6, max_length=64, prefill_buckets=(16, 48), prefill_rows=(4,),
-        decode_steps=4,
-    ) as engine:  # fmt: skip
+        CONFIG,
+        params,
+        EngineSettings(slots=6, max_length=64, prefill_buckets=(16, 48), prefill_rows=(4,), decode_steps=4),
+        tokenizer=Letters(),
+    ) as engine:
         engine.warmup()
         yield engine
 
@@ -235,7 +237,9 @@ def test_more_requests_than_slots_all_finish_and_free_slots_are_used_at_once(eng
 
 
 def test_a_cancelled_request_frees_its_slot(params):
-    with JaxEngine(CONFIG, params, slots=1, max_length=4000, prefill_buckets=(8,), decode_steps=1) as engine:
+    with JaxEngine(
+        CONFIG, params, EngineSettings(slots=1, max_length=4000, prefill_buckets=(8,), decode_steps=1)
+    ) as engine:
         engine.warmup()
 
         async def main():
@@ -258,7 +262,9 @@ def test_a_cancelled_request_frees_its_slot(params):
 def test_weights_never_mix(params):
     other = weights(1)
     prompt, settings = [1, 2, 3], SamplingParams(max_tokens=40, key=(9, 9))
-    with JaxEngine(CONFIG, params, slots=4, max_length=64, prefill_buckets=(8,), decode_steps=1, version=7) as engine:
+    with JaxEngine(
+        CONFIG, params, EngineSettings(slots=4, max_length=64, prefill_buckets=(8,), decode_steps=1), version=7
+    ) as engine:
         engine.warmup()
 
         async def main():
@@ -277,14 +283,16 @@ def test_weights_never_mix(params):
 
 
 def test_weights_are_not_copied_and_must_have_the_same_shape(params):
-    with JaxEngine(CONFIG, params, slots=2, max_length=16) as engine:
+    with JaxEngine(CONFIG, params, EngineSettings(slots=2, max_length=16)) as engine:
         assert engine._programs.prepare(params) is params
         with pytest.raises(ValueError, match=r"version 2: .*\['embed'\] is float32\[3\], was float32\[60, 32\]"):
             engine.update_weights(params | {"embed": jnp.zeros(3)}, 2)
 
 
 def test_parameters_in_float32_computed_in_bfloat16(params):
-    with JaxEngine(CONFIG, params, slots=2, max_length=64, prefill_buckets=(16,), dtype=jnp.bfloat16) as engine:
+    with JaxEngine(
+        CONFIG, params, EngineSettings(slots=2, max_length=64, prefill_buckets=(16,), dtype=jnp.bfloat16)
+    ) as engine:
         settings = SamplingParams(max_tokens=20, temperature=1.0)
         (response,) = run(engine.generate([1, 2, 3], settings))
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
@@ -317,7 +325,7 @@ def test_a_request_that_does_not_fit_fails_alone(engine, prompt, settings, messa
 
 
 def test_closing_fails_those_who_wait(params):
-    engine = JaxEngine(CONFIG, params, slots=1, max_length=4000, prefill_buckets=(8,), decode_steps=1)
+    engine = JaxEngine(CONFIG, params, EngineSettings(slots=1, max_length=4000, prefill_buckets=(8,), decode_steps=1))
     engine.warmup()
 
     async def main():
@@ -335,7 +343,7 @@ def test_closing_fails_those_who_wait(params):
 
 
 def test_weights_that_were_donated_fail_the_request_and_new_ones_serve_again(params):
-    with JaxEngine(CONFIG, weights(0), slots=2, max_length=32, prefill_buckets=(8,)) as engine:
+    with JaxEngine(CONFIG, weights(0), EngineSettings(slots=2, max_length=32, prefill_buckets=(8,))) as engine:
         engine.warmup()
         for leaf in jax.tree.leaves(engine._newest.params):
             leaf.delete()

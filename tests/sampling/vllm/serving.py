@@ -20,7 +20,7 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.rollout import engines
 from gigpo_jax.sampling.base import SamplingParams
-from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.sampling.vllm.engine import VllmEngine, VllmSettings
 from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, free_ports
 from gigpo_jax.sampling.vllm.protocol import Limits
@@ -152,8 +152,8 @@ def _scores(config: qwen2.Qwen2Config, params: qwen2.Params, tokens: jax.Array, 
 
 def in_process(config: qwen2.Qwen2Config, params: qwen2.Params, tokenizer: Tokenizer) -> JaxEngine:
     """The other engine, with few programs to compile."""
-    shapes = {"slots": 12, "max_length": MAX_LENGTH, "prefill_buckets": (80,), "prefill_rows": (12,)}
-    return JaxEngine(config, params, tokenizer=tokenizer, **shapes)
+    settings = EngineSettings(slots=12, max_length=MAX_LENGTH, prefill_buckets=(80,), prefill_rows=(12,))
+    return JaxEngine(config, params, settings, tokenizer=tokenizer)
 
 
 def ask(engine: VllmEngine, prompts: list[list[int]], **settings: Any) -> list[Any]:
