@@ -37,7 +37,7 @@ Names = list[tuple[str, tuple[int, ...]]]
 
 
 def tensor_names(adapter: Params) -> Names:
-    """Returns name and stored shape of every tensor of an adapter (or of its shapes), in the order of the file."""
+    """Name and stored shape of every tensor of an adapter (or of its shapes), in the order of the file."""
     return [
         (_name(layer, ours, part), pair[part].shape[:0:-1])
         for ours, pair in adapter["layers"].items()
@@ -55,20 +55,9 @@ def write_adapter(
     dtype: Any = np.float32,
     on_tensor: OnTensor | None = None,
 ) -> None:
-    """Writes a folder that PEFT, vLLM and `load_adapter` read.
+    """Writes a folder that PEFT, vLLM and `load_adapter` read, for the model `base`.
 
-    With several processes all must call this; those that give no folder only take part in gathering.
-
-    Args:
-      folder: made if it is not there; or None.
-      config: the shape of the adapter.
-      adapter: as from `lora.init`.
-      base: name or folder of the model that it belongs to.
-      dtype: dtype of the tensors.
-      on_tensor: as in `weights.write_tensors`.
-
-    Raises:
-      OSError: it cannot be written.
+    All processes must call this; those with `folder` None only take part in gathering. Not atomic; raises OSError.
     """
     dtype = np.dtype(dtype)
 
@@ -88,12 +77,7 @@ def write_adapter(
 
 
 def config_json(config: LoraConfig, base: str) -> dict[str, Any]:
-    """Returns the content of adapter_config.json.
-
-    Args:
-      config: the shape of the adapter.
-      base: name or folder of the model that it belongs to.
-    """
+    """The content of adapter_config.json; `base` is name or folder of the model."""
     alpha = config.alpha
     return {
         "base_model_name_or_path": base,
@@ -114,11 +98,7 @@ def config_json(config: LoraConfig, base: str) -> dict[str, Any]:
 
 
 def save_adapter(folder: str | pathlib.Path, config: LoraConfig, adapter: Params, *, base: str) -> None:
-    """As `write_adapter`, in float32, by the first process.
-
-    Raises:
-      InputError: it cannot be written.
-    """
+    """As `write_adapter`, in float32, by the first process; raises InputError if it cannot be written."""
     folder = pathlib.Path(folder)
     try:
         write_adapter(folder if jax.process_index() == 0 else None, config, adapter, base=base)
@@ -127,18 +107,10 @@ def save_adapter(folder: str | pathlib.Path, config: LoraConfig, adapter: Params
 
 
 def load_adapter(folder: str | pathlib.Path, shape: Qwen2Config, config: LoraConfig) -> Params:
-    """Reads an adapter, of this project or of PEFT.
-
-    Args:
-      folder: with adapter_config.json and adapter_model.safetensors.
-      shape: of the model that it belongs to.
-      config: what it must be.
-
-    Returns:
-      The adapter as float32 numpy arrays.
+    """Reads an adapter of this project or of PEFT, for a model of this `shape`, as float32 numpy arrays.
 
     Raises:
-      InputError: one line that says what is missing, broken or of another shape.
+      InputError: a file is missing or broken, numbers are not finite, or the adapter is not what `config` says.
     """
     folder = pathlib.Path(folder)
     _check_config(folder / CONFIG, config)

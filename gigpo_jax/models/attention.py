@@ -45,7 +45,7 @@ def attention(
 
 
 def causal_segment_mask(segment_ids: jax.Array) -> jax.Array:
-    """Returns [B, T, T] bool: may position t (second axis) see position s (third axis)?"""
+    """[B, T, T] bool: may position t (second axis) see position s (third axis)?"""
     length = segment_ids.shape[1]
     same = segment_ids[:, :, None] == segment_ids[:, None, :]
     return same & jnp.tril(jnp.ones((length, length), bool))

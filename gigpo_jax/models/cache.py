@@ -1,13 +1,12 @@
 """The KV cache of static shape."""
 
-import functools
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("key", "value"), meta_fields=())
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class KVCache:
     """Keys and values of S slots of length C; the caller keeps the number of tokens in each slot.
@@ -25,17 +24,7 @@ class KVCache:
 
 
 def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.Array) -> KVCache:
-    """Writes whole prompts, from index 0 on.
-
-    Args:
-      cache: the cache.
-      key: [L, B, T, G, K] of every layer.
-      value: [L, B, T, G, K].
-      slots: [B] i32 the slot of each row; a row with S or more is dropped.
-
-    Returns:
-      The cache with the prompts.
-    """
+    """Writes the keys and values [L, B, T, G, K] of prompts from index 0 on, row b into slot slots[b] (S: none)."""
 
     def write(store: jax.Array, new: jax.Array) -> jax.Array:
         new = jnp.swapaxes(new, 2, 3).astype(store.dtype)
@@ -47,17 +36,9 @@ def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.A
 def write_tokens(
     cache: KVCache, key: jax.Array, value: jax.Array, layer: jax.Array | int, positions: jax.Array
 ) -> KVCache:
-    """Writes one token of every slot in one layer.
+    """Writes key and value [S, G, K] of one token of every slot in one layer.
 
-    Args:
-      cache: the cache.
-      key: [S, G, K] of that layer.
-      value: [S, G, K].
-      layer: index of the layer.
-      positions: [S] i32 index of the token in each slot; at C or more nothing is written.
-
-    Returns:
-      The cache with the tokens.
+    `positions` [S] i32 are the tokens' indices in their slots; at C or more nothing is written.
     """
     slots = jnp.arange(key.shape[0])
 

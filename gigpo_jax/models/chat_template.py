@@ -21,8 +21,6 @@ _STEPS = " steps"  # no name that a template can write
 
 
 class _CountingCompiler(jinja2.compiler.CodeGenerator):
-    """Counts the turns of every loop."""
-
     def visit_Template(self, node: jinja2.nodes.Template, frame: Any = None) -> None:
         for loop in node.find_all(jinja2.nodes.For):
             loop.iter = jinja2.nodes.Filter(loop.iter, "counted", [], [], None, None)
@@ -48,12 +46,7 @@ class ChatTemplate:
     """A compiled template. Compiling and rendering may raise any exception: what fails is the template's code."""
 
     def __init__(self, source: str, values: dict[str, str]) -> None:
-        """Compiles it.
-
-        Args:
-          source: text of the template.
-          values: variables beside `messages` and `add_generation_prompt`.
-        """
+        """Compiles the text `source`; `values` are variables beside `messages` and `add_generation_prompt`."""
         environment = _Environment(trim_blocks=True, lstrip_blocks=True)
         environment.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)
         environment.filters["counted"] = _counted
@@ -62,7 +55,7 @@ class ChatTemplate:
         self._template, self._values = environment.from_string(source), values
 
     def render(self, user_text: str) -> str:
-        """Returns the text of a chat of one user message, up to where the response begins."""
+        """The text of a chat of one user message, up to where the response begins."""
         messages, parts, size = [{"role": "user", "content": user_text}], [], 0
         steps = {_STEPS: iter(range(MAX_STEPS))}
         for part in self._template.generate(self._values, messages=messages, add_generation_prompt=True, **steps):

@@ -16,18 +16,10 @@ class Checksum:
     """A checksum over tensors, in any order: names, types, shapes and the CRC-32 of each, hashed together."""
 
     def __init__(self) -> None:
-        """Starts without tensors."""
         self._lines: dict[str, str] = {}
 
     def add(self, name: str, dtype: str, shape: Any, data: Any) -> None:
-        """Adds a tensor.
-
-        Args:
-          name: its name.
-          dtype: as safetensors writes it, such as "BF16".
-          shape: its shape.
-          data: its bytes, little-endian and contiguous.
-        """
+        """Adds a tensor; `dtype` is as in safetensors ("BF16"), `data` are its bytes, little-endian and contiguous."""
         self._lines[name] = f"{name} {dtype} {list(shape)} {zlib.crc32(data):08x}\n"
 
     def add_file(self, entries: dict[str, Entry], data: mmap.mmap) -> None:
@@ -37,13 +29,13 @@ class Checksum:
                 self.add(name, entry.dtype, entry.shape, part)
 
     def hexdigest(self) -> str:
-        """Returns the checksum; "" without tensors."""
+        """The checksum; "" without tensors."""
         lines = "".join(line for _, line in sorted(self._lines.items()))
         return hashlib.blake2b(lines.encode(), digest_size=16).hexdigest() if lines else ""
 
 
 def folder_checksum(folder: pathlib.Path) -> str:
-    """Returns the checksum of a model folder's tensors, however they are spread over files; "" if there are none.
+    """The checksum of a model folder's tensors, however they are spread over files; "" if there are none.
 
     Raises:
       InputError: a file is broken.

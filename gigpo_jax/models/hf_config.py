@@ -21,17 +21,7 @@ _FIX = "use the config.json that belongs to the model"
 
 
 def read_config(path: str | pathlib.Path) -> Qwen2Config:
-    """Reads config.json of a model folder.
-
-    Args:
-      path: the folder.
-
-    Returns:
-      The shape of the model.
-
-    Raises:
-      InputError: the folder or config.json is missing or broken, or it describes another architecture.
-    """
+    """Reads config.json of a model folder; raises InputError if it is missing, broken or of another architecture."""
     folder = pathlib.Path(path)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such model folder; give the path of a downloaded Hugging Face model")
@@ -63,12 +53,7 @@ def read_config(path: str | pathlib.Path) -> Qwen2Config:
 
 
 def config_json(config: Qwen2Config, dtype: str) -> dict[str, Any]:
-    """Returns the content of config.json for transformers and vLLM.
-
-    Args:
-      config: the shape.
-      dtype: name of the dtype that the weights are stored in, such as "bfloat16".
-    """
+    """The content of config.json for transformers and vLLM; `dtype` is that of the weights, such as "bfloat16"."""
     eos = config.eos_token_id
     content = {
         "architectures": ["Qwen2ForCausalLM"],
@@ -100,7 +85,7 @@ def config_json(config: Qwen2Config, dtype: str) -> dict[str, Any]:
 
 
 def _rope(raw: dict[str, Any], file: pathlib.Path) -> dict[str, Any]:
-    """Returns what transformers 5 calls rope_parameters and earlier ones rope_scaling; empty if neither is set."""
+    """What transformers 5 calls rope_parameters and earlier ones rope_scaling."""
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(rope, dict):
         raise InputError(f"{file}: rope_parameters={rope!r:.80} must be an object; remove it")

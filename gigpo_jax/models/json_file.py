@@ -8,14 +8,7 @@ from gigpo_jax.errors import InputError
 
 
 def read_object(path: pathlib.Path, fix: str = "download the complete folder again") -> dict[str, Any]:
-    """Reads a file that holds one JSON object.
-
-    Args:
-      path: the file.
-      fix: what the user can do about a broken file, for the message.
-
-    Returns:
-      The object.
+    """Reads a file that holds one JSON object; `fix` is what the user can do about a broken file.
 
     Raises:
       InputError: the file is missing, cannot be read, is not valid JSON, or holds something else than an object.
@@ -34,11 +27,7 @@ def read_object(path: pathlib.Path, fix: str = "download the complete folder aga
 
 
 def token_ids(content: dict[str, Any], key: str, path: pathlib.Path) -> tuple[int, ...]:
-    """Returns the token ids under a key of a model's file, which has one id, a list of ids, null or nothing there.
-
-    Raises:
-      InputError: the value is something else.
-    """
+    """The token ids under a key of a model's file: one id, a list of ids, null or nothing; else raises InputError."""
     value = content.get(key)
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(type(number) is int and 0 <= number < 2**31 for number in ids):

@@ -37,7 +37,7 @@ class LoraConfig:
 
 
 def abstract(config: Qwen2Config, lora: LoraConfig) -> Params:
-    """Returns the tree of `init` as shapes and dtypes, without allocating anything."""
+    """The tree of `init` as shapes and dtypes, without allocating anything."""
     layers = qwen2.abstract_params(config)["layers"]
 
     def pair(kernel: jax.ShapeDtypeStruct) -> Params:
@@ -51,16 +51,7 @@ def abstract(config: Qwen2Config, lora: LoraConfig) -> Params:
 
 
 def init(config: Qwen2Config, lora: LoraConfig, key: jax.Array) -> Params:
-    """Draws a new adapter: A uniform in +-1 / sqrt(I), as in PEFT, B zero.
-
-    Args:
-      config: shape of the model.
-      lora: shape of the adapter.
-      key: a JAX random key.
-
-    Returns:
-      The adapter, float32.
-    """
+    """Draws a new adapter, float32: A uniform in +-1 / sqrt(I), as in PEFT, B zero."""
     shapes = abstract(config, lora)
     adapter: Params = {}
     for number, name in enumerate(TARGETS.values()):  # a pair does not depend on the other targets
@@ -73,7 +64,7 @@ def init(config: Qwen2Config, lora: LoraConfig, key: jax.Array) -> Params:
 
 
 def param_count(config: Qwen2Config, lora: LoraConfig) -> int:
-    """Returns the number of trained parameters."""
+    """The number of trained parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(abstract(config, lora)))
 
 
@@ -88,16 +79,7 @@ def logical_axes(config: Qwen2Config, lora: LoraConfig) -> Params:
 
 
 def attach(params: Params, adapter: Params, scale: float) -> Params:
-    """Merges an adapter into the parameter tree of a model.
-
-    Args:
-      params: as from `qwen2.init`; not copied.
-      adapter: as from `init`.
-      scale: `LoraConfig.scale`.
-
-    Returns:
-      Parameters for every function of `qwen2`; B is multiplied by the scale.
-    """
+    """Merges an adapter into the parameter tree of a model (not copied), with B multiplied by `LoraConfig.scale`."""
     layers = dict(params["layers"])
     for name, pair in scaled(adapter, scale)["layers"].items():
         layers[name] = layers[name] | pair
@@ -111,7 +93,7 @@ def scaled(adapter: Params, scale: float) -> Params:
 
 
 def detach(params: Params) -> Params | None:
-    """Returns the pairs in a tree from `attach` as an adapter of scale 1, None if there are none."""
+    """The pairs in a tree from `attach` as an adapter of scale 1, None if there are none."""
     layers = {
         name: {"lora_a": leaves["lora_a"], "lora_b": leaves["lora_b"]}
         for name, leaves in params["layers"].items()
@@ -123,13 +105,7 @@ def detach(params: Params) -> Params | None:
 def merge(params: Params, adapter: Params, scale: float) -> Params:
     """Adds an adapter to the kernels, in float32: bfloat16 would round most of a small change away.
 
-    Args:
-      params: as from `qwen2.init`; the kernels with an adapter are donated.
-      adapter: as from `init`.
-      scale: `LoraConfig.scale`.
-
-    Returns:
-      Parameters of the same tree and shardings, the kernels with an adapter in float32.
+    The kernels with an adapter are donated; in the result, of the same tree and shardings, they are float32.
     """
     layers = dict(params["layers"])
     for name, pair in adapter["layers"].items():

@@ -107,7 +107,7 @@ class Layer(nnx.Module):
 
         Args:
           x: [..., D] residual stream in the compute dtype.
-          angles: their cosines and sines, each [..., 1, K/2] f32.
+          angles: from `rotary`.
           attend: (query [..., H, K], key [..., G, K], value [..., G, K]) -> (mixed values [..., H, K], anything).
 
         Returns:
@@ -143,11 +143,6 @@ class Qwen2(nnx.Module):
 def init(config: Qwen2Config, key: jax.Array, dtype: Any = jnp.float32) -> Params:
     """Draws random parameters: matrices with standard deviation 0.02, biases 0, norm scales 1.
 
-    Args:
-      config: the shape.
-      key: a JAX random key.
-      dtype: of the parameters.
-
     Returns:
       A nested dict of arrays; under `layers` every leaf has a first axis of length L.
     """
@@ -156,21 +151,19 @@ def init(config: Qwen2Config, key: jax.Array, dtype: Any = jnp.float32) -> Param
 
 
 def abstract_params(config: Qwen2Config, dtype: Any = jnp.float32) -> Params:
-    """Returns the tree of `init` as shapes and dtypes, without allocating anything."""
+    """The tree of `init` as shapes and dtypes, without allocating anything."""
     return jax.eval_shape(lambda: init(config, jax.random.key(0), dtype))
 
 
 def param_count(config: Qwen2Config) -> int:
-    """Returns the number of parameters; a tied embedding counts once."""
+    """The number of parameters; a tied embedding counts once."""
     return sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config)))
 
 
 def logical_axes(config: Qwen2Config) -> Params:
-    """Names the axes of every parameter, for sharding.
+    """Names the axes of every parameter, for sharding: a tree like the parameters with tuples of axis names.
 
-    Returns:
-      A tree like the parameters whose leaves are tuples of "layers", "vocab", "embed", "heads" (H x K, one head
-      after the other), "kv_heads" (G x K) and "mlp".
+    The names are "layers", "vocab", "embed", "heads" (H x K, one head after the other), "kv_heads" (G x K) and "mlp".
     """
     linear = {"query": "heads", "key": "kv_heads", "value": "kv_heads"}
     layers: Params = {
@@ -184,7 +177,7 @@ def logical_axes(config: Qwen2Config) -> Params:
 
 
 def output_embedding(config: Qwen2Config, params: Params) -> jax.Array:
-    """Returns the output matrix [V, D] in the parameters' dtype (the input embedding, if tied)."""
+    """The output matrix [V, D] in the parameters' dtype (the input embedding, if tied)."""
     return params["embed"] if config.tie_word_embeddings else params["head"]
 
 
@@ -250,7 +243,7 @@ def logits(
 
 
 def init_cache(config: Qwen2Config, slots: int, length: int, dtype: Any = jnp.float32) -> KVCache:
-    """Returns an empty cache for `slots` sequences of at most `length` tokens."""
+    """An empty cache for `slots` sequences of at most `length` tokens."""
     shape = (config.num_layers, slots, config.num_kv_heads, length, config.head_dim)
     return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
@@ -270,17 +263,14 @@ def prefill(
     Args:
       config: the shape.
       params: as from `init`.
-      cache: the cache; updated in place if donated. T must not exceed its length.
-      tokens: [B, T] i32, each prompt padded on the right.
+      cache: updated in place if donated.
+      tokens: [B, T] i32, each prompt padded on the right; T at most the cache's length.
       lengths: [B] i32, tokens of each prompt without padding.
       slots: [B] i32, the slot of each prompt; a row with S or more is dropped.
       dtype: compute dtype; None is the parameters'.
 
     Returns:
       The logits [B, V] f32 after the last token of each prompt, and the cache.
-
-    Raises:
-      ValueError: T exceeds the length of the cache.
     """
     length = tokens.shape[1]
     if length > cache.key.shape[3]:
@@ -299,10 +289,9 @@ def decode(
     Args:
       config: the shape.
       params: as from `init`.
-      cache: the cache; updated in place if donated or carried through a loop.
+      cache: updated in place if donated or carried through a loop.
       tokens: [S] i32, the newest token of each slot.
-      positions: [S] i32, the number of tokens before it; any value for an unused slot. At the cache's length or more
-        nothing is written.
+      positions: [S] i32, the number of tokens before it; at the cache's length or more nothing is written.
       dtype: compute dtype; None is the parameters'.
 
     Returns:
@@ -372,7 +361,7 @@ def _unembed(config: Qwen2Config, params: Params, hidden: jax.Array) -> jax.Arra
 
 
 def adapted_linears(params: Params) -> tuple[str, ...]:
-    """Returns the names of the linear layers with a low-rank pair in this tree."""
+    """The names of the linear layers with a low-rank pair in this tree."""
     return tuple(name for name, leaves in params["layers"].items() if "lora_a" in leaves)
 
 

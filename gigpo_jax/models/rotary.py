@@ -7,13 +7,7 @@ Rotary = tuple[jax.Array, jax.Array]
 
 
 def rotary(positions: jax.Array, head_dim: int, theta: float) -> Rotary:
-    """Returns cosines and sines of the angles at positions [...], each [..., 1, K/2] f32.
-
-    Args:
-      positions: [...] i32, from 0.
-      head_dim: K, even.
-      theta: base of the frequencies.
-    """
+    """Cosines and sines [..., 1, K/2] f32 of the angles at positions [...] i32, for heads of even width K."""
     half = jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim
     angles = positions[..., None, None].astype(jnp.float32) * theta**-half
     return jnp.cos(angles), jnp.sin(angles)

@@ -42,13 +42,7 @@ class Entry(NamedTuple):
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Entry]:
-    """Reads and checks the header of a file; the tensors are not read.
-
-    Args:
-      path: the file.
-
-    Returns:
-      Tensor name -> entry, in the order of the bytes.
+    """Reads and checks the header of a file: tensor name -> entry, in the order of the bytes.
 
     Raises:
       InputError: the file is missing, cut short, or its header is not consistent.
@@ -61,11 +55,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Entry]:
 
 
 def parse_header(file: BinaryIO, name: str) -> dict[str, Entry]:
-    """As `read_header`, of an open file, a memory map or `io.BytesIO`; `name` stands in the error messages.
-
-    Raises:
-      InputError: the file is cut short, or its header is not consistent.
-    """
+    """As `read_header`, of an open file, a memory map or `io.BytesIO`; `name` stands in the error messages."""
     file.seek(0, os.SEEK_END)
     total = file.tell()
     file.seek(0)
@@ -99,11 +89,10 @@ def write_file(
     """Writes one file and waits until it is on the disk.
 
     Args:
-      path: of the file; replaced if it exists.
+      path: replaced if it exists.
       names: name and shape of each tensor.
       dtype: of all tensors, a key of `ITEM_BYTES`.
-      tensors: yields the bytes of each tensor, in the order of `names`: contiguous objects with the buffer protocol.
-        No more are taken than there are names.
+      tensors: yields the bytes of each, contiguous, in the order of `names`; no more are taken than there are names.
       on_tensor: called after each tensor was written.
 
     Raises:

@@ -86,17 +86,13 @@ class Tokenizer:
         self.stop_token_ids = tuple(dict.fromkeys(ids))
 
     def encode(self, text: str) -> list[int]:
-        """Returns the ids of `text`; special tokens in it are recognised, none are added."""
+        """The ids of `text`; special tokens in it are recognised, none are added."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_chat(self, user_text: str) -> list[int]:
-        """Returns the ids of a chat of one user message, up to where the response begins.
+        """The ids of a chat of one user message, generation prompt included.
 
-        Args:
-          user_text: the message; special tokens in it lose their meaning ("<|im_end|>" becomes "< |im_end|>").
-
-        Returns:
-          Token ids through the chat template, generation prompt included.
+        Special tokens in the message lose their meaning: "<|im_end|>" becomes "< |im_end|>".
 
         Raises:
           InputError: the tokenizer has no chat template, or the template refuses the message.
@@ -116,15 +112,15 @@ class Tokenizer:
             ) from err
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of token ids, special tokens left out."""
+        """The text of token ids, special tokens left out."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def token_id(self, token: str) -> int | None:
-        """Returns the id of one token by its exact spelling, None if there is no such token."""
+        """The id of one token by its exact spelling, None if there is no such token."""
         return self._tokenizer.token_to_id(token)
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Writes the tokenizer's files into the folder `path`, which is made if needed."""
+        """Writes the tokenizer's files into a folder, which is made if needed."""
         folder = pathlib.Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self._files.items():
@@ -132,14 +128,7 @@ class Tokenizer:
 
 
 def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
-    """Reads the tokenizer of a Hugging Face folder.
-
-    Args:
-      path: a folder with tokenizer.json and tokenizer_config.json; the eos ids of generation_config.json and
-        config.json are added to the stop ids.
-
-    Returns:
-      The tokenizer.
+    """Reads the tokenizer of a Hugging Face folder; generation_config.json and config.json may name more stop ids.
 
     Raises:
       InputError: the folder or a file is missing or broken.
@@ -154,16 +143,7 @@ def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
 
 
 def check_fits(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) -> None:
-    """Refuses a tokenizer that has ids beyond a model's embedding.
-
-    Args:
-      tokenizer: the tokenizer.
-      vocab_size: V, rows of the embedding.
-      path: the model's folder, for the message.
-
-    Raises:
-      InputError: some id is V or more.
-    """
+    """Raises InputError if a tokenizer has ids beyond the embedding of the model in the folder `path`."""
     if tokenizer.vocab_size > vocab_size:
         raise InputError(
             f"{path}: the tokenizer has {tokenizer.vocab_size} ids, the embedding {vocab_size} rows (vocab_size); "
@@ -172,17 +152,12 @@ def check_fits(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) 
 
 
 def word_tokenizer(words: Iterable[str]) -> Tokenizer:
-    """Makes a tokenizer of whole words, for models with a vocabulary of hundreds.
+    """Makes a tokenizer of whole words, for models with a vocabulary of hundreds; `words` are texts that hold them.
 
     Lower-case words, numbers, punctuation marks and response tags are one token each; an unknown word is spelled
     in characters. `decode` returns any text of ASCII letters, digits and punctuation in lower case, with one space
-    between words and none before a mark, around "[" (`click[red]`) or around a dot between digits.
-
-    Args:
-      words: the known words; texts are split into words.
-
-    Returns:
-      A tokenizer whose chat prompt is "<bos>" + text + "<sep>" and whose responses end with "<eos>".
+    between words and none before a mark, around "[" (`click[red]`) or around a dot between digits. A chat prompt is
+    "<bos>" + text + "<sep>"; responses end with "<eos>".
     """
     known = {piece for text in words for piece in re.findall(_PIECE, text.lower())}
     characters = string.ascii_lowercase + string.digits + "_"
@@ -232,7 +207,7 @@ def _template_source(files: dict[str, bytes], config: dict[str, Any]) -> str | N
 
 
 def _content(token: Any) -> str | None:
-    """Returns the text of a special token, which configurations give as a string or as a dict."""
+    """The text of a special token, which configurations give as a string or as a dict."""
     text = token.get("content") if isinstance(token, dict) else token
     if not (text is None or isinstance(text, str)):
         raise TypeError(f"a special token is a {type(text).__name__}")

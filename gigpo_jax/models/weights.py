@@ -41,14 +41,11 @@ class _Leaf:
     """One array of the parameters and its tensors in a folder.
 
     Attributes:
-      path: its key in the tree, joined by dots.
       shape: of the whole array.
-      names: of its tensors in the folder: one for each layer if stacked, else one.
-      stacked: whether the first axis is the layers.
+      names: of its tensors: one for each layer if `stacked`, else one.
       transposed: whether the tensors are [out, in].
     """
 
-    path: str
     shape: tuple[int, ...]
     names: tuple[str, ...]
     stacked: bool
@@ -56,22 +53,18 @@ class _Leaf:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of each tensor in the folder."""
         shape = self.shape[1:] if self.stacked else self.shape
         return shape[::-1] if self.transposed else shape
 
 
 def load_hf(path: str | pathlib.Path, *, dtype: Any = jnp.float32, shardings: Any = None) -> tuple[Qwen2Config, Params]:
-    """Loads a model from a Hugging Face folder.
+    """Loads a model from a folder with config.json and safetensors files.
 
     Args:
-      path: a folder with config.json and model.safetensors, or several safetensors files with their index.
+      path: the folder.
       dtype: of the result; the files may have another one.
       shardings: a tree of `jax.sharding.Sharding` like the parameters; every process reads only the shards of its
         devices. None: the default device.
-
-    Returns:
-      The configuration and the parameters.
 
     Raises:
       InputError: a file is missing or broken, config.json describes another model, or a tensor is missing, of another
@@ -100,16 +93,15 @@ def save_hf(
     tokenizer: Tokenizer | None = None,
     max_shard_bytes: int = 4_000_000_000,
 ) -> None:
-    """Writes a folder that transformers, vLLM and `load_hf` read.
+    """Writes a folder that transformers, vLLM and `load_hf` read; all processes must call this, the first one writes.
 
-    The folder appears complete or not at all; an earlier model there is replaced. All processes must call this; the
-    first one writes.
+    The folder appears complete or not at all; an earlier model there is replaced.
 
     Args:
-      path: the folder to write.
+      path: the folder.
       config: the shape.
-      params: the parameters; sharded ones are gathered one array at a time.
-      dtype: dtype of the files; None keeps the parameters'.
+      params: sharded ones are gathered one array at a time.
+      dtype: of the files; None keeps the parameters'.
       tokenizer: written beside the weights, if given.
       max_shard_bytes: limit of one weight file.
 
@@ -142,19 +134,9 @@ def save_hf(
 def write_tensors(
     file: pathlib.Path | None, config: Qwen2Config, params: Params, *, dtype: Any, on_tensor: OnTensor | None = None
 ) -> None:
-    """Writes all parameters into one safetensors file, not atomically.
+    """Writes all parameters into one safetensors file of `dtype`, not atomically; raises OSError.
 
     All processes must call this; those with `file` None only take part in gathering.
-
-    Args:
-      file: the file or None.
-      config: the shape.
-      params: the parameters; sharded ones are gathered one array at a time.
-      dtype: dtype of the file.
-      on_tensor: called with name, dtype as in the file ("BF16"), shape and bytes of each tensor, in the file's order.
-
-    Raises:
-      OSError: it cannot be written.
     """
     leaves, tree = _leaves(config)
     dtype = np.dtype(dtype)
@@ -168,7 +150,7 @@ def write_tensors(
 
 
 def _leaves(config: Qwen2Config) -> tuple[list[_Leaf], Any]:
-    """Returns the arrays of the tree in its order, and the tree's structure."""
+    """The arrays of the tree in its order, and the tree's structure."""
     flat, tree = jax.tree_util.tree_flatten_with_path(qwen2.abstract_params(config))
     leaves = []
     for keys, abstract in flat:
@@ -178,12 +160,12 @@ def _leaves(config: Qwen2Config) -> tuple[list[_Leaf], Any]:
             names = tuple(f"model.layers.{layer}.{suffix}" for layer in range(config.num_layers))
         else:
             names = (_TOP[".".join(path)],)
-        leaves.append(_Leaf(".".join(path), abstract.shape, names, path[0] == "layers", path[-1] == "kernel"))
+        leaves.append(_Leaf(abstract.shape, names, path[0] == "layers", path[-1] == "kernel"))
     return leaves, tree
 
 
 def _reader(leaf: _Leaf, places: Places, dtype: np.dtype) -> Callable[[Any], np.ndarray]:
-    """Returns the callback for `make_array_from_callback`; replicas on this host are read once."""
+    """The callback for `make_array_from_callback`; replicas on this host are read once."""
     read: dict[tuple, np.ndarray] = {}
 
     def shard(index: tuple[slice, ...]) -> np.ndarray:
@@ -234,7 +216,7 @@ def is_finite(array: np.ndarray) -> bool:
 
 
 def _check_tensors(folder: pathlib.Path, config: Qwen2Config) -> Places:
-    """Returns the place of each tensor; raises InputError if the tensors are not those of `config`."""
+    """The place of each tensor; raises InputError if the tensors are not those of `config`."""
     paths = _weight_files(folder)
     found = {name: (file, entry) for file in paths for name, entry in read_header(file).items()}
     expected = {name: leaf.stored_shape for leaf in _leaves(config)[0] for name in leaf.names}
@@ -318,7 +300,7 @@ def _tensors(leaves: list[_Leaf], arrays: list[jax.Array], dtype: np.dtype) -> I
 
 
 def to_host(array: jax.Array) -> np.ndarray:
-    """Returns the whole array; all processes must call this."""
+    """The whole array; all processes must call this."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         from jax.experimental import multihost_utils
 
@@ -359,7 +341,6 @@ def check_target(path: str | pathlib.Path) -> None:
 
 
 def _replace(temporary: pathlib.Path, folder: pathlib.Path) -> None:
-    """Replaces a folder by a complete new one."""
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     if folder.is_dir():
         folder.rename(old)

@@ -32,8 +32,7 @@ class SamplingParams:
       stop_strings: the response ends with the token that completes one of these in its text; it is part of it.
       key: two 32-bit words, the random key of the request; see `request_key`. The same prompt, settings, key and
         weights give the same response, whatever other requests there are.
-      session: the same for all requests of an episode, so that an engine of several servers can send them to one; it
-        does not change the response.
+      session: the same for all requests of an episode: an engine of several servers sends them to one.
 
     Raises:
       InputError: a value outside its range.
@@ -83,11 +82,7 @@ class Engine(Protocol):
     """Turns prompts into responses; many coroutines call `generate` at once and the engine batches them."""
 
     async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
-        """Samples one response.
-
-        Args:
-          tokens: [P] the prompt's token ids, P >= 1.
-          params: how to sample.
+        """Samples one response to the prompt `tokens` [P], P >= 1.
 
         Raises:
           InputError: the prompt does not fit; only this request fails.
@@ -105,17 +100,9 @@ class Engine(Protocol):
 
 
 def request_key(seed: int, iteration: int, group: int, member: int, step: int) -> tuple[int, int]:
-    """Returns the random key of one request; it does not depend on the machine or the order of requests.
+    """The random key of one request, two u32; it does not depend on the machine or the order of requests.
 
-    Args:
-      seed: the run's seed.
-      iteration: the training iteration; evaluations use numbers of their own, negative ones included.
-      group: index of the task group.
-      member: index of the trajectory in its group.
-      step: index of the turn in its trajectory.
-
-    Returns:
-      Two unsigned 32-bit integers.
+    Evaluations use negative iterations. `member` is the trajectory's index in its group, `step` that of the turn.
     """
     digest = hashlib.blake2b(struct.pack("<5q", seed, iteration, group, member, step), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")

@@ -53,13 +53,13 @@ class JaxEngine:
         tokenizer: Decoder | None = None,
         version: int = 0,
     ):
-        """Makes an engine and starts its thread; call `close` when done.
+        """Starts the engine's thread; call `close` when done.
 
         Args:
           config: the model's shape.
-          params: its parameters, as from `qwen2.init`; not copied unless the dtype differs. If the caller donates these
-            arrays elsewhere, it must call `update_weights` before the next request. The cache is sharded over their
-            mesh, by key/value heads along the axis `tensor`.
+          params: as from `qwen2.init`; not copied unless the dtype differs. Who donates these arrays elsewhere must
+            call `update_weights` before the next request. The cache is sharded over their mesh, by key/value heads
+            along the axis `tensor`.
           settings: slots, lengths and dtype.
           tokenizer: decodes responses for stop strings; None if no request has any.
           version: of these parameters.
@@ -105,22 +105,14 @@ class JaxEngine:
             self._advance(1)
 
     async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
-        """Samples one response, batched with whatever else waits.
-
-        Args:
-          tokens: [P] the prompt's token ids, 1 <= P <= settings.max_length - params.max_tokens.
-          params: how to sample.
-
-        Returns:
-          The response, sampled from the newest weights at the time of the call.
+        """Samples one response from the newest weights; the prompt `tokens` [P] and the response must fit `max_length`.
 
         Raises:
           InputError: the prompt does not fit, or a setting cannot be met; only this request fails.
           RuntimeError: the engine was closed or its device failed.
           TimeoutError: no response within an hour.
         """
-        loop = asyncio.get_running_loop()
-        request = self._request(tokens, params, loop)
+        request = self._request(tokens, params)
         with self._wake:
             if self._closed:
                 raise RuntimeError("the engine is closed")
@@ -134,11 +126,7 @@ class JaxEngine:
             request.cancelled = True
 
     def update_weights(self, params: qwen2.Params, version: int) -> None:
-        """Sets the weights of later requests; earlier ones, running or waiting, keep their weights.
-
-        Args:
-          params: a tree like that of the constructor; not copied.
-          version: returned with every completion.
+        """Sets the weights of later requests (not copied); earlier ones, running or waiting, keep their weights.
 
         Raises:
           ValueError: a tree of another structure, shape or dtype.
@@ -159,16 +147,14 @@ class JaxEngine:
 
     # All methods below run in the engine's thread, except `_request`.
 
-    def _request(
-        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, loop: asyncio.AbstractEventLoop
-    ) -> Request:
+    def _request(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Request:
         prompt = checked_prompt(
             tokens, params, max_length=self._max_length, longest=self._buckets[-1], vocab_size=self.config.vocab_size
         )
         ends = stop_ids(params, self._stops)
         if len(ends) > device.STOP_IDS:
             raise InputError(f"stop_token_ids: {len(ends)} ids; an engine takes at most {device.STOP_IDS}")
-        return Request(prompt, params, ends, self._newest, loop, loop.create_future())
+        return Request(prompt, params, ends, self._newest, asyncio.get_running_loop().create_future())
 
     def _run(self) -> None:
         while True:

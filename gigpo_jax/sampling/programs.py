@@ -64,7 +64,7 @@ class Programs:
         self._state: Any = None
 
     def prepare(self, params: qwen2.Params) -> qwen2.Params:
-        """Returns parameters in the dtype of the computation, as `admit` and `advance` take them."""
+        """Parameters in the dtype of the computation, as `admit` and `advance` take them."""
         leaves, tree = jax.tree.flatten(params)
         differing = [number for number, leaf in enumerate(leaves) if leaf.dtype != self._dtype]
         if not differing:
@@ -120,7 +120,7 @@ class Programs:
 
 
 def mesh_of(params: qwen2.Params) -> Mesh | None:
-    """Returns the mesh that parameters are sharded over, None if they are on one device."""
+    """The mesh that parameters are sharded over, None if they are on one device."""
     for leaf in jax.tree.leaves(params):
         sharding = getattr(leaf, "sharding", None)
         if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:

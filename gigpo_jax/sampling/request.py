@@ -33,8 +33,7 @@ class Request:
       params: sampling settings.
       stop_ids: token ids that end the response, including those that spell a stop string.
       weights: used from the first token to the last.
-      loop: the event loop of the caller.
-      future: the result, in that loop.
+      future: the result, in the caller's event loop.
       tokens: drawn so far.
       logprobs: of these tokens, nats, in pieces.
       cancelled: whether the caller stopped waiting.
@@ -44,19 +43,13 @@ class Request:
     params: SamplingParams
     stop_ids: list[int]
     weights: Weights
-    loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Completion]"
     tokens: list[int] = field(default_factory=list)
     logprobs: list[np.ndarray] = field(default_factory=list)
     cancelled: bool = False
 
     def take(self, tokens: np.ndarray, logprobs: np.ndarray, stops: StopStrings | None) -> Completion | None:
-        """Adds drawn tokens.
-
-        Args:
-          tokens: [n] i32, n >= 1.
-          logprobs: [n] f32.
-          stops: finds stop strings; None if there are none.
+        """Adds drawn tokens [n] i32, n >= 1, and their log-probabilities [n] f32.
 
         Returns:
           The response if it is finished, without what was drawn after the token that completed a stop string.
@@ -83,7 +76,7 @@ class Request:
                 error.__cause__ = cause
                 self.future.set_exception(error)
 
-        _call(self.loop, fail)
+        _call(self.future.get_loop(), fail)
 
     def _completion(self, reason: FinishReason, length: int) -> Completion:
         tokens, logprobs = np.array(self.tokens[:length], np.int32), np.concatenate(self.logprobs)[:length]
@@ -93,17 +86,9 @@ class Request:
 def checked_prompt(
     tokens: Sequence[int] | np.ndarray, params: SamplingParams, *, max_length: int, longest: int, vocab_size: int
 ) -> np.ndarray:
-    """Returns a prompt as an array after checking that the engine can take it.
+    """A prompt as an array [P] i32.
 
-    Args:
-      tokens: [P] token ids.
-      params: sampling settings.
-      max_length: limit of prompt and response together, tokens.
-      longest: limit of the prompt, tokens.
-      vocab_size: V.
-
-    Returns:
-      [P] i32.
+    `max_length` limits prompt and response together, `longest` the prompt, in tokens.
 
     Raises:
       InputError: it is empty, too long, or has ids outside the vocabulary.
@@ -121,7 +106,7 @@ def checked_prompt(
 
 
 def stop_ids(params: SamplingParams, stops: StopStrings | None) -> list[int]:
-    """Returns the token ids that end a response: those of the settings, and tokens that are exactly a stop string.
+    """The token ids that end a response: those of the settings, and tokens that are exactly a stop string.
 
     Raises:
       InputError: there are stop strings but no tokenizer.
@@ -138,7 +123,7 @@ def resolve(responses: Iterable[tuple[Request, Completion]]) -> None:
     """Sets results from another thread, with one call for each event loop."""
     loops: dict[asyncio.AbstractEventLoop, list[tuple[Request, Completion]]] = {}
     for request, completion in responses:
-        loops.setdefault(request.loop, []).append((request, completion))
+        loops.setdefault(request.future.get_loop(), []).append((request, completion))
     for loop, batch in loops.items():
         _call(loop, functools.partial(_set_results, batch))
 

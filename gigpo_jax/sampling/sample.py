@@ -14,15 +14,7 @@ BLOCK = 128  # tokens summed together before the cumulative sum: the sum then ru
 
 
 def token_keys(keys: jax.Array, counts: jax.Array) -> jax.Array:
-    """The random key of each row's next token.
-
-    Args:
-      keys: [S, 2] u32, each request's own key.
-      counts: [S] i32, tokens the request has already drawn.
-
-    Returns:
-      [S] Threefry keys: the request's key with the token's index folded in.
-    """
+    """The Threefry key [S] of each row's next token: the request's key [S, 2] u32 with its index [S] i32 folded in."""
     return jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(keys, impl="threefry2x32"), counts.astype(jnp.uint32))
 
 

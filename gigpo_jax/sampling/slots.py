@@ -4,9 +4,8 @@ Both are pure functions; `programs.py` compiles them for fixed shapes. Each call
 returns one, with floats and keys as their bits: for small models the number of transfers dominates the cost of a call.
 """
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -23,11 +22,7 @@ NOTHING = -1  # in place of a token: none was drawn
 Forward = Callable[..., tuple[jax.Array, Any]]
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("token", "position", "count", "limit", "active", "key", "temperature", "top_p", "top_k", "stop_ids"),
-    meta_fields=(),
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SlotState:
     """Progress and sampling settings of S slots.
@@ -58,7 +53,6 @@ class SlotState:
 
 
 def init_slots(slots: int) -> SlotState:
-    """Returns S slots without requests."""
     zero = jnp.zeros((slots,), jnp.int32)
     one = jnp.ones((slots,), jnp.float32)
     return SlotState(
@@ -76,15 +70,7 @@ def init_slots(slots: int) -> SlotState:
 
 
 def pack_request(row: np.ndarray, tokens: np.ndarray, slot: int, params: SamplingParams, stop_ids: list[int]) -> None:
-    """Writes one request into its row.
-
-    Args:
-      row: [SETTINGS + STOP_IDS + T] i32, overwritten.
-      tokens: [P] i32 the prompt, P <= T.
-      slot: index of its slot.
-      params: its sampling settings.
-      stop_ids: its stop token ids, at most STOP_IDS.
-    """
+    """Writes a request into its row [SETTINGS + STOP_IDS + T] i32; the prompt `tokens` is [P] with P <= T."""
     floats = np.array([params.temperature, params.top_p], np.float32).view(np.int32)
     keys = np.array(params.key, np.uint32).view(np.int32)
     row[:] = 0
@@ -151,7 +137,7 @@ def advance(
       log-probabilities.
     """
     slots = state.token.shape[0]
-    state = _replace(state, active=state.active & (control[1:] != 0))
+    state = replace(state, active=state.active & (control[1:] != 0))
     begun = jnp.sum(state.active)
 
     def go_on(carry: tuple[Any, ...]) -> jax.Array:
@@ -169,7 +155,7 @@ def advance(
         new = jnp.stack([jnp.where(state.active, token, NOTHING), jax.lax.bitcast_convert_type(logprob, jnp.int32)])
         drawn = state.active.astype(jnp.int32)
         count = state.count + drawn
-        state = _replace(
+        state = replace(
             state,
             token=jnp.where(state.active, token, state.token),
             position=state.position + drawn,
@@ -185,7 +171,3 @@ def advance(
 
 def _finished(token: jax.Array, count: jax.Array, limit: jax.Array, stop_ids: jax.Array) -> jax.Array:
     return (count >= limit) | jnp.any(token[:, None] == stop_ids, axis=-1)
-
-
-def _replace(state: SlotState, **fields: jax.Array) -> SlotState:
-    return SlotState(**(vars(state) | fields))

@@ -9,32 +9,22 @@ import numpy as np
 class Decoder(Protocol):
     """The part of a tokenizer that an engine needs."""
 
-    def encode(self, text: str) -> list[int]:
-        """Text to token ids."""
-        ...
+    def encode(self, text: str) -> list[int]: ...
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Token ids to text."""
-        ...
+    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class StopStrings:
     """Finds stop strings in responses; caches facts about the vocabulary."""
 
     def __init__(self, tokenizer: Decoder, vocab_size: int):
-        """Stores its arguments.
-
-        Args:
-          tokenizer: decodes the responses.
-          vocab_size: V.
-        """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._single: dict[str, int | None] = {}
         self._can_end: dict[str, np.ndarray] = {}
 
     def single_token(self, stop: str) -> int | None:
-        """Returns the id of the token that is exactly this string, if there is one."""
+        """The id of the token that is exactly this string, if there is one."""
         if stop not in self._single:
             ids = list(self._tokenizer.encode(stop))
             found = len(ids) == 1 and self._tokenizer.decode(ids) == stop
@@ -42,15 +32,9 @@ class StopStrings:
         return self._single[stop]
 
     def completed_at(self, tokens: Sequence[int], start: int, stops: tuple[str, ...]) -> int | None:
-        """Finds the first token, from index `start` on, with which the response's text contains a stop string.
+        """The index of the first token, from `start` on, that completes a stop string in the text of `tokens` [T].
 
-        Args:
-          tokens: [T] the response so far; no stop string was complete before `start`.
-          start: the first index to look at.
-          stops: the stop strings.
-
-        Returns:
-          Its index, or None.
+        No stop string may be complete before `start`.
         """
         found = [at for stop in stops if (at := self._find(tokens, start, stop)) is not None]
         return min(found, default=None)
