@@ -1,7 +1,6 @@
 """Supervised warm start: imitation of an environment's expert, with the learner's own packing and optimizer."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 import jax
@@ -19,8 +18,9 @@ from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, save_policy
 from gigpo_jax.rl import update
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rollout.demonstrations import Demonstration, demonstrate, episode_seed, shuffled_tasks
-from gigpo_jax.rollout.environment import env_options, episode_settings
+from gigpo_jax.rollout.demonstrations import Demonstration, demonstrate, episode_seed
+from gigpo_jax.rollout.environment import env_options, episode_settings, split_tasks
+from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.interrupts import Interrupts
@@ -86,7 +86,7 @@ def demonstrations(config: ConfigDict, tokenizer: Tokenizer | None) -> list[Demo
     env_config, settings = config.env, episode_settings(config, temperature=0.0, stop_token_ids=())
     env = registry.make(env_config.name, **env_options(config))
     try:
-        tasks = islice(shuffled_tasks(env.tasks(env_config.split), config.seed), config.sft.episodes)
+        tasks = draw_tasks(split_tasks(config, env), 0, config.sft.episodes, config.seed)
         with tqdm(tasks, "demonstrations", config.sft.episodes, leave=False) as bar:
             return [
                 demonstrate(

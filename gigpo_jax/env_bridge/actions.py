@@ -25,15 +25,9 @@ class Response:
 def parse_tagged(response: str, *, fallback_chars: int = 30) -> Response:
     """Reads `<think> .. </think><action> .. </action>`; never raises.
 
-    The action is the text between the first `<action>` and the first `</action>`, stripped, in lower case. A closing
-    tag that comes first makes no pair. Action tags may be in any case, think tags may not.
-
-    Args:
-      response: text of the policy.
-      fallback_chars: >= 1; without an action pair the action is this many characters from the end of the response.
-
-    Returns:
-      The action, and valid = an action pair, both think tags, no Chinese character (U+4E00 to U+9FFF).
+    The action is the text between the first `<action>` and the first `</action>`, stripped, in lower case; without such
+    a pair, the last `fallback_chars` characters of the response. Action tags may be in any case, think tags may not.
+    Valid means an action pair, both think tags, and no Chinese character (U+4E00 to U+9FFF).
 
     Source: GiGPO (arXiv 2505.10978), the settings of its ALFWorld and WebShop experiments.
     """
@@ -46,15 +40,9 @@ def parse_tagged(response: str, *, fallback_chars: int = 30) -> Response:
 
 
 def is_admissible(action: str, admissible: Sequence[str] | None) -> bool | None:
-    """Whether an action is one of those the environment listed.
+    """Whether an action is one of those the environment listed; None if it gave no list.
 
-    Args:
-      action: what is sent to the environment.
-      admissible: the environment's list; an entry such as `search[<your query>]` matches every `search[..]` with text
-        in the place of the placeholder.
-
-    Returns:
-      None if the environment gave no list.
+    An entry such as `search[<your query>]` matches every `search[..]` with text in the place of the placeholder.
     """
     if admissible is None:
         return None

@@ -37,7 +37,7 @@ class TextEnv(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees the resources of the environment."""
+        """Frees its resources."""
         ...
 
 
@@ -50,22 +50,14 @@ class Expert(Protocol):
 
 
 def check_shares(**shares: float) -> None:
-    """Checks options of an expert that say how often it errs.
-
-    Raises:
-      InputError: one of them is no probability.
-    """
+    """Raises InputError unless options of an expert that say how often it errs are probabilities."""
     for key, share in shares.items():
         if not 0.0 <= share <= 1.0:
             raise InputError(f"{key}={share!r}: give a probability between 0 and 1")
 
 
 def check_whole(key: str, value: object, least: int | None = None, most: int | None = None) -> None:
-    """Checks an option that is a whole number.
-
-    Raises:
-      InputError: it is none, or out of range.
-    """
+    """Raises InputError unless an option is a whole number from `least` to `most`."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not whole or (least is not None and value < least) or (most is not None and value > most):  # type: ignore[operator]
         ends = (f" of at least {least}" if least is not None else "") if most is None else f" from {least} to {most}"

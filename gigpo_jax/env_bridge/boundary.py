@@ -18,11 +18,7 @@ _SHOWN = 80  # characters of a value in a message
 
 
 def checked_tasks(value: Any) -> list[Task]:
-    """The tasks of a split as a list.
-
-    Raises:
-      StepError: one of them is not a `Task`, or has a field that is not text.
-    """
+    """The tasks of a split as a list; raises StepError."""
     tasks = list(value)
     for task in tasks:
         if not isinstance(task, Task) or not _all_text((task.id, task.type, task.split, task.data)):
@@ -31,11 +27,7 @@ def checked_tasks(value: Any) -> list[Task]:
 
 
 def checked_observation(value: Any) -> Observation:
-    """An observation.
-
-    Raises:
-      StepError: it is malformed; the text names the field, the value and what is allowed.
-    """
+    """The observation; raises StepError, whose text names the field, the value and what is allowed."""
     _require(isinstance(value, Observation), "observation", value, "a types.Observation")
     for name in ("text", "anchor", "task"):
         _require(isinstance(getattr(value, name), str), name, getattr(value, name), "str")
@@ -49,11 +41,7 @@ def checked_observation(value: Any) -> Observation:
 
 
 def checked_result(value: Any) -> StepResult:
-    """The result of a step, with numbers of numpy as plain ones and of `info` only "won", "score" and "regret".
-
-    Raises:
-      StepError: as for `checked_observation`.
-    """
+    """The result of a step, with plain numbers and only "won" and "score" in `info`; raises StepError."""
     _require(isinstance(value, StepResult), "result", value, "a types.StepResult")
     info = value.info
     _require(isinstance(info, Mapping), "info", info, "a mapping")

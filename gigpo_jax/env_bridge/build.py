@@ -9,11 +9,7 @@ from gigpo_jax.errors import InputError
 
 
 def load(reference: str) -> Any:
-    """Imports the object that "module:NAME" names.
-
-    Raises:
-      InputError: there is no such module or object.
-    """
+    """Imports the object that "module:NAME" names; raises InputError if there is none."""
     module, _, attribute = reference.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -22,12 +18,7 @@ def load(reference: str) -> Any:
 
 
 def build(reference: str, options: Mapping[str, Any], *, key: str = "env.options") -> Any:
-    """Calls the object that "module:NAME" names with options as keyword arguments.
-
-    Args:
-      reference: a class or function.
-      options: its arguments.
-      key: where the user set the options, for the message.
+    """Calls the object that "module:NAME" names with options as keyword arguments; `key` is where the user set them.
 
     Raises:
       InputError: as `load`; the object does not take these options, or rejects a value.

@@ -182,7 +182,6 @@ async def _walk(
 
 
 async def _random_walk(environment: PooledEnv, task: Task, steps: int) -> _Walk:
-    """Admissible actions and nasty ones, mixed."""
     draw = random.Random(task.id)
     nasty = draw.sample(NASTY, len(NASTY))
 
@@ -216,7 +215,6 @@ async def _replay(environment: PooledEnv, walk: _Walk) -> _Walk:
 
 
 def _compare(expected: _Walk, seen: _Walk, when: str) -> None:
-    """Two plays of the same actions have to be equal in every field."""
     _difference(expected.first, seen.first, f"{expected.task.id}: reset", when)
     for number, (one, other) in enumerate(zip(expected.results, seen.results, strict=True)):
         what = f"{expected.task.id}: step {number + 1}, {expected.actions[number][:60]!r}"

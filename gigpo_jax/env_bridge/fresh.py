@@ -45,15 +45,7 @@ class FreshProcess:
         stdout: int = subprocess.DEVNULL,
         stderr: int | None = None,
     ) -> None:
-        """Starts it.
-
-        Args:
-          function: "module:NAME".
-          *arguments: of the function.
-          pass_fds: what it inherits beside the standard streams.
-          environ: variables that it gets beside those of this process.
-          stdin, stdout, stderr: as for `subprocess.Popen`.
-        """
+        """Starts the function "module:NAME" with text arguments, and `environ` beside the variables of this process."""
         inherited = {name: value for name, value in os.environ.items() if name not in _SECRETS}
         theirs, self._lifeline = os.pipe()
         try:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Event:
-    """What was observed, and what was done there."""
-
     observation: str
     action: str
 
@@ -17,14 +15,11 @@ class History:
 
     def __init__(self, window: int) -> None:
         """Starts empty; `window` >= 0 events are kept."""
-        if window < 0:
-            raise ValueError(f"window is {window}; it must be 0 or more")
         self._events: deque[Event] = deque(maxlen=window)
         self.first = ""
         self.steps = 0
 
     def add(self, observation: str, action: str) -> None:
-        """Notes one step: the observation that was shown and the action that followed."""
         if self.steps == 0:
             self.first = observation
         self._events.append(Event(observation, action))

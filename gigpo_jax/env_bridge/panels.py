@@ -40,7 +40,6 @@ class Panel:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The task ids."""
         return tuple(task_id for task_id, _ in self.tasks)
 
     @property
@@ -64,15 +63,7 @@ def freeze_panel(
     ids: Sequence[str] | None = None,
     made_from: Mapping[str, Any] | None = None,
 ) -> Panel:
-    """Makes a panel of an environment's tasks.
-
-    Args:
-      name: of the panel.
-      environment: the environment's name in the registry.
-      env: holds the tasks; a method `digest(task)` of it gives the hashes of their content.
-      split: which tasks.
-      ids: which of them, in this order; by default all, in the environment's order.
-      made_from: `Panel.made_from`.
+    """Makes a panel of the tasks `ids` of an environment, by default all of the split in the environment's order.
 
     Raises:
       InputError: an id does not exist.
@@ -86,11 +77,7 @@ def freeze_panel(
 
 
 def write_panel(path: str | os.PathLike, panel: Panel) -> None:
-    """Writes a panel, one task per line.
-
-    Raises:
-      InputError: the file cannot be written.
-    """
+    """Writes a panel, one task per line; raises InputError if it cannot be written."""
     head = {
         "name": panel.name,
         "environment": panel.environment,
@@ -108,11 +95,7 @@ def write_panel(path: str | os.PathLike, panel: Panel) -> None:
 
 
 def read_panel(path: str | os.PathLike) -> Panel:
-    """Reads a panel.
-
-    Raises:
-      InputError: the file is missing, is not a panel, or was edited.
-    """
+    """Reads a panel; raises InputError if the file is missing, is not a panel, or was edited."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         tasks = tuple((task_id, content) for task_id, content in found["tasks"])
@@ -133,16 +116,10 @@ def read_panel(path: str | os.PathLike) -> Panel:
 
 
 def find_panel(name: str, environment: str, folder: Path, *, key: str = "panel") -> Panel:
-    """Reads a panel of an environment: one that comes with it, by its name, else a JSON file.
-
-    Args:
-      name: of the panel, or its file.
-      environment: its name in the registry.
-      folder: has the panels that come with the environment.
-      key: where the user set the name, for the message.
+    """Reads a panel of an environment: one in `folder`, which come with it, by its name, else a JSON file.
 
     Raises:
-      InputError: there is none, it is of another environment, or its hash does not match.
+      InputError: there is none, it is of another environment, or edited; `key` is where the user set the name.
     """
     for path in (folder / f"{name}.json", Path(name)):
         if path.is_file():
@@ -155,18 +132,7 @@ def find_panel(name: str, environment: str, folder: Path, *, key: str = "panel")
 
 
 def check_panel(panel: Panel, env: TextEnv) -> tuple[Task, ...]:
-    """The tasks of a panel, if the environment has them unchanged.
-
-    Args:
-      panel: from `read_panel`.
-      env: the environment that plays them.
-
-    Returns:
-      The tasks in the panel's order.
-
-    Raises:
-      InputError: a task is missing or its content differs.
-    """
+    """The tasks of a panel in its order; raises InputError if one is missing in `env` or its content differs."""
     known = {task.id: task for task in env.tasks(panel.split)}
     made_from = ", ".join(f"{key}={value}" for key, value in panel.made_from.items())
     hint = f"the panel's data was generated with {made_from}" if made_from else "is this the same data?"

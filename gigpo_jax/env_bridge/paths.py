@@ -14,15 +14,7 @@ _VARIABLE = re.compile(r"\$\{?(\w+)")
 
 
 def filled_in(key: str, path: str | os.PathLike) -> Path:
-    """A path with ~ and environment variables filled in.
-
-    Args:
-      key: what the user calls it, for the message.
-      path: not empty.
-
-    Raises:
-      InputError: a variable is not set.
-    """
+    """A path with ~ and environment variables filled in; raises InputError with the user's `key` if one is not set."""
     name = os.path.expandvars(os.path.expanduser(os.fspath(path)))
     if unset := _VARIABLE.search(name):
         raise InputError(f"{key}={os.fspath(path)}: the environment variable {unset.group(1)} is not set")
@@ -33,9 +25,6 @@ def cache_folder(name: str) -> Path:
     """The folder for generated or prepared data of one environment, made if it does not exist.
 
     It is $GIGPO_JAX_CACHE/name, else $XDG_CACHE_HOME/gigpo_jax/name, else ~/.cache/gigpo_jax/name.
-
-    Args:
-      name: the environment.
 
     Raises:
       InputError: the folder cannot be made.

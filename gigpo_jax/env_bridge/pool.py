@@ -34,20 +34,12 @@ class PooledEnv:
         self._worker: WorkerProcess | None = None
 
     async def reset(self, task: Task) -> Observation:
-        """Starts an episode.
-
-        Raises:
-          EnvError: the environment failed, or its worker died or exceeded its limit.
-        """
+        """Starts an episode; raises EnvError if the environment failed, or its worker died or exceeded its limit."""
         self._worker = self._pool._workers[self._index]
         return await self._pool._ask(self._worker, "reset", self._slot, task, self._pool.start_timeout_s)
 
     async def step(self, action: str) -> StepResult:
-        """Acts.
-
-        Raises:
-          EnvError: as for `reset`; or the worker was replaced since `reset`.
-        """
+        """Acts; raises EnvError as `reset`, or if the worker was replaced since."""
         if self._worker is None:
             raise RuntimeError("step before reset")
         return await self._pool._ask(self._worker, "step", self._slot, action, self._pool.step_timeout_s)
@@ -145,11 +137,7 @@ class EnvPool:
         return self._tasks[split]
 
     async def acquire(self) -> PooledEnv:
-        """Waits for a free environment; the longest waiter gets the next one.
-
-        Raises:
-          EnvError: no worker is left.
-        """
+        """Waits for a free environment, first come, first served; raises EnvError if no worker is left."""
         self._attach()
         if self._free:
             return PooledEnv(self, *self._free.popleft())
@@ -323,7 +311,6 @@ class EnvPool:
     # Processes
 
     def _start(self, index: int) -> None:
-        """Starts the worker of an index."""
         worker = WorkerProcess(index, self._setup, self.start_timeout_s, self._environ)
         self._processes[:] = [old for old in self._processes if old.popen.poll() is None] + [worker.process]
         if index < len(self._workers):
@@ -334,7 +321,6 @@ class EnvPool:
         self._flush(worker)
 
     def _replace(self, worker: WorkerProcess, how: str) -> None:
-        """Replaces a worker that cannot be used any more."""
         if worker.failure is not None:
             return
         index = worker.index

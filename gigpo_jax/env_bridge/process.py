@@ -112,11 +112,7 @@ class WorkerProcess:
             self.front.started = time.monotonic()
 
     def flush(self) -> None:
-        """Sends as much as possible without waiting.
-
-        Raises:
-          Lost: the process has ended.
-        """
+        """Sends as much as possible without waiting; raises Lost if the process has ended."""
         if self.failure is not None or not self.outbox:
             return
         self._time_front()
@@ -159,11 +155,7 @@ class WorkerProcess:
                 self.ready, self.pid = True, value
 
     def check_limit(self) -> None:
-        """Reads the answers that are here, then checks the time of the oldest call.
-
-        Raises:
-          Lost: it is over its limit; or as for `receive`.
-        """
+        """Reads the answers that are here; raises Lost if the oldest call is over its limit, or as `receive`."""
         while self.failure is None and self.calls:
             waiting = len(self.calls)
             self.receive()

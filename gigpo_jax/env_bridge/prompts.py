@@ -6,7 +6,6 @@ in them.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from gigpo_jax.env_bridge.history import Event, History
 from gigpo_jax.env_bridge.types import Observation
@@ -36,10 +35,7 @@ class PromptInput:
     admissible: tuple[str, ...] | None
 
 
-class PromptTemplate(Protocol):
-    """A function from `PromptInput` to text. Any part may be missing; must not raise."""
-
-    def __call__(self, inputs: PromptInput, /) -> str: ...
+PromptTemplate = Callable[[PromptInput], str]  # any part of the input may be missing; never raises
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,6 @@ class Instruct:
     hidden: tuple[str, ...] = ()
 
     def __call__(self, inputs: PromptInput, /) -> str:
-        """Renders all parts, one per line."""
         lines = [self.intro, "Your task: " + inputs.task]
         if inputs.steps:
             lines.append(f"Steps taken so far: {inputs.steps}.")
@@ -120,7 +115,6 @@ class Compact:
     hidden: Callable[[str], bool] = _all_listed
 
     def __call__(self, inputs: PromptInput, /) -> str:
-        """Renders all parts in one line."""
         words = [self.shorten(inputs.task)]
         if inputs.first and inputs.admissible is None:
             words += ["first", self.shorten(inputs.first)]
@@ -146,16 +140,7 @@ def build_prompt(
     limit: int,
     show_admissible: bool = True,
 ) -> Prompt:
-    """The prompt of one step, at most `limit` tokens.
-
-    Args:
-      template: the wording.
-      observation: the current observation.
-      history: what happened before.
-      encode: text -> the ids of the whole chat message (`Tokenizer.encode_chat`).
-      limit: the most ids the prompt may have; >= 1.
-      show_admissible: whether the admissible actions are listed.
-    """
+    """The prompt of one step, at most `limit` >= 1 tokens; `encode` gives the ids of the whole chat message."""
     admissible = observation.admissible if show_admissible else None
     inputs = PromptInput(
         task=_clean(observation.task),
@@ -171,23 +156,11 @@ def build_prompt(
 def fit_prompt(
     template: PromptTemplate, inputs: PromptInput, *, encode: Callable[[str], Sequence[int]], limit: int
 ) -> Prompt:
-    """Renders a prompt that fits.
+    """Renders a prompt of at most `limit` >= 1 ids, from texts without lone surrogates.
 
     It leaves out the first observation and the oldest events, then the middle of the current observation, and at last
-    tokens from the left.
-    Usually calls `encode` once. Never raises because of a text.
-
-    Args:
-      template: the wording.
-      inputs: texts without lone surrogates.
-      encode: text -> ids.
-      limit: the most ids the prompt may have; >= 1.
-
-    Raises:
-      ValueError: if `limit` < 1.
+    tokens from the left. Usually calls `encode` once. Never raises because of a text.
     """
-    if limit < 1:
-        raise ValueError(f"limit is {limit}; a prompt needs at least one token")
     longest = limit * _LONGEST_TOKEN
 
     def attempt(shown: PromptInput, cut: str) -> Prompt | None:

@@ -28,7 +28,6 @@ import numpy as np
 
 from gigpo_jax.env_bridge.fresh import FreshProcess
 from gigpo_jax.env_bridge.types import anchor_hash
-from gigpo_jax.errors import InputError
 
 AUTOJUNK_LENGTH = 200  # from here on difflib does not look for characters that make up over 1% of the second text
 GRAM = 3  # q; of 2, 3 and 4 the one that distinguishes most passages of English
@@ -37,12 +36,7 @@ GRAM = 3  # q; of 2, 3 and 4 the one that distinguishes most passages of English
 def least_match(total: int, threshold: float) -> int:
     """The smallest M with `2.0 * M / total >= threshold`, in the floating-point arithmetic of `ratio()`.
 
-    Args:
-      total: characters of both texts, > 0.
-      threshold: in [0, 1].
-
-    Returns:
-      Characters, between 0 and `total`.
+    `total` > 0 are the characters of both texts, `threshold` is in [0, 1].
     """
     guess = max(math.floor(threshold * total / 2) - 1, 0)
     while 2.0 * guess / total < threshold:
@@ -51,15 +45,7 @@ def least_match(total: int, threshold: float) -> int:
 
 
 def gram_counts(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Counts a text's q-grams in hash buckets.
-
-    Args:
-      codes: [n] u32, code points.
-      bits: log2 of the number of buckets.
-
-    Returns:
-      [2 ** bits] u16; a bucket holds 65535 at most.
-    """
+    """Counts the q-grams of code points [n] u32 in hash buckets: [2 ** bits] u16; a bucket holds 65535 at most."""
     grams = max(len(codes) - GRAM + 1, 0)
     rolled = np.zeros(grams, np.uint32)
     for place in range(GRAM):
@@ -80,7 +66,6 @@ class Text:
     """
 
     def __init__(self, text: str, bits: int) -> None:
-        """Computes the attributes; `bits` as for `gram_counts`."""
         self.text = text
         self.codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
         self.grams = gram_counts(self.codes, bits)
@@ -98,7 +83,6 @@ class Head(Text):
     """
 
     def __init__(self, text: str, bits: int, row: int) -> None:
-        """Computes the attributes."""
         super().__init__(text, bits)
         self.row = row
         count = np.bincount(self.letter, minlength=len(self.letters))
@@ -119,7 +103,6 @@ class Blocks:
     """
 
     def __init__(self, state: Text, head: Head) -> None:
-        """Finds all runs."""
         self.a, self.b = state.codes, head.codes
         low = np.searchsorted(head.place_codes, state.letters, "left")
         count = np.searchsorted(head.place_codes, state.letters, "right") - low
@@ -190,15 +173,7 @@ def _common(first: np.ndarray, second: np.ndarray) -> int:
 
 
 def cluster(states: Sequence[str], threshold: float) -> list[int]:
-    """Clusters the states of one task group.
-
-    Args:
-      states: in row order.
-      threshold: in [0, 1], of `SequenceMatcher.ratio`.
-
-    Returns:
-      For each state the index of its cluster's first member; a first member has its own index.
-    """
+    """Clusters the states of one task group, in row order: for each state the index of its cluster's first member."""
     bits = min(max((4 * max(map(len, states), default=1)).bit_length(), 6), 16)
     seen: dict[str, int] = {}
     heads: list[Head] = []
@@ -241,18 +216,10 @@ def cluster_groups(
       workers: processes; 0 computes here.
       timeout_s: limit of the whole call, s.
 
-    Returns:
-      For each group what `cluster` returns.
-
     Raises:
-      InputError: a threshold out of range, a negative number of workers.
       TimeoutError: the workers exceeded the limit.
       RuntimeError: a worker failed.
     """
-    if not 0.0 <= threshold <= 1.0:
-        raise InputError(f"rl.similarity={threshold!r}: must lie between 0 and 1")
-    if workers < 0:
-        raise InputError(f"workers={workers!r}: must not be negative")
     workers = min(workers, len(groups))
     if workers < 1:
         return [cluster(states, threshold) for states in groups]
@@ -277,25 +244,19 @@ def similar_anchors(
     *,
     threshold: float = 0.9,
     workers: int = 2,
-    timeout_s: float = 600.0,
 ) -> np.ndarray:
-    """Hashes each state as the first member of its cluster: the `anchor` lanes of `gigpo_advantages`.
+    """Hashes each state as the first member of its cluster: the `anchor` lanes [N, 2] u32 of `gigpo_advantages`.
 
     Args:
       states: N anchor states in row order; leave masked rows out.
       group: [N] the task group of each.
-      threshold: as for `cluster_groups`, so are the next two.
-      workers: processes.
-      timeout_s: limit, s.
-
-    Returns:
-      [N, 2] u32.
+      threshold, workers: as for `cluster_groups`.
     """
     rows: dict[int, list[int]] = {}
     for row, number in enumerate(np.asarray(group).tolist()):
         rows.setdefault(number, []).append(row)
     texts = [[states[row] for row in members] for members in rows.values()]
-    found = cluster_groups(texts, threshold=threshold, workers=workers, timeout_s=timeout_s)
+    found = cluster_groups(texts, threshold=threshold, workers=workers)
     lanes = np.zeros((len(states), 2), np.uint32)
     for members, heads in zip(rows.values(), found, strict=True):
         hashes = {head: anchor_hash(states[members[head]]) for head in set(heads)}

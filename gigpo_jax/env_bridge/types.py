@@ -73,14 +73,7 @@ class StepResult:
 
 
 def anchor_hash(state: str | bytes) -> tuple[int, int]:
-    """Hashes an anchor state to 64 bits, the same on every machine.
-
-    Args:
-      state: the anchor state; text is encoded as UTF-8.
-
-    Returns:
-      Two unsigned 32-bit integers, the lanes of a 64-bit BLAKE2b digest.
-    """
+    """Hashes an anchor state (text as UTF-8) to the two u32 lanes of a BLAKE2b digest, the same on every machine."""
     data = state.encode("utf-8", "surrogatepass") if isinstance(state, str) else state
     digest = hashlib.blake2b(data, digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")

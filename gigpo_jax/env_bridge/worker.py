@@ -30,13 +30,7 @@ _TEXT = 2000  # most characters of an error
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker needs to know.
-
-    Attributes:
-      build: "module:NAME" of what builds an environment.
-      options: its keyword arguments.
-      sys_path: the parent's import path.
-    """
+    """What a worker needs to know: "module:NAME" of the builder, its keyword arguments, the parent's import path."""
 
     build: str
     options: Mapping[str, Any]

@@ -17,7 +17,6 @@ def attention(
     segment_ids: jax.Array,
     *,
     max_segment: int | None = None,
-    implementation: str | None = None,
 ) -> jax.Array:
     """Causal self-attention of packed rows.
 
@@ -28,14 +27,11 @@ def attention(
       segment_ids: [B, T] i32; a position attends to itself and earlier positions of its segment.
       max_segment: limit of a segment's length, tokens. In rows of at least twice this length the XLA kernel costs
         T x max_segment, not T x T. None: T.
-      implementation: "xla" or "cudnn"; None chooses by backend and dtype.
 
     Returns:
       [B, T, H, K] in the dtype of `query`.
     """
-    if implementation is None:
-        implementation = _choose(query)
-    if implementation == "cudnn":
+    if _fits_cudnn(query):
         # With is_causal beside the mask the kernel skips the products above the diagonal.
         same = (segment_ids[:, :, None] == segment_ids[:, None, :])[:, None]
         return jax.nn.dot_product_attention(query, key, value, mask=same, is_causal=True, implementation="cudnn")
@@ -73,11 +69,10 @@ def cached_attention(query: jax.Array, key: jax.Array, value: jax.Array, positio
     return out.reshape(slots, heads, head_dim)
 
 
-def _choose(query: jax.Array) -> str:
-    fits_cudnn = query.dtype in (jnp.bfloat16, jnp.float16) and query.shape[-1] % 8 == 0 and query.shape[-1] <= 128
-    if jax.default_backend() == "gpu" and fits_cudnn and query.shape[1] % 2 == 0:
-        return "cudnn"
-    return "xla"
+def _fits_cudnn(query: jax.Array) -> bool:
+    half = query.dtype in (jnp.bfloat16, jnp.float16)
+    length, head_dim = query.shape[1], query.shape[-1]
+    return jax.default_backend() == "gpu" and half and head_dim % 8 == 0 and head_dim <= 128 and length % 2 == 0
 
 
 def _dense(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:

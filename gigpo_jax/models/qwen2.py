@@ -255,8 +255,6 @@ def prefill(
     tokens: jax.Array,
     lengths: jax.Array,
     slots: jax.Array,
-    *,
-    dtype: Any = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs prompts and writes them into slots of the cache, from index 0.
 
@@ -267,22 +265,18 @@ def prefill(
       tokens: [B, T] i32, each prompt padded on the right; T at most the cache's length.
       lengths: [B] i32, tokens of each prompt without padding.
       slots: [B] i32, the slot of each prompt; a row with S or more is dropped.
-      dtype: compute dtype; None is the parameters'.
 
     Returns:
       The logits [B, V] f32 after the last token of each prompt, and the cache.
     """
-    length = tokens.shape[1]
-    if length > cache.key.shape[3]:
-        raise ValueError(f"prompts of {length} tokens do not fit a cache of {cache.key.shape[3]}")
-    segment_ids = (jnp.arange(length) < lengths[:, None]).astype(jnp.int32)
-    hidden, (keys, values) = _forward(config, params, tokens, None, segment_ids, Execution(dtype), keep=True)
+    segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
+    hidden, (keys, values) = _forward(config, params, tokens, None, segment_ids, Execution(), keep=True)
     hidden = jnp.take_along_axis(hidden, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)[:, 0]
     return _unembed(config, params, hidden), write_prompts(cache, keys, values, slots)
 
 
 def decode(
-    config: Qwen2Config, params: Params, cache: KVCache, tokens: jax.Array, positions: jax.Array, *, dtype: Any = None
+    config: Qwen2Config, params: Params, cache: KVCache, tokens: jax.Array, positions: jax.Array
 ) -> tuple[jax.Array, KVCache]:
     """Runs one token of every slot.
 
@@ -292,12 +286,10 @@ def decode(
       cache: updated in place if donated or carried through a loop.
       tokens: [S] i32, the newest token of each slot.
       positions: [S] i32, the number of tokens before it; at the cache's length or more nothing is written.
-      dtype: compute dtype; None is the parameters'.
 
     Returns:
       The logits [S, V] f32 of the next token, and the cache with the new token.
     """
-    dtype = params["embed"].dtype if dtype is None else jnp.dtype(dtype)
     graph = _layer_graph(config, adapted_linears(params))
     angles = rotary(positions, config.head_dim, config.rope_theta)
 
@@ -312,7 +304,7 @@ def decode(
         layer = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], params["layers"]))
         return layer(x, angles, attend)
 
-    x = params["embed"][tokens].astype(dtype)
+    x = params["embed"][tokens]
     x, cache = jax.lax.fori_loop(0, config.num_layers, body, (x, cache))
     return _unembed(config, params, _final_norm(config, params, x)), cache
 

@@ -1,15 +1,12 @@
 """Expert episodes as supervised samples: what the policy would be shown at each step, and what it should respond."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.rollout import EpisodeSettings
 
 
@@ -67,16 +64,3 @@ def demonstrate(
 def response_text(action: str) -> str:
     """A response in the format of the environments, without a thought."""
     return f"<think></think><action>{action}</action>"
-
-
-def shuffled_tasks(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
-    """Tasks for ever: all of them in a seeded order, then all of them in another.
-
-    Raises:
-      InputError: there are no tasks.
-    """
-    if not tasks:
-        raise InputError("config.env.split: the environment has no tasks of it; name another split, or make its data")
-    for epoch in range(1 << 30):
-        for index in np.random.default_rng((seed, epoch)).permutation(len(tasks)):
-            yield tasks[index]

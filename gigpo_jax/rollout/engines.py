@@ -37,12 +37,13 @@ def make_engine(config: ConfigDict, policy: Policy, params: Any, *, version: int
     Raises:
       InputError: servers or what they need are missing, or they serve something else.
     """
-    make = {"jax": _jax_engine, "vllm": _vllm_engine}[config.engine.name]
-    return make(config, policy, params, version, folder)
+    if config.engine.name == "vllm":
+        return _vllm_engine(config, policy, params, version, folder)
+    return _jax_engine(config, policy, params, version)
 
 
 def for_engine(config: ConfigDict, params: Any) -> Any:
-    """Returns parameters as `engine.name` takes them.
+    """Parameters as `engine.name` takes them.
 
     Each host's in-process engine needs whole parameters: a copy if other hosts hold parts of them. For vLLM servers all
     hosts gather them into files.
@@ -50,8 +51,7 @@ def for_engine(config: ConfigDict, params: Any) -> Any:
     return params if config.engine.name == "vllm" or jax.process_count() == 1 else partition.local_copy(params)
 
 
-def _jax_engine(config: ConfigDict, policy: Policy, params: Any, version: int, folder: Path) -> JaxEngine:
-    del folder
+def _jax_engine(config: ConfigDict, policy: Policy, params: Any, version: int) -> JaxEngine:
     engine = config.engine
     made = JaxEngine(
         policy.config,
@@ -136,16 +136,12 @@ def _processes(config: ConfigDict, weights_dir: Path, folder: Path, key: str) ->
 
 
 def max_length(config: ConfigDict) -> int:
-    """Returns the tokens of the longest prompt and response together."""
+    """Tokens of the longest prompt and response together."""
     return config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
 
 
 def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:
-    """Returns the servers of `engine.vllm.urls` that a host uses; each server belongs to one host.
-
-    Raises:
-      InputError: there are fewer servers than hosts.
-    """
+    """The servers of `engine.vllm.urls` that a host uses, at least one; each server belongs to one host."""
     every = tuple(url.strip().rstrip("/") for url in urls.split(",") if url.strip())
     if every and len(every) < hosts:
         raise InputError(
@@ -155,5 +151,5 @@ def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:
 
 
 def probe_tokens(tokenizer: Tokenizer, limit: int) -> tuple[int, ...]:
-    """Returns a prompt whose log-probabilities verify a push, at most `limit` - 1 tokens."""
+    """A prompt whose log-probabilities verify a push, at most `limit` - 1 tokens."""
     return tuple(tokenizer.encode_chat(PROBE_TEXT))[: min(PROBE_TOKENS, limit - 1)]

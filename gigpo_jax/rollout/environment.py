@@ -5,6 +5,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.types import Task
@@ -30,16 +31,17 @@ def env_options(config: ConfigDict) -> dict[str, Any]:
 
 
 def list_tasks(config: ConfigDict, options: dict[str, Any]) -> list[Task]:
-    """The tasks of `env.split`.
-
-    Raises:
-      InputError: the environment or its data is not there, or it has no such split.
-    """
+    """The tasks of `env.split`; raises InputError if the environment or its data is not there."""
     env = registry.make(config.env.name, **options)
     try:
-        tasks = list(env.tasks(config.env.split))
+        return split_tasks(config, env)
     finally:
         env.close()
+
+
+def split_tasks(config: ConfigDict, env: TextEnv) -> list[Task]:
+    """The tasks of `env.split`, at least one; else raises InputError."""
+    tasks = list(env.tasks(config.env.split))
     if not tasks:
         raise InputError(f"config.env.split={config.env.split!r}: no tasks; name another split, or make its data")
     return tasks

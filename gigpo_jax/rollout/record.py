@@ -16,6 +16,11 @@ from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
 FORMAT, VERSION = "gigpo_jax rollouts", 1
 SUFFIX = ".jsonl.gz"
 _SHARED = ("prompt", "response", "action", "observation", "anchor")  # texts that are stored once a file
+_OF_TURN = (
+    *("prompt", "response", "action", "valid", "admissible", "observation", "anchor", "reward", "penalty"),
+    *("finish_reason", "version"),
+)
+_OF_TRAJECTORY = ("group", "member", "won", "score", "aborted", "reason")
 _DIGITS = 6  # after the point; of rewards and advantages
 _TOKEN_DIGITS = 4  # of log-probabilities and entropies, nats
 
@@ -172,11 +177,7 @@ def write_rollouts(path: Path, rollouts: Rollouts) -> None:
 
 
 def read_rollouts(path: Path) -> Rollouts:
-    """Reads a file.
-
-    Raises:
-      InputError: it is missing, damaged, or of another format.
-    """
+    """Reads a file; raises InputError if it is missing, damaged, or of another format."""
     try:
         with gzip.open(path, "rt", encoding="ascii") as file:
             lines = (json.loads(line) for line in file)
@@ -204,39 +205,17 @@ def _returns(rewards: Sequence[float], gamma: float) -> list[float]:
 
 def _saved_step(turn: Turn) -> SavedStep:
     return SavedStep(
-        prompt=turn.prompt,
-        response=turn.response,
-        action=turn.action,
-        valid=turn.valid,
-        admissible=turn.admissible,
-        observation=turn.observation,
-        anchor=turn.anchor,
-        reward=float(turn.reward),
-        penalty=float(turn.penalty),
-        finish_reason=turn.finish_reason,
-        version=turn.version,
+        **{name: getattr(turn, name) for name in _OF_TURN},
         prompt_length=len(turn.prompt_tokens),
         tokens=tuple(turn.response_tokens.tolist()),
         logprobs=_rounded(turn.logprobs),
-        regret=turn.regret,
     )
 
 
 def _saved_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEpisode:
     task = trajectory.task
-    return SavedEpisode(
-        task=task.id,
-        type=task.type,
-        split=task.split,
-        data=task.data,
-        group=trajectory.group,
-        member=trajectory.member,
-        won=bool(trajectory.won),
-        score=float(trajectory.score),
-        aborted=trajectory.aborted,
-        reason=trajectory.reason,
-        steps=tuple(steps),
-    )
+    same = {name: getattr(trajectory, name) for name in _OF_TRAJECTORY}
+    return SavedEpisode(task=task.id, type=task.type, split=task.split, data=task.data, steps=tuple(steps), **same)
 
 
 def _rounded(values: np.ndarray) -> tuple[float, ...]:

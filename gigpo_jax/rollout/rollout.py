@@ -92,13 +92,7 @@ class _Refused(_EngineFailure):
 
 @dataclass(frozen=True)
 class EpisodeRunner:
-    """Plays single episodes.
-
-    Attributes:
-      engine: gives the responses.
-      tokenizer: text <-> ids.
-      settings: prompts, length, penalties, sampling.
-    """
+    """Plays single episodes."""
 
     engine: Engine
     tokenizer: Tokenizer
@@ -113,18 +107,14 @@ class EpisodeRunner:
         member: int,
         past: Sequence[str] = (),
     ) -> Trajectory:
-        """Plays one episode.
+        """Plays one episode; the trajectory is aborted if the environment or the engine fails.
 
         Args:
           task: what to do.
           environment: where to do it; this episode alone uses it.
           key: step -> the random key of its request.
-          group: noted in the trajectory.
-          member: noted in the trajectory.
+          group, member: noted in the trajectory.
           past: actions that are replayed before the policy acts; the trajectory begins after them.
-
-        Returns:
-          The trajectory; it is aborted if the environment or the engine fails.
 
         Raises:
           EngineLost: the engine will give no more responses.
@@ -264,7 +254,10 @@ async def rollout(
         if trajectory.aborted:
             reasons[trajectory.reason] += 1
             if reasons.total() > runner.settings.max_aborted_fraction * len(trajectories):
-                raise _too_many(reasons, len(trajectories))
+                most = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+                raise TooManyAborted(
+                    f"{reasons.total()} of {len(trajectories)} episodes were aborted, too many to go on: {most}"
+                )
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -292,8 +285,3 @@ async def _play(
         trajectory = Trajectory(task, group, member)
         trajectory.abort(str(err), policy_dependent=False)
         return trajectory
-
-
-def _too_many(reasons: Counter[str], episodes: int) -> TooManyAborted:
-    most = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
-    return TooManyAborted(f"{reasons.total()} of {episodes} episodes were aborted, too many to go on: {most}")

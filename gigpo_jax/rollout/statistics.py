@@ -20,8 +20,7 @@ def rollout_metrics(
       task_types: of the whole split, so that all hosts report the same names.
 
     Returns:
-      The metrics `episode/*`, `action/*`, `response/*`, `credit/ambiguous_anchor_share` of the guide, and `rollout/*`;
-      means over episodes or steps that were not aborted. A task type that was not played is left out.
+      Means over episodes or steps that were not aborted. A task type that was not played is left out.
     """
     done = [trajectory for trajectory in trajectories if not trajectory.aborted]
     turns = [step.turn for step in steps]
@@ -58,16 +57,10 @@ def rollout_metrics(
 
 
 def ambiguous_anchors(steps: Sequence[Step]) -> list[bool]:
-    """Whether the anchor state of each step stands for more than one state of the environment.
+    """For every step with listed actions: does its anchor stand for more than one state of the environment?
 
     An anchor is ambiguous if the environment listed different actions at two steps of a task group that share it, such
     as "Nothing happens." in two places. Such steps are compared with each other although acting from them differs.
-
-    Args:
-      steps: of whole groups.
-
-    Returns:
-      One value for every step at which the environment listed its actions.
     """
     listed = [((s.group, s.turn.anchor), s.turn.choices) for s in steps if s.turn.choices is not None]
     seen = defaultdict(set)

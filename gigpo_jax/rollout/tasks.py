@@ -13,16 +13,10 @@ _T = TypeVar("_T")
 
 
 def draw_tasks(tasks: Sequence[Task], iteration: int, groups: int, seed: int) -> list[Task]:
-    """The tasks of an iteration.
+    """The `groups` tasks of an iteration, counted from 0.
 
     The split is gone through in a shuffled order, again and again, each time in another one; no task comes twice
     before all have come once. A pure function: nothing needs to be stored for a run to go on.
-
-    Args:
-      tasks: of the split, at least one.
-      iteration: from 0.
-      groups: tasks to draw.
-      seed: the run's seed.
     """
     drawn: list[Task] = []
     orders: dict[int, np.ndarray] = {}
@@ -35,11 +29,7 @@ def draw_tasks(tasks: Sequence[Task], iteration: int, groups: int, seed: int) ->
 
 
 def host_share(items: Sequence[_T]) -> tuple[int, Sequence[_T]]:
-    """The items that this host works on, and the place of the first among all.
-
-    Raises:
-      InputError: they cannot be dealt out evenly.
-    """
+    """The items that this host works on, and the place of the first among all; raises InputError if uneven."""
     hosts, host = jax.process_count(), jax.process_index()
     if len(items) % hosts:
         raise InputError(f"config.train.groups={len(items)}: must be a multiple of the {hosts} hosts")

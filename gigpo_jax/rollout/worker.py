@@ -20,13 +20,7 @@ _DETAIL = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
 
 
 class RolloutWorker:
-    """Plays episodes; close it when done.
-
-    Attributes:
-      engine: the sampler.
-      tokenizer: of the policy.
-      pool: the environments.
-    """
+    """Plays episodes; close it when done."""
 
     def __init__(
         self, config: ConfigDict, policy: Policy, params: Any, *, options: dict[str, Any], version: int, folder: Path

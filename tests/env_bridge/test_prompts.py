@@ -48,8 +48,6 @@ def test_the_window_keeps_the_last_events_and_the_first_observation() -> None:
     assert (history.first, history.steps) == ("o1", 3)
     none = history_of(0, ("o1", "a1"))
     assert (none.events(), none.steps) == ((), 1)
-    with pytest.raises(ValueError, match="-1"):
-        History(-1)
 
 
 def test_the_full_prompt_has_every_part_in_order() -> None:

@@ -1,11 +1,9 @@
 """Demonstrations show the policy what it will see, and what it should respond."""
 
-import itertools
-
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import build_prompt
 from gigpo_jax.envs import registry
-from gigpo_jax.rollout.demonstrations import demonstrate, episode_seed, response_text, shuffled_tasks
+from gigpo_jax.rollout.demonstrations import demonstrate, episode_seed, response_text
 from gigpo_jax.rollout.rollout import EpisodeSettings
 
 
@@ -41,8 +39,3 @@ def test_the_prompts_are_those_of_a_rollout():
 def test_demonstrations_follow_from_the_seed():
     assert play(1)[2] == play(1)[2]
     assert episode_seed(0, 1) != episode_seed(1, 0)
-
-
-def test_shuffled_tasks_never_end_and_never_favour():
-    first = list(itertools.islice(shuffled_tasks(list(range(5)), seed=0), 15))  # type: ignore[arg-type]
-    assert [sorted(first[i : i + 5]) for i in (0, 5, 10)] == [[0, 1, 2, 3, 4]] * 3
