@@ -26,19 +26,15 @@ class TextEnv(Protocol):
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split, always in the same order."""
-        ...
 
     def reset(self, task: Task) -> Observation:
         """Starts an episode."""
-        ...
 
     def step(self, action: str) -> StepResult:
         """Acts; after `done` the episode is over and `reset` must follow."""
-        ...
 
     def close(self) -> None:
         """Frees its resources."""
-        ...
 
 
 class Expert(Protocol):
@@ -46,7 +42,6 @@ class Expert(Protocol):
 
     def act(self, observation: Observation) -> str:
         """The next action; called with every observation of the episode in order."""
-        ...
 
 
 def check_shares(**shares: float) -> None:

@@ -1,8 +1,8 @@
 """Starts fresh interpreters: one function in a process of its own that cannot outlive this process.
 
-A fork of this process could deadlock: jax runs threads in it. So a new interpreter starts, as a guard. The guard forks
-before it imports anything else. Its child leads a process group and calls the function. When the child ends, or when
-this process closes the lifeline (a pipe) or dies, the guard kills the group. This also ends C code that holds the
+A fork of this process could deadlock: jax runs threads in it. So a new interpreter starts, as a guard. It forks before
+it imports anything else; its child leads a process group and calls the function. When the child ends, or when this
+process closes the lifeline (a pipe) or dies, the guard kills the group. This also ends C code that holds the
 interpreter lock, and processes that the child started, unless they have a process group of their own.
 """
 

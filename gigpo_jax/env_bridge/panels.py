@@ -24,7 +24,6 @@ class Panel:
     """A frozen list of tasks.
 
     Attributes:
-      name: of the panel.
       environment: name in the registry.
       split: of all its tasks.
       tasks: (task id, hash of the task's content in hexadecimal) in the order of evaluation; the hash is "" where the

@@ -57,7 +57,6 @@ class WorkerProcess:
     """A worker: a fresh interpreter at the other end of a socket.
 
     Attributes:
-      index: its place in the pool.
       process: guard and worker.
       pid: the worker's process id; the guard's until it is ready.
       ready: whether it has built its first environment.
@@ -68,7 +67,6 @@ class WorkerProcess:
     """
 
     def __init__(self, index: int, setup: Setup, start_timeout_s: float, environ: Mapping[str, str]) -> None:
-        """Starts the process; it is ready later."""
         self.index, self.ready, self.writing = index, False, False
         self.failure: str | None = None
         self.calls: dict[int, Call] = {}
@@ -104,7 +102,6 @@ class WorkerProcess:
 
     @property
     def front(self) -> Call | None:
-        """The oldest unanswered call."""
         return next(iter(self.calls.values()), None)
 
     def _time_front(self) -> None:

@@ -44,7 +44,7 @@ class Prompt:
 
     Attributes:
       text: as rendered, before the chat template.
-      tokens: the ids of the whole chat message, at most `limit`.
+      tokens: the ids of the whole chat message.
       cut: what was left out: "" nothing, "history", "observation", or "tokens" (then `text` is longer than `tokens`).
     """
 
@@ -89,14 +89,6 @@ class Instruct:
         return "\n".join(lines)
 
 
-def _unchanged(text: str) -> str:
-    return text
-
-
-def _all_listed(action: str) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Compact:
     """The prompt for a tiny model trained from scratch: no instructions, single words between the parts.
@@ -111,8 +103,8 @@ class Compact:
       hidden: whether an admissible action is not listed.
     """
 
-    shorten: Callable[[str], str] = _unchanged
-    hidden: Callable[[str], bool] = _all_listed
+    shorten: Callable[[str], str] = str
+    hidden: Callable[[str], bool] = lambda action: False
 
     def __call__(self, inputs: PromptInput, /) -> str:
         words = [self.shorten(inputs.task)]

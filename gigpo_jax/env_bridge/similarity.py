@@ -58,7 +58,6 @@ class Text:
     """A state with what comparisons need.
 
     Attributes:
-      text: the state itself.
       codes: [n] u32, its code points.
       grams: [2 ** bits] u16, as from `gram_counts`.
       letters: distinct code points, ascending.

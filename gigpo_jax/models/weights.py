@@ -58,17 +58,14 @@ class _Leaf:
 
 
 def load_hf(path: str | pathlib.Path, *, dtype: Any = jnp.float32, shardings: Any = None) -> tuple[Qwen2Config, Params]:
-    """Loads a model from a folder with config.json and safetensors files.
+    """Loads a model from a folder with config.json and safetensors files, with parameters in `dtype`.
 
-    Args:
-      path: the folder.
-      dtype: of the result; the files may have another one.
-      shardings: a tree of `jax.sharding.Sharding` like the parameters; every process reads only the shards of its
-        devices. None: the default device.
+    `shardings` is a tree of `jax.sharding.Sharding` like the parameters: every process reads only the shards of its
+    devices. None: the default device.
 
     Raises:
       InputError: a file is missing or broken, config.json describes another model, or a tensor is missing, of another
-        shape, of integers, or not finite in `dtype`; one line that names the file and the fix.
+        shape, of integers, or not finite in `dtype`.
     """
     folder = pathlib.Path(path)
     config = read_config(folder)
@@ -95,15 +92,8 @@ def save_hf(
 ) -> None:
     """Writes a folder that transformers, vLLM and `load_hf` read; all processes must call this, the first one writes.
 
-    The folder appears complete or not at all; an earlier model there is replaced.
-
-    Args:
-      path: the folder.
-      config: the shape.
-      params: sharded ones are gathered one array at a time.
-      dtype: of the files; None keeps the parameters'.
-      tokenizer: written beside the weights, if given.
-      max_shard_bytes: limit of one weight file.
+    The folder appears complete or not at all; an earlier model there is replaced. Sharded parameters are gathered one
+    array at a time; `dtype` None keeps theirs.
 
     Raises:
       InputError: the path cannot be written, holds something else, or the tokenizer does not fit.

@@ -25,33 +25,13 @@ PROBE_TOKENS = 64
 
 
 def make_engine(config: ConfigDict, policy: Policy, params: Any, *, version: int, folder: Path) -> Any:
-    """Makes the engine `engine.name`, ready to sample.
-
-    Args:
-      config: `engine` and `sampling` say how.
-      policy: shape and tokenizer.
-      params: the parameters to sample from.
-      version: of these parameters.
-      folder: where servers that are started write their logs.
+    """Makes the engine `engine.name`, ready to sample; servers that it starts write their logs to `folder`.
 
     Raises:
       InputError: servers or what they need are missing, or they serve something else.
     """
     if config.engine.name == "vllm":
         return _vllm_engine(config, policy, params, version, folder)
-    return _jax_engine(config, policy, params, version)
-
-
-def for_engine(config: ConfigDict, params: Any) -> Any:
-    """Parameters as `engine.name` takes them.
-
-    Each host's in-process engine needs whole parameters: a copy if other hosts hold parts of them. For vLLM servers all
-    hosts gather them into files.
-    """
-    return params if config.engine.name == "vllm" or jax.process_count() == 1 else partition.local_copy(params)
-
-
-def _jax_engine(config: ConfigDict, policy: Policy, params: Any, version: int) -> JaxEngine:
     engine = config.engine
     made = JaxEngine(
         policy.config,
@@ -69,6 +49,15 @@ def _jax_engine(config: ConfigDict, policy: Policy, params: Any, version: int) -
     )
     made.warmup()
     return made
+
+
+def for_engine(config: ConfigDict, params: Any) -> Any:
+    """Parameters as `engine.name` takes them.
+
+    Each host's in-process engine needs whole parameters: a copy if other hosts hold parts of them. For vLLM servers all
+    hosts gather them into files.
+    """
+    return params if config.engine.name == "vllm" or jax.process_count() == 1 else partition.local_copy(params)
 
 
 def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, folder: Path) -> Any:

@@ -10,36 +10,21 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from gigpo_jax.env_bridge.actions import Response, is_admissible
 from gigpo_jax.env_bridge.history import History
-from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.env_bridge.pool import EnvPool, PooledEnv
 from gigpo_jax.env_bridge.prompts import Prompt, PromptTemplate, build_prompt
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task, anchor_hash
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling.base import Completion, Engine, EngineLost, SamplingParams, request_key
 from gigpo_jax.trajectory import Trajectory, Turn
 
 _T = TypeVar("_T")
-
-
-class Environment(Protocol):
-    """What an episode needs of an environment; `pool.PooledEnv` is one."""
-
-    async def reset(self, task: Task) -> Observation: ...
-
-    async def step(self, action: str) -> StepResult: ...
-
-
-class Tokenizer(Protocol):
-    """What an episode needs of a tokenizer; `models.tokenizer.Tokenizer` is one."""
-
-    def encode_chat(self, text: str, /) -> Sequence[int]: ...
-
-    def decode(self, ids: Sequence[int], /) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -101,7 +86,7 @@ class EpisodeRunner:
     async def play(
         self,
         task: Task,
-        environment: Environment,
+        environment: PooledEnv,
         key: Callable[[int], tuple[int, int]],
         group: int,
         member: int,
@@ -111,7 +96,7 @@ class EpisodeRunner:
 
         Args:
           task: what to do.
-          environment: where to do it; this episode alone uses it.
+          environment: this episode alone uses it.
           key: step -> the random key of its request.
           group, member: noted in the trajectory.
           past: actions that are replayed before the policy acts; the trajectory begins after them.
@@ -143,11 +128,10 @@ class EpisodeRunner:
         observation: Observation,
         history: History,
         trajectory: Trajectory,
-        environment: Environment,
+        environment: PooledEnv,
         key: tuple[int, int],
         session: tuple[int, int],
     ) -> tuple[Turn, StepResult]:
-        """Prompt, response, action, result."""
         settings = self.settings
         prompt = settings.prompt(observation, history, self.tokenizer.encode_chat)
         sampling = replace(settings.sampling, key=key, session=session)

@@ -25,15 +25,9 @@ class RolloutWorker:
     def __init__(
         self, config: ConfigDict, policy: Policy, params: Any, *, options: dict[str, Any], version: int, folder: Path
     ) -> None:
-        """Starts the worker processes and makes the engine.
+        """Starts the worker processes and makes the engine, as `make_engine`.
 
-        Args:
-          config: `env`, `engine`, `sampling` say how.
-          policy: shape and tokenizer.
-          params: the parameters to sample from.
-          options: what the environment is built with (`environment.env_options`).
-          version: of these parameters.
-          folder: where servers that the engine starts write their logs.
+        `options` are what the environment is built with (`environment.env_options`).
 
         Raises:
           InputError: the engine or the environment cannot be had.

@@ -88,15 +88,12 @@ class Engine(Protocol):
           InputError: the prompt does not fit; only this request fails.
           EngineLost: the engine can give no more responses.
         """
-        ...
 
     def update_weights(self, params: Any, version: int) -> None:
         """Sets the weights of later requests, and their version; no response mixes two."""
-        ...
 
     def close(self) -> None:
         """Frees the engine; unfinished requests fail. May be called twice."""
-        ...
 
 
 def request_key(seed: int, iteration: int, group: int, member: int, step: int) -> tuple[int, int]:

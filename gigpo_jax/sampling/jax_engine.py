@@ -1,13 +1,11 @@
 """The in-process engine: continuous batching over a fixed number of slots with a static KV cache.
 
-A thread drives the device, so the event loop of the caller is never blocked. Every round prefills waiting prompts into
-free slots (padded to one of a few shapes), then decodes several tokens for all slots in one device call. `warmup`
-compiles all programs; nothing is compiled after it.
+A thread drives the device. Every round prefills waiting prompts into free slots (padded to one of a few shapes), then
+decodes several tokens for all slots in one device call. `warmup` compiles all programs; nothing is compiled after it.
 
 A response does not depend on the other requests: its random keys come from the request alone, each row of a batch is
-computed independently, and with one size in `prefill_rows` all array shapes are the same. With several sizes the last
-bits depend on the number of prompts in a prefill, because matrix products are tiled differently, and in rare cases
-another token is drawn.
+computed independently, and with one size in `prefill_rows` all array shapes are the same. With several sizes matrix
+products are tiled differently: the last bits depend on the number of prompts in a prefill, and in rare cases a token.
 """
 
 import asyncio
@@ -23,11 +21,12 @@ import numpy as np
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
+from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling import slots as device
 from gigpo_jax.sampling.base import Completion, SamplingParams
 from gigpo_jax.sampling.programs import EngineSettings, Programs, difference, mesh_of
 from gigpo_jax.sampling.request import Request, Weights, checked_prompt, resolve, stop_ids
-from gigpo_jax.sampling.stopping import Decoder, StopStrings
+from gigpo_jax.sampling.stopping import StopStrings
 
 GATHER_S = 0.001  # an idle engine waits this long for more requests, and again while more arrive
 GATHER_LIMIT_S = 0.01
@@ -50,7 +49,7 @@ class JaxEngine:
         params: qwen2.Params,
         settings: EngineSettings,
         *,
-        tokenizer: Decoder | None = None,
+        tokenizer: Tokenizer | None = None,
         version: int = 0,
     ):
         """Starts the engine's thread; call `close` when done.

@@ -30,12 +30,10 @@ class Request:
 
     Attributes:
       prompt: [P] i32.
-      params: sampling settings.
       stop_ids: token ids that end the response, including those that spell a stop string.
       weights: used from the first token to the last.
       future: the result, in the caller's event loop.
-      tokens: drawn so far.
-      logprobs: of these tokens, nats, in pieces.
+      logprobs: of the drawn tokens, nats, in pieces.
       cancelled: whether the caller stopped waiting.
     """
 

@@ -1,23 +1,16 @@
 """Finds the token that completes a stop string."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
-
-class Decoder(Protocol):
-    """The part of a tokenizer that an engine needs."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int]) -> str: ...
+from gigpo_jax.models.tokenizer import Tokenizer
 
 
 class StopStrings:
     """Finds stop strings in responses; caches facts about the vocabulary."""
 
-    def __init__(self, tokenizer: Decoder, vocab_size: int):
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int):
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._single: dict[str, int | None] = {}

@@ -139,8 +139,6 @@ def test_what_does_not_fit_goes_in_order() -> None:
     hard = cut(5)
     assert hard.cut == "tokens"
     assert hard.tokens == words(hard.text)[-5:]
-    with pytest.raises(ValueError, match="0"):
-        build(template, observation, history, 0)
 
 
 def test_the_first_observation_goes_before_the_last_events() -> None:

@@ -207,13 +207,10 @@ def test_a_stop_string_over_several_tokens_ends_the_response_where_it_is_complet
 
 
 def test_a_stop_string_that_is_one_token_stops_on_the_device(engine):
-    request = engine._request([1], SamplingParams(max_tokens=4, stop_strings=("</b>", "xy")), _Loop())
-    assert request.stop_ids == [59]
+    async def stop_ids():
+        return engine._request([1], SamplingParams(max_tokens=4, stop_strings=("</b>", "xy"))).stop_ids
 
-
-class _Loop:
-    def create_future(self):
-        return None
+    assert run(stop_ids()) == [[59]]
 
 
 def test_more_requests_than_slots_all_finish_and_free_slots_are_used_at_once(engine):

@@ -25,10 +25,11 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.hf_config import config_json
 from gigpo_jax.models.safetensors_file import SUFFIX
+from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling.base import Completion, EngineLost, SamplingParams
 from gigpo_jax.sampling.programs import mesh_of
 from gigpo_jax.sampling.request import checked_prompt, stop_ids
-from gigpo_jax.sampling.stopping import Decoder, StopStrings
+from gigpo_jax.sampling.stopping import StopStrings
 from gigpo_jax.sampling.vllm.launch import ServerProcess
 from gigpo_jax.sampling.vllm.protocol import (
     Limits,
@@ -96,7 +97,7 @@ class VllmEngine:
         *,
         settings: VllmSettings,
         store: WeightStore,
-        tokenizer: Decoder | None = None,
+        tokenizer: Tokenizer | None = None,
         version: int = 0,
         say: Say = lambda _: None,
     ):
