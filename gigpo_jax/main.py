@@ -33,7 +33,7 @@ keys, with their defaults (docs/configuration.md: allowed values, options of the
 
 def main(argv: list[str]) -> int:
     """Runs one mode; returns the exit status."""
-    usage = __doc__.removeprefix("The command line: ")
+    usage = __doc__.removeprefix("The command line: ").removesuffix(".")
     parser = argparse.ArgumentParser(
         usage=usage, allow_abbrev=False, exit_on_error=False, formatter_class=argparse.RawDescriptionHelpFormatter
     )

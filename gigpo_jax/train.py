@@ -261,7 +261,7 @@ def staleness(trajectories: list[Trajectory], iteration: int) -> float:
 
 
 async def uninterrupted(work: "asyncio.Future[dict[str, float]]") -> dict[str, float]:
-    """Waits for work that cannot be stopped, whatever cancels the waiting."""
+    """Waits for work that cannot be stopped; a cancellation of this coroutine does not end the wait."""
     while not work.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait({work})

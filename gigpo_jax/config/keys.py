@@ -177,7 +177,7 @@ KEYS: dict[str, Key] = {
     "rl.entropy_coef": Key(0.0, "of the entropy bonus", NOT_NEGATIVE),
     "rl.loss_mean": Key(
         "tokens",
-        "the loss is a mean over tokens, over responses, or over responses of constant length (docs/algorithm.md)",
+        "of the loss: over tokens, over responses, or over responses of constant length (docs/algorithm.md)",
         one_of("tokens", "responses", "constant"),
         auto=True,
     ),
