@@ -77,6 +77,12 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
         raise InputError(f"config.model.path={path!r}: no such folder; give a Hugging Face model folder")
     tokenizer, shape = load_tokenizer(path), read_config(Path(path))
     check_fits(tokenizer, shape.vocab_size, path)
+    template = len(tokenizer.encode_chat(""))
+    if config.sampling.max_prompt_tokens <= template:
+        raise InputError(
+            f"config.sampling.max_prompt_tokens={config.sampling.max_prompt_tokens}: the chat template of {path!r} "
+            f"alone takes {template} tokens; use more"
+        )
     check_memory(config, shape, mesh.size)
     dtype = jnp.dtype(config.model.param_dtype)
     adapter, scale = start_adapter(config, shape, mesh)

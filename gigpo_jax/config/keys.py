@@ -5,10 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
 from gigpo_jax.rl.update import SCHEDULES
 
-LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LORA_TARGETS = tuple(TARGETS)
 
 
 @dataclass(frozen=True)

@@ -71,14 +71,8 @@ class Checkpointer:
 
         self._ocp = ocp
         self.directory = Path(directory).absolute()
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as err:
-            raise InputError(
-                f"{self.directory}: cannot make this folder ({err.strerror}); choose another --workdir"
-            ) from err
-        if not os.access(self.directory, os.W_OK):
-            raise InputError(f"{self.directory}: not writable; choose another --workdir")
+        if not read_only:
+            _make_writable(self.directory)
         options = (
             ocp.CheckpointManagerOptions(read_only=True)
             if read_only
@@ -156,6 +150,8 @@ class Checkpointer:
             try:
                 found = self._read(iteration, like)
             except Exception as err:  # the storage layers below raise many types for a damaged file
+                if isinstance(err, MemoryError) or "RESOURCE_EXHAUSTED" in str(err):
+                    raise  # it may be whole
                 problem = _first_line(err)
                 logger.warning("checkpoint %d in %s is damaged, not used: %s", iteration, self.directory, problem)
                 continue
@@ -212,6 +208,15 @@ class Checkpointer:
                 f"{self.directory}: a checkpoint cannot be written ({reason}); free space or mend the disk, then run "
                 f"the same command: it {onwards}"
             ) from err
+
+
+def _make_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise InputError(f"{folder}: cannot make this folder ({err.strerror}); choose another --workdir") from err
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{folder}: not writable; choose another --workdir")
 
 
 def newest_params(directory: str | Path, like: Any) -> tuple[Any, int]:

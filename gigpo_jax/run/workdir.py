@@ -82,6 +82,8 @@ def _holder(file: TextIO, workdir: Path) -> str:
         return file.read() or "another process"
     except OSError as err:
         logger.warning("%s: cannot be locked (%s); start no second run in this folder", workdir, err.strerror)
+    if os.fstat(file.fileno()).st_nlink == 0:  # a start that was refused removed it since it was opened
+        return "a start that is ending"
     with contextlib.suppress(OSError):  # a full disk: the lock holds without the name
         file.truncate(0)
         print(f"process {os.getpid()} on {socket.gethostname()}", end="", file=file, flush=True)

@@ -194,6 +194,23 @@ def test_a_record_that_json_cannot_hold_fails_at_once(tmp_path: Path) -> None:
     checkpoints.close()
 
 
+def test_reading_makes_no_folder(tmp_path: Path) -> None:
+    like = make_state(9).params
+    assert newest_params(tmp_path / "checkpoints", like) == (like, 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_little_memory_is_not_taken_for_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpointer(folder)
+
+    def out_of_memory(*_: object) -> None:
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes")
+
+    monkeypatch.setattr(checkpoints, "_read", out_of_memory)
+    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+        checkpoints.restore(make_state(9), None)
+
+
 def test_a_file_in_the_way_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(InputError, match="choose another --workdir"):
