@@ -1,15 +1,13 @@
-"""Checkpoints: everything an exact resume needs, written in the background, whole or not at all.
+"""Checkpoints for exact resumes, written in the background, whole or not at all.
 
-A checkpoint holds the train state in two parts, `params` and `rest` (arrays, each host and device writing its own), and
-a record: plain JSON with the iteration and what else a resumed run must know. A checksum of each part is verified on
-restore. Orbax is imported where it is used: it takes a second.
+A checkpoint holds the train state in two parts, `params` and `rest`, and a record: JSON with the iteration and what
+else a resumed run must know. Each has a checksum. Orbax is imported where it is used: the import takes a second.
 """
 
 import contextlib
 import hashlib
 import json
 import logging
-import os
 import re
 import sys
 import traceback
@@ -24,13 +22,14 @@ import numpy as np
 
 from gigpo_jax.errors import InputError, StorageError
 from gigpo_jax.rl.update import TrainState
+from gigpo_jax.run.workdir import check_writable
 
 Restored = tuple[TrainState, dict[str, Any]]
 
 logger = logging.getLogger(__name__)
 
 
-# Orbax logs each error with a traceback, also from its threads and event loops; all of them are raised here again.
+# Orbax logs every error with a traceback; all of them are raised here again.
 def _not_of_orbax(record: logging.LogRecord) -> bool:
     frames = traceback.extract_tb(record.exc_info[2]) if record.exc_info else []
     of_orbax = any("/orbax/" in name for name in [record.pathname, *(frame.filename for frame in frames)])
@@ -42,7 +41,7 @@ for _name in ("absl", "asyncio"):
 
 
 def _quiet_hook(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Drops what TensorStore prints for writes that end after another one failed, and Orbax closed its event loop."""
+    """Drops the errors of writes that end after Orbax closed their event loop, because another write failed."""
     if str(unraisable.exc_value) != "Event loop is closed":
         _usual_hook(unraisable)
 
@@ -53,31 +52,30 @@ _usual_hook, sys.unraisablehook = sys.unraisablehook, _quiet_hook
 class Checkpointer:
     """Saves and restores the checkpoints of one folder; the newest `keep` stay.
 
-    Several hosts make one each, over the same shared folder, and call the same methods in the same order.
+    Each host makes one over the same shared folder; all call the same methods in the same order.
     """
 
     def __init__(self, directory: str | Path, *, keep: int = 2, read_only: bool = False) -> None:
         """Opens a folder.
 
         Args:
-          directory: made if it is not there; what a killed run left half-written is removed.
+          directory: made if needed; partial checkpoints of a killed run are removed.
           keep: how many checkpoints stay.
           read_only: changes nothing in the folder, which a run may be writing to.
 
         Raises:
-          InputError: the folder cannot be made or written to.
+          InputError: the folder cannot be written.
         """
         import orbax.checkpoint as ocp
 
         self._ocp = ocp
         self.directory = Path(directory).absolute()
-        if not read_only:
-            _make_writable(self.directory)
-        options = (
-            ocp.CheckpointManagerOptions(read_only=True)
-            if read_only
-            else ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
-        )
+        if read_only:
+            options = ocp.CheckpointManagerOptions(read_only=True)
+        else:
+            check_writable(self.directory, "--workdir")
+            self.directory.mkdir(parents=True, exist_ok=True)
+            options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
         self._written: set[int] = set()
         self._manager = ocp.CheckpointManager(self.directory, options=options)
 
@@ -88,13 +86,12 @@ class Checkpointer:
     def save(self, iteration: int, state: TrainState, record: Mapping[str, Any]) -> None:
         """Starts writing a checkpoint, unless this object has written that iteration.
 
-        The state may be donated as soon as this returns. A checkpoint of the same number from an earlier run (one that
-        could not be read) is replaced.
+        The state may be donated once this returns. A damaged checkpoint of the same number is replaced.
 
         Args:
           iteration: its number.
           state: the train state.
-          record: what JSON can hold.
+          record: plain JSON values.
 
         Raises:
           StorageError: this checkpoint or the one before cannot be written.
@@ -102,11 +99,11 @@ class Checkpointer:
         if iteration in self._written:
             return
         if jax.default_backend() == "cpu":
-            # Host arrays are views of device memory there, and the next update writes into it.
+            # Orbax gets views of device memory there, and the next update writes into it.
             state = jax.tree.map(jnp.copy, state)
         args = self._ocp.args
         parts = {"params": state.params, "rest": replace(state, params=None)}
-        # Through JSON now, so that a value it cannot hold fails here and not in the background.
+        # To JSON and back: a value that JSON cannot hold fails here, not in the background.
         content = json.loads(json.dumps({"record": record, "checksums": {n: checksum(t) for n, t in parts.items()}}))
         items = {name: args.StandardSave(tree) for name, tree in parts.items()}
         items["record"] = args.JsonSave(content | {"checksum": _digest(content)})
@@ -117,11 +114,11 @@ class Checkpointer:
         self._written.add(iteration)
 
     def restore(self, like: TrainState, shardings: TrainState | None = None) -> Restored | None:
-        """Reads the newest checkpoint that is whole; newer ones that are damaged are named in a warning.
+        """Reads the newest valid checkpoint; a warning names each newer one that is damaged.
 
         Args:
           like: a state of the same shapes: arrays or `jax.ShapeDtypeStruct`s.
-          shardings: where its leaves shall live, whatever mesh they were saved from; default: as in `like`.
+          shardings: of the result, whatever mesh it was saved from; default: those of `like`.
 
         Returns:
           The state and the record, or None if there is no checkpoint.
@@ -135,10 +132,10 @@ class Checkpointer:
         return None if found is None else (replace(found["rest"], params=found["params"]), found["record"])
 
     def restore_parts(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Reads parts of the newest checkpoint that is whole; see `restore`.
+        """Reads parts of the newest valid checkpoint; see `restore`.
 
         Args:
-          like: part ("params" or "rest") -> a tree that says its shapes and shardings.
+          like: "params" or "rest" -> a tree with its shapes and shardings.
 
         Returns:
           The parts, "iteration" and "record", or None if there is no checkpoint.
@@ -149,7 +146,7 @@ class Checkpointer:
         for iteration in reversed(iterations):
             try:
                 found = self._read(iteration, like)
-            except Exception as err:  # the storage layers below raise many types for a damaged file
+            except Exception as err:  # Orbax raises many types for a damaged file
                 if isinstance(err, MemoryError) or "RESOURCE_EXHAUSTED" in str(err):
                     raise  # it may be whole
                 problem = _first_line(err)
@@ -190,13 +187,13 @@ class Checkpointer:
             self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Completes what is being written, as `wait`, and frees the threads."""
+        """As `wait`; then ends the threads."""
         with self._writing():
             self._manager.close()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Turns whatever the storage layers raise into a `StorageError`."""
+        """Turns every error of Orbax into a `StorageError`."""
         try:
             yield
         except Exception as err:
@@ -210,25 +207,15 @@ class Checkpointer:
             ) from err
 
 
-def _make_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as err:
-        raise InputError(f"{folder}: cannot make this folder ({err.strerror}); choose another --workdir") from err
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"{folder}: not writable; choose another --workdir")
-
-
 def newest_params(directory: str | Path, like: Any) -> tuple[Any, int]:
-    """Reads the parameters alone of the newest checkpoint, for evaluation and export.
+    """Reads the parameters of the newest checkpoint, for evaluation and export.
 
     Args:
       directory: a run's `checkpoints/`.
-      like: the parameters or their shapes, with the shardings that the result shall have; the result if there is no
-        checkpoint.
+      like: the parameters or their shapes, with the shardings of the result.
 
     Returns:
-      The parameters, and the iteration they are of; 0 if there is no checkpoint.
+      The parameters and their iteration; `like` and 0 if there is no checkpoint.
 
     Raises:
       InputError: there are checkpoints and none can be read.
@@ -244,10 +231,9 @@ def newest_params(directory: str | Path, like: Any) -> tuple[Any, int]:
 
 
 def checksum(tree: Any) -> str:
-    """A checksum of arrays that does not depend on how they are sharded.
+    """A checksum of arrays, computed on the device, the same for every sharding.
 
-    It is computed where they live. A change of one element always changes it; any other change does with a probability
-    of 1 - 2^-32.
+    It sees every change of one element, and any other change with a probability of 1 - 2^-32.
     """
     sums = jax.device_get(_sums([x for x in jax.tree.leaves(tree) if np.size(x)]))
     return hashlib.sha256(np.asarray(sums, np.uint32).tobytes()).hexdigest()[:16]
@@ -255,7 +241,7 @@ def checksum(tree: Any) -> str:
 
 @jax.jit
 def _sums(leaves: list[jax.Array]) -> list[jax.Array]:
-    """The sum modulo 2^32 of each array's elements as bits, each mixed with its place (MurmurHash3's finaliser)."""
+    """Each array's sum modulo 2^32 of its elements' bits, mixed with their index (MurmurHash3's finaliser)."""
     sums = []
     for x in map(jnp.asarray, leaves):
         if x.dtype == bool:

@@ -1,5 +1,6 @@
-"""How much device memory a training run will take, and whether it is there, before anything is allocated."""
+"""Whether a training run fits the device memory, before anything is allocated."""
 
+import math
 import os
 
 import jax
@@ -14,21 +15,17 @@ GIB = 2.0**30
 
 
 def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[str, float]:
-    """Bytes on each device by purpose; what XLA needs beside it (temporaries, fragmentation) is not in it.
+    """Bytes on each device by purpose, without XLA's temporaries and fragmentation.
+
+    Parameters are split over `fsdp` and `tensor`, rows over `data` and `fsdp`. With an adapter, gradients, optimizer
+    and reference policy are of its size.
 
     Args:
       config: as from `config.resolve`.
       shape: of the model.
       devices: in the mesh, over all hosts.
-
-    Returns:
-      parameters, gradients, optimizer, reference policy, KV cache, activations; parameters are split over `fsdp` and
-      `tensor`, rows over `data` and `fsdp`. With an adapter, gradients, optimizer and reference are of its size.
     """
-    fixed = {name: size for name, size in config.mesh.items() if size != -1}
-    known = 1
-    for size in fixed.values():
-        known *= size
+    known = math.prod(size for size in config.mesh.values() if size != -1)
     mesh = {name: size if size != -1 else devices // known for name, size in config.mesh.items()}
     parts = mesh["fsdp"] * mesh["tensor"]
     parameters, stored = param_count(shape), jnp.dtype(config.model.param_dtype).itemsize
@@ -41,7 +38,7 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
     compute = jnp.dtype(config.model.compute_dtype).itemsize
     rows = -(-config.batch.rows // (mesh["data"] * mesh["fsdp"]))
     tokens = rows * config.batch.row_length
-    # Without rematerialisation about 12 arrays of the width and 4 of the inner width stay for each layer.
+    # Without rematerialisation a layer keeps about 12 arrays of the width and 4 of the inner width.
     kept = {"full": shape.hidden_size, "dots": 6 * shape.hidden_size + 2 * shape.intermediate_size}.get(
         config.model.remat, 12 * shape.hidden_size + 4 * shape.intermediate_size
     )
@@ -59,16 +56,14 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
 
 
 def check_memory(config: ConfigDict, shape: Qwen2Config, devices: int, limit: int | None = None) -> None:
-    """Refuses a run that cannot fit.
+    """Refuses a run that cannot fit; the message names the key of the largest part and shows the plan.
 
     Args:
-      config: as from `config.resolve`.
-      shape: of the model.
-      devices: in the mesh.
-      limit: bytes of one device; None asks the device, and nothing is checked if it does not tell.
+      config, shape, devices: as for `memory_plan`.
+      limit: bytes of one device; None: what the device reports, unchecked if it reports nothing.
 
     Raises:
-      InputError: the plan needs more than there is; the message names the key of the largest part and shows the plan.
+      InputError: the plan needs more.
     """
     limit = limit or _device_bytes()
     plan = memory_plan(config, shape, devices)
@@ -85,7 +80,7 @@ def check_memory(config: ConfigDict, shape: Qwen2Config, devices: int, limit: in
 
 
 def _device_bytes() -> int | None:
-    """The memory of a device; CPU devices share the machine's."""
+    """The memory of a device; CPU devices share that of the machine."""
     device = jax.local_devices()[0]
     if device.platform == "cpu":
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()

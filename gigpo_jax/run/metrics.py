@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics.jsonl, TensorBoard and the console; and the timers that make some of them."""
+"""Metrics of a run, written to metrics.jsonl and TensorBoard, and timers."""
 
 import contextlib
 import json
@@ -32,19 +32,18 @@ class Timers:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
 
     def take(self) -> dict[str, float]:
-        """The seconds since the last `take`, as `time/<name>`."""
+        """Returns the seconds since the last `take` as `time/<name>`."""
         seconds, self._seconds = self._seconds, {}
         return {f"time/{name}": value for name, value in seconds.items()}
 
 
 class MetricsWriter:
-    """Writes metrics.jsonl and TensorBoard's files; both are complete up to the last call.
+    """Writes metrics.jsonl and TensorBoard's files; both are complete after each call.
 
-    When metrics.jsonl cannot be written, the run ends; when TensorBoard's files cannot be written, they are given up
-    with a warning, as nothing depends on them.
+    TensorBoard's files are given up with a warning when they cannot be written.
 
     Attributes:
-      step: of the last record in metrics.jsonl; -1 if there is none. A checkpoint holds it.
+      step: of the last record in metrics.jsonl, for checkpoints; -1 if there is none.
     """
 
     def __init__(self, folder: Path, *, step: int = -1, done: int = -1) -> None:
@@ -52,8 +51,8 @@ class MetricsWriter:
 
         Args:
           folder: holds metrics.jsonl and tensorboard/; made if needed.
-          step: the last record that the checkpoint covers; later ones are removed.
-          done: the last step that the checkpoint covers, which may wait for its record.
+          step: of the last record that the checkpoint covers.
+          done: the last step that the checkpoint covers; its record may come later.
 
         Raises:
           StorageError: metrics.jsonl cannot be written.
@@ -75,8 +74,8 @@ class MetricsWriter:
         """Writes the numbers of a step.
 
         Args:
-          step: larger than that of the last call.
-          values: by name, such as `policy/kl`; in metrics.jsonl a number that is not finite is null.
+          step: larger than in the last call.
+          values: by name, such as `policy/kl`; metrics.jsonl has null for NaN and infinity.
 
         Raises:
           StorageError: metrics.jsonl cannot be written.
@@ -89,7 +88,7 @@ class MetricsWriter:
                 self._file.write(json.dumps({"step": step, **finite}).encode() + b"\n")
                 self._file.flush()
             except OSError:
-                with contextlib.suppress(OSError):  # it tries to write again
+                with contextlib.suppress(OSError):  # it flushes again
                     self._file.close()
                 os.truncate(self._path, end)
                 raise
@@ -105,7 +104,7 @@ class MetricsWriter:
                 self._board.histogram(step, name, values)
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Writes text to TensorBoard as an indented block, which Markdown shows as it is."""
+        """Writes text to TensorBoard, indented, so that Markdown shows it verbatim."""
         with self._board_may_fail():
             if self._board is not None:
                 self._board.text(step, name, "\n".join("    " + printable(line) for line in text.splitlines()))
@@ -123,7 +122,7 @@ class MetricsWriter:
         except OSError as err:
             board, self._board = self._board, None
             if board is not None:
-                with contextlib.suppress(OSError):  # it tries to write again
+                with contextlib.suppress(OSError):  # it flushes again
                     board.close()
             logger.warning(
                 "%s: TensorBoard's files cannot be written (%s) and are given up; metrics.jsonl goes on",
@@ -133,7 +132,7 @@ class MetricsWriter:
 
 
 def _keep_records(path: Path, last: int) -> None:
-    """Cuts a metrics.jsonl after the last whole record of a step up to `last`."""
+    """Cuts a metrics.jsonl after its last whole record of a step <= `last`."""
     end = at = 0
     found = -1
     for line in path.read_bytes().splitlines(keepends=True):
@@ -149,7 +148,7 @@ def _keep_records(path: Path, last: int) -> None:
 
 
 def _step(line: bytes) -> int:
-    """The step of a record; -1 if the line is no whole record."""
+    """The step of a record; -1 if the line is not a whole one."""
     try:
         return int(json.loads(line)["step"]) if line.endswith(b"\n") else -1
     except (ValueError, KeyError, TypeError):

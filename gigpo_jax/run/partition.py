@@ -1,11 +1,11 @@
-"""Devices: the mesh, where parameters and batches live on it, and what hosts exchange.
+"""The device mesh, the shardings of parameters and batches, and the exchange between hosts.
 
-Mesh axes: `data` (batch rows, parameters repeated), `fsdp` (batch rows, parameters split), `tensor` (heads, MLP and
-vocabulary split). The model names the axes of its parameters; the rules here say which mesh axis each goes to.
+Mesh axes: `data` (rows split, parameters replicated), `fsdp` (rows and parameters split), `tensor` (heads, MLP and
+vocabulary split). The model names the logical axes of its parameters; `RULES` maps them to mesh axes.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,9 +18,9 @@ from jax.sharding import PartitionSpec as P
 from gigpo_jax.errors import InputError
 
 AXES = ("data", "fsdp", "tensor")
-ROWS = ("data", "fsdp")  # the mesh axes that rows of a batch are spread over
+ROWS = ("data", "fsdp")  # the mesh axes that split the rows of a batch
 
-# Logical axis of a parameter -> mesh axis, or None for repeated.
+# Logical axis of a parameter -> mesh axis, or None: replicated.
 RULES: dict[str, str | None] = {
     "layers": None,
     "vocab": "tensor",
@@ -36,9 +36,8 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, *, devices: Sequen
     """Arranges the devices of all hosts.
 
     Args:
-      data: devices along `data`; -1 in one of the three takes all that are left.
-      fsdp: devices along `fsdp`.
-      tensor: devices along `tensor`; they must be on one host.
+      data, fsdp, tensor: devices along each axis; one of them can be -1 for all that are left. Those of `tensor` must
+        be on one host.
       devices: default: all.
 
     Raises:
@@ -67,10 +66,10 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, *, devices: Sequen
 
 
 def connect_hosts() -> None:
-    """Joins the hosts that run this program together; must come before any other use of jax.
+    """Connects the hosts of a run, before any other use of jax.
 
-    TPU pods, Slurm and other clusters that jax knows need nothing more; elsewhere the environment variables
-    JAX_COORDINATOR_ADDRESS (host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID say who they are.
+    On clusters that jax does not detect (it does TPU pods, Slurm and others), the environment variables
+    JAX_COORDINATOR_ADDRESS (host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID are needed.
 
     Raises:
       InputError: the hosts do not find each other.
@@ -87,14 +86,10 @@ def connect_hosts() -> None:
 
 
 def local_rows(mesh: Mesh, rows: int) -> int:
-    """How many of a microbatch's rows this host contributes.
-
-    Args:
-      mesh: as from `make_mesh`.
-      rows: B over all hosts.
+    """This host's share of the B rows of a microbatch.
 
     Raises:
-      InputError: the rows cannot be spread evenly.
+      InputError: they cannot be split evenly.
     """
     shards = int(np.prod([mesh.shape[axis] for axis in ROWS]))
     if rows % shards:
@@ -105,27 +100,23 @@ def local_rows(mesh: Mesh, rows: int) -> int:
     return rows * len(mesh.local_devices) // mesh.size
 
 
-def param_shardings(
-    mesh: Mesh, logical_axes: Any, shapes: Any, rules: Mapping[str, str | None] | None = None
-) -> tuple[Any, list[str]]:
-    """Decides where every parameter lives.
+def param_shardings(mesh: Mesh, logical_axes: Any, shapes: Any) -> tuple[Any, list[str]]:
+    """The sharding of every parameter by `RULES`.
 
     Args:
       mesh: as from `make_mesh`.
       logical_axes: a tree whose leaves are tuples of axis names.
       shapes: the parameters, or their shapes, in a tree like it.
-      rules: logical axis -> mesh axis; default `RULES`.
 
     Returns:
-      A tree of `NamedSharding`, and a line for every axis that is repeated because it does not divide evenly.
+      A tree of `NamedSharding`, and a line for every axis that is replicated as it does not divide evenly.
     """
-    rules = RULES if rules is None else rules
     notes: list[str] = []
 
     def place(path: tuple, leaf: Any, axes: tuple[str, ...]) -> NamedSharding:
         spec: list[str | None] = []
         for name, size in zip(axes, leaf.shape, strict=True):
-            axis = rules[name]
+            axis = RULES[name]
             if axis is not None and (axis in spec or size % mesh.shape[axis]):
                 where = jax.tree_util.keystr(path)
                 notes.append(f"{where}: axis {name} of {size} is repeated, not split over {axis}={mesh.shape[axis]}")
@@ -137,34 +128,30 @@ def param_shardings(
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The sharding of a value that every device has whole."""
+    """The sharding of a value that every device holds whole."""
     return NamedSharding(mesh, P())
 
 
 def row_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
-    """A function that keeps [B, ...] activations spread over rows; for `qwen2.Execution.constrain`."""
+    """A function that keeps [B, ...] activations split by rows; for `qwen2.Execution.constrain`."""
     sharding = NamedSharding(mesh, P(ROWS))
     return lambda x: jax.lax.with_sharding_constraint(x, sharding)
 
 
 def gathered(sharding: NamedSharding) -> NamedSharding:
-    """A parameter's sharding without the axes that rows are spread over: how it is used, as opposed to how it is kept.
+    """A parameter's sharding without the axes of rows: how it is used, not how it is stored.
 
-    XLA finds this by itself for matrix products, but not for the embedding lookup, where it would replicate the whole
-    result and its gradient.
+    XLA finds it for matrix products, but not for the embedding lookup, whose result and gradient it would replicate.
     """
     return NamedSharding(sharding.mesh, P(*(None if axis in ROWS else axis for axis in sharding.spec)))
 
 
 def global_batch(mesh: Mesh, batch: Any) -> Any:
-    """Puts host minibatches together into global arrays, rows spread over `data` and `fsdp`.
+    """Joins the hosts' minibatches to global arrays [M, B, ...], split by rows.
 
     Args:
       mesh: as from `make_mesh`.
-      batch: a pytree of numpy arrays; [M, B of this host, ...], or scalars that all hosts agree on.
-
-    Returns:
-      The same tree of global arrays, [M, B, ...].
+      batch: a pytree of numpy arrays [M, B of this host, ...] and scalars that are equal on all hosts.
     """
     rows, whole = NamedSharding(mesh, P(None, ROWS)), replicated(mesh)
 
@@ -195,20 +182,11 @@ def all_rows(rows: np.ndarray) -> np.ndarray:
     return np.concatenate([part[:count] for part, count in zip(gathered, counts, strict=True)])
 
 
-def local_copy(params: Any, dtype: Any = None) -> Any:
-    """The whole parameters on the first device of this host, for an engine that runs there.
-
-    Args:
-      params: sharded arrays.
-      dtype: to convert to; None keeps it.
-
-    Returns:
-      The same tree of single-device arrays; on one device and without a conversion they are the arguments themselves.
-    """
+def local_copy(params: Any) -> Any:
+    """The whole parameters on the first device of this host, for its engine; on one device the arguments themselves."""
     leaves = jax.tree.leaves(params)
     if all(len(x.sharding.device_set) == 1 for x in leaves):
-        return params if dtype is None else jax.tree.map(lambda x: x.astype(dtype), params)
-    mesh = leaves[0].sharding.mesh
+        return params
     # One leaf at a time: only one whole copy beyond the result exists.
-    whole = jax.jit(lambda x: x if dtype is None else x.astype(dtype), out_shardings=replicated(mesh))
+    whole = jax.jit(lambda x: x, out_shardings=replicated(leaves[0].sharding.mesh))
     return jax.tree.map(lambda x: jnp.copy(whole(x).addressable_data(0)), params)

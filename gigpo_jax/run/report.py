@@ -1,4 +1,4 @@
-"""What a person sees of a run: lines on the console, a sample of the rollouts, and throughput."""
+"""Console lines of a run, a sample of its rollouts, and its throughput."""
 
 import os
 import shlex
@@ -15,7 +15,7 @@ from gigpo_jax.config.command_line import joined
 from gigpo_jax.errors import printable
 from gigpo_jax.trajectory import Trajectory
 
-# Dense bfloat16 peak of one device in FLOP/s, by the beginning of its kind (vendors' data sheets).
+# Dense bfloat16 peak of one device, FLOP/s, by the start of its kind (vendors' data sheets).
 PEAK_FLOPS = {
     "NVIDIA H200": 989e12,
     "NVIDIA H100": 989e12,
@@ -28,13 +28,13 @@ PEAK_FLOPS = {
 
 
 def say(text: str) -> None:
-    """Prints lines of the first host, above any progress bar; environments and servers may have a part in them."""
+    """Prints lines on the first host, above progress bars, with control characters escaped."""
     if jax.process_index() == 0:
         tqdm.write(printable(text))
 
 
 def start(config: ConfigDict, workdir: Path, tasks: int) -> None:
-    """What is about to run."""
+    """Prints what is about to run."""
     train = config.train
     device = jax.devices()[0].device_kind
     say(
@@ -47,7 +47,7 @@ def start(config: ConfigDict, workdir: Path, tasks: int) -> None:
 
 
 def iteration(done: int, of: int, metrics: Mapping[str, float]) -> None:
-    """One line for an iteration."""
+    """Prints one line for an iteration."""
     parts = [f"iteration {done}/{of}"]
     columns = (
         ("success", "episode/success_rate", "{:.0%}"),
@@ -63,43 +63,40 @@ def iteration(done: int, of: int, metrics: Mapping[str, float]) -> None:
     if metrics.get("episode/aborted"):
         dependent = metrics.get("episode/aborted_policy_dependent", 0)
         parts.append(f"aborted {metrics['episode/aborted']:.0f} ({dependent:.0f} policy-dependent)")
-    panels = {name: value for name, value in metrics.items() if name.endswith("/success_rate") and name[:4] == "val/"}
-    parts += [f"panel ({name.split('/')[1]}) {value:.1%}" for name, value in panels.items()]
+    panels = [name for name in metrics if name.startswith("val/") and name.endswith("/success_rate")]
+    parts += [f"panel ({name.split('/')[1]}) {metrics[name]:.1%}" for name in panels]
     say("  ".join(parts))
 
 
 def finish(workdir: Path) -> None:
-    """Where everything is, and what to type next: the same command line in another mode."""
+    """Prints where everything is, and the commands to type next."""
     flags = [flag for flag in joined(sys.argv[1:]) if not flag.startswith(("--mode", "--out", "--workdir"))]
     again = shlex.join([_program("python"), "-m", "gigpo_jax.main", f"--workdir={workdir}", *flags])
+    board = shlex.join([_program("tensorboard"), "--logdir", f"{workdir}/tensorboard"])
     say(
-        "\n".join(
-            [
-                "done.",
-                f"  metrics      {workdir}/metrics.jsonl",
-                f"  TensorBoard  {workdir}/tensorboard/",
-                f"  rollouts     {workdir}/rollouts/ (docs/rollouts.md: prompts, responses, anchors, advantages)",
-                f"  checkpoints  {workdir}/checkpoints/",
-                "next:",
-                f"  {shlex.join([_program('tensorboard'), '--logdir', f'{workdir}/tensorboard'])}",
-                f"  {again} --mode=eval      (success by task type, with intervals)",
-                f"  {again} --mode=export    (a Hugging Face folder)",
-            ]
-        )
+        f"""done.
+  metrics      {workdir}/metrics.jsonl
+  TensorBoard  {workdir}/tensorboard/
+  rollouts     {workdir}/rollouts/ (docs/rollouts.md: prompts, responses, anchors, advantages)
+  checkpoints  {workdir}/checkpoints/
+next:
+  {board}
+  {again} --mode=eval      (success by task type, with intervals)
+  {again} --mode=export    (a Hugging Face folder)"""
     )
 
 
 def _program(name: str) -> str:
-    """What to type for a program of the environment that runs now: its name if the shell finds that very one."""
+    """What to type for a program of this Python environment: its name if the shell finds it there, else its path."""
     ours = Path(sys.executable).parent / name
     found = shutil.which(name)
-    if found is not None and Path(found) == ours:
+    if found and Path(found) == ours:
         return name
     return os.path.relpath(ours) if ours.is_relative_to(Path.cwd()) else str(ours)
 
 
 def sample(trajectories: Sequence[Trajectory]) -> str:
-    """One episode as text: the first that was won, else the first."""
+    """The first episode that was won, else the first, as text."""
     done = [trajectory for trajectory in trajectories if not trajectory.aborted]
     if not done:
         return "no episode was finished"
@@ -111,14 +108,11 @@ def sample(trajectories: Sequence[Trajectory]) -> str:
 
 
 def throughput(metrics: Mapping[str, float], flops: int) -> dict[str, float]:
-    """Rates of an iteration from its counts and times.
+    """`throughput/*` of an iteration; the MFU only where the device's peak is known.
 
     Args:
       metrics: with `rollout/*`, `batch/tokens`, `time/rollout`, `time/update`.
-      flops: of training on one token, 6 for each parameter, 4 where it is frozen (Kaplan et al. 2020).
-
-    Returns:
-      `throughput/*`; the MFU where the device's peak is known.
+      flops: to train on one token: 6 per parameter, 4 if it is frozen (Kaplan et al. 2020).
     """
     rates: dict[str, float] = {}
     if metrics.get("time/rollout") and "rollout/steps" in metrics:

@@ -1,4 +1,4 @@
-"""TensorBoard event files, written without a thread or a queue: a write is in the file when its call returns."""
+"""TensorBoard event files, written without a thread: a write is in the file when its call returns."""
 
 import os
 import socket
@@ -17,19 +17,19 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gigpo_jax.files import replacing
 
-# A record is a length (8 bytes), its checksum (4), the event, and the event's checksum (4).
+# Bytes of a record: length 8, its checksum 4, the event, its checksum 4.
 _HEAD, _TAIL = 12, 4
 
 
 class EventFile:
-    """A new event file in a folder. Every method raises `OSError` if the disk refuses."""
+    """A new event file in a folder. Every method may raise `OSError`."""
 
     def __init__(self, folder: Path, keep: Callable[[Event], bool]) -> None:
-        """Removes from the files that are there what a resumed run will write again, then starts a new one.
+        """Starts a file.
 
         Args:
           folder: made if needed.
-          keep: whether an event of an earlier start stays.
+          keep: whether an event stays in the files that are there; a resumed run writes the others again.
         """
         folder.mkdir(exist_ok=True)
         for path in folder.glob("events.out.tfevents.*"):
@@ -40,14 +40,15 @@ class EventFile:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the numbers of a step."""
-        self._write(Event(step=step, summary=Summary(value=[_scalar(*item) for item in values.items()])))
+        numbers = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write(Event(step=step, summary=Summary(value=numbers)))
 
     def histogram(self, step: int, name: str, values: np.ndarray) -> None:
         """Writes a distribution."""
         self._write(Event(step=step, summary=histogram_pb(name, values)))
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Writes a text, which TensorBoard shows as Markdown."""
+        """Writes a text; TensorBoard shows it as Markdown."""
         self._write(Event(step=step, summary=text_pb(name, text)))
 
     def close(self) -> None:
@@ -65,12 +66,8 @@ def is_scalar(event: Event) -> bool:
     return any(value.HasField("simple_value") for value in event.summary.value)
 
 
-def _scalar(name: str, value: float) -> Summary.Value:
-    return Summary.Value(tag=name, simple_value=value)
-
-
 def _prune(path: Path, keep: Callable[[Event], bool]) -> None:
-    """Removes events from a file, and what follows its last whole event."""
+    """Removes events from a file, and a torn one at its end."""
     before = path.read_bytes()
     after = b"".join(record for record, event in _records(before) if keep(event))
     if after != before:
@@ -79,7 +76,7 @@ def _prune(path: Path, keep: Callable[[Event], bool]) -> None:
 
 
 def _records(data: bytes) -> Iterator[tuple[bytes, Event]]:
-    """The whole records at the front of a file, as they are and read."""
+    """The whole records at the start of a file: bytes and event."""
     start = 0
     while start + _HEAD <= len(data):
         (length,) = struct.unpack_from("<Q", data, start)

@@ -1,4 +1,4 @@
-"""The folder of a run: which config it belongs to, and whether it can be written."""
+"""The folder of a run: its lock, its config, and whether it can be written."""
 
 import contextlib
 import fcntl
@@ -30,14 +30,10 @@ _TORN = "restore the file from a copy or choose another --workdir"
 
 @contextlib.contextmanager
 def open_workdir(workdir: Path, config: ConfigDict) -> Iterator[None]:
-    """Holds the folder of a run; the folder goes again if the block ends before `claim_workdir`.
-
-    Args:
-      workdir: of the run; it need not exist.
-      config: compared with the config.json that is there.
+    """Makes and locks the folder of a run; removes it if the block ends before `claim_workdir`.
 
     Raises:
-      InputError: it cannot be written, another run uses it, or another config was trained here.
+      InputError: it cannot be written, another run uses it, or its config.json differs.
     """
     check_writable(workdir, "--workdir")
     with _locked(workdir):
@@ -47,10 +43,7 @@ def open_workdir(workdir: Path, config: ConfigDict) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(workdir: Path) -> Iterator[None]:
-    """Holds the lock of a folder; the first host does so for all hosts of a run.
-
-    The lock is the operating system's (flock), which ends it with the process. On NFS the server keeps it for all
-    machines, and for the length of its lease when a machine is lost. A file system without locks gives a warning.
+    """Holds an flock on a folder, on the first host for all hosts of a run; it ends with the process.
 
     Raises:
       InputError: another process holds it.
@@ -74,7 +67,7 @@ def _locked(workdir: Path) -> Iterator[None]:
 
 
 def _holder(file: TextIO, workdir: Path) -> str:
-    """Locks a file; who else holds the lock, or ""."""
+    """Locks a file; returns who else holds the lock, or "". A file system without locks gives a warning."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -116,30 +109,22 @@ def _check_config(workdir: Path, config: ConfigDict) -> None:
 
 
 def claim_workdir(workdir: Path, config: ConfigDict, base: str = "") -> None:
-    """Writes config.json once a run has all it needs: a start that failed leaves the folder to the next config.
-
-    Args:
-      workdir: of the run.
-      config: of the run.
-      base: `Policy.base`, kept beside it for `check_adapter`.
-    """
+    """Writes config.json and `Policy.base`, once set-up is done: after a failed start the folder takes any config."""
     for path, content in ((workdir / BASE, {"base": base} if base else None), (workdir / CONFIG, config.to_dict())):
         if jax.process_index() == 0 and content is not None and not path.exists():
             write_json(path, content)
 
 
 def check_adapter(workdir: Path, config: ConfigDict, base: str) -> None:
-    """Refuses to take the checkpoints of a run for another adapter than it trained, or for one of another model.
-
-    Checkpoints of an adapter hold neither its scale nor the model below it.
+    """Refuses checkpoints of another adapter, or of one of another model: they hold neither its scale nor the model.
 
     Args:
-      workdir: of the run; without checkpoints there is nothing to check.
-      config: how they are about to be read.
-      base: `Policy.base`.
+      workdir: of the run; it may have no checkpoints.
+      config: of the process that is about to read them.
+      base: its `Policy.base`.
 
     Raises:
-      InputError: with what differs.
+      InputError: names what differs.
     """
     if not (workdir / CONFIG).exists() or not any((workdir / "checkpoints").glob("*")):
         return
@@ -159,21 +144,17 @@ def check_adapter(workdir: Path, config: ConfigDict, base: str) -> None:
 
 
 def _adapter(values: dict[str, Any]) -> dict[str, Any]:
-    """What of a flat config decides what an adapter means."""
+    """The values of a flat config that define an adapter."""
     rank = values.get("model.lora.rank", 0)
     shape = {"alpha": values["model.lora.alpha"], "targets": sorted(values["model.lora.targets"])} if rank else {}
     return {"rank": rank} | shape
 
 
 def check_writable(folder: Path, flag: str) -> None:
-    """Makes a file for a moment, in a folder or in the nearest parent that exists.
-
-    Args:
-      folder: where something will be written later.
-      flag: the command-line flag that named it.
+    """Makes and removes a file in a folder, or in the nearest parent that exists.
 
     Raises:
-      InputError: that cannot be done.
+      InputError: that fails; the message names the command-line flag.
     """
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     probe = nearest / f".probe.{jax.process_index()}.{os.getpid()}"
@@ -185,5 +166,5 @@ def check_writable(folder: Path, flag: str) -> None:
 
 
 def host_folder(workdir: Path) -> Path:
-    """Where this host writes its metrics: the workdir itself for the first host, a folder in it for the others."""
+    """Where this host writes its metrics: the first host in the workdir, others in a folder of it."""
     return workdir if jax.process_index() == 0 else workdir / f"host{jax.process_index()}"

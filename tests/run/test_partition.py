@@ -130,4 +130,3 @@ def test_rows_that_cannot_be_spread_are_refused() -> None:
 def test_on_one_device_the_engine_gets_the_arrays_themselves() -> None:
     params = {"kernel": jax.numpy.ones((2, 2))}
     assert partition.local_copy(params)["kernel"] is params["kernel"]
-    assert partition.local_copy(params, "bfloat16")["kernel"].dtype == jax.numpy.bfloat16
