@@ -6,6 +6,7 @@ Exits with status 1 at the first result that docs/reliability.md does not promis
 """
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -67,17 +68,29 @@ def records(workdir: Path, without: tuple[str, ...] = CLOCK) -> list[dict[str, f
     return [{k: v for k, v in json.loads(line).items() if not k.startswith(without)} for line in lines]
 
 
-def wait_for_record(run: Run, workdir: Path, step: int) -> None:
-    """Returns when a run has written the metrics of a step, or has ended."""
-    metrics = workdir / "metrics.jsonl"
-    while run.poll() is None and not (metrics.exists() and f'"step": {step},' in metrics.read_text()):
+def starts(workdir: Path) -> int:
+    """How many runs have opened the metrics of a workdir: each cuts metrics.jsonl, then makes an event file."""
+    return len(list(workdir.glob("tensorboard/*")))
+
+
+def wait_for_record(run: Run, workdir: Path, step: int, start: int = 1) -> None:
+    """Returns when a start of a run has the metrics of a step, or the run has ended."""
+    metrics, until = workdir / "metrics.jsonl", time.monotonic() + LIMIT_S
+    while run.poll() is None and not (starts(workdir) >= start and f'"step": {step},' in metrics.read_text()):
+        assert time.monotonic() < until, "the run hangs"
         time.sleep(0.02)
 
 
-def descendants(pid: int) -> list[int]:
-    """The processes that a process and its children have started and that have started none."""
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [leaf for child in children for leaf in descendants(child) or [child]]
+def workers_of(pid: int) -> list[int]:
+    """The environment workers below a process; a stopped one lives for 2 s beside the one that replaced it."""
+    try:
+        process = Path(f"/proc/{pid}")
+        if children := (process / f"task/{pid}/children").read_text().split():
+            return [worker for child in children for worker in workers_of(int(child))]
+        running = "(stopped)" not in (process / "status").read_text()
+        return [pid] * (running and "worker" in (process / "cmdline").read_text())
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return []
 
 
 def check_tensorboard(workdir: Path) -> None:
@@ -89,37 +102,39 @@ def check_tensorboard(workdir: Path) -> None:
         assert [point.step for point in board.Scalars(name)] == steps, name
 
 
-def model(folder: Path, *flags: str) -> str:
-    """Makes a model; the flag that names it."""
-    flags = ("--config.sft.episodes=32", "--config.sft.epochs=4", *flags)
+def make_model(folder: Path) -> Path:
+    """The folder of a model."""
+    flags = ("--config.sft.episodes=32", "--config.sft.epochs=4")
     end(start(folder / "sft", f"--out={folder / 'model'}", *flags, mode="sft"))
-    return f"--config.model.path={folder / 'model'}"
+    return folder / "model"
 
 
-def kills(folder: Path, rng: random.Random, times: int) -> Outcome:
+def kills(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
     """SIGKILL at a random moment, then the same command, until the run is done."""
-    path, outcome = model(folder), Counter()
+    path, outcome = f"--config.model.path={model}", Counter()
     begun = time.monotonic()
     end(start(folder / "whole", path))
     whole_s = time.monotonic() - begun
-    number = 0
-    while sum(outcome.values()) < times:
+    number = killed = 0
+    while killed < times:
         number += 1
         workdir = folder / f"killed{number}"
-        run = start(workdir, path)
-        while sum(outcome.values()) < times:
+        run, saved = start(workdir, path), 0
+        while killed < times:
+            before = starts(workdir)
             if rng.random() < 0.3:  # set-up, mostly
                 time.sleep(rng.uniform(0, whole_s))
             else:
-                wait_for_record(run, workdir, rng.randrange(1, 7))
+                wait_for_record(run, workdir, rng.randint(saved + 1, 7), before + 1)  # 7: not before its end
                 time.sleep(rng.uniform(0, 0.3))
             if run.poll() is not None:
                 break
             run.kill()
             run.communicate()
-            saved = workdir / "checkpoints"
-            good = saved.exists() and any(name.name.isdecimal() for name in saved.iterdir())
-            outcome["continued from a checkpoint" if good else "started again"] += 1
+            killed += 1
+            saved = max((int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdecimal()), default=0)
+            moment = "in set-up" if starts(workdir) == before else "while training"
+            outcome[f"{moment}, {'with a checkpoint' if saved else 'without one'}"] += 1
             run = start(workdir, path)
         end(run)
         assert records(workdir) == records(folder / "whole")
@@ -128,17 +143,22 @@ def kills(folder: Path, rng: random.Random, times: int) -> Outcome:
     return outcome
 
 
-def workers(folder: Path, rng: random.Random, times: int, number: signal.Signals) -> Outcome:
+def workers(number: signal.Signals, folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
     """A signal to a random environment worker, each time after the run got over the one before."""
-    flags = [model(folder), "--config.env.workers=2", "--config.env.step_timeout_s=2", "--config.checkpoint.every=50"]
-    flags += [f"--config.train.iterations={12 * times}", "--config.train.save_rollouts=0"]
+    flags = [f"--config.model.path={model}", "--config.env.workers=2", "--config.env.step_timeout_s=2"]
+    flags.append("--config.env.start_timeout_s=20")  # the limit for a reset, too
+    flags += [
+        f"--config.train.iterations={12 * times}",
+        "--config.train.save_rollouts=0",
+        "--config.checkpoint.every=50",
+    ]
     end(start(folder / "whole", *flags))
     run = start(folder / "run", *flags)
     last = 0
     for _ in range(times):
         wait_for_record(run, folder / "run", last + 3)  # the last workers are up, and have played a rollout
         time.sleep(rng.uniform(0, 0.3))
-        found = [pid for pid in descendants(run.pid) if "worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+        found = workers_of(run.pid)
         last = (folder / "run/metrics.jsonl").read_bytes().count(b"\n") - 1
         os.kill(rng.choice(found), number)
     _, err = end(run)
@@ -149,7 +169,7 @@ def workers(folder: Path, rng: random.Random, times: int, number: signal.Signals
     return Counter({"replaced, with a warning": replaced, "runs with the metrics of a run without faults": 1})
 
 
-def checkpoint_bits(folder: Path, rng: random.Random, times: int) -> Outcome:
+def checkpoint_bits(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
     """One flipped bit in the newest of two checkpoints."""
 
     def state(seed: int) -> object:
@@ -176,14 +196,13 @@ def checkpoint_bits(folder: Path, rng: random.Random, times: int) -> Outcome:
     return outcome
 
 
-def model_bits(folder: Path, rng: random.Random, times: int) -> Outcome:
+def model_bits(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
     """One flipped bit in a file of a model folder."""
-    model(folder)
-    files = sorted(path.name for path in (folder / "model").iterdir() if path.is_file())
-    _, before = load_hf(folder / "model", dtype=np.float32)
+    files = sorted(path.name for path in model.iterdir() if path.is_file())
+    _, before = load_hf(model, dtype=np.float32)
     outcome: Outcome = Counter()
     for _ in range(times):
-        copy = shutil.copytree(folder / "model", folder / "copy")
+        copy = shutil.copytree(model, folder / "copy")
         flip(copy / rng.choice(files), rng)
         try:
             _, params = load_hf(copy, dtype=np.float32)
@@ -206,9 +225,9 @@ def flip(path: Path, rng: random.Random) -> None:
     path.write_bytes(content)
 
 
-def full_disk(folder: Path, rng: random.Random, times: int) -> Outcome:
+def full_disk(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
     """A workdir on a disk that is soon full; then it is enlarged and the same command is given again."""
-    path, outcome = model(folder), Counter()
+    path, outcome = f"--config.model.path={model}", Counter()
     end(start(folder / "whole", path))
     for number in range(times):
         disk = folder / f"disk{number}"
@@ -230,30 +249,29 @@ def full_disk(folder: Path, rng: random.Random, times: int) -> Outcome:
     return outcome
 
 
-def malformed(folder: Path, rng: random.Random, times: int) -> Outcome:
+def malformed(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
     """An environment that spoils one result in twenty."""
     flags = ["--config.env.name=tests.chaos.environments:MALFORMED_NOW_AND_THEN", f"--config.train.iterations={times}"]
-    end(start(folder / "run", model(folder), *flags))
+    end(start(folder / "run", f"--config.model.path={model}", *flags))
     aborted = sum(record.get("episode/aborted", 0) for record in records(folder / "run"))
     played = sum(record.get("rollout/episodes", 0) for record in records(folder / "run"))
     assert aborted > 0
     return Counter({"iterations": times, "episodes left out": int(aborted), "episodes learnt from": int(played)})
 
 
-def hostile(folder: Path, rng: random.Random, times: int) -> Outcome:
+def hostile(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
     """Terminal control, chat templates and tags in observations, in errors, and in the words of the policy."""
     flags = ["--config.env.name=tests.chaos.environments:HOSTILE_TEXT", f"--config.train.iterations={times}"]
-    well = model(folder)
-    seen = "".join(end(start(folder / "run", well, *flags)))
+    seen = "".join(end(start(folder / "run", f"--config.model.path={model}", *flags)))
     assert all(char.isprintable() or char == "\n" for char in seen), seen
     assert "\\x1b" in seen
     return Counter({"iterations": times, "control characters on the console": 0})
 
 
-CASES: dict[str, tuple[Callable[[Path, random.Random, int], Outcome], int]] = {
+CASES: dict[str, tuple[Callable[[Path, Path, random.Random, int], Outcome], int]] = {
     "SIGKILL of the run at a random moment": (kills, 20),
-    "SIGKILL of an environment worker": (lambda f, r, n: workers(f, r, n, signal.SIGKILL), 10),
-    "SIGSTOP of an environment worker": (lambda f, r, n: workers(f, r, n, signal.SIGSTOP), 5),
+    "SIGKILL of an environment worker": (functools.partial(workers, signal.SIGKILL), 10),
+    "SIGSTOP of an environment worker": (functools.partial(workers, signal.SIGSTOP), 5),
     "flipped bit in a checkpoint": (checkpoint_bits, 200),
     "flipped bit in a model folder": (model_bits, 200),
     "full disk, 40 to 600 KiB": (full_disk, 5),
@@ -269,13 +287,15 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=list(CASES))
     args = parser.parse_args()
     print("| Fault | Times | Result | s |\n|---|---|---|---|")
-    for name in args.case or CASES:
-        case, times = CASES[name]
-        begun = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            outcome = case(Path(folder), random.Random(f"{args.seed} {name}"), times)
-        shown = ", ".join(f"{what}: {count}" for what, count in outcome.items())
-        print(f"| {name} | {times} | {shown} | {time.monotonic() - begun:.0f} |", flush=True)
+    with tempfile.TemporaryDirectory() as shared:
+        model = make_model(Path(shared))
+        for name in args.case or CASES:
+            case, times = CASES[name]
+            begun = time.monotonic()
+            with tempfile.TemporaryDirectory() as folder:
+                outcome = case(Path(folder), model, random.Random(f"{args.seed} {name}"), times)
+            shown = ", ".join(f"{what}: {count}" for what, count in outcome.items())
+            print(f"| {name} | {times} | {shown} | {time.monotonic() - begun:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

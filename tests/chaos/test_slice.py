@@ -7,10 +7,10 @@ from tests.chaos import campaign
 
 
 def test_a_run_survives_a_kill(tmp_path: Path) -> None:
-    outcome = campaign.kills(tmp_path, random.Random(0), 1)
+    outcome = campaign.kills(tmp_path, campaign.make_model(tmp_path), random.Random(0), 1)
     assert outcome["runs with metrics equal to an uninterrupted one"] >= 1
 
 
 def test_a_run_survives_flipped_bits(tmp_path: Path) -> None:
-    outcome = campaign.checkpoint_bits(tmp_path, random.Random(0), 20)
+    outcome = campaign.checkpoint_bits(tmp_path, tmp_path, random.Random(0), 20)
     assert outcome["found, the checkpoint before used"] > 0
