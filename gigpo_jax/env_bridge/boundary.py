@@ -1,10 +1,11 @@
 """Checks what an environment returned, once, where it enters: in the worker process, before it is sent.
 
-A malformed value raises `StepError`, which costs the episode. What passes has exactly the types of types.py.
+A malformed value raises `StepError`, which costs the episode. What passes is built anew from exactly the types of
+types.py and plain values: the learner's process unpickles it, and never imports an environment's own types.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
@@ -19,25 +20,27 @@ _SHOWN = 80  # characters of a value in a message
 
 def checked_tasks(value: Any) -> list[Task]:
     """The tasks of a split as a list; raises StepError."""
-    tasks = list(value)
-    for task in tasks:
-        if not isinstance(task, Task) or not _all_text((task.id, task.type, task.split, task.data)):
-            raise StepError(f"malformed task {_show(task)}: tasks are types.Task, their fields str")
-    return tasks
+    return [_task(task) for task in value]
+
+
+def _task(task: Any) -> Task:
+    fields = (task.id, task.type, task.split, task.data) if isinstance(task, Task) else (None,)
+    if not all(isinstance(field, str) for field in fields):
+        raise StepError(f"malformed task {_show(task)}: tasks are types.Task, their fields str")
+    return Task(*map(str.__str__, fields))
 
 
 def checked_observation(value: Any) -> Observation:
     """The observation; raises StepError, whose text names the field, the value and what is allowed."""
     _require(isinstance(value, Observation), "observation", value, "a types.Observation")
-    for name in ("text", "anchor", "task"):
-        _require(isinstance(getattr(value, name), str), name, getattr(value, name), "str")
+    text, anchor, task = (_text(name, getattr(value, name)) for name in ("text", "anchor", "task"))
     listed = value.admissible
-    _require(
-        listed is None or (isinstance(listed, tuple) and _all_text(listed)), "admissible", listed, "a tuple of str"
-    )
-    size = sum(map(len, (value.text, value.anchor, value.task, *(listed or ()))))
+    if listed is not None:
+        _require(isinstance(listed, tuple), "admissible", listed, "a tuple of str")
+        listed = tuple([_text("admissible", action) for action in listed])
+    size = sum(map(len, (text, anchor, task, *(listed or ()))))
     _require(size <= MAX_CHARACTERS, "observation", f"{size:,} characters", f"at most {MAX_CHARACTERS:,}")
-    return value
+    return Observation(text, anchor, listed, task)
 
 
 def checked_result(value: Any) -> StepResult:
@@ -67,8 +70,10 @@ def _number(value: Any) -> float:
         return math.nan
 
 
-def _all_text(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
+def _text(name: str, value: Any) -> str:
+    """A text as `str` itself, whatever a class derived from it makes of `str(value)`."""
+    _require(isinstance(value, str), name, value, "str")
+    return str.__str__(value)
 
 
 def _require(condition: bool, name: str, value: Any, allowed: str) -> None:

@@ -1,15 +1,17 @@
 """Environments that fail in every way the pool has to survive."""
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import pathlib
 import re
+import stat
 import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,10 +49,7 @@ class FailingEnv(TreasureEnv):
         if verb == "exit":
             os._exit(int(argument))
         if verb == "unreadable":
-            result = super().step("")
-            return dataclasses.replace(
-                result, observation=dataclasses.replace(result.observation, text=_OnlyHere("text"))
-            )
+            write_to_sockets(b"\0\0\0\3odd")
         if verb == "secret":
             assert "VLLM_API_KEY" not in os.environ
         if verb == "print":
@@ -177,8 +176,16 @@ class NanOnClose(TreasureEnv):
         return dataclasses.replace(result, reward=float("nan")) if action.startswith("close") else result
 
 
-class _OnlyHere(str):
-    """Pickles well and does not unpickle."""
+def write_to_sockets(data: bytes) -> None:
+    """Writes to every socket of this process, that to the pool included."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the descriptor of the listing is closed
+            if stat.S_ISSOCK(os.stat(int(name)).st_mode):
+                os.write(int(name), data)
+
+
+class _OnlyHere:
+    """Pickles well; only the process that made it can unpickle it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _refuse, (os.getpid(),)
@@ -186,6 +193,49 @@ class _OnlyHere(str):
 
 def _refuse(pid: int) -> None:
     raise RuntimeError(f"made in process {pid}")
+
+
+class _OwnText(_OnlyHere, str):
+    def __str__(self) -> str:
+        return self  # not a plain str either
+
+
+class _OwnNumber(_OnlyHere, float):
+    pass
+
+
+class _OwnTuple(_OnlyHere, tuple[str, ...]):
+    pass
+
+
+class _OwnTask(_OnlyHere, Task):
+    pass
+
+
+class _OwnObservation(_OnlyHere, Observation):
+    pass
+
+
+class _OwnResult(_OnlyHere, StepResult):
+    pass
+
+
+class OwnTypesEnv(TreasureEnv):
+    """All that it returns is of types of its own, derived from those of the bridge."""
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        found = super().tasks(split)
+        return [_OwnTask(*(_OwnText(field) for field in dataclasses.astuple(task))) for task in found]
+
+    def _observe(self, text: str) -> Observation:
+        seen = super()._observe(text)
+        actions = _OwnTuple(map(_OwnText, seen.admissible or ()))
+        return _OwnObservation(_OwnText(seen.text), _OwnText(seen.anchor), actions, _OwnText(seen.task))
+
+    def step(self, action: str) -> StepResult:
+        result = super().step(action)
+        info = types.MappingProxyType({"won": np.False_, "score": _OwnNumber(0.5), "regret": _OwnNumber(1.0)})
+        return _OwnResult(result.observation, _OwnNumber(result.reward), result.done, info)
 
 
 def no_data(path: str = "/nowhere") -> TreasureEnv:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gigpo_jax.env_bridge.boundary import MAX_CHARACTERS, checked_result, checked_tasks
+from gigpo_jax.env_bridge.boundary import MAX_CHARACTERS, checked_observation, checked_result, checked_tasks
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
-from tests.env_bridge.failing import MALFORMED
+from tests.env_bridge.failing import MALFORMED, OwnTypesEnv
 
 SEEN = Observation("a drawer", "a drawer", ("open drawer 1",), "find it")
 RESULT = StepResult(SEEN, 1.0, False, {"won": False, "score": 0.5})
@@ -28,7 +28,35 @@ def test_good_results_pass_and_numbers_of_numpy_become_plain() -> None:
     assert types == [float, bool, bool, float, float]
     assert checked_result(dataclasses.replace(RESULT, reward=-1e6)).reward == -1e6
     longest = dataclasses.replace(SEEN, admissible=None, text="x" * (MAX_CHARACTERS - 15))
-    assert checked_result(dataclasses.replace(RESULT, observation=longest)).observation is longest
+    assert checked_result(dataclasses.replace(RESULT, observation=longest)).observation == longest
+
+
+def types_in(value: Any) -> set[type]:
+    """The types of a value and of all that it holds."""
+    inner = vars(value).values() if dataclasses.is_dataclass(value) else value if type(value) in (tuple, list) else ()
+    inner = value.values() if isinstance(value, dict) else inner
+    return {type(value)}.union(*map(types_in, inner))
+
+
+def test_subclasses_become_the_plain_types() -> None:
+    env, plain = OwnTypesEnv(), {str, bool, float, tuple}
+    tasks = checked_tasks(env.tasks("train"))
+    assert types_in(tasks) == {list, Task, str}
+    observation = env.reset(tasks[0])
+    assert types_in(checked_observation(observation)) == {Observation, str, tuple}
+    assert checked_observation(observation).text == str.__str__(observation.text)
+    assert types_in(checked_result(env.step("look"))) == {StepResult, Observation, dict} | plain
+
+
+def test_types_that_only_the_worker_can_import_cost_nothing() -> None:
+    async def scenario(pool: EnvPool) -> None:
+        async with pool.episode() as environment:
+            assert type((await environment.reset(pool.tasks("train")[0])).text) is str
+            assert type(await environment.step("look")) is StepResult
+        assert pool.replaced == 0
+
+    with EnvPool("tests.env_bridge.failing:OwnTypesEnv", workers=1, envs_per_worker=1) as pool:
+        asyncio.run(scenario(pool))
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
