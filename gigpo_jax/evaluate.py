@@ -252,9 +252,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     report.say(f"panel {panel.name}, {len(tasks)} tasks, sha256 {panel.sha256[:16]}")
     report.say(table(named))
     path = Path(out) if out else workdir / f"eval_{panel.name}.json"
-    record = {"panel": panel.name, "sha256": panel.sha256, "iteration": version, "results": named}
     if jax.process_index() == 0:
-        write_json(path, record)
+        write_json(path, {"panel": panel.name, "sha256": panel.sha256, "iteration": version, "results": named})
     report.say(f"written: {path}")
     advantages, _ = objective(config)
     for decoding, trajectories in played.items():

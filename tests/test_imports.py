@@ -91,6 +91,13 @@ ALLOWED = {
         *("errors", "files", "env_bridge", "envs", "models", "sampling", "trajectory", "config", "policy"),
         *("run", "run.partition", "run.memory"),
     },
+    "intervals": set(),
+    "credit": {
+        *("errors", "files", "env_bridge", "envs", "rl", "models", "sampling", "trajectory", "config", "batching"),
+        *("policy", "entropy", "learner", "run", "run.partition", "rollout"),
+    },
+    "compare": {"errors", "files", "config"},
+    "inspect": {"errors", "config", "rollout", "intervals"},
 }
 
 

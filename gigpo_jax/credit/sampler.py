@@ -39,7 +39,7 @@ class Sampler:
         self._options, self._version, self._entropies = options, version, entropies
         self._worker: RolloutWorker | None = None
 
-    def _player(self, folder: Path) -> RolloutWorker:
+    def _started_worker(self, folder: Path) -> RolloutWorker:
         if self._worker is None:
             self._worker = RolloutWorker(
                 self._config,
@@ -56,7 +56,7 @@ class Sampler:
         path, config = folder / ROLLOUTS, self._config
         if not path.exists():
             temperature = config.sampling.temperature
-            trajectories = await self._player(folder).play(
+            trajectories = await self._started_worker(folder).play(
                 tasks,
                 group_size=config.train.group_size,
                 iteration=self._version,
@@ -79,7 +79,7 @@ class Sampler:
         with tqdm(total=len(states), desc="states", unit="state") as bar:
 
             async def play(tasks: Sequence[Task], **how: Any) -> list[Trajectory]:
-                return await self._player(folder).play(
+                return await self._started_worker(folder).play(
                     tasks,
                     iteration=_KEYS,
                     temperature=self._config.sampling.temperature,

@@ -76,6 +76,8 @@ def make_optimizer(
 ) -> Optimizer:
     """AdamW behind a global-norm clip, with a linear warm-up and a schedule.
 
+    The parameters, `total` left out, are the keys of `config.optim`.
+
     Args:
       lr: the peak learning rate.
       schedule: after the warm-up "constant", or "linear" or "cosine" down to 0 after the last.

@@ -223,9 +223,8 @@ async def rollout(
     reasons: Counter[str] = Counter()
 
     async def episode(index: int) -> None:
-        place = index // group_size
-        past = pasts[place] if pasts else ()
-        group, member = first_group + place, index % group_size
+        place, member = divmod(index, group_size)
+        group, past = first_group + place, pasts[place] if pasts else ()
         key = functools.partial(request_key, runner.settings.seed, iteration, group, member)
         for replayed in (False, True):
             trajectory = await _play(tasks[place], runner, pool, key, group, member, past)
@@ -237,11 +236,7 @@ async def rollout(
         trajectories[index] = trajectory
         if trajectory.aborted:
             reasons[trajectory.reason] += 1
-            if reasons.total() > runner.settings.max_aborted_fraction * len(trajectories):
-                most = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
-                raise TooManyAborted(
-                    f"{reasons.total()} of {len(trajectories)} episodes were aborted, too many to go on: {most}"
-                )
+            _check_aborted(reasons, len(trajectories), runner.settings.max_aborted_fraction)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -250,6 +245,13 @@ async def rollout(
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None  # the first failure cancelled the others
     return [trajectory for trajectory in trajectories if trajectory is not None]
+
+
+def _check_aborted(reasons: Counter[str], episodes: int, most: float) -> None:
+    """Raises TooManyAborted if more than the fraction `most` of the episodes were aborted."""
+    if reasons.total() > most * episodes:
+        frequent = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+        raise TooManyAborted(f"{reasons.total()} of {episodes} episodes were aborted, too many to go on: {frequent}")
 
 
 async def _play(

@@ -73,7 +73,7 @@ def policy(goal: int, cell: int) -> np.ndarray:
     return np.exp(logits) / np.exp(logits).sum()
 
 
-class Player:
+class PolicyEngine:
     """An engine that answers with the policy above; it reads goal and cell from the prompt."""
 
     async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
