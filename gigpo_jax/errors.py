@@ -1,7 +1,8 @@
 """Errors that end the program with one line, and text that is safe to print."""
 
 import contextlib
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -32,6 +33,13 @@ def writing(path: Path) -> Iterator[None]:
         raise StorageError(
             f"{path}: cannot be written ({err.strerror or err}); free space or mend the disk, then run the same command"
         ) from err
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """At most three known names like a misspelt one; else those that end with its last part (of `a.b` that is `b`)."""
+    known = list(known)
+    last = name.rpartition(".")[2]
+    return difflib.get_close_matches(name, known, n=3) or [other for other in known if last and other.endswith(last)]
 
 
 def printable(text: str) -> str:

@@ -1,6 +1,5 @@
 """From a config as the user wrote it to one in which every key has its value, and the check of all of them at once."""
 
-import difflib
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +7,7 @@ from ml_collections import ConfigDict, config_dict
 
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.envs import registry
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.rl.algorithms import ALGORITHMS
 
 # Sections whose keys an environment declares -> the field of `registry.Environment` with the declaration.
@@ -109,7 +108,7 @@ def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
     mappings = tuple(f"{name}." for name, option in options.items() if option.kind is dict)
     for name in names:
         if name not in known and not name.startswith(mappings):
-            near = difflib.get_close_matches(name, known, n=3) or [k for k in known if k.endswith(name.split(".")[-1])]
+            near = nearest(name, known)
             fix = f"nearest: {', '.join(near)}" if near else "docs/configuration.md lists them"
             where = f" of the environment {config.env.name}" if name.startswith(tuple(OPTIONS)) else ""
             yield InputError(f"config.{name}: no such key{where}; {fix}")

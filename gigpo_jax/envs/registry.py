@@ -1,6 +1,5 @@
 """Name -> environment: one literal dict. A new environment is one entry (docs/environments.md)."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,7 @@ from gigpo_jax.envs.alfworld import prompt as alfworld_prompt
 from gigpo_jax.envs.search import actions as search_actions
 from gigpo_jax.envs.search import prompt as search_prompt
 from gigpo_jax.envs.webshop import prompt as webshop_prompt
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, nearest
 
 
 @dataclass(frozen=True)
@@ -171,11 +170,13 @@ def spec(name: str) -> Environment:
     if ":" in name:
         found = load(name)
         if not isinstance(found, Environment):
-            raise InputError(f'env.name="{name}": that is a {type(found).__name__}, not a registry.Environment')
+            raise InputError(f'config.env.name="{name}": that is a {type(found).__name__}, not a registry.Environment')
         return found
-    near = difflib.get_close_matches(name, ENVIRONMENTS, n=1)
+    near = nearest(name, ENVIRONMENTS)
     hint = f'did you mean "{near[0]}"? ' if near else ""
-    raise InputError(f'env.name="{name}": unknown; {hint}known are {", ".join(sorted(ENVIRONMENTS))}, or module:NAME')
+    raise InputError(
+        f'config.env.name="{name}": unknown; {hint}known are {", ".join(sorted(ENVIRONMENTS))}, or module:NAME'
+    )
 
 
 def make(name: str, **options: Any) -> TextEnv:
@@ -191,8 +192,8 @@ def make_expert(name: str, seed: int, **options: Any) -> Expert:
     """
     reference = spec(name).expert
     if reference is None:
-        raise InputError(f'env.name="{name}": this environment has no expert to imitate')
-    return cast(Expert, build(reference, {"seed": seed, **options}, key="sft.demonstrator"))
+        raise InputError(f'config.env.name="{name}": this environment has no expert to imitate')
+    return cast(Expert, build(reference, {"seed": seed, **options}, key="config.sft.demonstrator"))
 
 
 def generate(name: str, cache: Path, **options: Any) -> str:
@@ -207,9 +208,10 @@ def generate(name: str, cache: Path, **options: Any) -> str:
     reference = spec(name).generate
     if reference is None:
         raise InputError(
-            f"env.generate={sorted(options.keys() - {'progress'})}: {name} has nothing to generate; leave it empty"
+            f"config.env.generate={sorted(options.keys() - {'progress'})}: "
+            f"{name} has nothing to generate; leave it empty"
         )
-    return str(build(reference, {"cache_root": cache, **options}, key="env.generate"))
+    return str(build(reference, {"cache_root": cache, **options}, key="config.env.generate"))
 
 
 def style(name: str, which: str) -> PromptTemplate:

@@ -85,6 +85,8 @@ def test_the_command_reports_and_exits(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["check", "tests.env_bridge.failing:FAILING", "--tasks", "1"]) == 0
     assert main(["check", "example", "--option", "drawers=0"]) == 2
     assert "env.options.drawers=0" in capsys.readouterr().err
+    assert main(["check", "alfworld", "--option", "dta=X"]) == 2
+    assert "nearest: data" in capsys.readouterr().err
     assert main(["check", "example", "--split", "valid"]) == 2
     capsys.readouterr()
     assert main(["check", "example", "--tasks", "0"]) == 2

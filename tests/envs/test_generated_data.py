@@ -14,8 +14,8 @@ from gigpo_jax.rollout.environment import env_options
 @pytest.mark.parametrize(
     ("name", "values", "says"),
     [
-        ("alfworld", {"splits": {"train": -3}}, "games=-3: give a whole number of at least 1"),
-        ("alfworld", {"splits": {"train": 2.5}}, "games=2.5"),
+        ("alfworld", {"splits": {"train": -3}}, "splits.train=-3: give a whole number of at least 1"),
+        ("alfworld", {"splits": {"train": 2.5}}, "splits.train=2.5"),
         ("alfworld", {"splits": "train"}, "splits='train': say how many games"),
         ("alfworld", {"splits": {"train": 1}, "seed": "x"}, "seed='x'"),
         ("alfworld", {"splits": {"train": 1}, "task_types": "pick_two_obj_and_place"}, "give a list"),
@@ -39,6 +39,7 @@ def test_values_that_cannot_be_used(
     with pytest.raises(InputError) as told:
         env_options(config)
     assert says in str(told.value)
+    assert str(told.value).startswith(("config.env.generate.", "config.env.generate="))
     assert "\n" not in str(told.value)
     assert not [path for path in tmp_path.rglob("*") if path != tmp_path / name]
 

@@ -20,8 +20,8 @@ def test_an_environment_of_the_table_and_one_of_a_module_are_found() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("alfwrld", 'env.name="alfwrld": unknown; did you mean "alfworld"? known are alfworld, example'),
-        ("", 'env.name="": unknown; known are'),
+        ("alfwrld", 'config.env.name="alfwrld": unknown; did you mean "alfworld"? known are alfworld, example'),
+        ("", 'config.env.name="": unknown; known are'),
         ("no.such.module:ENV", "cannot load no.such.module:ENV (No module named 'no')"),
         ("tests.env_bridge.failing:FailingEnv", "not a registry.Environment"),
         (":", "cannot load"),
@@ -40,6 +40,22 @@ def test_unknown_styles_and_missing_experts_are_told() -> None:
         registry.make_expert("tests.env_bridge.failing:FAILING_WITHOUT_EXPERT", 0)
     with pytest.raises(InputError, match="unexpected keyword argument"):
         registry.make_expert("example", 0, patience=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("alfworld", {"dta": "X"}, r"config\.env\.options: .*argument 'dta'\); nearest: data"),
+        ("example", {"windows": 2}, r"config\.env\.options: .*argument 'windows'\); it takes drawers, games"),
+        ("alfworld", {"data": "/no/where"}, r"config\.env\.options\.data=/no/where: no such folder"),
+        ("alfworld", {"data": "/tmp", "anchor": "x"}, r"config\.env\.options\.anchor='x': write feedback"),
+        ("webshop", {"data": "/tmp", "observation": "x"}, r"config\.env\.options\.observation='x': choose one of"),
+        ("example", {"games": -1}, r"config\.env\.options\.games=-1: use a number"),
+    ],
+)
+def test_a_bad_option_is_told_with_its_key_and_the_fix(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=rf"^{message}"):
+        registry.make(name, **options)
 
 
 @pytest.mark.parametrize("name", registry.ENVIRONMENTS)

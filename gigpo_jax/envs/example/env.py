@@ -18,9 +18,9 @@ class TreasureEnv:
     def __init__(self, *, drawers: int = 4, games: int = 64) -> None:
         """Every split has `games` tasks, each with `drawers` drawers."""
         if not 1 <= drawers <= 99:
-            raise InputError(f"env.options.drawers={drawers}: use a number from 1 to 99")
+            raise InputError(f"drawers={drawers}: use a number from 1 to 99")
         if games < 1:
-            raise InputError(f"env.options.games={games}: use a number of at least 1")
+            raise InputError(f"games={games}: use a number of at least 1")
         self._drawers, self._games = drawers, games
         self._task = Task("", "", "")
         self._treasure, self._place, self._open, self._won = "", 0, 0, False
@@ -28,7 +28,7 @@ class TreasureEnv:
     def tasks(self, split: str) -> Sequence[Task]:
         """A task is its number: where things lie follows from the id alone, so it is the same in every process."""
         if split not in ("train", "test"):
-            raise InputError(f'env.split="{split}": this environment has the splits train and test')
+            raise InputError(f'config.env.split="{split}": this environment has the splits train and test')
         kinds = (TREASURES[number % len(TREASURES)] for number in range(self._games))
         return [Task(f"{split}/{number:04d}", f"find_{kind}", split) for number, kind in enumerate(kinds)]
 

@@ -46,7 +46,7 @@ class SearchEnv:
     def tasks(self, split: str) -> Sequence[Task]:
         """The questions of a split in the order of their files; their type is the data set."""
         if split not in SPLITS:
-            raise InputError(f"env.split={split!r}: search has the splits {' and '.join(SPLITS)}")
+            raise InputError(f"config.env.split={split!r}: search has the splits {' and '.join(SPLITS)}")
         questions = _questions(self._data, split)
         return [Task(question.id, question.source, split, str(n)) for n, question in enumerate(questions)]
 
@@ -149,30 +149,30 @@ def make(
     limit_s: float = 45.0,
 ) -> SearchEnv:
     """Builds the environment; `registry.ENVIRONMENTS` explains its options. InputError for one that cannot be used."""
-    check_whole("env.options.topk", topk, 1, MAX_TOPK)
-    check_whole("env.options.max_steps", max_steps, 1, 1000)
-    check_whole("env.options.document_chars", document_chars, 1, 10**6)
+    check_whole("config.env.options.topk", topk, 1, MAX_TOPK)
+    check_whole("config.env.options.max_steps", max_steps, 1, 1000)
+    check_whole("config.env.options.document_chars", document_chars, 1, 10**6)
     for name, seconds in (("timeout_s", timeout_s), ("limit_s", limit_s)):
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
-            raise InputError(f"env.options.{name}={seconds!r}: give a number of seconds above 0, at most 3600")
+            raise InputError(f"config.env.options.{name}={seconds!r}: give a number of seconds above 0, at most 3600")
     if url and data is None:
-        raise InputError(f"env.options.url={url!r}: name the folder of questions too, env.options.data; docs/search.md")
-    folder = filled_in("env.options.data", data) if data is not None else generate.ensure_world()
+        raise InputError(f"config.env.options.url={url!r}: name the folder of questions too, as data; docs/search.md")
+    folder = filled_in("config.env.options.data", data) if data is not None else generate.ensure_world()
     if not folder.is_dir():
         raise InputError(
-            f"env.options.data={str(data)!r}: no such folder; give a folder of questions (docs/search.md "
+            f"config.env.options.data={str(data)!r}: no such folder; give a folder of questions (docs/search.md "
             "describes it), or leave it out for the synthetic world"
         )
-    index = str(filled_in("env.options.index", index)) if index else ""
+    index = str(filled_in("config.env.options.index", index)) if index else ""
     if not url and not index:
         index = str(folder / "index")
         if not Path(index).is_dir():
             raise InputError(
-                "env.options.url='', env.options.index='': no retriever; give the URL of one, or an index folder, "
-                f"or make {index} with python -m gigpo_jax.envs search index (docs/search.md)"
+                "config.env.options.url='', config.env.options.index='': no retriever; give the URL of one, or an "
+                f"index folder, or make {index} with python -m gigpo_jax.envs search index (docs/search.md)"
             )
     if url and index:
-        raise InputError(f"env.options.url={url!r}, env.options.index={index!r}: give one of them")
+        raise InputError(f"config.env.options.url={url!r}, config.env.options.index={index!r}: give one of them")
     retriever: Retriever = (
         _client(url, timeout_s=timeout_s, limit_s=limit_s) if url else _local(str(Path(index).resolve()))
     )

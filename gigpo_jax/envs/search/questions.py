@@ -43,7 +43,7 @@ def question_files(folder: Path, split: str) -> list[Path]:
     files = [path for path in found if path.name.endswith(SUFFIXES)]
     if not files:
         raise InputError(
-            f"env.options.data={str(folder)!r}: no questions of the split {split!r} there; a folder with "
+            f"config.env.options.data={str(folder)!r}: no questions of the split {split!r} there; a folder with "
             f"{split}.jsonl, {split}.parquet or several files that begin with {split} is needed"
         )
     return files
@@ -63,7 +63,7 @@ def load_questions(folder: Path, split: str) -> tuple[Question, ...]:
                 raise InputError(f"{where}: the id {question.id!r} occurs twice; ids must be unique")
             questions[question.id] = question
     if not questions:
-        raise InputError(f"env.options.data={str(folder)!r}: the files of the split {split!r} have no rows")
+        raise InputError(f"config.env.options.data={str(folder)!r}: the files of the split {split!r} have no rows")
     return tuple(questions.values())
 
 

@@ -156,11 +156,15 @@ def make(
     num_products: int | None = None,
     variant: str | None = None,
 ) -> WebshopEnv:
-    """Builds the environment; `registry.ENVIRONMENTS` explains its options. InputError for one that cannot be used."""
+    """Builds the environment; the parameters are its options, which `registry.ENVIRONMENTS` explains.
+
+    Raises:
+      InputError: an option that cannot be used.
+    """
     if observation not in OBSERVATIONS:
         raise InputError(f"observation={observation!r}: choose one of {', '.join(OBSERVATIONS)}")
     check_whole("max_steps", max_steps, 1)
-    folder = filled_in("env.options.data", data) if data is not None else generate.ensure_catalogue()
+    folder = filled_in("config.env.options.data", data) if data is not None else generate.ensure_catalogue()
     catalogue = _open(
         folder.resolve(),
         goals=goals,

@@ -150,6 +150,8 @@ def generate_games(
 ) -> Path:
     """Writes the games of one split to `out/split`, in the layout of the genuine data, unless it already holds them.
 
+    The parameters are the options of the command `alfworld generate`.
+
     Args:
       out: the data folder; each split is a folder in it.
       split: "train", "valid_seen" or "valid_unseen".
@@ -220,6 +222,8 @@ def ensure_games(
         raise InputError(
             f'splits={splits!r}: say how many games of which split, such as {{"train": 512, "valid_unseen": 128}}'
         )
+    for split, games in splits.items():
+        check_whole(f"splits.{split}", games, 1)
     exact = room_size(size, receptacles, objects)
     types = TASK_TYPES if task_types is None else task_types
     plan = [_manifest(split, splits[split], seed, exact, types) for split in sorted(splits)]

@@ -53,9 +53,9 @@ def retrieve_url(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as err:
-        raise InputError(f"env.options.url={url!r}: {err}") from err
+        raise InputError(f"config.env.options.url={url!r}: {err}") from err
     if parts.scheme not in ("http", "https") or not host:
-        raise InputError(f"env.options.url={url!r}: give it like http://127.0.0.1:8000")
+        raise InputError(f"config.env.options.url={url!r}: give it like http://127.0.0.1:8000")
     path = parts.path if parts.path not in ("", "/") else "/retrieve"
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
@@ -71,7 +71,7 @@ class RetrieverClient:
 
     def __init__(self, url: str, *, timeout_s: float = 10.0, limit_s: float = 45.0) -> None:
         self._url, self._timeout_s, self._limit_s = retrieve_url(url), timeout_s, limit_s
-        optional("aiohttp", key="env.options.url: ")
+        optional("aiohttp", key="config.env.options.url: ")
         self._lock = threading.Lock()
         self._loop: _Loop | None = None
 
