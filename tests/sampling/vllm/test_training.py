@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from gigpo_jax.rollout.record import read_rollouts
 from gigpo_jax.sampling.vllm.worker.guard import _die_with_parent
 from tests.sampling.vllm import serving
 
@@ -151,7 +152,7 @@ def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_check
     assert [record["rollout/staleness"] for record in every] == [float(i not in fresh) for i in range(5)]
     for number in range(1, 6):
         (file,) = (workdir / "rollouts").glob(f"iteration_{number:06d}.*")
-        versions = {turn["version"] for line in file.read_text().splitlines() for turn in json.loads(line)["turns"]}
+        versions = {step.version for episode in read_rollouts(file).episodes for step in episode.steps}
         assert versions == {number - 1 - (number - 1 not in fresh)}
     # Weights that are one update old give other log-probabilities; the learner sees and corrects that.
     assert every[1]["policy/behaviour_mismatch"] > 10 * every[0]["policy/behaviour_mismatch"]
