@@ -27,11 +27,11 @@ def get_config(stage: str = "1") -> ConfigDict:
     config.optim.schedule = "cosine"
     config.optim.warmup_fraction = 0.02
     if stage == "1":
-        shares, config.sft.learn_prompts = (0.2, 0.2, 0.1, 0.85), True
+        fractions, config.sft.learn_prompts = (0.2, 0.2, 0.1, 0.85), True
         config.sft.episodes, config.sft.minibatch, config.optim.lr = 14000, 128, 2e-3
     else:
-        shares, config.seed, config.model.path = (0.1, 0.1, 0.05, 0.8), 1, "runs/sft1/model"
+        fractions, config.seed, config.model.path = (0.1, 0.1, 0.05, 0.8), 1, "runs/sft1/model"
         config.sft.episodes, config.sft.minibatch, config.optim.lr = 10000, 64, 1.2e-3
-    names = ("random_share", "detour_share", "idle_share", "forget_share")
-    config.sft.demonstrator = ConfigDict(dict(zip(names, shares, strict=True)))
+    names = ("random_fraction", "detour_fraction", "idle_fraction", "forget_fraction")
+    config.sft.demonstrator = ConfigDict(dict(zip(names, fractions, strict=True)))
     return config.lock()

@@ -28,10 +28,12 @@ def get_config(stage: str = "1") -> ConfigDict:
     config.optim.schedule = "cosine"
     config.optim.warmup_fraction = 0.02
     if stage == "1":
-        shares, config.sft.learn_prompts = (0.0, 0.2, 0.1), True
+        fractions, config.sft.learn_prompts = (0.0, 0.2, 0.1), True
         config.sft.episodes, config.sft.minibatch, config.optim.lr = 30000, 64, 2e-3
     else:
-        shares, config.seed, config.model.path = (0.5, 0.5, 0.3), 1, "runs/search_sft1/model"
+        fractions, config.seed, config.model.path = (0.5, 0.5, 0.3), 1, "runs/search_sft1/model"
         config.sft.episodes, config.sft.minibatch, config.optim.lr = 10000, 64, 1e-3
-    config.sft.demonstrator = ConfigDict(dict(zip(("blind_share", "vague_share", "hasty_share"), shares, strict=True)))
+    config.sft.demonstrator = ConfigDict(
+        dict(zip(("blind_fraction", "vague_fraction", "hasty_fraction"), fractions, strict=True))
+    )
     return config.lock()

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from configs.webshop_tiny import webshop_tiny_config
 
-STAGES = {  # random, vague and forget share; steps the demonstrator thinks it has; episodes, minibatch, rate
+STAGES = {  # random, vague and forget fraction; steps the demonstrator thinks it has; episodes, minibatch, rate
     "1": ((0.1, 0.2, 0.3), 8, (14000, 128, 2e-3)),
     "2": ((0.1, 0.3, 0.6), 8, (5000, 64, 1.2e-3)),
     "3": ((0.0, 0.0, 0.5), 6, (6000, 64, 1.2e-3)),
@@ -39,9 +39,9 @@ def get_config(stage: str = "1") -> ConfigDict:
         config.model.path = f"runs/shop{int(stage) - 1}/model"
     config.sft.demonstrator = ConfigDict(
         {
-            "random_share": random,
-            "vague_share": vague,
-            "forget_share": forget,
+            "random_fraction": random,
+            "vague_fraction": vague,
+            "forget_fraction": forget,
             "max_steps": steps,
             "brief": True,
         }

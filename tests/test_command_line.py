@@ -32,7 +32,7 @@ def loaded(*words: str, file: str = "configs/quickstart.py") -> ConfigDict:
         ("env.options.anchor=feedback+inventory+sticky", "feedback+inventory+sticky"),
         ("env.generate.receptacles=(4, 5)", (4, 5)),
         ("env.generate.splits.test=3", 3),
-        ("sft.demonstrator.idle_share=1", 1.0),
+        ("sft.demonstrator.idle_fraction=1", 1.0),
     ],
 )
 def test_a_value_has_the_type_of_its_key(word: str, value: object) -> None:

@@ -44,11 +44,11 @@ class Expert(Protocol):
         """The next action; called with every observation of the episode in order."""
 
 
-def check_shares(**shares: float) -> None:
+def check_fractions(**fractions: float) -> None:
     """Raises InputError unless options of an expert that say how often it errs are probabilities."""
-    for key, share in shares.items():
-        if not 0.0 <= share <= 1.0:
-            raise InputError(f"{key}={share!r}: give a probability between 0 and 1")
+    for key, fraction in fractions.items():
+        if not 0.0 <= fraction <= 1.0:
+            raise InputError(f"{key}={fraction!r}: give a probability between 0 and 1")
 
 
 def check_whole(key: str, value: object, least: int | None = None, most: int | None = None) -> None:

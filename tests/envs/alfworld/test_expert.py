@@ -151,12 +151,12 @@ def test_the_demonstrator_without_lapses_is_the_expert(small):
 
 def test_the_demonstrator_wins_late_forgets_at_first_and_repeats_with_its_seed(small):
     env = make(small, max_steps=200)
-    shares = {"random_share": 0.1, "detour_share": 0.1, "idle_share": 0.05, "forget_share": 1.0}
+    fractions = {"random_fraction": 0.1, "detour_fraction": 0.1, "idle_fraction": 0.05, "forget_fraction": 1.0}
     with_lapses = without = forgotten = changes = 0
     for number, task in enumerate(env.tasks("train")):
-        commands, won = play(env, task, Demonstrator(number, **shares))
+        commands, won = play(env, task, Demonstrator(number, **fractions))
         assert won
-        assert commands == play(env, task, Demonstrator(number, **shares))[0]
+        assert commands == play(env, task, Demonstrator(number, **fractions))[0]
         with_lapses += len(commands)
         without += len(play(env, task, AlfworldExpert(number))[0])
         verb = {"clean": "clean", "heat": "heat", "cool": "cool"}.get(task.type.split("_")[1])
@@ -169,7 +169,7 @@ def test_the_demonstrator_wins_late_forgets_at_first_and_repeats_with_its_seed(s
 
 
 def test_shares_of_lapses_are_probabilities():
-    with pytest.raises(InputError, match=r"idle_share=1\.5"):
-        Demonstrator(0, idle_share=1.5)
+    with pytest.raises(InputError, match=r"idle_fraction=1\.5"):
+        Demonstrator(0, idle_fraction=1.5)
     with pytest.raises(InputError, match="at most 1 together"):
-        Demonstrator(0, random_share=0.6, detour_share=0.6)
+        Demonstrator(0, random_fraction=0.6, detour_fraction=0.6)

@@ -203,10 +203,10 @@ def test_the_expert_answers_all_and_a_worse_one_fewer(world: Path) -> None:
         return won / len(tasks)
 
     assert rate() == 1.0
-    assert 0.2 < rate(vague_share=0.4, hasty_share=0.4) < 0.9
-    assert rate(blind_share=1.0) == 0.0
-    with pytest.raises(InputError, match="vague_share=2"):
-        registry.make_expert("search", 0, vague_share=2)
+    assert 0.2 < rate(vague_fraction=0.4, hasty_fraction=0.4) < 0.9
+    assert rate(blind_fraction=1.0) == 0.0
+    with pytest.raises(InputError, match="vague_fraction=2"):
+        registry.make_expert("search", 0, vague_fraction=2)
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ def _play(env, task, expert):
             return actions, result.info["score"]
 
 
-def _scores(env, **shares):
+def _scores(env, **fractions):
     tasks = env.tasks("train")[:60]
-    return [_play(env, task, Demonstrator(n, max_steps=8, **shares))[1] for n, task in enumerate(tasks)]
+    return [_play(env, task, Demonstrator(n, max_steps=8, **fractions))[1] for n, task in enumerate(tasks)]
 
 
 def test_without_lapses_it_is_the_expert(env):
@@ -37,25 +37,25 @@ def test_without_lapses_it_is_the_expert(env):
 def test_each_lapse_costs_some_of_the_score(env):
     best = _scores(env)
     assert sum(score == 1.0 for score in best) >= 50
-    for lapse in ({"forget_share": 0.5}, {"vague_share": 1.0}, {"random_share": 0.3}):
+    for lapse in ({"forget_fraction": 0.5}, {"vague_fraction": 1.0}, {"random_fraction": 0.3}):
         assert 0.3 < sum(_scores(env, **lapse)) / 60 < sum(best) / 60 - 0.05, lapse
 
 
 def test_one_who_forgets_everything_chooses_nothing(env):
     for task in env.tasks("train")[:20]:
         wanted = {f"click[{value}]" for value in env.catalogue.goal(int(task.data)).options.values()}
-        actions, _ = _play(env, task, Demonstrator(max_steps=8, forget_share=1.0))
+        actions, _ = _play(env, task, Demonstrator(max_steps=8, forget_fraction=1.0))
         assert not wanted & set(actions)
         assert actions[-1] == "click[buy now]"
 
 
 def test_the_seed_decides_the_lapses(env):
-    task, shares = env.tasks("train")[0], {"random_share": 0.3, "vague_share": 0.3, "forget_share": 0.3}
-    runs = [_play(env, task, Demonstrator(seed, max_steps=8, **shares)) for seed in (*range(6), 0)]
+    task, fractions = env.tasks("train")[0], {"random_fraction": 0.3, "vague_fraction": 0.3, "forget_fraction": 0.3}
+    runs = [_play(env, task, Demonstrator(seed, max_steps=8, **fractions)) for seed in (*range(6), 0)]
     assert runs[0] == runs[-1]
     assert len({tuple(actions) for actions, _ in runs}) > 2
 
 
 def test_a_share_that_is_none_is_refused():
-    with pytest.raises(InputError, match=r"forget_share=1\.5: give a probability between 0 and 1"):
-        Demonstrator(0, forget_share=1.5)
+    with pytest.raises(InputError, match=r"forget_fraction=1\.5: give a probability between 0 and 1"):
+        Demonstrator(0, forget_fraction=1.5)

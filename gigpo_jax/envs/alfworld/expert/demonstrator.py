@@ -6,7 +6,7 @@ The expert goes on from the state after each error, so every episode succeeds if
 import random
 from collections.abc import Sequence
 
-from gigpo_jax.env_bridge.base import check_shares
+from gigpo_jax.env_bridge.base import check_fractions
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.alfworld.expert.beliefs import kind_of
 from gigpo_jax.envs.alfworld.expert.expert import AlfworldExpert
@@ -16,25 +16,29 @@ _IDLE = ("look", "inventory", "examine", "help")
 
 
 class Demonstrator:
-    """Plays one episode. `registry.ENVIRONMENTS` explains the shares; without any it is the expert itself."""
+    """Plays one episode. `registry.ENVIRONMENTS` explains the fractions; without any it is the expert itself."""
 
     def __init__(
         self,
         seed: int,
         *,
-        random_share: float = 0.0,
-        detour_share: float = 0.0,
-        idle_share: float = 0.0,
-        forget_share: float = 0.0,
+        random_fraction: float = 0.0,
+        detour_fraction: float = 0.0,
+        idle_fraction: float = 0.0,
+        forget_fraction: float = 0.0,
     ):
-        check_shares(
-            random_share=random_share, detour_share=detour_share, idle_share=idle_share, forget_share=forget_share
+        check_fractions(
+            random_fraction=random_fraction,
+            detour_fraction=detour_fraction,
+            idle_fraction=idle_fraction,
+            forget_fraction=forget_fraction,
         )
-        if random_share + detour_share + idle_share > 1.0:
-            raise InputError("random_share + detour_share + idle_share: must be at most 1 together")
+        if random_fraction + detour_fraction + idle_fraction > 1.0:
+            raise InputError("random_fraction + detour_fraction + idle_fraction: must be at most 1 together")
         self._expert = AlfworldExpert(seed)
         self._rng = random.Random(f"alfworld demonstrator {seed}")
-        self._random, self._detour, self._idle, self._forget = random_share, detour_share, idle_share, forget_share
+        self._random, self._detour = random_fraction, detour_fraction
+        self._idle, self._forget = idle_fraction, forget_fraction
         self._forgotten: dict[str, bool] = {}
         self.lapse = False
 

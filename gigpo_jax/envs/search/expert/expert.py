@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gigpo_jax.env_bridge.base import check_shares
+from gigpo_jax.env_bridge.base import check_fractions
 from gigpo_jax.env_bridge.types import Observation
 
 _NAME = re.compile(r"[A-Z][a-z]+(?: (?:of )?[A-Z][a-z]+)+")
@@ -57,14 +57,14 @@ class SearchExpert:
         self,
         seed: int = 0,
         *,
-        blind_share: float = 0.0,
-        vague_share: float = 0.0,
-        hasty_share: float = 0.0,
+        blind_fraction: float = 0.0,
+        vague_fraction: float = 0.0,
+        hasty_fraction: float = 0.0,
         max_steps: int = 4,
     ) -> None:
-        check_shares(blind_share=blind_share, vague_share=vague_share, hasty_share=hasty_share)
+        check_fractions(blind_fraction=blind_fraction, vague_fraction=vague_fraction, hasty_fraction=hasty_fraction)
         self._random = random.Random(seed)
-        self._blind, self._vague, self._hasty, self._left = blind_share, vague_share, hasty_share, max_steps
+        self._blind, self._vague, self._hasty, self._left = blind_fraction, vague_fraction, hasty_fraction, max_steps
         self._subject, self._relations, self._started = "", list[str](), False
 
     def act(self, observation: Observation) -> str:

@@ -2,7 +2,7 @@
 
 import random
 
-from gigpo_jax.env_bridge.base import check_shares
+from gigpo_jax.env_bridge.base import check_fractions
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.webshop.env import SEARCH
 from gigpo_jax.envs.webshop.expert.expert import ShopExpert
@@ -11,22 +11,22 @@ _VAGUE = 3  # words of a vague search
 
 
 class Demonstrator:
-    """Plays one episode. `registry.ENVIRONMENTS` explains the shares; without any it is the expert itself."""
+    """Plays one episode. `registry.ENVIRONMENTS` explains the fractions; without any it is the expert itself."""
 
     def __init__(
         self,
         seed: int = 0,
         *,
         max_steps: int = 15,
-        random_share: float = 0.0,
-        vague_share: float = 0.0,
-        forget_share: float = 0.0,
+        random_fraction: float = 0.0,
+        vague_fraction: float = 0.0,
+        forget_fraction: float = 0.0,
         brief: bool = False,
     ):
-        check_shares(random_share=random_share, vague_share=vague_share, forget_share=forget_share)
+        check_fractions(random_fraction=random_fraction, vague_fraction=vague_fraction, forget_fraction=forget_fraction)
         self._expert = ShopExpert(max_steps=max_steps)
         self._rng = random.Random(f"webshop demonstrator {seed}")
-        self._random, self._vague, self._forget = random_share, vague_share, forget_share
+        self._random, self._vague, self._forget = random_fraction, vague_fraction, forget_fraction
         self._brief = brief
         self._forgotten: dict[str, bool] = {}
 
