@@ -58,7 +58,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         invalid_penalty=0.1,
         options={
             "data": Option(str, "", "folder with the splits: generated games, or $ALFWORLD_DATA/json_2.1.1"),
-            "engine": Option(str, "native", "native, or official: textworld, about a thousand times slower"),
+            "engine": Option(str, "native", "native, or official: textworld (extra alfworld), a thousand times slower"),
             "max_steps": Option(int, 50, "length of an episode in the environment"),
             "anchor": Option(
                 str, "feedback", "the anchor state: feedback, +inventory, +sticky, ... (docs/alfworld.md)"
@@ -105,9 +105,9 @@ ENVIRONMENTS: dict[str, Environment] = {
             "data": Option(str, None, "folder of questions (docs/search.md); by default a synthetic world"),
             "url": Option(str, "", "of a retriever, such as http://127.0.0.1:8000/retrieve; by default index"),
             "index": Option(str, "", "index folder to search in the worker; by default the folder index in data"),
-            "topk": Option(int, 3, "documents shown after a search"),
-            "max_steps": Option(int, 4, "turns of an episode in the environment"),
-            "document_chars": Option(int, 4000, "longer documents are cut there"),
+            "topk": Option(int, 3, "passages shown after a search"),
+            "max_steps": Option(int, 4, "length of an episode in the environment, in turns"),
+            "document_chars": Option(int, 4000, "longer passages are cut there"),
             "timeout_s": Option(float, 10.0, "limit for one request to url"),
             "limit_s": Option(float, 45.0, "limit for a search with all its retries; keep it below env.step_timeout_s"),
         },
@@ -134,13 +134,13 @@ ENVIRONMENTS: dict[str, Environment] = {
         invalid_penalty=0.1,
         options={
             "data": Option(str, None, "folder of a catalogue (docs/webshop.md); by default a generated one"),
-            "observation": Option(str, "text", "text, or text_rich with marked buttons"),
+            "observation": Option(str, "text", "text, or text_rich: marks around buttons and chosen options"),
             "goals": Option(str, "synthetic", "synthetic or human instructions"),
             "max_steps": Option(int, 15, "length of an episode in the environment"),
             "show_attributes": Option(bool, False, "items have an Attributes page"),
-            "draw_seed": Option(int, None, "draw prices and goals as the original does after this seed"),
+            "draw_seed": Option(int, None, "all goals, with prices and caps that the original draws from this seed"),
             "seed": Option(int, 0, "decides prices and price caps"),
-            "nouns": Option(str, None, "nouns of titles: builtin (default), spacy, or a JSON file"),
+            "nouns": Option(str, None, "nouns of titles, for the reward: builtin (default), spacy, or a JSON file"),
             "num_products": Option(int, None, "only the first products of the catalogue"),
             "variant": Option(str, None, "which of several catalogues in data, such as _1000"),
         },
