@@ -64,3 +64,48 @@ def advantages(
             out[n, 2] = against(value, values) if len(members) > 1 else 0.0
     out[:, 0] = out[:, 1] + step_weight * out[:, 2]
     return out
+
+
+def gae(reward, value, index, *, gamma, lam):
+    """[n, 2] f64, advantage and target along one chain of places; `index` tells how far apart they are."""
+    out, after = np.zeros((len(reward), 2)), None
+    for t in reversed(range(len(reward))):
+        error = float(reward[t]) - float(value[t])
+        advantage = error
+        if after is not None:
+            width = int(index[after]) - int(index[t])
+            advantage += gamma**width * float(value[after]) + (gamma * lam) ** width * out[after, 0]
+        out[t] = advantage, advantage + float(value[t])
+        after = t
+    return out
+
+
+def step_gae(reward, value, trajectory, step, group, mask, *, gamma, lam):
+    """[N, 2] f64: `gae` along the unmasked steps of each trajectory."""
+    out = np.zeros((len(mask), 2))
+    chains: dict[tuple[int, int], list[int]] = {}
+    for n in sorted((n for n in range(len(mask)) if mask[n]), key=lambda n: int(step[n])):
+        chains.setdefault((int(group[n]), int(trajectory[n])), []).append(n)
+    for rows in chains.values():
+        out[rows] = gae([reward[n] for n in rows], [value[n] for n in rows], step[rows], gamma=gamma, lam=lam)
+    return out
+
+
+def token_gae(reward, value, mask, *, gamma, lam):
+    """[N, R, 2] f64: `gae` along the unmasked tokens of each row."""
+    out = np.zeros((*mask.shape, 2))
+    for n in range(len(mask)):
+        at = np.flatnonzero(mask[n])
+        out[n, at] = gae(reward[n, at], value[n, at], np.arange(len(at)), gamma=gamma, lam=lam)
+    return out
+
+
+def bilevel_gae(reward, value, token_mask, trajectory, step, group, mask, *, gamma, lam, token_gamma):
+    """[N, R, 2] f64: `step_gae` with the value of the last token, whose target is the reward of `token_gae` there."""
+    last = {n: int(np.flatnonzero(token_mask[n])[-1]) for n in range(len(mask)) if mask[n]}
+    ends = np.array([value[n, last[n]] if n in last else 0.0 for n in range(len(mask))])
+    targets = step_gae(reward, ends, trajectory, step, group, mask, gamma=gamma, lam=lam)[:, 1]
+    rewards = np.zeros(token_mask.shape)
+    for n, place in last.items():
+        rewards[n, place] = targets[n]
+    return token_gae(rewards, value, token_mask & mask[:, None], gamma=token_gamma, lam=lam)
