@@ -1,8 +1,10 @@
-"""Files that appear whole or not at all: a reader sees the old one or the new one, never a part."""
+"""Files and folders that appear whole or not at all: a reader never sees a part."""
 
 import contextlib
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,29 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_folder(path: Path, *, full: bool = False) -> Iterator[Path]:
+    """A temporary folder for the block to fill; it is then renamed to `path`, or removed if the block raises.
+
+    Args:
+      full: a folder with files may be there. It is replaced; processes that opened its files keep them.
+
+    Raises:
+      OSError: the folder cannot be made; or files are there and `full` is not given.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    holder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    new = holder / "new"
+    try:
+        new.mkdir()
+        yield new
+        if full and path.exists():
+            path.rename(holder / "old")
+        new.rename(path)
+    finally:
+        shutil.rmtree(holder, ignore_errors=True)
 
 
 def write_json(path: Path, value: Any) -> None:

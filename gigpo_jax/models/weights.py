@@ -4,10 +4,9 @@ A Hugging Face folder has one tensor for each layer, with linear layers as [out,
 linear layers as [in, out]. Reading and writing hold one stacked array (reading: one shard of it) in host memory.
 """
 
+import contextlib
 import json
-import os
 import pathlib
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.errors import InputError
+from gigpo_jax.files import replacing_folder
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import config_json, read_config
 from gigpo_jax.models.json_file import read_object
@@ -105,20 +105,15 @@ def save_hf(
     if tokenizer is not None:
         check_fits(tokenizer, config.vocab_size, folder)
     first = jax.process_index() == 0
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         if first:
             check_target(folder)
-            temporary.mkdir(parents=True)
-        _write_weights(temporary if first else None, config, params, dtype, max_shard_bytes)
-        if first:
-            _write_small_files(temporary, config, dtype, tokenizer)
-            _replace(temporary, folder)
+        with replacing_folder(folder, full=True) if first else contextlib.nullcontext() as temporary:
+            _write_weights(temporary, config, params, dtype, max_shard_bytes)
+            if temporary is not None:
+                _write_small_files(temporary, config, dtype, tokenizer)
     except OSError as err:
         raise InputError(f"{folder}: cannot be written ({err.strerror}); choose another path or make room") from err
-    finally:
-        if first:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_tensors(
@@ -328,11 +323,3 @@ def check_target(path: str | pathlib.Path) -> None:
         raise InputError(f"{folder}: exists and is not a model; choose another path or remove it")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; choose another path")
-
-
-def _replace(temporary: pathlib.Path, folder: pathlib.Path) -> None:
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    if folder.is_dir():
-        folder.rename(old)
-    temporary.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)

@@ -1,15 +1,13 @@
 """Makes ALFWorld games from the floor plans of the `alfworld` package, without any download.
 
-Game i of a split depends only on the split, the seed, the size, the task types and i, on any machine. A split is
-written to a temporary folder and renamed when complete, with a manifest of its arguments.
+Game i of a split depends only on the split, the seed, the size, the task types and i, on any machine. A split
+appears whole or not at all, with a manifest of its arguments.
 """
 
 import hashlib
 import json
 import os
 import random
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from gigpo_jax.envs.alfworld.data.room import Room, problem_pddl
 from gigpo_jax.envs.alfworld.data.scenes import split_scenes
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
 from gigpo_jax.errors import InputError
+from gigpo_jax.files import replacing_folder
 
 VERSION = 1  # raise it whenever the same arguments would give other games
 
@@ -180,24 +179,11 @@ def _ensure_split(folder: Path, manifest: Mapping, size: RoomSize, progress: Pro
     if _already_there(folder, manifest):
         return
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        with replacing_folder(folder) as draft:
+            _write_games(draft, manifest, size, progress)
     except OSError as err:
-        raise InputError(f"out={folder.parent}: cannot write there ({err.strerror}); choose another folder") from err
-    try:
-        _write_games(draft, manifest, size, progress)
-        draft.chmod(0o755)
-        _move(draft, folder, manifest)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _move(draft: Path, folder: Path, manifest: Mapping) -> None:
-    try:
-        os.replace(draft, folder)  # an empty folder may be there, a full one may not
-    except OSError as err:
-        if not _already_there(folder, manifest):
-            raise InputError(f"out={folder}: cannot put the games there ({err.strerror})") from err
+        if not _already_there(folder, manifest):  # another process was faster
+            raise InputError(f"out={folder}: cannot be written ({err.strerror}); choose another folder") from err
 
 
 def ensure_games(

@@ -1,15 +1,13 @@
 """Builds and opens a BM25 index of a corpus.
 
 An index folder holds the passages, the arrays of the bm25s package and a manifest. All but the vocabulary is
-memory-mapped, so several processes share one copy. It is written to a temporary folder and renamed when complete.
+memory-mapped, so several processes share one copy. It appears whole or not at all.
 """
 
 import json
 import logging
 import re
-import shutil
 import sys
-import tempfile
 import threading
 from array import array
 from collections.abc import Iterable, Sequence
@@ -22,6 +20,7 @@ from gigpo_jax.env_bridge.base import Progress, no_progress
 from gigpo_jax.envs.search.retrieval.corpus import Passages, PassageWriter, corpus_files, read_corpus
 from gigpo_jax.envs.search.retrieval.retriever import INSTALL, MAX_QUERY_CHARS, Document, Hit
 from gigpo_jax.errors import InputError
+from gigpo_jax.files import replacing_folder
 
 FORMAT = 1
 K1, B = 0.9, 0.4  # usual for Wikipedia passages of 100 words
@@ -113,9 +112,7 @@ def build_index(
     if out.exists():
         raise InputError(f"--out {out}: exists; name another folder, or remove it")
     bm25s = import_bm25s()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
+    with replacing_folder(out) as temporary:
         writer = PassageWriter(temporary)
         vocabulary: dict[str, int] = {}
         rows: list[array] = []
@@ -141,11 +138,6 @@ def build_index(
         manifest |= {"digest": writer.digest.hexdigest(), "k1": K1, "b": B, "bm25s": bm25s.__version__}
         manifest["sources"] = [list(source) for source in sources]
         (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        temporary.chmod(0o755)
-        temporary.rename(out)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return out
 
 

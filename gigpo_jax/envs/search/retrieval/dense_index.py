@@ -16,6 +16,7 @@ from gigpo_jax.envs.search.retrieval.corpus import Passages
 from gigpo_jax.envs.search.retrieval.encoder import INSTALL, Encode, load_encoder
 from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, Hit, optional
 from gigpo_jax.errors import InputError
+from gigpo_jax.files import replacing
 
 BATCH = 1024  # passages encoded between updates of the progress bar
 
@@ -50,7 +51,7 @@ class DenseIndex:
 
 
 def build_vectors(passages: Passages, encode: Encode, out: Path, progress: Progress) -> None:
-    """Encodes all passages and writes a flat faiss index of their inner products, renamed when complete."""
+    """Encodes all passages and writes a flat faiss index of their inner products."""
     if out.exists():
         raise InputError(f"--out {out}: exists; name another file")
     faiss = optional("faiss", install=INSTALL)
@@ -61,9 +62,8 @@ def build_vectors(passages: Passages, encode: Encode, out: Path, progress: Progr
         vectors = vectors or faiss.IndexFlatIP(encoded.shape[1])
         vectors.add(encoded)
         progress(len(texts))
-    temporary = out.with_name(f".{out.name}.part")
-    faiss.write_index(vectors, str(temporary))
-    temporary.rename(out)
+    with replacing(out) as temporary:
+        faiss.write_index(vectors, str(temporary))
 
 
 def open_dense(passages: Passages, vectors: str, encode: Encode) -> DenseIndex:

@@ -10,8 +10,6 @@ import hashlib
 import json
 import mmap
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import numpy as np
 
 from gigpo_jax.envs.webshop.catalogue.sources import PREPARE, Sources
 from gigpo_jax.errors import InputError
+from gigpo_jax.files import replacing_folder
 
 FORMAT = 2
 
@@ -126,26 +125,11 @@ def fits(manifest: Mapping[str, Any], sources: Sources) -> bool:
 
 
 def write_folder(out: Path, fill: Callable[[Path], dict[str, Any]]) -> None:
-    """Writes a prepared folder and renames it when complete; processes that opened an older one keep its files.
-
-    `fill` writes the files into a folder, and returns the manifest without "files".
-    """
-    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
+    """Writes a prepared folder; `fill` writes its files into a folder, and returns the manifest without "files"."""
+    with replacing_folder(out, full=True) as temporary:
         manifest = fill(temporary)
         manifest["files"] = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
         (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        temporary.chmod(0o755)
-        old = None
-        if out.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.parent)) / "old"
-            out.rename(old)
-        temporary.rename(out)
-        if old is not None:
-            shutil.rmtree(old.parent, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def load_arrays(folder: Path) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ characters, empty feature lines, entries to skip. The same arguments give the sa
 import json
 import random
 import string
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gigpo_jax.envs.webshop.catalogue import prepare, store
 from gigpo_jax.envs.webshop.catalogue.sources import find_sources
 from gigpo_jax.envs.webshop.data.assortment import Assortment, Shelf, assortment
 from gigpo_jax.errors import InputError
+from gigpo_jax.files import replacing
 
 VERSION = 1  # increased when the same arguments give other data; in the folder's name
 PRODUCTS = 1000
@@ -165,7 +167,7 @@ def _check(products: int, seed: int) -> None:
 
 
 def generate(out: Path, *, products: int = PRODUCTS, seed: int = 0, progress: Progress = no_progress) -> None:
-    """Writes a catalogue of `products` products into a folder: three files, each renamed when complete."""
+    """Writes a catalogue of `products` products into a folder: three files."""
     _check(products, seed)
     names = ("items_shuffle_1000.json", "items_ins_v2_1000.json", "items_human_ins.json")
     if products != PRODUCTS:
@@ -176,8 +178,9 @@ def generate(out: Path, *, products: int = PRODUCTS, seed: int = 0, progress: Pr
     rng = random.Random(f"webshop {seed}")
     annotations: dict[str, Any] = {}
     requests: dict[str, Any] = {}
-    temporary = [out / f".{name}.part" for name in names]
-    with open(temporary[0], "w", encoding="utf-8") as file:
+    with ExitStack() as stack:
+        products_file, annotations_file, requests_file = (stack.enter_context(replacing(out / name)) for name in names)
+        file = stack.enter_context(open(products_file, "w", encoding="utf-8"))
         file.write("[")
         for index in range(products):
             product, annotation, human = _product(index, rng)
@@ -189,10 +192,8 @@ def generate(out: Path, *, products: int = PRODUCTS, seed: int = 0, progress: Pr
         for odd in ({**product, "asin": "nan"}, {**product, "asin": "B0TOOLONG000"}, product):  # entries to skip
             file.write(",\n" + json.dumps(odd))
         file.write("]\n")
-    temporary[1].write_text(json.dumps(annotations), encoding="utf-8")
-    temporary[2].write_text(json.dumps(requests), encoding="utf-8")
-    for path, name in zip(temporary, names):
-        path.replace(out / name)
+        annotations_file.write_text(json.dumps(annotations), encoding="utf-8")
+        requests_file.write_text(json.dumps(requests), encoding="utf-8")
 
 
 def ensure_catalogue(
