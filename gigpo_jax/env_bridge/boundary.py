@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.env_bridge.types import Observation, StepError, StepResult, Task
+from gigpo_jax.env_bridge.types import IMAGE, Observation, StepError, StepResult, Task
 
 MAX_REWARD = 1e6  # absolute value
 MAX_CHARACTERS = 1_000_000  # of one observation: text, anchor, task and admissible actions together
+MAX_PIXELS = 4_000_000  # of one observation: all its images together
 _SHOWN = 80  # characters of a value in a message
 
 
@@ -40,7 +41,23 @@ def checked_observation(value: Any) -> Observation:
         listed = tuple([_text("admissible", action) for action in listed])
     size = sum(map(len, (text, anchor, task, *(listed or ()))))
     _require(size <= MAX_CHARACTERS, "observation", f"{size:,} characters", f"at most {MAX_CHARACTERS:,}")
-    return Observation(text, anchor, listed, task)
+    return Observation(text, anchor, listed, task, _images(value.images, text))
+
+
+def _images(value: Any, text: str) -> tuple[np.ndarray, ...]:
+    """The images as plain arrays whose memory is contiguous."""
+    _require(isinstance(value, tuple), "images", value, "a tuple of arrays")
+    if not value:
+        return ()
+    for image in value:
+        fits = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
+        what = f"{image.dtype} {list(image.shape)}" if isinstance(image, np.ndarray) else image
+        _require(fits and image.size > 0, "images", what, "uint8 [H, W, 3], at least one pixel each")
+    pixels = sum(image.size // 3 for image in value)
+    _require(pixels <= MAX_PIXELS, "images", f"{pixels:,} pixels", f"at most {MAX_PIXELS:,} in all")
+    marks = text.count(IMAGE)
+    _require(marks == len(value), "images", f"{len(value)} for {marks} {IMAGE} in the text", f"one for each {IMAGE}")
+    return tuple(map(np.ascontiguousarray, value))
 
 
 def checked_result(value: Any) -> StepResult:

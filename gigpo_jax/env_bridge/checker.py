@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from gigpo_jax.env_bridge.base import Expert
 from gigpo_jax.env_bridge.pool import EnvPool, PooledEnv
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
@@ -227,6 +229,10 @@ def _difference(one: Observation, other: Observation, what: str, when: str) -> N
     for name in ("text", "anchor", "admissible", "task"):
         before, after = getattr(one, name), getattr(other, name)
         _require(before == after, f"{what}: {name} is {after!r:.300} instead of {before!r:.300} {when}")
+    counts = len(other.images), len(one.images)
+    _require(counts[0] == counts[1], f"{what}: {counts[0]} images instead of {counts[1]} {when}")
+    for number, (image, again) in enumerate(zip(one.images, other.images)):
+        _require(np.array_equal(image, again), f"{what}: image {number} differs {when}")
 
 
 def _resources(pid: int) -> dict[str, int]:

@@ -2,7 +2,11 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+
+IMAGE = "<image>"  # the place of an image in an observation that has images; plain text in any other
 
 
 class EnvError(RuntimeError):
@@ -44,12 +48,14 @@ class Observation:
       anchor: the anchor state as text (GiGPO compares steps of a group that share it); hashed by `anchor_hash`.
       admissible: the actions that would do something here, in the environment's order; None if it cannot say.
       task: the task in words, the same at every step of an episode.
+      images: uint8 [H, W, 3] each, RGB; `IMAGE` marks the place of each in `text`. `==` leaves them out.
     """
 
     text: str
     anchor: str
     admissible: tuple[str, ...] | None
     task: str
+    images: tuple[np.ndarray, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

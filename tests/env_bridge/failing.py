@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
+from gigpo_jax.env_bridge.types import IMAGE, EnvError, Observation, StepResult, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.example.env import TreasureEnv
 from gigpo_jax.errors import InputError
@@ -101,6 +101,13 @@ def _seen(**fields: Any) -> Callable[[StepResult], Any]:
     return lambda result: dataclasses.replace(result, observation=dataclasses.replace(result.observation, **fields))
 
 
+PICTURE = np.arange(28 * 56 * 3, dtype=np.uint8).reshape(28, 56, 3)
+
+
+def _pictures(images: Any) -> Callable[[StepResult], Any]:
+    return _seen(text=f"You see {IMAGE}.", images=images)
+
+
 class _Unprintable:
     def __repr__(self) -> str:
         raise RuntimeError("no words")
@@ -143,6 +150,16 @@ MALFORMED: dict[str, Callable[[StepResult], Any]] = {
     "admissible text": _seen(admissible="look"),
     "admissible list": _seen(admissible=["look"]),
     "admissible of None": _seen(admissible=("look", None)),
+    "images list": _pictures([PICTURE]),
+    "images array": _pictures(PICTURE),
+    "images of None": _pictures((None,)),
+    "images of lists": _pictures((PICTURE.tolist(),)),
+    "images of floats": _pictures((PICTURE / 255,)),
+    "images without channels": _pictures((PICTURE[..., 0],)),
+    "images of four channels": _pictures((np.zeros((28, 28, 4), np.uint8),)),
+    "images without pixels": _pictures((np.zeros((0, 28, 3), np.uint8),)),
+    "images of 12 GB": _pictures((np.broadcast_to(PICTURE[0, 0], (10**5, 4 * 10**4, 3)),)),
+    "images without a place": _pictures((PICTURE, PICTURE)),
 }
 
 
@@ -208,6 +225,10 @@ class _OwnTuple(_OnlyHere, tuple[str, ...]):
     pass
 
 
+class _OwnArray(_OnlyHere, np.ndarray):
+    pass
+
+
 class _OwnTask(_OnlyHere, Task):
     pass
 
@@ -230,7 +251,10 @@ class OwnTypesEnv(TreasureEnv):
     def _observe(self, text: str) -> Observation:
         seen = super()._observe(text)
         actions = _OwnTuple(map(_OwnText, seen.admissible or ()))
-        return _OwnObservation(_OwnText(seen.text), _OwnText(seen.anchor), actions, _OwnText(seen.task))
+        images = (PICTURE.view(_OwnArray), PICTURE[:, ::2])
+        return _OwnObservation(
+            _OwnText(f"{seen.text}{IMAGE}{IMAGE}"), _OwnText(seen.anchor), actions, _OwnText(seen.task), images
+        )
 
     def step(self, action: str) -> StepResult:
         result = super().step(action)

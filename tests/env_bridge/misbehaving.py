@@ -10,7 +10,9 @@ import time
 import types
 from collections.abc import Sequence
 
-from gigpo_jax.env_bridge.types import Observation, StepResult, Task
+import numpy as np
+
+from gigpo_jax.env_bridge.types import IMAGE, Observation, StepResult, Task
 from gigpo_jax.envs.example.env import TreasureEnv, TreasureExpert
 
 
@@ -73,6 +75,25 @@ class SetOrder(TreasureEnv):
     def _observe(self, text: str) -> Observation:
         observation = super()._observe(text)
         return dataclasses.replace(observation, admissible=tuple(set(observation.admissible or ())))
+
+
+class OtherPictures(TreasureEnv):
+    """What is seen is drawn anew in each process."""
+
+    noise = np.random.default_rng().integers(0, 256, (28, 28, 3), np.uint8)
+
+    def _observe(self, text: str) -> Observation:
+        return dataclasses.replace(super()._observe(text), text=IMAGE, images=(self.noise,))
+
+
+class LosesPictures(TreasureEnv):
+    """Only the first episode has a picture; the text is the same."""
+
+    numbers = itertools.count()
+
+    def reset(self, task: Task) -> Observation:
+        images = (np.zeros((28, 28, 3), np.uint8),) if next(self.numbers) == 0 else ()
+        return dataclasses.replace(super().reset(task), text=IMAGE, images=images)
 
 
 class CountsEpisodes(TreasureEnv):

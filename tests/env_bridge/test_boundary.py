@@ -12,8 +12,8 @@ import pytest
 
 from gigpo_jax.env_bridge.boundary import MAX_CHARACTERS, checked_observation, checked_result, checked_tasks
 from gigpo_jax.env_bridge.pool import EnvPool
-from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
-from tests.env_bridge.failing import MALFORMED, OwnTypesEnv
+from gigpo_jax.env_bridge.types import IMAGE, EnvError, Observation, StepResult, Task
+from tests.env_bridge.failing import MALFORMED, PICTURE, OwnTypesEnv
 
 SEEN = Observation("a drawer", "a drawer", ("open drawer 1",), "find it")
 RESULT = StepResult(SEEN, 1.0, False, {"won": False, "score": 0.5})
@@ -31,6 +31,15 @@ def test_good_results_pass_and_numbers_of_numpy_become_plain() -> None:
     assert checked_result(dataclasses.replace(RESULT, observation=longest)).observation == longest
 
 
+def test_images_pass_unchanged_with_their_memory_in_one_piece() -> None:
+    most = np.zeros((2000, 2000, 3), np.uint8)
+    for images in ((), (PICTURE,), (PICTURE[::-1, :, ::-1], PICTURE[:1, :1]), (most,)):
+        seen = checked_observation(dataclasses.replace(SEEN, text=IMAGE * len(images), images=images)).images
+        assert all(image.flags["C_CONTIGUOUS"] and image.dtype == np.uint8 for image in seen)
+        assert all(np.array_equal(one, other) for one, other in zip(seen, images, strict=True))
+    assert checked_observation(dataclasses.replace(SEEN, text=f"a shop that sells {IMAGE}")).images == ()
+
+
 def types_in(value: Any) -> set[type]:
     """The types of a value and of all that it holds."""
     inner = vars(value).values() if dataclasses.is_dataclass(value) else value if type(value) in (tuple, list) else ()
@@ -39,11 +48,11 @@ def types_in(value: Any) -> set[type]:
 
 
 def test_subclasses_become_the_plain_types() -> None:
-    env, plain = OwnTypesEnv(), {str, bool, float, tuple}
+    env, plain = OwnTypesEnv(), {str, bool, float, tuple, np.ndarray}
     tasks = checked_tasks(env.tasks("train"))
     assert types_in(tasks) == {list, Task, str}
     observation = env.reset(tasks[0])
-    assert types_in(checked_observation(observation)) == {Observation, str, tuple}
+    assert types_in(checked_observation(observation)) == {Observation, str, tuple, np.ndarray}
     assert checked_observation(observation).text == str.__str__(observation.text)
     assert types_in(checked_result(env.step("look"))) == {StepResult, Observation, dict} | plain
 
@@ -51,7 +60,11 @@ def test_subclasses_become_the_plain_types() -> None:
 def test_types_that_only_the_worker_can_import_cost_nothing() -> None:
     async def scenario(pool: EnvPool) -> None:
         async with pool.episode() as environment:
-            assert type((await environment.reset(pool.tasks("train")[0])).text) is str
+            seen = await environment.reset(pool.tasks("train")[0])
+            assert type(seen.text) is str
+            assert [type(image) for image in seen.images] == [np.ndarray] * 2
+            np.testing.assert_array_equal(seen.images[0], PICTURE)
+            np.testing.assert_array_equal(seen.images[1], PICTURE[:, ::2])
             assert type(await environment.step("look")) is StepResult
         assert pool.replaced == 0
 
