@@ -5,6 +5,8 @@ from pathlib import Path
 from gigpo_jax.config.keys import KEYS, Key
 from gigpo_jax.config.resolve import OPTIONS
 from gigpo_jax.envs.registry import ENVIRONMENTS, Option
+from gigpo_jax.rl.algorithms import ALGORITHMS
+from gigpo_jax.settings import Setting
 
 HEAD = """# Configuration
 
@@ -30,6 +32,15 @@ SECTIONS = """
 `env.options` is passed to the environment; `env.generate` makes its data once, in the user's cache folder, in place of
 `env.options.data`; `sft.demonstrator` makes the expert worse on purpose. An option that is not set is not passed.
 """
+SETTINGS = """
+## Settings of the algorithms
+
+`rl.settings` has the settings of `rl.algorithm` alone (docs/algorithm.md). An algorithm with a setting `base` has the
+settings of its base too.
+
+| algorithm | key | default | values | meaning |
+|---|---|---|---|---|
+"""
 
 
 def page() -> str:
@@ -39,6 +50,9 @@ def page() -> str:
         parts.append(f"\n### {name}\n\n| key | default | meaning |\n|---|---|---|\n")
         for section, field in OPTIONS.items():
             parts += [_option_row(f"{section}.{key}", option) for key, option in getattr(environment, field).items()]
+    parts.append(SETTINGS)
+    for name, algorithm in ALGORITHMS.items():
+        parts += [_setting_row(name, key, setting) for key, setting in algorithm.settings.items()]
     return "".join(parts)
 
 
@@ -49,6 +63,10 @@ def _row(name: str, key: Key) -> str:
 
 def _option_row(name: str, option: Option) -> str:
     return f"| `{name}` | {'' if option.default is None else _show(option.default)} | {option.help} |\n"
+
+
+def _setting_row(algorithm: str, name: str, setting: Setting) -> str:
+    return f"| {algorithm} | `rl.settings.{name}` | {_show(setting.default)} | {setting.rule.says} | {setting.help} |\n"
 
 
 def _show(value: object) -> str:

@@ -10,8 +10,9 @@ Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N
 
 import bisect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -34,15 +35,17 @@ class Sample:
       prompt_tokens: [P] i32, P >= 1.
       response_tokens: [R] i32, the exact tokens that were sampled.
       logprobs: [R] f32, nats; behaviour log-probabilities of the response tokens.
-      advantage: given to every response token.
-      weight: of every response token in the loss.
+      advantage: of every response token, or [R] f32.
+      weight: of every response token in the loss, or [R] f32, all above 0.
+      action_mask: [R] bool, the response's action span; None: not needed.
     """
 
     prompt_tokens: np.ndarray
     response_tokens: np.ndarray
     logprobs: np.ndarray
-    advantage: float = 0.0
-    weight: float = 1.0
+    advantage: float | np.ndarray = 0.0
+    weight: float | np.ndarray = 1.0
+    action_mask: np.ndarray | None = None
 
 
 def bucket(n: int, minimum: int = 256) -> int:
@@ -54,7 +57,12 @@ def bucket(n: int, minimum: int = 256) -> int:
 
 
 def step_columns(
-    steps: Sequence[Step], *, similarity: float | None = None, join: Join = lambda rows: rows
+    steps: Sequence[Step],
+    *,
+    similarity: float | None = None,
+    join: Join = lambda rows: rows,
+    needs: Collection[str] = (),
+    computed: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> StepColumns:
     """Collects what advantages are computed from.
 
@@ -63,6 +71,8 @@ def step_columns(
       similarity: anchor states of a task group count as one if they resemble each other at least this much
         (`env_bridge.similarity`, in row order); None: if they are equal.
       join: joins the rows of all hosts.
+      needs: optional columns to collect from the steps, `action` and `next_anchor`; other names are passed over.
+      computed: further optional columns by name, [k] for the k steps of this host.
 
     Returns:
       numpy arrays of bucketed length: a row a step, in the order of hosts and steps; padding is masked.
@@ -70,7 +80,7 @@ def step_columns(
     group = np.array([s.group for s in steps], np.int32)
     anchors = [s.turn.anchor for s in steps]
     if similarity is None:
-        lanes = np.array([anchor_hash(anchor) for anchor in anchors], np.uint32).reshape(-1, 2)
+        lanes = _hashes(anchors)
     else:
         workers = min(os.cpu_count() or 1, 16) if len(steps) >= _WORTH_WORKERS else 0
         lanes = similar_anchors(anchors, group, threshold=similarity, workers=workers)
@@ -82,6 +92,11 @@ def step_columns(
         "group": group,
         "anchor": lanes,
     }
+    if "action" in needs:
+        columns["action"] = _hashes([s.turn.action for s in steps])
+    if "next_anchor" in needs:
+        columns["next_anchor"] = _next_rows(steps, lanes)
+    columns |= computed
     joined = {name: join(column) for name, column in columns.items()}
     n = len(joined["group"])
     size = bucket(n)
@@ -89,11 +104,23 @@ def step_columns(
     return StepColumns(**padded, mask=np.arange(size) < n)
 
 
-def step_samples(steps: Sequence[Step], advantages: np.ndarray) -> list[Sample]:
-    """One sample a step, with its advantage; `advantages` is [N] f32."""
+def _hashes(texts: Sequence[str]) -> np.ndarray:
+    return np.array([anchor_hash(text) for text in texts], np.uint32).reshape(-1, 2)
+
+
+def _next_rows(steps: Sequence[Step], values: np.ndarray) -> np.ndarray:
+    """For each step what `values` holds of the next step of its episode; zeros at a last step."""
+    rows = {(s.trajectory, s.step): row for row, s in enumerate(steps)}
+    after = [rows.get((s.trajectory, s.step + 1), len(steps)) for s in steps]
+    return np.concatenate([values, np.zeros_like(values, shape=(1, *values.shape[1:]))])[after]
+
+
+def step_samples(steps: Sequence[Step], advantages: np.ndarray | None = None) -> list[Sample]:
+    """One sample a step, with its advantage; `advantages` is [N] f32, None for zeros."""
+    values = np.zeros(len(steps)) if advantages is None else advantages
     return [
         Sample(s.turn.prompt_tokens, s.turn.response_tokens, s.turn.logprobs, advantage)
-        for s, advantage in zip(steps, advantages.tolist(), strict=True)
+        for s, advantage in zip(steps, values.tolist(), strict=True)
     ]
 
 
@@ -168,6 +195,7 @@ def make_minibatches(
     rows: int,
     rng: np.random.Generator,
     agree: Agree = lambda values: values[None],
+    action_mask: bool = False,
 ) -> list[StepBatch]:
     """Packs samples into minibatches of whole steps, every sample in exactly one.
 
@@ -181,6 +209,7 @@ def make_minibatches(
       rows: B of this host.
       rng: shuffles the steps; one seed for a run and iteration gives the same minibatches.
       agree: gathers a [k] i64 array over hosts.
+      action_mask: whether the minibatches have one.
 
     Returns:
       Minibatches of host arrays, all of the same shapes.
@@ -201,7 +230,7 @@ def make_minibatches(
         stored *= 4
     shape = (stored, rows, row_length, capacity)
     return [
-        _fill([[samples[part[i]] for i in row] for row in layout], shape, max(n, 1))
+        _fill([[samples[part[i]] for i in row] for row in layout], shape, max(n, 1), action_mask)
         for part, layout, n in zip(parts, packed, used, strict=True)
     ]
 
@@ -222,12 +251,15 @@ def _length(sample: Sample) -> int:
     return len(sample.prompt_tokens) + len(sample.response_tokens) - 1 if len(sample.response_tokens) else 0
 
 
-def _fill(layout: list[list[Sample]], shape: tuple[int, int, int, int], microbatches: int) -> StepBatch:
+def _fill(
+    layout: list[list[Sample]], shape: tuple[int, int, int, int], microbatches: int, with_action_mask: bool
+) -> StepBatch:
     """Writes rows of samples into arrays; `shape` is (M, B, T, C)."""
     stored, rows, width, capacity = shape
     tokens, positions, segments = (np.zeros((stored * rows, width), np.int32) for _ in range(3))
     index, targets = (np.zeros((stored * rows, capacity), np.int32) for _ in range(2))
     behaviour, advantage, weight = (np.zeros((stored * rows, capacity), np.float32) for _ in range(3))
+    action_mask = np.zeros((stored * rows, capacity), bool) if with_action_mask else None
     for r, members in enumerate(layout):
         at = response_at = 0
         for segment, sample in enumerate(members, start=1):
@@ -242,6 +274,8 @@ def _fill(layout: list[list[Sample]], shape: tuple[int, int, int, int], microbat
             behaviour[r, responses] = sample.logprobs
             advantage[r, responses] = sample.advantage
             weight[r, responses] = sample.weight
+            if action_mask is not None:
+                action_mask[r, responses] = sample.action_mask
             at, response_at = here.stop, responses.stop
 
     def stack(rows_of: np.ndarray) -> np.ndarray:
@@ -257,4 +291,5 @@ def _fill(layout: list[list[Sample]], shape: tuple[int, int, int, int], microbat
         advantage=stack(advantage),
         weight=stack(weight),
         microbatches=np.int32(microbatches),
+        action_mask=None if action_mask is None else stack(action_mask),
     )

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.entropy import make_token_entropies
+from gigpo_jax.batching import step_samples
 from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
@@ -28,6 +28,7 @@ from gigpo_jax.run.checkpoint import newest_params
 from gigpo_jax.run.interrupts import run_async
 from gigpo_jax.run.workdir import check_adapter, check_writable
 from gigpo_jax.sampling.base import EngineLost
+from gigpo_jax.scoring import make_token_scores
 from gigpo_jax.trajectory import Trajectory, finished_steps
 
 
@@ -259,11 +260,11 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     for decoding, trajectories in played.items():
         temperature = config.eval.temperature if decoding == "sampled" else 0.0
         steps = finished_steps(trajectories)
-        entropies = make_token_entropies(config, policy, mesh, temperature)(trained, policy.frozen, steps)
-        credit = step_credit(config, advantages, steps)[1]
+        scores = make_token_scores(config, policy, mesh, temperature)(trained, policy.frozen, step_samples(steps))
+        credit = step_credit(config, advantages, steps, scores)[1]
         how = {"gamma": config.rl.gamma, "iteration": version, "temperature": temperature}
         host = f".host{jax.process_index()}" if jax.process_count() > 1 else ""
         episodes = path.with_name(f"{path.stem}_{decoding}{host}{SUFFIX}")
-        write_rollouts(episodes, saved(trajectories, credit, entropies, decode=worker.tokenizer.decode, **how))
+        write_rollouts(episodes, saved(trajectories, credit, scores.entropy, decode=worker.tokenizer.decode, **how))
         report.say(f"written: {episodes}")
     return 0

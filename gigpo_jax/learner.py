@@ -9,8 +9,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.action_span import action_masks
 from gigpo_jax.batching import Sample, make_minibatches, packing_stats, step_columns, step_samples
-from gigpo_jax.entropy import make_token_entropies
+from gigpo_jax.envs import registry
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
 from gigpo_jax.rl import algorithms, update
@@ -18,6 +19,7 @@ from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.types import StepBatch, StepColumns
 from gigpo_jax.run import partition
 from gigpo_jax.run.metrics import Timers
+from gigpo_jax.scoring import TokenScores, make_token_scores
 from gigpo_jax.trajectory import Step, StepCredit
 
 Progress = Callable[[int, int], None]  # (minibatches done, of all)
@@ -73,6 +75,8 @@ class Learner:
         # Nothing here may keep the parameters of the start once they are trained: that would be a second copy.
         self._policy = policy if policy.adapter is not None else dataclasses.replace(policy, params=None)
         self._advantages, loss = objective(config)
+        self._needs = chosen(config).needs
+        self._action_mask = action_masks(policy.tokenizer, registry.spec(config.env.name).action_tags)
         self._rows = partition.local_rows(mesh, config.batch.rows)
         self._finite = FiniteCheck()
         # Of a run with an adapter only the adapter of the start is kept: the model below it does not change.
@@ -83,7 +87,7 @@ class Learner:
         how = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
         self._update = update.make_update(forward, optimizer, loss, **how, state_shardings=self.state_shardings)
         self._score = update.make_score(forward, **how)
-        self._entropies = make_token_entropies(config, policy, mesh, config.sampling.temperature)
+        self._token_scores = make_token_scores(config, policy, mesh, config.sampling.temperature)
 
     @property
     def params(self) -> Any:
@@ -114,17 +118,24 @@ class Learner:
           NotFinite: three updates in a row were skipped.
         """
         with timers.time("advantage"):
-            statistics, credit = step_credit(self._config, self._advantages, steps)
+            scores = self.scores(steps) if needs_scores(self._config) else None
+            statistics, credit = step_credit(self._config, self._advantages, steps, scores)
             metrics = {f"credit/{name}": float(getattr(statistics, name)) for name in CREDIT}
         with timers.time("update"):
-            batches = self._minibatches(step_samples(steps, credit.total), iteration)
+            batches = self._minibatches(self._samples(steps, credit), iteration)
             metrics |= over_hosts(packing_stats(batches))
             metrics |= self._apply(batches, iteration, progress)
         return metrics, credit
 
-    def entropies(self, steps: Sequence[Step]) -> list[np.ndarray]:
-        """The entropy of the present policy at each response token of the steps, [R] f32 for each, nats."""
-        return self._entropies(self.state.params, self._policy.frozen, steps)
+    def scores(self, steps: Sequence[Step]) -> TokenScores:
+        """Log-probability and entropy of the present policy at each response token of the steps."""
+        return self._token_scores(self.state.params, self._policy.frozen, step_samples(steps))
+
+    def _samples(self, steps: Sequence[Step], credit: StepCredit) -> list[Sample]:
+        samples = step_samples(steps, credit.total)
+        if "action_mask" not in self._needs:
+            return samples
+        return [dataclasses.replace(x, action_mask=self._action_mask(x.response_tokens)) for x in samples]
 
     def _minibatches(self, samples: Sequence[Sample], iteration: int) -> list[StepBatch]:
         """The minibatches of all epochs, as host arrays."""
@@ -137,6 +148,7 @@ class Learner:
                 rows=self._rows,
                 rng=np.random.default_rng((config.seed, iteration, epoch)),
                 agree=partition.all_hosts,
+                action_mask="action_mask" in self._needs,
             )
         return batches
 
@@ -163,7 +175,10 @@ class Learner:
 
 
 def step_credit(
-    config: ConfigDict, advantages: Callable[[StepColumns], rl_advantages.Advantages], steps: Sequence[Step]
+    config: ConfigDict,
+    advantages: Callable[[StepColumns], rl_advantages.Advantages],
+    steps: Sequence[Step],
+    scores: TokenScores | None = None,
 ) -> tuple[rl_advantages.Credit, StepCredit]:
     """Computes advantages over the steps of all hosts, so that statistics of the whole batch are exact.
 
@@ -171,12 +186,16 @@ def step_credit(
       config: as from `config.resolve`.
       advantages: as from `objective`.
       steps: of this host, as from `trajectory.finished_steps`.
+      scores: of the steps' responses, where the algorithm `needs_scores`.
 
     Returns:
       Statistics of all hosts; the credit of this host's steps.
     """
     similarity = config.rl.similarity if config.rl.anchor_match == "similar" else None
-    columns = step_columns(steps, similarity=similarity, join=partition.all_rows)
+    needs = chosen(config).needs
+    means = {} if scores is None else scores.means()
+    computed = {name: values for name, values in means.items() if name in needs}
+    columns = step_columns(steps, similarity=similarity, join=partition.all_rows, needs=needs, computed=computed)
     result, counts = advantages(columns), partition.all_hosts(np.array([len(steps)], np.int32))[:, 0]
     first = int(counts[: jax.process_index()].sum())
     mine = slice(first, first + len(steps))
@@ -203,6 +222,16 @@ def over_hosts(metrics: dict[str, float]) -> dict[str, float]:
     return means | {name: means[name] * len(values) for name in ("batch/steps", "batch/tokens")}
 
 
+def chosen(config: ConfigDict) -> algorithms.Algorithm:
+    """The algorithm of a config."""
+    return algorithms.algorithm(config.rl.algorithm, config.rl.settings)
+
+
+def needs_scores(config: ConfigDict) -> bool:
+    """Whether the algorithm of a config needs the learner's log-probabilities or entropies of a rollout."""
+    return not {"entropy", "logprob"}.isdisjoint(chosen(config).needs)
+
+
 def objective(config: ConfigDict) -> tuple[Callable[[StepColumns], rl_advantages.Advantages], LossSettings]:
     """The jitted advantage function of `config.rl`, and the settings of its loss.
 
@@ -211,7 +240,12 @@ def objective(config: ConfigDict) -> tuple[Callable[[StepColumns], rl_advantages
     """
     rl = config.rl
     advantages = algorithms.make_advantages(
-        rl.algorithm, rl.preset, gamma=rl.gamma, step_weight=rl.step_weight, normalize=rl.normalize
+        rl.algorithm,
+        rl.preset,
+        gamma=rl.gamma,
+        step_weight=rl.step_weight,
+        normalize=rl.normalize,
+        **rl.settings,
     )
     loss = LossSettings(
         clip_low=rl.clip_low,
@@ -220,7 +254,7 @@ def objective(config: ConfigDict) -> tuple[Callable[[StepColumns], rl_advantages
         kl_coef=rl.kl_coef,
         entropy_coef=rl.entropy_coef,
         importance_cap=rl.importance_cap if rl.importance_correction == "truncated" else None,
-        ratio=algorithms.algorithm(rl.algorithm).ratio,
+        ratio=chosen(config).ratio,
         mean=rl.loss_mean,
         constant=config.sampling.max_response_tokens,
     )

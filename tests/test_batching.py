@@ -1,5 +1,6 @@
 """Packing: every token exactly once, segments consistent, nothing in padding; minibatches of whole steps."""
 
+import dataclasses
 import threading
 import time
 from collections import Counter
@@ -24,7 +25,8 @@ from gigpo_jax.batching import (
 )
 from gigpo_jax.env_bridge.types import Task, anchor_hash
 from gigpo_jax.errors import InputError
-from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
+from gigpo_jax.rl.types import OPTIONAL
+from gigpo_jax.trajectory import Step, Trajectory, Turn, finished_steps
 
 
 def make_samples(lengths: list[tuple[int, int]], seed: int = 0) -> list[Sample]:
@@ -247,3 +249,50 @@ def test_small_numbers_by_hand() -> None:
     assert response_capacity(tokens=10, responses=10, longest_response=10, row_length=80) == 80
     assert pack_rows(np.array([3, 5, 2, 4]), np.ones(4, int), 7, 9) == [[1, 2], [3, 0]]
     assert sorted(np.concatenate(split_steps(7, 3, np.random.default_rng(0))).tolist()) == list(range(7))
+
+
+def test_optional_columns_are_collected_only_where_needed():
+    none = np.zeros(1, np.int32)
+    rows = [("a", 4, 0), ("a", 4, 1), ("b", 4, 2), ("c", 7, 0), ("a", 7, 1)]
+    steps = [
+        Step(where, number, 0, Turn(none, none, none, "", "", f"go {n}", True, None, "", anchor, 0.0, 0.0, "", 0))
+        for n, (anchor, where, number) in enumerate(rows)
+    ]
+    plain = step_columns(steps)
+    assert {name for name, column in vars(plain).items() if column is None} == set(OPTIONAL)
+    entropy = np.arange(5, dtype=np.float32)
+    found = step_columns(steps, needs=("action", "next_anchor", "entropy"), computed={"entropy": entropy})
+    assert {name for name, column in vars(found).items() if column is None} == {*OPTIONAL} - {
+        "action",
+        "next_anchor",
+        "entropy",
+    }
+    np.testing.assert_array_equal(found.action[:5], [anchor_hash(f"go {n}") for n in range(5)])
+    after = [anchor_hash("a"), anchor_hash("b"), (0, 0), anchor_hash("a"), (0, 0)]
+    np.testing.assert_array_equal(found.next_anchor[:5], after)
+    np.testing.assert_array_equal(found.entropy[:5], entropy)
+    order = [3, 1, 4, 2, 0]
+    again = step_columns([steps[row] for row in order], needs=("next_anchor",))
+    np.testing.assert_array_equal(again.next_anchor[:5], found.next_anchor[:5][order])
+
+
+def test_advantages_weights_and_action_masks_may_differ_between_tokens():
+    samples = make_samples([(3, 2), (4, 5), (2, 0), (5, 3)])
+    samples = [
+        dataclasses.replace(
+            one,
+            advantage=np.arange(len(one.response_tokens)) + 10.0 * n,
+            weight=np.arange(len(one.response_tokens)) + 1.0,
+            action_mask=np.arange(len(one.response_tokens)) % 2 == n % 2,
+        )
+        for n, one in enumerate(samples)
+    ]
+    how = {"steps": 8, "row_length": 16, "rows": 2, "rng": np.random.default_rng(0)}
+    (batch,) = make_minibatches(samples, **how, action_mask=True)
+    assert make_minibatches(samples, **how)[0].action_mask is None
+    used = batch.weight > 0
+    found = sorted(zip(batch.advantage[used], batch.weight[used], batch.action_mask[used]))
+    assert found == sorted(
+        token for one in samples for token in zip(one.advantage, one.weight, one.action_mask, strict=True)
+    )
+    assert not batch.action_mask[~used].any()

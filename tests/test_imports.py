@@ -9,7 +9,7 @@ import sys
 import pytest
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "gigpo_jax"
-LIGHT = ("errors", "env_bridge", "envs", "trajectory")  # these must not need jax
+LIGHT = ("errors", "references", "env_bridge", "envs", "trajectory")  # these must not need jax
 
 
 @functools.cache
@@ -67,13 +67,15 @@ def our_imports(name: str) -> set[str]:
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
-    "env_bridge": {"errors"},
-    "envs": {"errors", "files", "env_bridge"},
-    "rl": {"errors"},
+    "references": {"errors"},
+    "settings": set(),
+    "env_bridge": {"errors", "references"},
+    "envs": {"errors", "files", "references", "env_bridge"},
+    "rl": {"errors", "references", "settings"},
     "models": {"errors", "files"},
     "sampling": {"errors", "models"},
     "trajectory": {"errors", "env_bridge"},
-    "config": {"errors", "rl", "models", "envs", "env_bridge"},
+    "config": {"errors", "settings", "rl", "models", "envs", "env_bridge"},
     "batching": {"errors", "env_bridge", "rl", "trajectory"},
     "run.partition": {"errors"},
     "run.memory": {"errors", "models"},
@@ -82,10 +84,11 @@ ALLOWED = {
         *("errors", "files", "models", "rl", "sampling", "trajectory", "config", "policy"),
         *("run.partition", "run.memory"),
     },
-    "entropy": {"errors", "rl", "trajectory", "batching", "policy", "run.partition"},
+    "action_span": {"models"},
+    "scoring": {"errors", "rl", "batching", "policy", "run.partition"},
     "learner": {
-        *("errors", "rl", "trajectory", "config", "batching", "policy", "entropy"),
-        *("run", "run.partition", "run.memory"),
+        *("errors", "rl", "trajectory", "config", "batching", "policy", "scoring"),
+        *("action_span", "envs", "run", "run.partition", "run.memory"),
     },
     "rollout": {
         *("errors", "files", "env_bridge", "envs", "models", "sampling", "trajectory", "config", "policy"),
@@ -94,7 +97,7 @@ ALLOWED = {
     "intervals": set(),
     "credit": {
         *("errors", "files", "env_bridge", "envs", "rl", "models", "sampling", "trajectory", "config", "batching"),
-        *("policy", "entropy", "learner", "run", "run.partition", "rollout"),
+        *("policy", "scoring", "learner", "run", "run.partition", "rollout"),
     },
     "compare": {"errors", "files", "config"},
     "inspect": {"errors", "config", "rollout", "intervals"},

@@ -8,7 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import KEYS
-from gigpo_jax.config.resolve import OPTIONS, declared, unknown_keys
+from gigpo_jax.config.resolve import SECTIONS, declared, unknown_keys
 from gigpo_jax.errors import InputError
 
 PREFIX = "--config."
@@ -44,8 +44,9 @@ def load_config(file: str, words: Sequence[str]) -> ConfigDict:
     except Exception as error:  # a config file is a program
         raise InputError(f"--config={file}: {type(error).__name__}: {str(error).strip()}") from error
     overrides = dict(_override(word) for word in words)  # the last one wins
-    # The environment's name decides which options there are.
-    for key in sorted(overrides, key=lambda key: key != "env.name"):
+    # These names decide which options and settings there are.
+    first = ("env.name", "rl.algorithm", "rl.settings.base")
+    for key in sorted(overrides, key=lambda key: first.index(key) if key in first else len(first)):
         _set(config, key, overrides[key])
     return config
 
@@ -58,14 +59,14 @@ def _override(word: str) -> tuple[str, str]:
 
 
 def _set(config: ConfigDict, key: str, text: str) -> None:
-    options = declared(config) if key != "env.name" else {}
-    mappings = [name for name, option in options.items() if option.kind is dict]
+    options = declared(config) if key not in ("env.name", "rl.algorithm") else {}
+    mappings = [name for name, kind in options.items() if kind is dict]
     if key in KEYS:
         kind = type(KEYS[key].default)
         unset = KEYS[key].auto and text == "auto"
     elif key in options:
-        kind, unset = options[key].kind, text == ""
-    elif key in OPTIONS:
+        kind, unset = options[key], text == ""
+    elif key in SECTIONS:
         kind, unset = dict, False
     else:
         for error in unknown_keys(config, [key]):

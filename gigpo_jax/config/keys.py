@@ -1,49 +1,15 @@
 """Every key of the config: default, meaning, allowed values, and whether a resumed run may change it."""
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
 from gigpo_jax.rl.update import SCHEDULES
+from gigpo_jax.settings import FRACTION, NOT_NEGATIVE, POSITIVE, Rule, Setting, at_least, each, one_of
 
 LORA_TARGETS = tuple(TARGETS)
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A condition on a single value.
-
-    Attributes:
-      says: completes "must be ...".
-      holds: value -> whether it keeps to the rule.
-    """
-
-    says: str
-    holds: Callable[[Any], bool]
-
-
-def one_of(*values: Any) -> Rule:
-    """The value is one of these."""
-    return Rule(f"one of {', '.join(map(str, values))}", lambda value: value in values)
-
-
-def at_least(least: int) -> Rule:
-    """The value is no less than this."""
-    return Rule(f"at least {least}", lambda value: value >= least)
-
-
-def each(inner: Rule, kind: type) -> Rule:
-    """Every element of a tuple is of a type and keeps to a rule."""
-    return Rule(f"a tuple, each {inner.says}", lambda value: all(type(v) is kind and inner.holds(v) for v in value))
-
-
-ANY = Rule("", lambda value: True)
-POSITIVE = Rule("greater than 0", lambda value: value > 0)
-NOT_NEGATIVE = Rule("0 or greater", lambda value: value >= 0)
-FRACTION = Rule("from 0 to 1", lambda value: 0 <= value <= 1)
 PART = Rule("greater than 0, at most 1", lambda value: 0 < value <= 1)
 DECAY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 SEED = Rule(f"from 0 to {2**31 - 1}", lambda value: 0 <= value < 2**31)
@@ -52,31 +18,16 @@ DTYPE = one_of("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
-class Key:
+class Key(Setting):
     """What is known of a key.
 
     Attributes:
-      default: its value where the user gives none; its type is the type of the key.
-      help: what it means.
-      rule: what a value must keep to.
       may_change: whether a resumed run may change it: where and how a run works, not what it computes.
       auto: it is unset (None) until `resolve`, which takes the algorithm's own default where there is one.
     """
 
-    default: Any
-    help: str
-    rule: Rule = ANY
     may_change: bool = False
     auto: bool = False
-
-    def complaint(self, value: Any) -> str:
-        """What is wrong with a value by itself; "" if nothing is."""
-        kind = type(self.default)
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            return f"must be of type {kind.__name__}"
-        if isinstance(value, float) and not math.isfinite(value):
-            return "must be finite"
-        return "" if self.rule.holds(value) else f"must be {self.rule.says}"
 
 
 KEYS: dict[str, Key] = {
@@ -160,7 +111,11 @@ KEYS: dict[str, Key] = {
         ("</action>",), "a response ends with the first of these", each(Rule("a text that is not empty", bool), str)
     ),
     # objective
-    "rl.algorithm": Key("gigpo", "docs/algorithm.md", one_of(*ALGORITHMS)),
+    "rl.algorithm": Key(
+        "gigpo",
+        "docs/algorithm.md",
+        Rule(f"one of {', '.join(ALGORITHMS)}, or module:NAME", lambda value: value in ALGORITHMS or ":" in value),
+    ),
     "rl.preset": Key("verl_agent", "how advantages are computed (docs/algorithm.md)", one_of(*PRESETS)),
     "rl.gamma": Key(0.95, "discount of step returns", FRACTION),
     "rl.step_weight": Key(1.0, "omega, weight of the step advantage (equation 8)", NOT_NEGATIVE, auto=True),

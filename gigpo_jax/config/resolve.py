@@ -8,10 +8,12 @@ from ml_collections import ConfigDict, config_dict
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError, nearest
-from gigpo_jax.rl.algorithms import ALGORITHMS
+from gigpo_jax.rl.algorithms import BASE, algorithm
 
 # Sections whose keys an environment declares -> the field of `registry.Environment` with the declaration.
 OPTIONS = {"env.options": "options", "env.generate": "generate_options", "sft.demonstrator": "expert_options"}
+SETTINGS = "rl.settings"  # the section whose keys the algorithm declares
+SECTIONS = (*OPTIONS, SETTINGS)
 
 
 def default_config() -> ConfigDict:
@@ -23,7 +25,7 @@ def default_config() -> ConfigDict:
     for name, key in KEYS.items():
         holder, last = _holder(config, name, make=True)
         holder[last] = config_dict.placeholder(type(key.default)) if key.auto else key.default
-    for name in OPTIONS:
+    for name in SECTIONS:
         holder, last = _holder(config, name, make=True)
         holder[last] = ConfigDict()
     return config.lock()
@@ -55,6 +57,7 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
     _check_sampling(config)
     _check_servers(config)
     _check_environment(config)
+    _check_needs(config)
     return config.lock()
 
 
@@ -84,18 +87,21 @@ def _holder(config: ConfigDict, name: str, *, make: bool = False) -> tuple[Confi
     return config, last
 
 
-def declared(config: ConfigDict) -> dict[str, registry.Option]:
-    """The options of the config's environment by dotted key.
+def declared(config: ConfigDict) -> dict[str, type]:
+    """The types of the keys that the config's environment and algorithm declare, by dotted key.
 
     Raises:
-      InputError: there is no such environment.
+      InputError: there is no such environment or algorithm.
     """
     spec = registry.spec(config.env.name)
-    return {
-        f"{section}.{name}": option
+    options = {
+        f"{section}.{name}": option.kind
         for section, field in OPTIONS.items()
         for name, option in getattr(spec, field).items()
     }
+    base = {name: value for name, value in config.rl.settings.items() if name == BASE and value}
+    settings = algorithm(config.rl.algorithm, base).settings
+    return options | {f"{SETTINGS}.{name}": type(setting.default) for name, setting in settings.items()}
 
 
 def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
@@ -105,12 +111,13 @@ def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
     """
     options = declared(config)
     known = sorted({*KEYS, *options})
-    mappings = tuple(f"{name}." for name, option in options.items() if option.kind is dict)
+    mappings = tuple(f"{name}." for name, kind in options.items() if kind is dict)
     for name in names:
         if name not in known and not name.startswith(mappings):
             near = nearest(name, known)
             fix = f"nearest: {', '.join(near)}" if near else "docs/configuration.md lists them"
             where = f" of the environment {config.env.name}" if name.startswith(tuple(OPTIONS)) else ""
+            where = f" of the algorithm {config.rl.algorithm}" if name.startswith(SETTINGS) else where
             yield InputError(f"config.{name}: no such key{where}; {fix}")
 
 
@@ -121,7 +128,11 @@ def _require(holds: bool, config: ConfigDict, name: str, fix: str) -> None:
 
 def _fill(config: ConfigDict) -> None:
     rl, vllm = config.rl, config.engine.name == "vllm"
-    chosen = ALGORITHMS[rl.algorithm]
+    for section in SECTIONS:
+        holder, last = _holder(config, section)
+        holder[last] = ConfigDict({name: value for name, value in holder[last].items() if value not in (None, "")})
+    chosen = algorithm(rl.algorithm, rl.settings)
+    rl.settings = ConfigDict({name: rl.settings.get(name, s.default) for name, s in chosen.settings.items()})
     for name, fixed in chosen.fixed.items():
         fix = f"{rl.algorithm} always has {fixed!r}; leave the key out (auto), or choose another rl.algorithm"
         _require(rl[name] in (None, fixed), config, f"rl.{name}", fix)
@@ -134,9 +145,6 @@ def _fill(config: ConfigDict) -> None:
         rl.old_logprobs = own.get("rl.old_logprobs", "recompute" if vllm else "engine")
     if rl.importance_correction == "auto":
         rl.importance_correction = "truncated" if vllm and rl.old_logprobs == "recompute" else "none"
-    for section in OPTIONS:
-        holder, last = _holder(config, section)
-        holder[last] = ConfigDict({name: value for name, value in holder[last].items() if value not in (None, "")})
 
 
 def _check_sizes(config: ConfigDict) -> None:
@@ -211,7 +219,7 @@ def _check_sampling(config: ConfigDict) -> None:
     )
     exact = rl.old_logprobs == "recompute" or config.engine.dtype == "float32"
     _require(
-        exact or ALGORITHMS[rl.algorithm].ratio == "token",
+        exact or algorithm(rl.algorithm, rl.settings).ratio == "token",
         config,
         "rl.old_logprobs",
         f"the clip of {rl.algorithm} is as narrow as the rounding of a bfloat16 engine; use recompute",
@@ -265,3 +273,10 @@ def _check_environment(config: ConfigDict) -> None:
             f"config.env.options.data={env.options.data!r}: not used, because env.generate makes the data; "
             "add --config.env.generate={} to use this folder"
         )
+
+
+def _check_needs(config: ConfigDict) -> None:
+    needs, history = algorithm(config.rl.algorithm, config.rl.settings).needs, config.env.history
+    if "history" in needs:
+        fix = f"more past steps than a prompt shows; at most env.history={history}"
+        _require(config.rl.settings.history <= history, config, "rl.settings.history", fix)

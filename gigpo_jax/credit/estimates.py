@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,12 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.batching import step_columns
 from gigpo_jax.errors import InputError
-from gigpo_jax.rl.advantages import CHOICES
-from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS, make_advantages
+from gigpo_jax.rl.advantages import CHOICES, given
+from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS, algorithm, make_advantages
 from gigpo_jax.rl.types import StepColumns
 from gigpo_jax.trajectory import Step
 
+GIVEN = {"action", "next_anchor", "history"}  # what rollouts tell, beside the columns of every algorithm
 STEP_PART = "gigpo (step part)"
 _NUMBERS = ("gamma", "step_weight")
 
@@ -58,21 +60,28 @@ def parse_variants(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def estimates(
-    anchored: Mapping[str, Sequence[Step]], rl: ConfigDict, variants: Mapping[str, Mapping[str, Any]]
+    anchored: Mapping[str, Sequence[Step]],
+    rl: ConfigDict,
+    variants: Mapping[str, Mapping[str, Any]],
+    computed: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> list[Estimate]:
     """The estimates of all algorithms and presets, of GiGPO's step part alone, and of variants of GiGPO.
+
+    Algorithms of the catalogue have their default settings. One that needs another column is left out.
 
     Args:
       anchored: anchor option -> all steps of the rollouts, the same ones but for their anchors.
       rl: section of the config.
       variants: as from `parse_variants`.
+      computed: optional columns of the steps by name, [N].
 
     Returns:
       Equal estimates once.
     """
     found: dict[bytes, list[tuple[str, str, str]]] = {}
     for anchor, steps in anchored.items():
-        columns = step_columns(steps, similarity=rl.similarity if rl.anchor_match == "similar" else None)
+        similarity = rl.similarity if rl.anchor_match == "similar" else None
+        columns = step_columns(steps, similarity=similarity, needs=GIVEN, computed=computed)
         for preset in PRESETS:
             for name, values in _of_preset(columns, preset, rl, variants).items():
                 found.setdefault(values[: len(steps)].tobytes(), []).append((name, preset, anchor))
@@ -91,7 +100,9 @@ def _of_preset(
     columns: StepColumns, preset: str, rl: ConfigDict, variants: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, np.ndarray]:
     settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
-    results = {name: make_advantages(name, preset, **settings)(columns) for name in ALGORITHMS}
+    there = {*GIVEN, *given(columns)}
+    names = [name for name in ALGORITHMS if there.issuperset(algorithm(name).needs)]
+    results = {name: make_advantages(name, preset, **settings)(columns) for name in names}
     totals = {name: np.asarray(result.total) for name, result in results.items()}
     totals[STEP_PART] = np.asarray(results["gigpo"].step)
     for text, changed in variants.items():

@@ -11,6 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from gigpo_jax.batching import step_samples
 from gigpo_jax.credit.estimates import estimates
 from gigpo_jax.credit.grades import reliability
 from gigpo_jax.credit.gradients import group_gradients
@@ -19,7 +20,6 @@ from gigpo_jax.credit.replay import replay
 from gigpo_jax.credit.report import Row, as_json, plot, table
 from gigpo_jax.credit.sampler import Sampler
 from gigpo_jax.credit.states import State, choose_steps, states_around
-from gigpo_jax.entropy import make_token_entropies
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import Prompt, build_prompt
@@ -38,6 +38,7 @@ from gigpo_jax.run.interrupts import Interrupts
 from gigpo_jax.run.report import say
 from gigpo_jax.run.workdir import check_adapter, check_writable
 from gigpo_jax.sampling.base import EngineLost
+from gigpo_jax.scoring import make_token_scores
 from gigpo_jax.trajectory import Trajectory, finished_steps
 
 
@@ -92,14 +93,14 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     folder = workdir / "credit" / f"iteration_{version:06d}"
     claim(folder, config, plan.continuations)
     say(f"weights: {f'checkpoint {version} of {workdir}' if version else config.model.path}; results: {folder}")
-    entropies = make_token_entropies(config, policy, mesh, config.sampling.temperature)
+    scores = make_token_scores(config, policy, mesh, config.sampling.temperature)
     sampler = Sampler(
         config,
         policy,
         policy.whole(trained),
         options=options,
         version=version,
-        entropies=partial(entropies, trained, policy.frozen),
+        scores=partial(scores, trained, policy.frozen),
     )
     replays = {anchor: partial(_replay, config, env, policy.tokenizer) for anchor, env in environments.items()}
     drawn = draw_tasks(tasks, version, config.train.groups, config.seed)
@@ -110,7 +111,8 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     anchored = {anchor: finished_steps(episodes) for anchor, episodes in played.episodes.items()}
     measurement = measured(first, finished_steps(first), played.rows, played.returns)
     gradients = group_gradients(config, policy, mesh, trained, measurement.steps) if plan.gradients else None
-    found = estimates(anchored, config.rl, plan.variants)
+    means = scores(trained, policy.frozen, step_samples(finished_steps(first))).means()
+    found = estimates(anchored, config.rl, plan.variants, means)
     types = [first[step.trajectory].task.type for step in finished_steps(first)]
     with tqdm(total=len(found), desc="grades", unit="estimate", leave=False) as bar:
         rows = graded(found, measurement, anchored, types, config.seed, gradients, bar.update)

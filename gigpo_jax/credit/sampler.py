@@ -8,6 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from gigpo_jax.batching import Sample, step_samples
 from gigpo_jax.credit.continuations import continue_from, read_returns
 from gigpo_jax.credit.states import State
 from gigpo_jax.env_bridge.types import Task
@@ -15,7 +16,8 @@ from gigpo_jax.learner import objective, step_credit
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.record import Rollouts, read_rollouts, saved, write_rollouts
 from gigpo_jax.rollout.worker import RolloutWorker
-from gigpo_jax.trajectory import Step, Trajectory, finished_steps
+from gigpo_jax.scoring import TokenScores
+from gigpo_jax.trajectory import Trajectory, finished_steps
 
 ROLLOUTS, RETURNS = "rollouts.jsonl.gz", "returns.jsonl"
 _KEYS = -3  # in place of an iteration; training has numbers from 0, evaluation -1 and -2
@@ -32,11 +34,11 @@ class Sampler:
         *,
         options: dict[str, Any],
         version: int,
-        entropies: Callable[[Sequence[Step]], list[np.ndarray]],
+        scores: Callable[[Sequence[Sample]], TokenScores],
     ) -> None:
-        """Takes what `RolloutWorker` takes, and a function that scores the entropies of steps."""
+        """Takes what `RolloutWorker` takes, and a function that scores the tokens of samples."""
         self._config, self._policy, self._params = config, policy, params
-        self._options, self._version, self._entropies = options, version, entropies
+        self._options, self._version, self._scores = options, version, scores
         self._worker: RolloutWorker | None = None
 
     def _started_worker(self, folder: Path) -> RolloutWorker:
@@ -64,10 +66,11 @@ class Sampler:
                 title="episodes",
             )
             steps = finished_steps(trajectories)
-            credit = step_credit(config, objective(config)[0], steps)[1]
+            scores = self._scores(step_samples(steps))
+            credit = step_credit(config, objective(config)[0], steps, scores)[1]
             how = {"gamma": config.rl.gamma, "iteration": self._version, "temperature": temperature}
             decode = self._policy.tokenizer.decode
-            write_rollouts(path, saved(trajectories, credit, self._entropies(steps), decode=decode, **how))
+            write_rollouts(path, saved(trajectories, credit, scores.entropy, decode=decode, **how))
         return read_rollouts(path)
 
     async def returns(self, folder: Path, states: Sequence[State], number: int) -> dict[State, np.ndarray]:

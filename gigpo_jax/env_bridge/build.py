@@ -1,21 +1,12 @@
-"""Objects by reference: "module:NAME" names what a process imports and calls. The bridge knows environments only so."""
+"""Calls what "module:NAME" names: the bridge knows environments only so."""
 
-import importlib
 import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from gigpo_jax.errors import InputError, nearest
-
-
-def load(reference: str) -> Any:
-    """Imports the object that "module:NAME" names; raises InputError if there is none."""
-    module, _, attribute = reference.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as err:
-        raise InputError(f"config.env.name: cannot load {reference} ({err})") from err
+from gigpo_jax.references import load
 
 
 def build(reference: str, options: Mapping[str, Any], *, key: str = "config.env.options") -> Any:
@@ -26,7 +17,7 @@ def build(reference: str, options: Mapping[str, Any], *, key: str = "config.env.
     Raises:
       InputError: as `load`; the object does not take these options, or rejects a value.
     """
-    function = load(reference)
+    function = load(reference, key="config.env.name")
     signature = inspect.signature(function)
     try:
         signature.bind(**options)

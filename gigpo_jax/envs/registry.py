@@ -8,13 +8,14 @@ from typing import Any, cast
 
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
 from gigpo_jax.env_bridge.base import Expert, TextEnv
-from gigpo_jax.env_bridge.build import build, load
+from gigpo_jax.env_bridge.build import build
 from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptTemplate
 from gigpo_jax.envs.alfworld import prompt as alfworld_prompt
 from gigpo_jax.envs.search import actions as search_actions
 from gigpo_jax.envs.search import prompt as search_prompt
 from gigpo_jax.envs.webshop import prompt as webshop_prompt
 from gigpo_jax.errors import InputError, nearest
+from gigpo_jax.references import load
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Environment:
     generate_options: Mapping[str, Option] = field(default_factory=dict)  # of `generate`: config.env.generate
     expert_options: Mapping[str, Option] = field(default_factory=dict)  # of `expert`: config.sft.demonstrator
     write: Callable[[str], str] | None = None  # the response that `parse` reads as an action; None: <action> tags
+    action_tags: tuple[str, ...] = ("action",)  # an action stands between one of these tags and its closing tag
 
 
 ENVIRONMENTS: dict[str, Environment] = {
@@ -98,6 +100,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         expert="gigpo_jax.envs.search.expert.expert:SearchExpert",
         generate="gigpo_jax.envs.search.data.generate:ensure_world",
         write=search_actions.write_action,
+        action_tags=("search", "answer"),
         max_steps=4,
         history=4,
         invalid_penalty=0.01,
@@ -168,7 +171,7 @@ def spec(name: str) -> Environment:
     if name in ENVIRONMENTS:
         return ENVIRONMENTS[name]
     if ":" in name:
-        found = load(name)
+        found = load(name, key="config.env.name")
         if not isinstance(found, Environment):
             raise InputError(f'config.env.name="{name}": that is a {type(found).__name__}, not a registry.Environment')
         return found

@@ -69,12 +69,14 @@ def check_columns(**columns: Array) -> int:
       ValueError: a shape is wrong.
       TypeError: a dtype is wrong.
     """
-    kinds = {"anchor": jnp.uint32, "mask": jnp.bool_, "reward": jnp.floating, "penalty": jnp.floating}
+    hashes = dict.fromkeys(("anchor", "action", "next_anchor"), jnp.uint32)
+    numbers = ("reward", "penalty", "entropy", "logprob", "value", "step_reward", "answer_logprob")
+    kinds = {"mask": jnp.bool_, **hashes, **dict.fromkeys(numbers, jnp.floating)}
     rows = {name: column.shape[0] if column.ndim else -1 for name, column in columns.items()}
     for name, column in columns.items():
-        shape = (rows[name], 2) if name == "anchor" else (rows[name],)
+        shape = (rows[name], 2) if name in hashes else (rows[name],)
         if column.ndim == 0 or column.shape != shape:
-            wanted = "[N, 2]" if name == "anchor" else "[N]"
+            wanted = "[N, 2]" if name in hashes else "[N]"
             raise ValueError(f"{name} must have shape {wanted}, got {column.shape}")
         kind = kinds.get(name, jnp.integer)
         if not jnp.issubdtype(column.dtype, kind):
@@ -82,6 +84,11 @@ def check_columns(**columns: Array) -> int:
     if len(set(rows.values())) > 1:
         raise ValueError(f"columns differ in length: {rows}")
     return next(iter(rows.values()))
+
+
+def given(columns: StepColumns) -> dict[str, Array]:
+    """The columns that are not None, by name."""
+    return {name: column for name, column in vars(columns).items() if column is not None}
 
 
 def check_choices(**settings: str | int) -> None:
@@ -138,7 +145,7 @@ def gigpo_advantages(
         ddof=ddof,
     )
     columns = StepColumns(reward, penalty, trajectory, step, group, anchor, mask)
-    if check_columns(**vars(columns)) == 0:
+    if check_columns(**given(columns)) == 0:
         empty = jnp.zeros(0, jnp.float32)
         return Advantages(empty, empty, empty)
     steps = _in_order(columns)

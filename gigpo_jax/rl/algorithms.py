@@ -1,21 +1,24 @@
 """The algorithms by name: the values of `rl.algorithm` and `rl.preset`.
 
 An algorithm is a function (`StepColumns`, keyword settings) -> `Advantages`, with the settings that define it. To add
-one, write such a function and put it into `ALGORITHMS`.
+one, write such a function and put it into `ALGORITHMS`, or name it as `module:NAME` (docs/algorithm.md).
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
 
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, nearest
+from gigpo_jax.references import load
 from gigpo_jax.rl import segments
-from gigpo_jax.rl.advantages import Advantages, gigpo_advantages
+from gigpo_jax.rl.advantages import CHOICES, Advantages, gigpo_advantages
 from gigpo_jax.rl.losses import Ratio
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import OPTIONAL, StepColumns
+from gigpo_jax.settings import Setting
 
 # The switches on which published implementations differ; docs/algorithm.md explains them.
 PRESETS: dict[str, dict[str, str | int]] = {
@@ -68,18 +71,31 @@ def reinforce_pp(columns: StepColumns, **settings: Any) -> Advantages:
     return Advantages(total=step, episode=jnp.zeros_like(step), step=step)
 
 
+# What an algorithm may need beside the seven columns: optional columns; "critic"; "action_mask" in its batches;
+# "history": a prompt shows at least as many past steps as its setting `history` says.
+NEEDS = (*OPTIONAL, "critic", "action_mask", "history")
+BASE = "base"  # the setting of a wrapper that names the algorithm whose advantages it changes
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """How an algorithm differs from GiGPO.
 
+    A wrapper has a setting `base`, the name of another algorithm. All fields but `advantages` are joined with those of
+    the base, and its function gets `base`, a function `StepColumns` -> `Advantages`, and its own settings alone.
+
     Attributes:
       advantages: (`StepColumns`, keyword settings of preset and config) -> `Advantages`.
+      needs: some of `NEEDS`; nothing else is computed.
+      settings: its own settings, `rl.settings` in the config, by name.
       fixed: settings under `rl` without which it would be another algorithm; other values are refused.
       defaults: its own defaults of settings under `rl`; values that the user gives win.
       ratio: the probability ratio of its loss, see `losses.LossSettings`.
     """
 
     advantages: Callable[..., Advantages] = gigpo
+    needs: tuple[str, ...] = ()
+    settings: Mapping[str, Setting] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     ratio: Ratio = "token"
@@ -106,15 +122,50 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 
 
-def algorithm(name: str) -> Algorithm:
-    """Looks an algorithm up.
+def algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> Algorithm:
+    """Looks an algorithm up, a wrapper together with its base.
+
+    Args:
+      name: a key of `ALGORITHMS`, or "module:NAME" for an `Algorithm` of one's own.
+      settings: values of some of its own settings.
 
     Raises:
-      InputError: there is none of that name.
+      InputError: there is none of that name, or it has no such setting, or not with that value.
     """
-    if name not in ALGORITHMS:
-        raise InputError(f"rl.algorithm={name!r}: no such algorithm; choose one of {', '.join(ALGORITHMS)}")
-    return ALGORITHMS[name]
+    found = _find(name, "config.rl.algorithm")
+    if BASE in found.settings:
+        base = _find(settings.get(BASE, found.settings[BASE].default), "config.rl.settings.base")
+        if BASE in base.settings:
+            raise InputError(f"config.rl.settings.base={settings[BASE]!r}: a wrapper itself; choose another algorithm")
+        found = replace(
+            base,
+            advantages=found.advantages,
+            needs=(*base.needs, *found.needs),
+            settings={**base.settings, **found.settings},
+            fixed={**base.fixed, **found.fixed},
+            defaults={**base.defaults, **found.defaults},
+        )
+    for key, value in settings.items():
+        if key not in found.settings:
+            near = nearest(key, found.settings)
+            fix = f"nearest: {', '.join(near)}" if near else f"it has {', '.join(found.settings) or 'none'}"
+            raise InputError(f"config.rl.settings.{key}: no such setting of the algorithm {name}; {fix}")
+        if complaint := found.settings[key].complaint(value):
+            raise InputError(f"config.rl.settings.{key}={value!r}: {complaint}")
+    return found
+
+
+def _find(name: str, key: str) -> Algorithm:
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    if ":" not in name:
+        raise InputError(f"{key}={name!r}: no such algorithm; choose one of {', '.join(ALGORITHMS)}, or module:NAME")
+    found = load(name, key=key)
+    if not isinstance(found, Algorithm):
+        raise InputError(f'{key}="{name}": that is a {type(found).__name__}, not an rl.algorithms.Algorithm')
+    if unknown := sorted({*found.needs} - {*NEEDS}):
+        raise InputError(f'{key}="{name}": needs {", ".join(unknown)}; there is {", ".join(NEEDS)}')
+    return found
 
 
 def make_advantages(
@@ -123,18 +174,26 @@ def make_advantages(
     """Builds an algorithm's advantage function.
 
     Args:
-      name: a key of `ALGORITHMS`.
+      name: as for `algorithm`.
       preset: a key of `PRESETS`.
       gamma: discount of the step returns.
       step_weight: weight of the step advantage, unless the algorithm fixes it.
       normalize: "mean_std" or "mean", likewise.
-      **settings: further keywords of the algorithm's function; they win over the preset.
+      **settings: the algorithm's own settings, and switches that win over the preset.
 
     Raises:
-      InputError: there is no algorithm or preset of that name.
+      InputError: there is no algorithm, preset or setting of that name, or a value is not allowed.
     """
-    chosen = algorithm(name)
     if preset not in PRESETS:
         raise InputError(f"rl.preset={preset!r}: no such preset; choose one of {', '.join(PRESETS)}")
-    settings = {"gamma": gamma, "step_weight": step_weight, "normalize": normalize, **settings}
-    return partial(chosen.advantages, **{**PRESETS[preset], **settings, **chosen.fixed})
+    switches = {key: value for key, value in settings.items() if key in CHOICES}
+    own = {key: value for key, value in settings.items() if key not in CHOICES}
+    chosen = algorithm(name, own)
+    own = {key: own.get(key, setting.default) for key, setting in chosen.settings.items()}
+    common: dict[str, Any] = {"gamma": gamma, "step_weight": step_weight, "normalize": normalize} | switches
+    common |= {key: value for key, value in chosen.fixed.items() if key in common}
+    if BASE not in own:
+        return partial(chosen.advantages, **{**PRESETS[preset], **common, **own})
+    mine = {key: own.pop(key) for key in _find(name, "config.rl.algorithm").settings}
+    base = make_advantages(mine.pop(BASE), preset, **common, **own)
+    return partial(chosen.advantages, base=base, **mine)

@@ -3,7 +3,7 @@
 Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N environment steps.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ class StepBatch:
       reference: [M, B, C] f32, nats; log-probabilities of the reference policy, or None.
       proximal: [M, B, C] f32, nats; the behaviour policy's, recomputed by the learner, or None. Given, the ratio is
         against these.
+      action_mask: [M, B, C] bool, tokens of the response's action span, or None.
     """
 
     tokens: Any
@@ -40,12 +41,15 @@ class StepBatch:
     microbatches: Any
     reference: Any = None
     proximal: Any = None
+    action_mask: Any = None
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepColumns:
     """What advantages are computed from: one row an environment step, in any order.
+
+    The columns from `action` on are None unless the algorithm needs them.
 
     Attributes:
       reward: [N] f32, environment reward of the step.
@@ -55,6 +59,14 @@ class StepColumns:
       group: [N] i32, the task group of that trajectory.
       anchor: [N, 2] u32, hash of the anchor state; equal hashes in different groups are different states.
       mask: [N] bool, False for padding: such a row takes part in nothing.
+      action: [N, 2] u32, hash of the action.
+      next_anchor: [N, 2] u32, the anchor of the trajectory's next step; zeros at its last step.
+      entropy: [N] f32, nats; mean over the response's tokens under the policy before the updates. 0 without tokens.
+      logprob: [N] f32, nats; likewise the mean log-probability.
+      value: [N] f32, the critic's estimate of the return, before the action.
+      step_reward: [N] f32, what a rule says of the response, in the rule's units.
+      tag: [N] i32, number of the response's first tag, 0 for none.
+      answer_logprob: [N] f32, nats; mean over the tokens of the known answer, behind the step's prompt.
     """
 
     reward: Any
@@ -64,3 +76,14 @@ class StepColumns:
     group: Any
     anchor: Any
     mask: Any
+    action: Any = None
+    next_anchor: Any = None
+    entropy: Any = None
+    logprob: Any = None
+    value: Any = None
+    step_reward: Any = None
+    tag: Any = None
+    answer_logprob: Any = None
+
+
+OPTIONAL = tuple(field.name for field in fields(StepColumns) if field.default is None)

@@ -4,10 +4,10 @@ import inspect
 
 import pytest
 
-from gigpo_jax.env_bridge.build import load
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.example.env import TreasureEnv
 from gigpo_jax.errors import InputError
+from gigpo_jax.references import load
 from tests.env_bridge import failing
 
 
@@ -67,7 +67,7 @@ def test_declared_options_are_those_of_the_functions(name: str) -> None:
         entry.expert: (entry.expert_options, {"seed"}),
     }
     for reference, (declared, ours) in functions.items():
-        taken = inspect.signature(load(reference)).parameters if reference else {}
+        taken = inspect.signature(load(reference, key="")).parameters if reference else {}
         assert set(declared) == set(taken) - ours, reference
         for option, parameter in taken.items():
             if option in declared and declared[option].default is not None:

@@ -1,0 +1,98 @@
+"""Log-probability and entropy of every response token under the policy, outside of updates.
+
+It costs one forward pass over the samples. Engines do not compute entropy: their programs are the same whether it is
+needed or not, and vLLM gives log-probabilities of sampled tokens alone.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from ml_collections import ConfigDict
+
+from gigpo_jax.batching import Sample, make_minibatches
+from gigpo_jax.policy import Policy, forward_function
+from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rl.update import microbatch, response_logprobs
+from gigpo_jax.run import partition
+
+
+class TokenScores(NamedTuple):
+    """Of N samples, one array [R] f32 a sample, nats."""
+
+    logprob: list[np.ndarray]
+    entropy: list[np.ndarray]
+
+    def means(self) -> dict[str, np.ndarray]:
+        """The means over the tokens of each sample, [N] f32, by the names of `StepColumns`; 0 without tokens."""
+
+        def mean(values: list[np.ndarray]) -> np.ndarray:
+            return np.array([x.mean() if len(x) else 0.0 for x in values], np.float32)
+
+        return {"logprob": mean(self.logprob), "entropy": mean(self.entropy)}
+
+
+Score = Callable[[Any, Any, Sequence[Sample]], TokenScores]  # (trained parameters, frozen ones, samples)
+
+
+def make_token_scores(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, temperature: float) -> Score:
+    """Builds a function (trained parameters, frozen ones, samples) -> `TokenScores`.
+
+    All hosts call it together, each with its own samples.
+
+    Args:
+      config: as from `config.resolve`.
+      policy: the model; its parameters are not kept.
+      mesh: as from `partition.make_mesh`.
+      temperature: of the distribution that the tokens were sampled from; 0 stands for 1, as in an engine's
+        log-probabilities.
+    """
+    forward = forward_function(config, policy.config, mesh)
+    rows, steps_at_once = partition.local_rows(mesh, config.batch.rows), config.train.minibatch
+
+    @jax.jit
+    def score(trained: Any, frozen: Any, batch: StepBatch) -> tuple[jax.Array, jax.Array]:
+        bound = functools.partial(forward, trained, frozen)
+        how = {"chunk": config.batch.logprob_chunk, "temperature": temperature or 1.0}
+
+        def body(m: jax.Array, out: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            found = response_logprobs(bound, microbatch(batch, m), **how)
+            logprob, entropy = (jax.lax.dynamic_update_index_in_dim(o, x, m, 0) for o, x in zip(out, found))
+            return logprob, entropy
+
+        empty = jnp.zeros_like(batch.behaviour)
+        return jax.lax.fori_loop(0, batch.microbatches, body, (empty, empty))
+
+    def scores(trained: Any, frozen: Any, samples: Sequence[Sample]) -> TokenScores:
+        counts = partition.all_hosts(np.array([len(samples)]))[:, 0]
+        first = int(counts[: jax.process_index()].sum())
+        # In place of an advantage each token carries the number of its sample over all hosts, exact below 2^24.
+        numbered = [replace(sample, advantage=first + n, weight=1.0) for n, sample in enumerate(samples)]
+        packing: dict[str, Any] = {"steps": steps_at_once, "row_length": config.batch.row_length, "rows": rows}
+        batches = make_minibatches(numbered, rng=np.random.default_rng(0), agree=partition.all_hosts, **packing)
+        number, values = [np.zeros(0, np.int64)], [np.zeros((2, 0), np.float32)]
+        for host in batches:
+            batch = partition.global_batch(mesh, host)
+            logprob, entropy, at, weight = map(_whole, (*score(trained, frozen, batch), batch.advantage, batch.weight))
+            number.append(at[weight > 0].astype(np.int64) - first)
+            values.append(np.stack([logprob[weight > 0], entropy[weight > 0]]))
+        where = np.concatenate(number)
+        order = np.argsort(where, kind="stable")  # tokens of a sample stand in one row, in order
+        edges = np.searchsorted(where[order], np.arange(len(samples) + 1))
+        both = np.concatenate(values, axis=1)[:, order]
+        return TokenScores(*([of[low:high] for low, high in itertools.pairwise(edges)] for of in both))
+
+    return scores
+
+
+def _whole(array: jax.Array) -> np.ndarray:
+    """An array with the rows of all hosts, on each of them."""
+    if jax.process_count() == 1:
+        return np.asarray(array)
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))

@@ -1,0 +1,51 @@
+"""Action spans, token by token."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gigpo_jax.action_span import action_masks
+from gigpo_jax.models.tokenizer import Tokenizer, load_tokenizer, word_tokenizer
+
+MODEL = Path(__file__).parents[1] / "models/alfworld_tiny"
+
+
+class Characters(Tokenizer):
+    """A token a byte: tags and characters are split between tokens."""
+
+    def __init__(self) -> None:
+        """Needs no files."""
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, ids: list[int]) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("tokenizer", [Characters(), load_tokenizer(MODEL), word_tokenizer(["go to desk"])])
+@pytest.mark.parametrize(
+    ("tags", "before", "span", "after"),
+    [
+        (("action",), "<think>go</think>", "<action>go to desk</action>", ""),
+        (("action",), "", "<action></action>", "go <action>desk</action>"),
+        (("search", "answer"), "<action>go</action>", "<answer>desk</answer>", "<search>go</search>"),
+        (("action",), "<think>go</think> to desk", "", ""),
+        (("action",), "desk <action>go", "", ""),
+    ],
+)
+def test_the_mask_is_that_of_the_span(tokenizer, tags, before, span, after) -> None:
+    parts = [tokenizer.encode(text) for text in (before, span, after)]
+    mask = action_masks(tokenizer, tags)(np.concatenate(parts).astype(np.int32))
+    assert mask.tolist() == [n == 1 for n, part in enumerate(parts) for _ in part]
+
+
+def test_characters_split_between_tokens_and_special_tokens_do_not_matter() -> None:
+    mask = action_masks(Characters(), ("action",))
+    before, span = Characters().encode("é ü"), Characters().encode("<Action>go ö</ACTION>")
+    assert mask(np.array(before + span)).tolist() == [False] * len(before) + [True] * len(span)
+    words = word_tokenizer(["go"])
+    end = words.stop_token_ids[0]
+    tokens = [*words.encode("<action>go</action>"), end]
+    assert action_masks(words, ("action",))(np.array(tokens)).tolist() == [True, True, True, False]
