@@ -282,6 +282,7 @@ def shard_state(optimizer: Optimizer, params: Params, param_shardings: Params, w
 
 def _apply(optimizer: Optimizer, state: TrainState, grads: Params, rate: jax.Array, finite: jax.Array) -> TrainState:
     """One optimizer step if everything is finite, else the old parameters and optimizer state."""
+    # Not optax.apply_if_finite: its cond changes the last bits of the result and adds a pass over the gradients.
     updates, opt_state = optimizer.transform.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, optax.tree.scale(-rate, updates))
 
