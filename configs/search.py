@@ -43,6 +43,5 @@ def get_config(variant: str = "3b") -> ConfigDict:
     config.mesh.fsdp = {"3b": 2, "7b": 8}[variant]
     config.batch.row_length = 6144  # at least a prompt and its response, 4,608 tokens
     config.batch.rows = {"3b": 8, "7b": 16}[variant]
-    config.eval.every = 10
     config.eval.temperature = 0.0  # greedy
     return config.lock()

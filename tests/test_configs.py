@@ -74,7 +74,7 @@ PUBLISHED = {
         "train.minibatch": 512,
         "rl.kl_coef": 0.001,
         "rl.entropy_coef": 0.0,
-        "eval.every": 10,
+        "eval.every": 5,
         "env.invalid_penalty": 0.01,
         "eval.temperature": 0.0,
         "rl.anchor_match": "similar",
