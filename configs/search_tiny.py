@@ -12,7 +12,7 @@ sampled at temperature 0.4 (greedy in brackets), before and after:
     seed 1   35.9% (79.7%)   100.0% (100.0%)
 
 The imitated policy can read and copy names; what it learns here is to search before it answers, to search for whole
-names, and to go on until it knows. Most of that takes five iterations: 96.9% and 95.3%.
+names, and to continue until it knows. Most of that takes five iterations: 96.9% and 95.3%.
 Measured with version 0.1 on 2 busy cores (load average about 15): 10 and 14 minutes. The expert answers everything.
 """
 

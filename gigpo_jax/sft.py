@@ -179,7 +179,7 @@ class Imitation:
                 for batch in self._left():
                     self._update(batch, bar)
                     if interrupts.status:
-                        report.say(f"stopped after update {self.done}; the same command goes on from there")
+                        report.say(f"stopped after update {self.done}; the same command continues from there")
                         status = interrupts.status
                         break
                 self._finite.look(None)

@@ -57,7 +57,7 @@ async def _train(trainer: "Trainer") -> int:
         except asyncio.CancelledError:
             if not interrupts.status:
                 raise
-            report.say(f"stopped after iteration {trainer.done}; the same command goes on from there")
+            report.say(f"stopped after iteration {trainer.done}; the same command continues from there")
         except (NotFinite, EngineLost, TooManyAborted) as error:
             report.say(f"stopped in iteration {trainer.done + 1}: {error}")
             trainer.save()

@@ -118,7 +118,7 @@ def test_sigterm_saves_and_exits_143(whole: Path, flags: list[str], tmp_path: Pa
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143, err
-    assert "the same command goes on" in out
+    assert "the same command continues" in out
     saved = [int(path.name) for path in (workdir / "checkpoints").iterdir()]
     assert max(saved) == len(records(workdir)) - 1
     assert run(workdir, "train", *flags).returncode == 0
@@ -342,5 +342,5 @@ def test_an_environment_that_fails_too_often_ends_every_mode_with_its_reason_alo
         assert done.returncode == 1, done.stderr
         assert done.stdout.splitlines()[-1].endswith(reason)
         assert "Traceback" not in done.stdout + done.stderr  # nor one of the workers, whose later answers nobody takes
-        assert mode == "sft" or "episodes were aborted, too many to go on" in done.stdout
+        assert mode == "sft" or "episodes were aborted, too many to continue" in done.stdout
     assert (tmp_path / "train" / "checkpoints" / "0").is_dir()

@@ -90,9 +90,7 @@ def read_run(folder: Path) -> Run:
     iterations = np.array([evaluation["iteration"] for evaluation in found])
     last = config["train.iterations"]
     if iterations[-1] != last:
-        raise InputError(
-            f"{folder}: stopped after iteration {max(metrics)} of {last}; the same command goes on with it"
-        )
+        raise InputError(f"{folder}: stopped after iteration {max(metrics)} of {last}; the same command continues it")
     won = [[np.nan if won is None else float(won) for won in e["results"]["sampled"]["won"]] for e in found]
     return Run(
         folder=folder,

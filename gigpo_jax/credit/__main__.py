@@ -18,7 +18,7 @@ from gigpo_jax.errors import InputError
 EXAMPLE = """example:
   python -m gigpo_jax.credit --config=configs/quickstart.py --anchors=feedback,feedback+inventory+sticky
 
-Other flags, such as --config.rl.gamma=1, change the config. A stopped measurement goes on with the same command."""
+Other flags, such as --config.rl.gamma=1, change the config. The same command continues a stopped measurement."""
 
 
 def main(argv: Sequence[str]) -> int:

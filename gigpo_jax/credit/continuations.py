@@ -1,4 +1,4 @@
-"""Plays continuations from states and keeps their returns in a file, so that a stopped measurement goes on."""
+"""Plays continuations from states and keeps their returns in a file, so that a stopped measurement can be continued."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence

@@ -138,7 +138,7 @@ async def _play(
         except asyncio.CancelledError:
             if not interrupts.status:
                 raise
-            say("stopped; the same command goes on from there")
+            say("stopped; the same command continues from there")
             return interrupts.status
         except (EngineLost, TooManyAborted) as error:
             say(f"not measured: {error}")

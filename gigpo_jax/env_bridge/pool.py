@@ -2,8 +2,8 @@
 
 A worker is a fresh interpreter that hosts many environments. It handles calls in order, except steps that wait for
 something outside the process (`TextEnv.step_async`). A worker that dies or exceeds a limit is replaced: its episodes
-get an `EnvError`, the others go on. The pool has no threads. It reads its sockets from the running event loop; several
-loops may use it one after the other, from one thread.
+get an `EnvError`, the others continue. The pool has no threads. It reads its sockets from the running event loop;
+several loops may use it one after the other, from one thread.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class EnvPool:
           EnvError: a worker did not start for another reason.
         """
         if workers < 1 or envs_per_worker < 1:
-            raise InputError(f"env.workers={workers}, env.envs_per_worker={envs_per_worker}: both must be at least 1")
+            raise InputError(f"workers={workers}, envs_per_worker={envs_per_worker}: both must be at least 1")
         self.size, self.replaced = workers * envs_per_worker, 0
         self.start_timeout_s, self.step_timeout_s = start_timeout_s, step_timeout_s
         self._environ = dict(environ or {})

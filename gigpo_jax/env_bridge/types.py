@@ -10,7 +10,7 @@ IMAGE = "<image>"  # the place of an image in an observation that has images; pl
 
 
 class EnvError(RuntimeError):
-    """An environment, a service that it needs, or its process failed. The episode is aborted, the run goes on."""
+    """An environment, a service that it needs, or its process failed. The episode is aborted, the run continues."""
 
     status = 1  # of a command that it ends
 

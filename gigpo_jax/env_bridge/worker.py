@@ -137,7 +137,7 @@ class _Server:
                 self._host.close()
 
     async def _take(self, message: Any) -> bool:
-        """Handles a message; returns whether to go on."""
+        """Handles a message; returns whether to continue."""
         if isinstance(message, Setup):
             sys.path[:] = message.sys_path
             try:

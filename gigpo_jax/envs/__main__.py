@@ -259,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         said = args.run(args)
     except (InputError, OSError, OverflowError) as err:
-        sys.stderr.write(printable(f"{err}\n"))
+        sys.stderr.write(printable(f"{_in_flags(str(err))}\n"))
         return 2
     except EnvCheckError as err:
         sys.stderr.write(printable(f"{args.name} breaks a promise: {err}\n"))
@@ -267,6 +267,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if said:
         sys.stdout.write(printable(f"{said}\n"))
     return 0
+
+
+def _in_flags(message: str) -> str:
+    """A message in which keys of a config are the flags of this command."""
+    for key, flag in (("env.name", "ENV"), ("env.options", "--option"), ("env.generate", "--generate")):
+        message = message.replace(f"config.{key}.", f"{flag} ").replace(f"config.{key}", flag)
+    return message
 
 
 if __name__ == "__main__":

@@ -251,7 +251,7 @@ def _check_aborted(reasons: Counter[str], episodes: int, most: float) -> None:
     """Raises TooManyAborted if more than the fraction `most` of the episodes were aborted."""
     if reasons.total() > most * episodes:
         frequent = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
-        raise TooManyAborted(f"{reasons.total()} of {episodes} episodes were aborted, too many to go on: {frequent}")
+        raise TooManyAborted(f"{reasons.total()} of {episodes} episodes were aborted, too many to continue: {frequent}")
 
 
 async def _play(

@@ -16,7 +16,7 @@ def draw_tasks(tasks: Sequence[Task], iteration: int, groups: int, seed: int) ->
     """The `groups` tasks of an iteration, counted from 0.
 
     The split is gone through in a shuffled order, again and again, each time in another one; no task comes twice
-    before all have come once. A pure function: nothing needs to be stored for a run to go on.
+    before all have come once. A pure function: nothing needs to be stored to continue a run.
     """
     drawn: list[Task] = []
     orders: dict[int, np.ndarray] = {}

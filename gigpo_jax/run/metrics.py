@@ -125,7 +125,7 @@ class MetricsWriter:
                 with contextlib.suppress(OSError):  # it flushes again
                     board.close()
             logger.warning(
-                "%s: TensorBoard's files cannot be written (%s) and are given up; metrics.jsonl goes on",
+                "%s: TensorBoard's files cannot be written (%s) and are given up; metrics.jsonl is still written",
                 self._path.with_name("tensorboard"),
                 err.strerror,
             )

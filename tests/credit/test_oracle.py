@@ -1,4 +1,4 @@
-"""Measured advantages against a grid world whose values are known; replays; stopping and going on."""
+"""Measured advantages against a grid world whose values are known; replays; stopping and continuing."""
 
 import asyncio
 import dataclasses

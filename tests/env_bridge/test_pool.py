@@ -10,6 +10,7 @@ import pytest
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import registry
+from gigpo_jax.errors import InputError
 from tests.env_bridge.pools import EXAMPLE, FAILING, gone, lend_all, outcomes
 
 
@@ -35,6 +36,11 @@ def test_128_episodes_at_once_give_what_the_environment_gives_alone() -> None:
                 expected += [alone.step(action) for action in actions]
                 assert seen == expected
         assert pool.replaced == 0
+
+
+def test_a_pool_without_workers_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^workers=0, envs_per_worker=2: both must be at least 1"):
+        EnvPool(EXAMPLE, workers=0, envs_per_worker=2)
 
 
 def test_a_step_costs_this_process_little() -> None:
@@ -86,7 +92,7 @@ def test_an_environment_that_hangs_or_ends_its_process_costs_one_worker() -> Non
             assert isinstance(results[1], EnvError)
             assert expected in str(results[1])
             assert not isinstance(results[0], BaseException), "it was answered before"
-            assert not isinstance(results[2], BaseException), "the other worker goes on"
+            assert not isinstance(results[2], BaseException), "the other worker continues"
             assert str(results[3]) == str(results[1]), "this episode was in the same process"
             for environment in lent:
                 environment.release()

@@ -240,7 +240,9 @@ def test_engine_errors_cost_their_episodes_until_there_are_too_many() -> None:
         assert {trajectory.reason for trajectory in aborted} == {"engine: ValueError: this one is too much for me"}
         assert not any(trajectory.policy_dependent for trajectory in hit)
         assert all(same(one, other) for one, other in zip(hit, expected) if not one.aborted)
-        message = r"\d+ of 24 episodes were aborted, too many to go on: \d+ x engine: ValueError: this one is too much"
+        message = (
+            r"\d+ of 24 episodes were aborted, too many to continue: \d+ x engine: ValueError: this one is too much"
+        )
         with pytest.raises(RuntimeError, match=message):
             play(pool, StandIn(fail=0.5), settings=dataclasses.replace(SETTINGS, max_aborted_fraction=0.2))
         assert same(play(pool), expected), "the pool is whole after a rollout that was given up"

@@ -119,7 +119,7 @@ class SearchEnv:
         return Observation(text, self._anchor, None, self._question.text if self._question else "")
 
     def close(self) -> None:
-        """Ends the episode; other environments of the process go on using questions and retriever."""
+        """Ends the episode; other environments of the process still use questions and retriever."""
         self._question = self._last = None
 
 

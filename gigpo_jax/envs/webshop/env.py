@@ -130,7 +130,7 @@ class WebshopEnv:
         return page.text
 
     def close(self) -> None:
-        """Ends the episode; other environments of the process go on using the catalogue."""
+        """Ends the episode; other environments of the process still use the catalogue."""
         self._last = None
 
 

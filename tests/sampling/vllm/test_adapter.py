@@ -184,7 +184,7 @@ def test_what_does_not_belong_is_refused_at_once(
         serving.engine(shape, large, words, **common, base=BASE)
     with pytest.raises(InputError, match=r"not the weights of the learner's model\.path"):
         serving.engine(shape, tree, words, **common, base="0" * 32)
-    with serving.engine(shape, tree, words, **common, base=BASE) as engine:  # and it goes on as if nothing had been
+    with serving.engine(shape, tree, words, **common, base=BASE) as engine:  # and it continues as if nothing had been
         assert_samples_from(engine, shape, merged, words, 0)
 
 

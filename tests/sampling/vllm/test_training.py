@@ -85,7 +85,7 @@ def descendants(pid: int) -> dict[int, str]:
 
 def test_the_quickstart_learns_with_vllm_as_it_does_in_process_through_two_kills(tmp_path: pathlib.Path) -> None:
     """On the way the server is killed (it comes back with the current weights), then the learner (nothing is left of
-    the server; the same command goes on)."""
+    the server; the same command continues)."""
     flags = (f"--config.train.iterations={ITERATIONS}", "--config.checkpoint.every=2")
     ours, vllm = tmp_path / "jax", tmp_path / "vllm"
     with_vllm = (*flags, "--config.engine.name=vllm")
@@ -117,7 +117,7 @@ def test_the_quickstart_learns_with_vllm_as_it_does_in_process_through_two_kills
 def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_checkpoint(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the server of somebody else; when that is killed the run stops, and goes on with another one."""
+    """With the server of somebody else; when that is killed the run stops, and continues with another one."""
     weights, logs = tmp_path / "weights", tmp_path / "logs"
     server, other = (serving.start(serving.TINY, logs, weights) for _ in range(2))
     monkeypatch.setenv("VLLM_API_KEY", serving.KEY)

@@ -6,7 +6,7 @@ It keeps the quirks of the official engine:
 - A lamp is always turned "on": the fact that the grammar tests is never deleted.
 - "Next to it, you see" lists objects that were moved from one receptacle at this location to another one there.
 - Where there is no receptacle, `look` sees nothing; only the first text lists the room.
-- The game goes on after the goal is reached; `done` is false again if the goal is undone.
+- The game continues after the goal is reached; `done` is false again if the goal is undone.
 """
 
 import os

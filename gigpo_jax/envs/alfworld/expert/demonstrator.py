@@ -1,6 +1,6 @@
 """A demonstrator that errs at given rates, for a warm start that leaves something to learn.
 
-The expert goes on from the state after each error, so every episode succeeds if it has enough steps.
+The expert continues from the state after each error, so every episode succeeds if it has enough steps.
 """
 
 import random

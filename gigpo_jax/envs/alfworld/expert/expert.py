@@ -1,7 +1,7 @@
 """An expert for ALFWorld that uses observations alone.
 
 It searches likely receptacles first, those without a door before others, in a random order otherwise. It decides every
-step from its knowledge of the room, so it can go on from any state.
+step from its knowledge of the room, so it can continue from any state.
 """
 
 import random

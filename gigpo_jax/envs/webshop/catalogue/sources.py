@@ -154,7 +154,7 @@ def _items(file: Any, decoder: json.JSONDecoder, path: Path) -> Iterator[Any]:
         try:
             item, after = decoder.raw_decode(text, position)
             if after == len(text) and not ended:
-                raise json.JSONDecodeError("may go on", text, after)
+                raise json.JSONDecodeError("may continue", text, after)
         except json.JSONDecodeError as err:
             # The item may continue in the next chunk; at the end of the file it is broken.
             more = file.read(max(_CHUNK, len(text) - position))
