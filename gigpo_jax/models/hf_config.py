@@ -17,6 +17,7 @@ _LARGEST = {  # generous: it stops a broken file before anything of such a size 
     "head_dim": 2**12,
     "max_position_embeddings": 2**30,
 }
+_CRITIC = "Qwen2ForTokenClassification"  # with one label: what transformers calls a model with a value head
 _FIX = "use the config.json that belongs to the model"
 
 
@@ -47,6 +48,7 @@ def read_config(path: str | pathlib.Path) -> Qwen2Config:
             max_position_embeddings=_size(given, "max_position_embeddings", file, 32768),
             bos_token_id=bos[0] if bos else None,
             eos_token_id=eos if isinstance(raw.get("eos_token_id"), list) else eos[0] if eos else None,
+            value_head=raw.get("architectures") == [_CRITIC],
         )
     except ValueError as err:
         raise InputError(f"{file}: {err}; {_FIX}") from err
@@ -56,7 +58,7 @@ def config_json(config: Qwen2Config, dtype: str) -> dict[str, Any]:
     """The content of config.json for transformers and vLLM; `dtype` is that of the weights, such as "bfloat16"."""
     eos = config.eos_token_id
     content = {
-        "architectures": ["Qwen2ForCausalLM"],
+        "architectures": [_CRITIC if config.value_head else "Qwen2ForCausalLM"],
         "attention_dropout": 0.0,
         "bos_token_id": config.bos_token_id,
         "eos_token_id": list(eos) if isinstance(eos, tuple) else eos,
@@ -79,6 +81,8 @@ def config_json(config: Qwen2Config, dtype: str) -> dict[str, Any]:
         "use_sliding_window": False,
         "vocab_size": config.vocab_size,
     }
+    if config.value_head:
+        content["num_labels"] = 1
     if config.head_dim * config.num_heads != config.hidden_size:
         content["head_dim"] = config.head_dim
     return content

@@ -43,6 +43,19 @@ class RMSNorm(nnx.Module):
         return x32.astype(x.dtype) * self.scale[...].astype(x.dtype)
 
 
+class ValueHead(nnx.Module):
+    """x [..., D] -> [...] f32, one value a token; it starts at 0 everywhere."""
+
+    def __init__(self, width: int, *, dtype: Any) -> None:
+        self.kernel = nnx.Param(jnp.zeros((width, 1), dtype))
+        self.bias = nnx.Param(jnp.zeros((1,), dtype))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kernel, bias = (leaf[...].astype(jnp.float32) for leaf in (self.kernel, self.bias))
+        # A sum, not a product of matrices: matrix units compute with fewer digits by default.
+        return jnp.sum(x.astype(jnp.float32) * kernel[:, 0], axis=-1) + bias
+
+
 def normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Draws a matrix from a normal distribution of standard deviation 0.02."""
     return (0.02 * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(dtype)

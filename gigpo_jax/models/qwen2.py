@@ -16,7 +16,7 @@ from flax import nnx
 
 from gigpo_jax.models.attention import attention, cached_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
-from gigpo_jax.models.layers import Linear, RMSNorm, normal
+from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, normal
 from gigpo_jax.models.rotary import Rotary, rotary, rotate
 
 Params = dict[str, Any]
@@ -45,6 +45,7 @@ class Qwen2Config:
       max_position_embeddings: longest sequence the model was trained for, in tokens.
       bos_token_id: as config.json has it, or None.
       eos_token_id: as config.json has it (one id or several), or None.
+      value_head: whether the output is one value a token, in place of scores of tokens: a critic.
     """
 
     vocab_size: int
@@ -60,6 +61,7 @@ class Qwen2Config:
     max_position_embeddings: int = 32768
     bos_token_id: int | None = None
     eos_token_id: int | tuple[int, ...] | None = None
+    value_head: bool = False
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -124,7 +126,7 @@ class Layer(nnx.Module):
 
 
 class Qwen2(nnx.Module):
-    """The whole parameter tree: embedding, stacked layers, final norm and, if untied, the output head."""
+    """The whole parameter tree: embedding, stacked layers, final norm and, if untied, the output or value head."""
 
     def __init__(self, config: Qwen2Config, *, dtype: Any, rngs: nnx.Rngs):
         @nnx.split_rngs(splits=config.num_layers)
@@ -135,7 +137,9 @@ class Qwen2(nnx.Module):
         self.embed = nnx.Param(normal(rngs, (config.vocab_size, config.hidden_size), dtype))
         self.layers = layers(rngs)
         self.final_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=dtype)
-        if not config.tie_word_embeddings:
+        if config.value_head:
+            self.value_head = ValueHead(config.hidden_size, dtype=dtype)
+        elif not config.tie_word_embeddings:
             self.head = nnx.Param(normal(rngs, (config.vocab_size, config.hidden_size), dtype))
 
 
@@ -163,7 +167,8 @@ def param_count(config: Qwen2Config) -> int:
 def logical_axes(config: Qwen2Config) -> Params:
     """Names the axes of every parameter, for sharding: a tree like the parameters with tuples of axis names.
 
-    The names are "layers", "vocab", "embed", "heads" (H x K, one head after the other), "kv_heads" (G x K) and "mlp".
+    The names are "layers", "vocab", "embed", "heads" (H x K, one head after the other), "kv_heads" (G x K), "mlp" and
+    "value".
     """
     linear = {"query": "heads", "key": "kv_heads", "value": "kv_heads"}
     layers: Params = {
@@ -173,12 +178,20 @@ def logical_axes(config: Qwen2Config) -> Params:
     layers |= {"out": {"kernel": ("layers", "heads", "embed")}, "down": {"kernel": ("layers", "mlp", "embed")}}
     layers |= {name: {"scale": ("layers", "embed")} for name in ("attention_norm", "mlp_norm")}
     axes: Params = {"embed": ("vocab", "embed"), "layers": layers, "final_norm": {"scale": ("embed",)}}
+    if config.value_head:
+        return axes | {"value_head": {"kernel": ("embed", "value"), "bias": ("value",)}}
     return axes if config.tie_word_embeddings else axes | {"head": ("vocab", "embed")}
 
 
 def output_embedding(config: Qwen2Config, params: Params) -> jax.Array:
     """The output matrix [V, D] in the parameters' dtype (the input embedding, if tied)."""
     return params["embed"] if config.tie_word_embeddings else params["head"]
+
+
+def values(params: Params, hidden: jax.Array) -> jax.Array:
+    """What the value head `params["value_head"]` reads off hidden states: [..., D] -> [...] f32."""
+    head = nnx.eval_shape(lambda: ValueHead(hidden.shape[-1], dtype=jnp.float32))
+    return nnx.merge(nnx.graphdef(head), params["value_head"])(hidden)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import contextlib
 import json
 import pathlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -29,7 +29,13 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
 _LAYER = LINEARS | {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-_TOP = {"embed": "model.embed_tokens.weight", "final_norm.scale": "model.norm.weight", "head": "lm_head.weight"}
+_TOP = {
+    "embed": "model.embed_tokens.weight",
+    "final_norm.scale": "model.norm.weight",
+    "head": "lm_head.weight",
+    "value_head.kernel": "score.weight",
+    "value_head.bias": "score.bias",
+}
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}  # read
 _NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # written
 Places = dict[str, tuple[pathlib.Path, Entry]]  # tensor name -> the file that has it, and where in it
@@ -57,19 +63,23 @@ class _Leaf:
         return shape[::-1] if self.transposed else shape
 
 
-def load_hf(path: str | pathlib.Path, *, dtype: Any = jnp.float32, shardings: Any = None) -> tuple[Qwen2Config, Params]:
+def load_hf(
+    path: str | pathlib.Path, *, dtype: Any = jnp.float32, shardings: Any = None, value_head: bool = False
+) -> tuple[Qwen2Config, Params]:
     """Loads a model from a folder with config.json and safetensors files, with parameters in `dtype`.
 
-    `shardings` is a tree of `jax.sharding.Sharding` like the parameters: every process reads only the shards of its
-    devices. None: the default device.
+    `value_head` reads a language model as a critic, whose values are 0. `shardings` is a tree of
+    `jax.sharding.Sharding` like the parameters: every process reads only the shards of its devices. None: the default
+    device.
 
     Raises:
       InputError: a file is missing or broken, config.json describes another model, or a tensor is missing, of another
         shape, of integers, or not finite in `dtype`.
     """
     folder = pathlib.Path(path)
-    config = read_config(folder)
-    places = _check_tensors(folder, config)
+    stored = read_config(folder)
+    config = replace(stored, value_head=value_head or stored.value_head)
+    places = _check_tensors(folder, stored)
     dtype = jnp.dtype(dtype)
     leaves, tree = _leaves(config)
     placed = [None] * len(leaves) if shardings is None else tree.flatten_up_to(shardings)
@@ -168,6 +178,9 @@ def _read(leaf: _Leaf, places: Places, dtype: np.dtype, index: tuple[slice, ...]
     out = np.empty((len(layers), *(axis.stop - axis.start for axis in inner)), dtype)
     for row, layer in zip(out, layers, strict=True):
         name = leaf.names[layer]
+        if name not in places:  # the value head of a language model
+            row[...] = 0.0
+            continue
         tensor = mapped(*places[name])
         with np.errstate(over="ignore"):
             row[...] = (tensor.T if leaf.transposed else tensor)[inner]

@@ -29,6 +29,7 @@ RULES: dict[str, str | None] = {
     "kv_heads": "tensor",
     "mlp": "tensor",
     "rank": None,
+    "value": None,
 }
 
 

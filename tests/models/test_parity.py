@@ -1,5 +1,6 @@
 """The model is Qwen2: transformers, reading what `save_hf` wrote, gives the same logits and gradients."""
 
+import dataclasses
 import pathlib
 
 import jax
@@ -47,6 +48,21 @@ def test_logits_and_gradients_equal_those_of_transformers(name: str, tmp_path: p
     ):
         error = jnp.linalg.norm(ours - other) / jnp.linalg.norm(other)
         assert error < 1e-3, f"{jax.tree_util.keystr(path)}: {error}"
+
+
+def test_values_equal_those_of_transformers(tmp_path: pathlib.Path) -> None:
+    """A critic is stored as a token classifier with one label."""
+    config = dataclasses.replace(SMALL["gqa2_untied"], value_head=True)
+    params = random_params(config)
+    save_hf(tmp_path / "critic", config, params)
+    classifier = transformers.Qwen2ForTokenClassification
+    theirs, report = classifier.from_pretrained(tmp_path / "critic", output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    tokens = np.random.default_rng(0).integers(0, config.vocab_size, (2, 33))
+    expected = theirs(torch.tensor(tokens)).logits[..., 0].detach().numpy()
+    assert np.abs(expected).max() > 1
+    got = qwen2.values(params, qwen2.hidden_states(config, params, tokens))
+    np.testing.assert_allclose(got, expected, atol=1e-4)
 
 
 def test_padding_and_positions_equal_those_of_transformers(tmp_path: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import safetensors.numpy
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.hf_config import read_config
-from gigpo_jax.models.qwen2 import Params
+from gigpo_jax.models.qwen2 import Params, Qwen2Config
 from gigpo_jax.models.tokenizer import load_tokenizer, word_tokenizer
 from gigpo_jax.models.weights import INDEX, SINGLE, is_finite, load_hf, save_hf
 from tests.models.shapes import SMALL, random_params
@@ -45,6 +46,24 @@ def test_saved_is_loaded_bit_by_bit(name: str, max_shard_bytes: int, dtype: jnp.
     assert loaded_config == config
     assert_same(loaded, params)
     assert list((tmp_path / "deep").iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("language_model", [TIED, UNTIED])
+def test_a_language_model_becomes_a_critic_whose_values_are_0(
+    language_model: Qwen2Config, tmp_path: pathlib.Path
+) -> None:
+    params = random_params(language_model)
+    save_hf(tmp_path / "model", language_model, params)
+    config, critic = load_hf(tmp_path / "model", value_head=True)
+    assert config == replace(language_model, value_head=True)
+    head = critic.pop("value_head")
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(head))
+    assert_same(critic, {name: params[name] for name in ("embed", "final_norm", "layers")})
+
+    trained = random_params(config, 1)
+    save_hf(tmp_path / "critic", config, trained)
+    for asked in (True, False):
+        assert_same(load_hf(tmp_path / "critic", value_head=asked)[1], trained)
 
 
 def test_dtypes_are_converted_on_the_way(tmp_path: pathlib.Path) -> None:
