@@ -65,7 +65,7 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
     """Reads the policy from `model.path`.
 
     Raises:
-      InputError: no path, or a folder that does not hold a model and a tokenizer that fit together.
+      InputError: no path, or a folder that does not hold a language model and a tokenizer that fit together.
     """
     path = config.model.path
     if not path:
@@ -77,6 +77,8 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
         raise InputError(f"config.model.path={path!r}: no such folder; give a Hugging Face model folder")
     tokenizer, shape = load_tokenizer(path), read_config(Path(path))
     check_fits(tokenizer, shape.vocab_size, path)
+    if shape.value_head:
+        raise InputError(f"config.model.path={path!r}: a critic, which scores no tokens; name a language model")
     template = len(tokenizer.encode_chat(""))
     if config.sampling.max_prompt_tokens <= template:
         raise InputError(

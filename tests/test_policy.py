@@ -7,10 +7,20 @@ import pytest
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import load_tokenizer
+from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.policy import load_policy
 from gigpo_jax.run.partition import make_mesh
 
 TINY = Path(__file__).parents[1] / "models" / "alfworld_tiny"
+
+
+def test_a_critic_is_no_policy(tmp_path: Path) -> None:
+    shape, params = load_hf(TINY, value_head=True)
+    save_hf(tmp_path / "critic", shape, params, tokenizer=load_tokenizer(str(TINY)))
+    config = resolve(default_config(), trains=False).unlock()
+    config.model.path = str(tmp_path / "critic")
+    with pytest.raises(InputError, match=r"^config\.model\.path=.*: a critic, .*; name a language model$"):
+        load_policy(config, make_mesh())
 
 
 @pytest.mark.parametrize("spare", [0, 1])
