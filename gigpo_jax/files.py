@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: a reader never sees a part."""
+"""Files and folders that appear whole or not at all: a reader never sees a part; JSON files, read and checked."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gigpo_jax.errors import writing
+from gigpo_jax.errors import InputError, writing
 
 
 @contextlib.contextmanager
@@ -44,6 +44,25 @@ def replacing_folder(path: Path, *, full: bool = False) -> Iterator[Path]:
         new.rename(path)
     finally:
         shutil.rmtree(holder, ignore_errors=True)
+
+
+def read_object(path: Path, fix: str = "download the complete folder again") -> dict[str, Any]:
+    """Reads a file that holds one JSON object; `fix` is what the user can do about a broken file.
+
+    Raises:
+      InputError: the file is missing, cannot be read, is not valid JSON, or holds something else than an object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as err:
+        raise InputError(f"{path}: missing; {fix}") from err
+    except OSError as err:
+        raise InputError(f"{path}: cannot be read ({err.strerror}); {fix}") from err
+    except (ValueError, RecursionError) as err:
+        raise InputError(f"{path}: not valid JSON ({err!s:.200}); {fix}") from err
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: holds a {type(content).__name__}, not a JSON object; {fix}")
+    return content
 
 
 def write_json(path: Path, value: Any) -> None:

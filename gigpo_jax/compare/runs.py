@@ -79,11 +79,11 @@ def read_run(folder: Path) -> Run:
     try:
         config = flat(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise InputError(f"{folder}: holds no run ({error.filename}: {error.strerror}); give a workdir") from error
-    metrics = {record["step"]: record for record in map(json.loads, lines)}
-    files = sorted((folder / "evaluations").glob("iteration_*.json"))
-    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+        metrics = {record["step"]: record for record in map(json.loads, lines)}
+        files = sorted((folder / "evaluations").glob("iteration_*.json"))
+        found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: holds no run that can be read ({error}); give a workdir") from error
     found = [evaluation for evaluation in found if evaluation["iteration"] in metrics]
     if not found:
         raise InputError(f"{folder}: has no evaluations; train with config.eval.panel")

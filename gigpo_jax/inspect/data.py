@@ -39,9 +39,9 @@ def run_page(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         config = flat(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise InputError(f"{folder}: holds no run ({error.filename}: {error.strerror}); give a workdir") from error
-    metrics = [json.loads(line) for line in lines]
+        metrics = [json.loads(line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: holds no run that can be read ({error}); give a workdir") from error
     groups: list[dict[str, Any]] = []
     packed: dict[str, str] = {}
     count = 0

@@ -4,8 +4,9 @@ import pathlib
 from typing import Any
 
 from gigpo_jax.errors import InputError
-from gigpo_jax.models.json_file import read_object, token_ids
+from gigpo_jax.files import read_object
 from gigpo_jax.models.qwen2 import Qwen2Config
+from gigpo_jax.models.tokenizer import token_ids
 
 _LARGEST = {  # generous: it stops a broken file before anything of such a size is tried
     "vocab_size": 2**24,

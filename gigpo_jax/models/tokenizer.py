@@ -15,8 +15,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from gigpo_jax.errors import InputError
+from gigpo_jax.files import read_object
 from gigpo_jax.models.chat_template import ChatTemplate
-from gigpo_jax.models.json_file import read_object, token_ids
 
 FILES = (
     "tokenizer.json",
@@ -140,6 +140,15 @@ def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
     beside = [folder / name for name in ("generation_config.json", "config.json") if (folder / name).exists()]
     stops = [stop for file in beside for stop in token_ids(read_object(file), "eos_token_id", file)]
     return Tokenizer(files, stop_token_ids=stops, source=str(folder))
+
+
+def token_ids(content: dict[str, Any], key: str, path: pathlib.Path) -> tuple[int, ...]:
+    """The token ids under a key of a model's file: one id, a list of ids, null or nothing; else raises InputError."""
+    value = content.get(key)
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(type(number) is int and 0 <= number < 2**31 for number in ids):
+        raise InputError(f"{path}: {key}={value!r:.80} must be a token id, a list of token ids or null")
+    return tuple(ids)
 
 
 def check_fits(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) -> None:

@@ -16,10 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.errors import InputError
-from gigpo_jax.files import replacing_folder
+from gigpo_jax.files import read_object, replacing_folder
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import config_json, read_config
-from gigpo_jax.models.json_file import read_object
 from gigpo_jax.models.linears import LINEARS
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
 from gigpo_jax.models.safetensors_file import SUFFIX, Entry, OnTensor, read_header, write_file

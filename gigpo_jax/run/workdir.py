@@ -16,8 +16,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.config.resolve import flat
 from gigpo_jax.errors import InputError
-from gigpo_jax.files import write_json
-from gigpo_jax.models.json_file import read_object
+from gigpo_jax.files import read_object, write_json
 from gigpo_jax.run import partition
 
 logger = logging.getLogger(__name__)

@@ -110,9 +110,12 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
     same = write_run(tmp_path / "same", ["0000", "0001"])
     short = write_run(tmp_path / "short", ["0000"], seed=1)
     bare = write_run(tmp_path / "bare", [], seed=1)
+    torn = write_run(tmp_path / "torn", ["0000", "0001"], seed=1)
+    (torn / "config.json").write_text('{"seed":')
     for arguments, named in (
         ([str(a)], "two or more workdirs"),
         ([str(a), str(tmp_path / "absent")], "holds no run"),
+        ([str(a), str(torn)], "holds no run that can be read (Expecting"),
         ([str(a), str(same)], "the same config and seed=0"),
         ([str(a), str(short)], "stopped after iteration"),
         ([str(a), str(bare)], "config.eval.panel"),

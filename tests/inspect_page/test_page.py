@@ -91,10 +91,14 @@ def test_five_hundred_long_episodes_stay_small(tmp_path: Path):
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
     good = write_run(tmp_path / "good")
     damaged = write_run(tmp_path / "damaged")
+    torn = write_run(tmp_path / "torn")
+    with open(torn / "metrics.jsonl", "a") as metrics:
+        metrics.write('{"step":')
     file = next((damaged / "rollouts").iterdir())
     file.write_bytes(file.read_bytes()[:-9])
     for arguments, named in (
         ([str(tmp_path / "absent")], "holds no run"),
+        ([str(torn)], "holds no run that can be read (Expecting"),
         ([str(damaged)], file.name),
         ([str(good)] * 3, "give one or two"),
         ([str(good), "--out", str(tmp_path / "no" / "where.html")], "cannot be written"),

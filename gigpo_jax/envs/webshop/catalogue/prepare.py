@@ -15,11 +15,13 @@ from gigpo_jax.env_bridge.base import Progress, no_progress
 from gigpo_jax.env_bridge.paths import locked
 from gigpo_jax.envs.webshop.catalogue import goals, store
 from gigpo_jax.envs.webshop.catalogue.goals import Template
-from gigpo_jax.envs.webshop.catalogue.sources import Sources, load_products, read_object
+from gigpo_jax.envs.webshop.catalogue.sources import Sources, load_products
 from gigpo_jax.envs.webshop.search.bm25 import IndexBuilder
 from gigpo_jax.errors import InputError
+from gigpo_jax.files import read_object
 
 CANONICAL_SEED = 0
+_FIX = "get the file again"
 
 
 class _Templates:
@@ -48,8 +50,8 @@ class _Templates:
 def _fill(folder: Path, sources: Sources, num_products: int | None, progress: Progress) -> dict[str, Any]:
     """Writes the files of a prepared folder; returns its manifest without "files"."""
     described = store.describe(sources)
-    instructions = read_object(sources.instructions)
-    human = read_object(sources.human) if sources.human is not None else {}
+    instructions = read_object(sources.instructions, _FIX)
+    human = read_object(sources.human, _FIX) if sources.human is not None else {}
     index = IndexBuilder()
     products = store.BlobWriter(folder / "products.blob")
     templates = {kind: _Templates(folder, kind) for kind in goals.KINDS}

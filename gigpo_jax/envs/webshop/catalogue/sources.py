@@ -115,21 +115,6 @@ def _human(folder: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON file that holds one object."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as err:
-        raise InputError(f"{path}: cannot be read ({err}); get the file again") from err
-    except json.JSONDecodeError as err:
-        raise InputError(f"{path}: not valid JSON at character {err.pos} (cut short?); get the file again") from err
-    except RecursionError as err:
-        raise InputError(f"{path}: nested too deep; get the file again") from err
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: holds a JSON {type(value).__name__}, not an object of asin -> annotation")
-    return value
-
-
 def read_products(path: Path) -> Iterator[Any]:
     """Yields the items of a JSON file that holds one list, without reading it as a whole."""
     decoder = json.JSONDecoder()

@@ -72,16 +72,21 @@ class _Classes(dict[int, str]):
 def _machinery() -> tuple[_Classes, re.Pattern[str], re.Pattern[str], re.Pattern[str], str]:
     """The class table, the pattern of a token, the two parts of it that can overlap, and the letters where they do."""
     classes = _Classes()
-    extend = f"[{classes.having('extend', 'format', 'zwj')}]*+"
-    letter = f"[{classes.having('aletter', 'hebrewletter')}]{extend}"
-    hebrew = f"[{classes.having('hebrewletter')}]{extend}"
-    numeric = f"[{classes.having('numeric')}]{extend}"
-    katakana = f"[{classes.having('katakana')}]{extend}"
-    mid_letter = f"[{classes.having('midletter', 'midnumlet', 'singlequote')}]{extend}"
-    mid_number = f"[{classes.having('midnum', 'midnumlet', 'singlequote')}]{extend}"
-    joiner = f"(?:[{classes.having('extendnumlet')}]{extend})"
-    single = f"[{classes.having('singlequote')}]{extend}"
-    double = f"[{classes.having('doublequote')}]{extend}"
+
+    def one(*properties: str, without: tuple[str, ...] = ()) -> str:
+        return f"[{classes.having(*properties, without=without)}]"
+
+    extend = f"{one('extend', 'format', 'zwj')}*+"
+
+    def extended(*properties: str) -> str:
+        return one(*properties) + extend
+
+    letter, hebrew = extended("aletter", "hebrewletter"), extended("hebrewletter")
+    numeric, katakana = extended("numeric"), extended("katakana")
+    mid_letter = extended("midletter", "midnumlet", "singlequote")
+    mid_number = extended("midnum", "midnumlet", "singlequote")
+    joiner = f"(?:{extended('extendnumlet')})"
+    single, double = extended("singlequote"), extended("doublequote")
     core = (
         f"(?:{katakana}(?:{joiner}*+{katakana})*"
         f"|(?:{hebrew}(?:{single}|{double}{hebrew})"
@@ -90,25 +95,19 @@ def _machinery() -> tuple[_Classes, re.Pattern[str], re.Pattern[str], re.Pattern
     )
     word = f"{joiner}*+{core}(?:{joiner}++{core})*{joiner}*+"
 
-    zwj = f"[{classes.having('zwj')}]"
-    mark = f"[{classes.having('extend', 'format', without=('textsel', 'emojisel'))}]"
-    any_mark = f"[{classes.having('extend', 'format', 'zwj', without=('textsel', 'emojisel'))}]*+"
-    picture = f"[{classes.having('emoji')}]"
-    modifier = f"[{classes.having('modifier')}]"
+    zwj = one("zwj")
+    mark = one("extend", "format", without=("textsel", "emojisel"))
+    any_mark = f"{one('extend', 'format', 'zwj', without=('textsel', 'emojisel'))}*+"
     # A joiner is a mark only if no picture follows it.
-    trailing = f"(?:{mark}|{zwj}(?!{zwj}*+[{classes.having('emoji', 'modifier')}]))*+"
+    trailing = f"(?:{mark}|{zwj}(?!{zwj}*+{one('emoji', 'modifier')}))*+"
     element = (
-        f"(?:(?:{zwj}*+[{classes.having('base')}]{any_mark})?{modifier}{trailing}"
-        f"|{zwj}*+{picture}{trailing}[{classes.having('emojisel')}]?)"
+        f"(?:(?:{zwj}*+{one('base')}{any_mark})?{one('modifier')}{trailing}"
+        f"|{zwj}*+{one('emoji')}{trailing}{one('emojisel')}?)"
     )
-    keycap = (
-        f"[{classes.having('keybase')}]{any_mark}[{classes.having('emojisel')}]?[{classes.having('keycap')}]{any_mark}"
-    )
-    flag = f"(?:[{classes.having('regionalindicator')}]{extend}){{2}}"
+    keycap = f"{one('keybase')}{any_mark}{one('emojisel')}?{one('keycap')}{any_mark}"
+    flag = f"(?:{extended('regionalindicator')}){{2}}"
     emoji = f"(?:{element}(?:{zwj}{element})*|{keycap}|{flag})"
-    complex_run = f"(?:[{classes.having('complex')}]{extend})+"
-    lone = f"[{classes.having('han', 'hiragana')}]{extend}"
-    token = re.compile(f"{word}|{emoji}|{complex_run}|{lone}")
+    token = re.compile(f"{word}|{emoji}|(?:{extended('complex')})+|{extended('han', 'hiragana')}")
     both = "".join(sorted(set(classes.having("aletter")) & set(classes.having("emoji", "base", "modifier"))))
     return classes, token, re.compile(word), re.compile(emoji), both
 
