@@ -106,7 +106,8 @@ def _check_tasks(one: EnvPool, other: EnvPool, split: str, count: int) -> tuple[
     tasks = one.tasks(split)
     _require(bool(tasks), f'tasks("{split}") is empty')
     ids = [task.id for task in tasks]
-    _require(len(set(ids)) == len(ids), f'tasks("{split}"): the id "{max(ids, key=ids.count)}" is there more than once')
+    again = "" if len(set(ids)) == len(ids) else max(ids, key=ids.count)
+    _require(not again, f'tasks("{split}"): the id "{again}" is there more than once')
     _require(all(task.split == split for task in tasks), f'tasks("{split}"): a task has another split')
     _require(other.tasks(split) == tasks, f'tasks("{split}") differ in another process')
     chosen = [tasks[index * len(tasks) // count] for index in range(min(count, len(tasks)))]

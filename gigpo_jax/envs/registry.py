@@ -13,6 +13,7 @@ from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptTemplate
 from gigpo_jax.envs.alfworld import prompt as alfworld_prompt
 from gigpo_jax.envs.search import actions as search_actions
 from gigpo_jax.envs.search import prompt as search_prompt
+from gigpo_jax.envs.sokoban import prompt as sokoban_prompt
 from gigpo_jax.envs.webshop import prompt as webshop_prompt
 from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.references import load
@@ -47,6 +48,11 @@ class Environment:
     write: Callable[[str], str] | None = None  # the response that `parse` reads as an action; None: <action> tags
     action_tags: tuple[str, ...] = ("action",)  # an action stands between one of these tags and its closing tag
 
+
+# Options that all games have (games.py).
+_OBSERVATION = Option(str, "picture", "picture or text")
+_REGRET = Option(bool, False, "metric episode/regret: actions that were wasted")
+_RANDOM = Option(float, 0.0, "probability of a random action at a step")
 
 ENVIRONMENTS: dict[str, Environment] = {
     "alfworld": Environment(
@@ -125,6 +131,24 @@ ENVIRONMENTS: dict[str, Environment] = {
             "hasty_fraction": Option(float, 0.0, "probability of answering with any name instead of searching on"),
             "max_steps": Option(int, 4, "turns of an episode; the last one is an answer"),
         },
+    ),
+    "sokoban": Environment(
+        build="gigpo_jax.envs.sokoban.env:make",
+        styles={"full": sokoban_prompt.full, "compact": sokoban_prompt.compact},
+        parse=sokoban_prompt.parse,
+        expert="gigpo_jax.envs.sokoban.env:make_expert",
+        max_steps=15,
+        history=2,
+        invalid_penalty=0.1,
+        options={
+            "observation": _OBSERVATION,
+            "size": Option(int, 6, "rows and columns of a room, border included: 5 to 10"),
+            "boxes": Option(int, 1, "boxes, and as many targets: 1 to 3"),
+            "depth": Option(int, 30, "the most moves of the backward play that makes a room"),
+            "max_steps": Option(int, 15, "length of an episode in the environment"),
+            "regret": _REGRET,
+        },
+        expert_options={"random_fraction": _RANDOM},
     ),
     "webshop": Environment(
         build="gigpo_jax.envs.webshop.env:make",

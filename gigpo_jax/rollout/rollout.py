@@ -58,7 +58,13 @@ class EpisodeSettings:
     max_aborted_fraction: float = 0.5
 
     def prompt(self, observation: Observation, history: History, encode: Callable[[str], Sequence[int]]) -> Prompt:
-        """The prompt of one step; `encode` gives the ids of the whole chat message."""
+        """The prompt of one step; `encode` gives the ids of the whole chat message.
+
+        Raises:
+          InputError: the observation has images; policies read text alone.
+        """
+        if observation.images:
+            raise InputError("config.env.options.observation='picture': policies read text alone; use 'text'")
         limit, listed = self.prompt_tokens, self.show_admissible
         return build_prompt(self.template, observation, history, encode=encode, limit=limit, show_admissible=listed)
 

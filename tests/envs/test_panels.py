@@ -28,8 +28,9 @@ def test_the_data_of_a_committed_panel_is_made_again_bit_for_bit(path: Path, tmp
     """Also guards the generators: when this fails, raise their VERSION and freeze the panels anew."""
     panel = read_panel(path)
     assert panel.name == path.stem
-    data = registry.generate(panel.environment, tmp_path, **panel.made_from)
-    tasks = panels.check(panel.environment, panel.name, options={"data": data})
+    generates = registry.spec(panel.environment).generate is not None
+    options = {"data": registry.generate(panel.environment, tmp_path, **panel.made_from)} if generates else {}
+    tasks = panels.check(panel.environment, panel.name, options=options)
     assert {task.split for task in tasks} == {panel.split}
 
 
@@ -41,6 +42,7 @@ def test_there_are_the_panels_that_the_documentation_names() -> None:
         ("alfworld", "valid_unseen"): 134,
         ("alfworld", "small_unseen"): 128,
         ("alfworld", "tiny_unseen"): 128,
+        **{(name, split): 128 for name in ("sokoban",) for split in ("test", "train")},
         ("search", "test"): 600,
         ("search", "tiny_test"): 128,
         ("webshop", "test"): 500,

@@ -1,0 +1,54 @@
+"""Prompts of Sokoban, and how responses are read."""
+
+from gigpo_jax.env_bridge.actions import Response
+from gigpo_jax.env_bridge.prompts import PromptInput
+from gigpo_jax.env_bridge.types import IMAGE
+from gigpo_jax.envs.sokoban.engine.room import ACTIONS
+
+_ROLE = "You play Sokoban. Push every box onto a target with as few moves as you can."
+_RULES = (
+    "Moves: up, down, left, right. You move by one cell. If a box is in that cell, you push it one cell further. "
+    "You cannot pull a box, push two boxes at once, or walk through walls. A box in a corner that is no target can "
+    "never leave it."
+)
+_LOOKS = (
+    "In the picture, walls are red bricks and the floor is dark. You are the green figure. A box is a yellow crate "
+    "with a cross, a target is a red ring; a crate with a red frame stands on a target."
+)
+_LEGEND = "Each cell is a letter: # wall, _ floor, O target, X box, √ box on a target, P you, S you on a target."
+_FORMAT = (
+    "First reason about where the box has to go and what your next move changes, between <think> and </think>. Then "
+    "give one move (up, down, left or right), and nothing else, between <action> and </action>."
+)
+_CHOICES = (*ACTIONS[1:], ACTIONS[0])  # in the order in which a response is searched for them
+
+
+def full(inputs: PromptInput, /) -> str:
+    """The prompt for language models; with a picture it shows neither the history nor the number of steps."""
+    if inputs.observation.startswith(IMAGE):
+        return "\n".join((_ROLE, _RULES, _LOOKS, f"The room now: {inputs.observation}", _FORMAT))
+    lines = [_ROLE, _RULES, _LEGEND]
+    if inputs.steps:
+        lines.append(f"Steps taken so far: {inputs.steps}.")
+    for number, event in enumerate(inputs.history, inputs.steps - len(inputs.history) + 1):
+        lines.append(f"[step {number}] The room was:\n{event.observation}\nYou did: {event.action}")
+    return "\n".join((*lines, f"The room now:\n{inputs.observation}", _FORMAT))
+
+
+def compact(inputs: PromptInput, /) -> str:
+    """The prompt for tiny models trained from scratch: the room alone, a word for each cell or the picture."""
+    return " ".join(inputs.observation.split())
+
+
+def parse(response: str) -> Response:
+    """Reads `<think> .. </think><action> .. </action>`; never raises.
+
+    The action is the first of up, down, left, right, still that is contained in the text between the first `<action>`
+    and the first `</action>`, in lower case. Without one it is "", which does nothing. Valid means an action and both
+    think tags. Source: the projection of the published GiGPO experiments.
+    """
+    text = response.lower()
+    start, end = text.find("<action>"), text.find("</action>")
+    inside = text[start + len("<action>") : end] if 0 <= start < end else ""
+    action = next((name for name in _CHOICES if name in inside), "")
+    return Response(action, action != "" and "<think>" in response and "</think>" in response)

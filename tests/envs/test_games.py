@@ -1,0 +1,57 @@
+"""What all games share: options, ends, tasks."""
+
+import pytest
+
+from gigpo_jax.env_bridge.history import History
+from gigpo_jax.env_bridge.types import EnvError, Task
+from gigpo_jax.envs import registry
+from gigpo_jax.errors import InputError
+from gigpo_jax.rollout.rollout import EpisodeSettings
+
+GAMES = ("sokoban",)
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_bad_options_splits_and_calls_are_told(name: str) -> None:
+    for options, message in (
+        ({"observation": "sound"}, r"config\.env\.options\.observation='sound': choose picture or text"),
+        ({"max_steps": 0}, r"config\.env\.options\.max_steps=0: give a whole number of at least 1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            registry.make(name, **options)
+    env = registry.make(name)
+    with pytest.raises(InputError, match=r"split='valid': this environment has the splits train, test"):
+        env.tasks("valid")
+    with pytest.raises(InputError, match="no split 'valid'"):
+        env.reset(Task("x", "", "valid"))
+    with pytest.raises(EnvError, match="step before reset"):
+        registry.make(name).step("up")
+    with pytest.raises(InputError, match=r"random_fraction=1\.5: give a probability"):
+        registry.make_expert(name, 0, random_fraction=1.5)
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_an_episode_ends_after_max_steps_of_any_action(name: str) -> None:
+    env = registry.make(name, max_steps=3, observation="text")
+    env.reset(env.tasks("train")[0])
+    assert [env.step("").done for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_a_policy_that_reads_text_refuses_pictures(name: str) -> None:
+    """Before a token is spent: a prompt without its picture would say nothing."""
+    settings = EpisodeSettings(registry.style(name, "full"), registry.spec(name).parse, max_steps=3, prompt_tokens=2000)
+    for kind in ("text", "picture"):
+        env = registry.make(name, observation=kind)
+        observation = env.reset(env.tasks("test")[0])
+        if kind == "text":
+            assert settings.prompt(observation, History(0), list).cut == ""
+        else:
+            with pytest.raises(InputError, match=r"observation='picture': policies read text alone; use 'text'"):
+                settings.prompt(observation, History(0), list)
+
+
+@pytest.mark.parametrize(("option", "value"), [("size", 4), ("size", 11), ("boxes", 0), ("boxes", 4), ("depth", 1)])
+def test_sokoban_refuses_rooms_that_it_cannot_make(option: str, value: int) -> None:
+    with pytest.raises(InputError, match=rf"config\.env\.options\.{option}={value}: give a whole number from"):
+        registry.make("sokoban", **{option: value})
