@@ -271,8 +271,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _in_flags(message: str) -> str:
     """A message in which keys of a config are the flags of this command."""
-    for key, flag in (("env.name", "ENV"), ("env.options", "--option"), ("env.generate", "--generate")):
-        message = message.replace(f"config.{key}.", f"{flag} ").replace(f"config.{key}", flag)
+    flags = {"name": "ENV", "split": "--split", "options": "--option", "generate": "--generate"}
+    for key, flag in flags.items():
+        message = message.replace(f"config.env.{key}.", f"{flag} ").replace(f"config.env.{key}", flag)
     return message
 
 

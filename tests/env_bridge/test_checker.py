@@ -92,7 +92,7 @@ def test_the_command_reports_and_exits(capsys: pytest.CaptureFixture[str]) -> No
     assert told.startswith("--option: ")
     assert "nearest: data" in told
     assert main(["check", "example", "--split", "valid"]) == 2
-    capsys.readouterr()
+    assert capsys.readouterr().err.startswith('--split="valid": ')
     assert main(["check", "example", "--tasks", "0"]) == 2
     assert capsys.readouterr().err == "--tasks 0 --limit 10: give at least one task and some time\n"
     with pytest.raises(SystemExit) as told:
