@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 from ml_collections import ConfigDict
 
 from gigpo_jax.action_span import action_masks
@@ -253,8 +254,10 @@ def objective(config: ConfigDict) -> tuple[Callable[[StepColumns], rl_advantages
         dual_clip=rl.dual_clip or math.inf,
         kl_coef=rl.kl_coef,
         entropy_coef=rl.entropy_coef,
-        importance_cap=rl.importance_cap if rl.importance_correction == "truncated" else None,
-        ratio=chosen(config).ratio,
+        correction=rl.importance_correction,
+        importance_cap=rl.importance_cap,
+        ratio=rl.ratio,
+        power=optax.linear_schedule(rl.hoelder_first, rl.hoelder_last, config.train.iterations),
         mean=rl.loss_mean,
         constant=config.sampling.max_response_tokens,
     )

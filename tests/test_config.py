@@ -50,6 +50,10 @@ def test_defaults_are_valid_and_locked():
         ("train.max_staleness", 2, "one of 0, 1"),
         ("rl.importance_cap", 0.0, "greater than 0"),
         ("rl.importance_correction", "truncated", "rl.old_logprobs=recompute"),
+        ("rl.importance_correction", "masked_mean", "rl.old_logprobs=recompute"),
+        ("rl.ratio", "geometric", "one of token, sequence, product, hoelder, hoelder_tokens"),
+        ("rl.hoelder_first", 0.5, "not read by rl.ratio=token"),
+        ("rl.hoelder_last", -2.5, "from -2 to 2"),
         ("model.shape.num_kv_heads", 3, "divide"),
         ("env.step_timeout_s", 0.0, "greater than 0"),
         ("model.lora.rank", -1, "0 or greater"),
@@ -111,6 +115,36 @@ def test_old_logprobs_and_their_correction_follow_the_engine(engine: str, given:
     config.rl.update(given)
     rl = resolve(config).rl
     assert (rl.old_logprobs, rl.importance_correction) == resolved
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "fix"),
+    [
+        ({"algorithm": "gspo", "ratio": "token"}, "rl.ratio", "always has 'sequence'"),
+        ({"algorithm": "gmpo", "clip_low": 1.0}, "rl.clip_low", "below 1"),
+        ({"algorithm": "gmpo", "hoelder_last": -1.0}, "rl.hoelder_last", "always has 0.0"),
+        (
+            {"old_logprobs": "recompute", "importance_correction": "masked_sequence", "importance_cap": 1.0},
+            "rl.importance_cap",
+            "greater than 1",
+        ),
+    ],
+)
+def test_settings_of_the_loss_that_cannot_work_together_are_refused(values: dict, key: str, fix: str):
+    config = default_config()
+    config.rl.update(values)
+    with pytest.raises(InputError) as error:
+        resolve(config)
+    assert str(error.value).startswith(f"config.{key}=")
+    assert fix in str(error.value)
+
+
+def test_the_cap_of_geometric_means_is_close_to_1():
+    config = default_config()
+    config.rl.old_logprobs, config.rl.importance_correction = "recompute", "masked_mean"
+    assert resolve(config).rl.importance_cap == 1.001
+    config.rl.importance_cap = 1.05
+    assert resolve(resolve(config)).rl.importance_cap == 1.05
 
 
 def test_group_of_one_is_fine_without_standard_deviation():

@@ -39,11 +39,12 @@ def test_the_metrics_of_the_newest_update_are_not_read() -> None:
 
 def test_importance_weights_are_truncated_only_where_they_are_asked_for() -> None:
     config = default_config()
-    assert objective(resolve(config))[1].importance_cap is None
+    assert objective(resolve(config))[1].correction == "none"
     config.engine.name, config.rl.importance_cap = "vllm", 1.5
-    assert objective(resolve(config))[1].importance_cap == 1.5
+    loss = objective(resolve(config))[1]
+    assert (loss.correction, loss.importance_cap) == ("truncated", 1.5)
     config.rl.importance_correction = "none"
-    assert objective(resolve(config))[1].importance_cap is None
+    assert objective(resolve(config))[1].correction == "none"
 
 
 def test_without_a_dual_clip_the_loss_of_a_bad_token_is_unbounded() -> None:
@@ -60,6 +61,21 @@ def test_without_a_dual_clip_the_loss_of_a_bad_token_is_unbounded() -> None:
     assert (float(value), gradient.tolist()) == (7.0, [1.0, 0.0])  # with the default 3.0 and 0.0
 
 
+def test_p_of_hoelder_falls_over_the_iterations_and_gmpo_has_the_geometric_mean() -> None:
+    config = default_config()
+    config.rl.algorithm = "hoelder"
+    loss = objective(resolve(config))[1]
+    assert (loss.ratio, loss.mean, loss.dual_clip) == ("hoelder", "responses", float("inf"))
+    assert [float(loss.power(k)) for k in (0, 75, 150)] == [1.0, 0.0, -1.0]
+    config.rl.algorithm = "gmpo"
+    loss = objective(resolve(config))[1]
+    assert (loss.ratio, float(loss.power(0)), float(loss.power(100))) == ("hoelder_tokens", 0.0, 0.0)
+    assert (loss.clip_low, loss.clip_high) == pytest.approx((1 - 0.670320, 1.491825 - 1), abs=1e-6)
+    config.rl.algorithm, config.rl.ratio = "gigpo", "product"  # any advantage with any ratio
+    assert objective(resolve(config))[1].ratio == "product"
+    assert resolve(config).rl.old_logprobs == "recompute"
+
+
 def test_algorithms_average_their_loss_as_their_papers_do() -> None:
     for name, mean in (("gigpo", "tokens"), ("gspo", "responses"), ("dr_grpo", "constant")):
         config = default_config()
@@ -73,7 +89,10 @@ def test_algorithms_average_their_loss_as_their_papers_do() -> None:
 def test_the_narrow_clip_of_gspo_needs_exact_old_log_probabilities() -> None:
     config = default_config()
     config.rl.algorithm, config.rl.old_logprobs = "gspo", "engine"
-    with pytest.raises(InputError, match=r"config\.rl\.old_logprobs='engine': the clip of gspo .* use recompute"):
+    with pytest.raises(
+        InputError,
+        match=r"config\.rl\.old_logprobs='engine': rounding in a bfloat16 engine .*ratio=sequence .* use recompute",
+    ):
         resolve(config)
     config.engine.dtype = "float32"
     assert resolve(config).rl.old_logprobs == "engine"

@@ -1,9 +1,11 @@
 """Every key of the config: default, meaning, allowed values, and whether a resumed run may change it."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
+from gigpo_jax.rl.ratios import Correction, Ratio
 from gigpo_jax.rl.update import SCHEDULES
 from gigpo_jax.settings import FRACTION, NOT_NEGATIVE, POSITIVE, Rule, Setting, at_least, each, one_of
 
@@ -14,6 +16,8 @@ PART = Rule("greater than 0, at most 1", lambda value: 0 < value <= 1)
 DECAY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 SEED = Rule(f"from 0 to {2**31 - 1}", lambda value: 0 <= value < 2**31)
 COUNT = Rule("-1 or at least 1", lambda value: value == -1 or value > 0)
+POWER = Rule("from -2 to 2", lambda value: -2 <= value <= 2)
+RATIOS, CORRECTIONS = get_args(Ratio), get_args(Correction)
 DTYPE = one_of("float32", "bfloat16")
 
 
@@ -128,12 +132,21 @@ KEYS: dict[str, Key] = {
         3.0,
         "bounds the loss at dual_clip times a negative advantage; 0: off",
         Rule("greater than 1, or 0 (off)", lambda value: value > 1 or value == 0),
+        auto=True,
     ),
+    "rl.ratio": Key("token", "which probability ratio is clipped (docs/loss.md)", one_of(*RATIOS), auto=True),
+    "rl.hoelder_first": Key(
+        1.0,
+        "exponent p of ratio=hoelder and hoelder_tokens in the first iteration; linear from there",
+        POWER,
+        auto=True,
+    ),
+    "rl.hoelder_last": Key(-1.0, "p after the last iteration", POWER, auto=True),
     "rl.kl_coef": Key(0.01, "of the KL term; 0: no reference policy is kept", NOT_NEGATIVE, auto=True),
     "rl.entropy_coef": Key(0.0, "of the entropy bonus", NOT_NEGATIVE),
     "rl.loss_mean": Key(
         "tokens",
-        "of the loss: over tokens, over responses, or over responses of constant length (docs/algorithm.md)",
+        "of the loss: over tokens, over responses, or over responses of constant length (docs/loss.md)",
         one_of("tokens", "responses", "constant"),
         auto=True,
     ),
@@ -143,9 +156,13 @@ KEYS: dict[str, Key] = {
         one_of("auto", "engine", "recompute"),
     ),
     "rl.importance_correction": Key(
-        "auto", "truncated: weigh tokens by learner / engine", one_of("auto", "none", "truncated")
+        "auto",
+        "weigh tokens or responses by learner / engine, or leave responses out (docs/loss.md)",
+        one_of("auto", *CORRECTIONS),
     ),
-    "rl.importance_cap": Key(2.0, "largest weight of the truncated correction", POSITIVE),
+    "rl.importance_cap": Key(
+        2.0, "largest weight of a truncated correction; masks keep ratios from 1 / cap to cap", POSITIVE, auto=True
+    ),
     "rl.anchor_match": Key("exact", "when two anchor states are the same", one_of("exact", "similar")),
     "rl.similarity": Key(0.9, "threshold of anchor_match=similar", FRACTION),
     # optimizer: AdamW in float32

@@ -9,11 +9,15 @@ from gigpo_jax.config.keys import KEYS
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.rl.algorithms import BASE, algorithm
+from gigpo_jax.rl.ratios import MASKS
 
 # Sections whose keys an environment declares -> the field of `registry.Environment` with the declaration.
 OPTIONS = {"env.options": "options", "env.generate": "generate_options", "sft.demonstrator": "expert_options"}
 SETTINGS = "rl.settings"  # the section whose keys the algorithm declares
 SECTIONS = (*OPTIONS, SETTINGS)
+
+# Ratios of whole responses whose clip is as narrow, or whose sum over tokens as noisy, as a bfloat16 engine's rounding.
+SENSITIVE = ("sequence", "product")
 
 
 def default_config() -> ConfigDict:
@@ -55,6 +59,7 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
     _check_sizes(config)
     _check_model(config, trains)
     _check_sampling(config)
+    _check_ratio(config)
     _check_servers(config)
     _check_environment(config)
     _check_needs(config)
@@ -137,12 +142,14 @@ def _fill(config: ConfigDict) -> None:
         fix = f"{rl.algorithm} always has {fixed!r}; leave the key out (auto), or choose another rl.algorithm"
         _require(rl[name] in (None, fixed), config, f"rl.{name}", fix)
     own = {f"rl.{name}": value for name, value in {**chosen.defaults, **chosen.fixed}.items()}
+    if rl.importance_correction == "masked_mean":
+        own["rl.importance_cap"] = 1.001  # geometric means are close to 1
     for name, key in KEYS.items():
         if value_of(config, name) is None:
             holder, last = _holder(config, name)
             holder[last] = own.get(name, key.default)
     if rl.old_logprobs == "auto":
-        rl.old_logprobs = own.get("rl.old_logprobs", "recompute" if vllm else "engine")
+        rl.old_logprobs = own.get("rl.old_logprobs", "recompute" if vllm or rl.ratio in SENSITIVE else "engine")
     if rl.importance_correction == "auto":
         rl.importance_correction = "truncated" if vllm and rl.old_logprobs == "recompute" else "none"
 
@@ -217,12 +224,18 @@ def _check_sampling(config: ConfigDict) -> None:
         "rl.importance_correction",
         "it compares the engine with the learner's own log-probabilities; use rl.old_logprobs=recompute, or none",
     )
+    _require(
+        rl.importance_cap > 1 or rl.importance_correction not in MASKS,
+        config,
+        "rl.importance_cap",
+        f"{rl.importance_correction} keeps ratios from 1 / cap to cap; must be greater than 1",
+    )
     exact = rl.old_logprobs == "recompute" or config.engine.dtype == "float32"
     _require(
-        exact or algorithm(rl.algorithm, rl.settings).ratio == "token",
+        exact or rl.ratio not in SENSITIVE,
         config,
         "rl.old_logprobs",
-        f"the clip of {rl.algorithm} is as narrow as the rounding of a bfloat16 engine; use recompute",
+        f"rounding in a bfloat16 engine moves rl.ratio={rl.ratio} as far as its clip; use recompute",
     )
     _require(
         (sampling.top_p == 1 and sampling.top_k == -1) or rl.old_logprobs == "recompute",
@@ -230,6 +243,19 @@ def _check_sampling(config: ConfigDict) -> None:
         "sampling.top_p" if sampling.top_p != 1 else "sampling.top_k",
         "the engine's log-probabilities are then of a truncated distribution, the learner's of the whole one; use "
         "sampling.top_p=1 and sampling.top_k=-1, or rl.old_logprobs=recompute",
+    )
+
+
+def _check_ratio(config: ConfigDict) -> None:
+    rl = config.rl
+    for name in ("rl.hoelder_first", "rl.hoelder_last"):
+        given = value_of(config, name) != KEYS[name].default
+        _require(not given or "hoelder" in rl.ratio, config, name, f"not read by rl.ratio={rl.ratio}; leave it out")
+    _require(
+        rl.clip_low < 1 or rl.ratio != "hoelder_tokens",
+        config,
+        "rl.clip_low",
+        "hoelder_tokens clips logarithms of ratios, so it must be below 1",
     )
 
 

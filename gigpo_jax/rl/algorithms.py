@@ -4,6 +4,7 @@ An algorithm is a function (`StepColumns`, keyword settings) -> `Advantages`, wi
 one, write such a function and put it into `ALGORITHMS`, or name it as `module:NAME` (docs/algorithm.md).
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +17,6 @@ from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.references import load
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import CHOICES, Advantages, gigpo_advantages
-from gigpo_jax.rl.losses import Ratio
 from gigpo_jax.rl.types import OPTIONAL, StepColumns
 from gigpo_jax.settings import Setting
 
@@ -90,7 +90,6 @@ class Algorithm:
       settings: its own settings, `rl.settings` in the config, by name.
       fixed: settings under `rl` without which it would be another algorithm; other values are refused.
       defaults: its own defaults of settings under `rl`; values that the user gives win.
-      ratio: the probability ratio of its loss, see `losses.LossSettings`.
     """
 
     advantages: Callable[..., Advantages] = gigpo
@@ -98,10 +97,10 @@ class Algorithm:
     settings: Mapping[str, Setting] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    ratio: Ratio = "token"
 
 
 NO_STEP = {"step_weight": 0.0}
+ONE_EACH = {"loss_mean": "responses", "dual_clip": 0.0}  # each response counts once, as its ratio does
 
 ALGORITHMS: dict[str, Algorithm] = {
     "gigpo": Algorithm(),
@@ -110,13 +109,18 @@ ALGORITHMS: dict[str, Algorithm] = {
     "dr_grpo": Algorithm(fixed=NO_STEP | {"normalize": "mean"}, defaults={"loss_mean": "constant"}),
     # DAPO (arXiv 2503.14476): a higher upper clip, no KL term.
     "dapo": Algorithm(fixed=NO_STEP, defaults={"clip_low": 0.2, "clip_high": 0.28, "kl_coef": 0.0}),
-    # GSPO (arXiv 2507.18071, eq. 5): the ratio of whole responses is closer to 1, and so are its clips. They are as
-    # narrow as the rounding differences between engine and learner, so the learner recomputes old log-probabilities.
+    # GSPO (arXiv 2507.18071, eq. 5): the ratio of whole responses is closer to 1, and so are its clips.
     "gspo": Algorithm(
-        fixed=NO_STEP,
-        defaults={"clip_low": 3e-4, "clip_high": 4e-4, "loss_mean": "responses", "old_logprobs": "recompute"},
-        ratio="sequence",
+        fixed=NO_STEP | {"ratio": "sequence"},
+        defaults={"clip_low": 3e-4, "clip_high": 4e-4, "loss_mean": "responses"},
     ),
+    # GMPO (arXiv 2507.20673): the clip is that of the paper, from exp(-0.4) to exp(0.4).
+    "gmpo": Algorithm(
+        fixed=NO_STEP | {"ratio": "hoelder_tokens", "hoelder_first": 0.0, "hoelder_last": 0.0},
+        defaults=ONE_EACH | {"clip_low": 1 - math.exp(-0.4), "clip_high": math.exp(0.4) - 1},
+    ),
+    # HölderPO (arXiv 2605.12058): p falls from 1 to -1.
+    "hoelder": Algorithm(fixed=NO_STEP | {"ratio": "hoelder"}, defaults=ONE_EACH),
     "rloo": Algorithm(advantages=rloo, fixed=NO_STEP | {"normalize": "mean"}),
     "reinforce_pp": Algorithm(advantages=reinforce_pp, fixed={"step_weight": 1.0}),
 }

@@ -4,6 +4,8 @@ Every function returns sums, never means: microbatches add up and the update div
 does not depend on how a minibatch was cut. Log-probabilities are in nats.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,11 +14,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from gigpo_jax.rl import ratios
+from gigpo_jax.rl.ratios import response_numbers, response_sums
 from gigpo_jax.rl.types import StepBatch
 
-LOG_RATIO_LIMIT = 20.0  # exp(20) is far beyond any clip and far from overflow
 KL_LIMIT = 10.0
-Ratio = Literal["token", "sequence"]
 Mean = Literal["tokens", "responses", "constant"]
 
 
@@ -30,9 +32,11 @@ class LossSettings:
       dual_clip: > 1; a token with a negative advantage A costs at most -A dual_clip.
       kl_coef: weight of the KL estimate; not 0 needs `batch.reference`.
       entropy_coef: weight of the entropy bonus.
-      importance_cap: with `batch.proximal`, the surrogate of a token is weighted by min(exp(proximal - behaviour),
-        importance_cap), truncated importance sampling; None: not weighted.
-      ratio: of each token, or of the whole response ("sequence", GSPO).
+      correction: for the difference between engine and learner, see `ratios.Correction`; all but "none" need
+        `batch.proximal`.
+      importance_cap: of the correction, greater than 0; greater than 1 for those that leave responses out.
+      ratio: what is clipped, see `rl.ratios`.
+      power: iteration [] i32 -> p of the Hölder mean.
       mean: the loss is the mean over all response "tokens"; or the mean over "responses" of their token means; or, with
         "constant", the mean over responses of their token sums, each divided by `constant` tokens whatever its length
         (Dr. GRPO, arXiv 2503.20783).
@@ -44,8 +48,10 @@ class LossSettings:
     dual_clip: float = 3.0
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
-    importance_cap: float | None = None
-    ratio: Ratio = "token"
+    correction: ratios.Correction = "none"
+    importance_cap: float = 2.0
+    ratio: ratios.Ratio = "token"
+    power: Callable[[ArrayLike], ArrayLike] = lambda _: 0.0
     mean: Mean = "tokens"
     constant: float = 1.0
 
@@ -115,24 +121,6 @@ def k3(logprob: Array, reference: Array) -> Array:
     return jnp.minimum(jnp.expm1(difference) - difference, KL_LIMIT)
 
 
-def sequence_log_ratio(log_ratio: Array, weight: Array, response: Array) -> Array:
-    """Replaces the ratio of a token by that of its whole response (GSPO, arXiv 2507.18071, eq. 7 and 14).
-
-    The value is the mean log-ratio of the response; the gradient is that of the token's own log-probability.
-
-    Args:
-      log_ratio: [B, C] f32.
-      weight: [B, C] f32, 0 for padding.
-      response: [B, C] i32, as from `response_numbers`.
-
-    Returns:
-      [B, C] f32.
-    """
-    fixed = lax.stop_gradient(log_ratio)
-    mean = response_sums(fixed * weight, response) / jnp.maximum(response_sums(weight, response), 1.0)
-    return mean + log_ratio - fixed
-
-
 def surrogate(
     ratio: Array, advantage: Array, *, clip_low: ArrayLike, clip_high: ArrayLike, dual_clip: ArrayLike
 ) -> tuple[Array, Array, Array]:
@@ -153,10 +141,12 @@ def surrogate(
     return jnp.minimum(cost, ceiling), bounded > plain, cost > ceiling
 
 
-def policy_loss(logprob: Array, entropy: Array, batch: StepBatch, settings: LossSettings) -> LossSums:
+def policy_loss(
+    logprob: Array, entropy: Array, batch: StepBatch, settings: LossSettings, iteration: ArrayLike = 0
+) -> LossSums:
     """Sums the clipped surrogate loss over tokens (PPO, arXiv 1707.06347, eq. 7; dual clip, arXiv 1912.09729, eq. 5).
 
-    A token costs `surrogate` of the ratio exp(logprob - old), plus the KL term, minus the entropy bonus. `old` is
+    A token costs `surrogate` of its ratio (`rl.ratios`), plus the KL term, minus the entropy bonus. The old policy is
     `batch.proximal` where given, else `batch.behaviour`. Values in padding have no effect.
 
     Args:
@@ -164,12 +154,13 @@ def policy_loss(logprob: Array, entropy: Array, batch: StepBatch, settings: Loss
       entropy: [B, C] f32, of its distributions.
       batch: a microbatch, fields without the M axis.
       settings: see `LossSettings`.
+      iteration: [] i32, read by `settings.power`.
 
     Raises:
       ValueError: a shape differs, or the batch lacks log-probabilities that the settings need.
     """
     _check(logprob, batch, settings)
-    weight = batch.weight.astype(jnp.float32)
+    weight = kept_weight(batch, settings).astype(jnp.float32)
 
     def clean(x: Array) -> Array:
         return jnp.where(weight > 0.0, x.astype(jnp.float32), 0.0)
@@ -184,16 +175,10 @@ def policy_loss(logprob: Array, entropy: Array, batch: StepBatch, settings: Loss
         share = weight / settings.constant
     logprob, behaviour, advantage = clean(logprob), clean(batch.behaviour), clean(batch.advantage)
     old = behaviour if batch.proximal is None else clean(batch.proximal)
-    log_ratio = logprob - old
-    if settings.ratio == "sequence":
-        log_ratio = sequence_log_ratio(log_ratio, weight, response_numbers(batch))
-    ratio = jnp.exp(jnp.clip(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
-    cost, clipped, dual_clipped = surrogate(
-        ratio, advantage, clip_low=settings.clip_low, clip_high=settings.clip_high, dual_clip=settings.dual_clip
-    )
-    if settings.importance_cap is not None:
-        importance = jnp.exp(jnp.clip(old - behaviour, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
-        cost = cost * lax.stop_gradient(jnp.minimum(importance, settings.importance_cap))
+    cost, ratio, clipped, dual_clipped = _cost(logprob - old, advantage, weight, batch, settings, iteration)
+    if settings.correction in ("truncated", "truncated_sequence"):
+        importance = ratios.importance_weight(old - behaviour, batch, settings.correction, settings.importance_cap)
+        cost = cost * lax.stop_gradient(importance)
     kl = jnp.zeros_like(logprob) if batch.reference is None else k3(logprob, clean(batch.reference))
     # Without a bonus the entropy is only a metric: no backward pass for it.
     bonus = clean(entropy if settings.entropy_coef else lax.stop_gradient(entropy))
@@ -210,6 +195,33 @@ def policy_loss(logprob: Array, entropy: Array, batch: StepBatch, settings: Loss
     )
 
 
+def _cost(
+    log_ratio: Array,
+    advantage: Array,
+    weight: Array,
+    batch: StepBatch,
+    settings: LossSettings,
+    iteration: ArrayLike,
+) -> tuple[Array, Array, Array, Array]:
+    """[B, C] what each token costs, its ratio, and where the clip and the dual clip took the gradient away."""
+    clips = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
+    clipped_token = None
+    if settings.ratio == "hoelder_tokens":
+        log_ratio, clipped_token = ratios.clip_log_ratio(log_ratio, advantage, **clips)
+        clips = {"clip_low": math.inf, "clip_high": math.inf}
+    if settings.ratio == "sequence":
+        log_ratio = ratios.sequence_log_ratio(log_ratio, weight, response_numbers(batch))
+    elif settings.ratio != "token":
+        member, response = (weight > 0.0).astype(jnp.float32), response_numbers(batch)
+        if settings.ratio == "product":
+            log_ratio = ratios.product_log_ratio(log_ratio, member, response)
+        else:
+            log_ratio = ratios.hoelder_log_ratio(log_ratio, member, response, settings.power(iteration))
+    ratio = jnp.exp(ratios.limited(log_ratio))
+    cost, clipped, dual_clipped = surrogate(ratio, advantage, **clips, dual_clip=settings.dual_clip)
+    return cost, ratio, clipped if clipped_token is None else clipped_token, dual_clipped
+
+
 def imitation_loss(logprob: Array, entropy: Array, batch: StepBatch) -> LossSums:
     """Sums the cross-entropy of the response tokens; arguments as for `policy_loss`."""
     weight = batch.weight
@@ -222,25 +234,23 @@ def imitation_loss(logprob: Array, entropy: Array, batch: StepBatch) -> LossSums
     )
 
 
-def response_numbers(batch: StepBatch) -> Array:
-    """[B, C] i32 in [0, C), the response of its row that each response token belongs to; 0 in padding."""
-    return jnp.maximum(jnp.take_along_axis(batch.segment_ids, batch.response_index, axis=1) - 1, 0)
+def kept_weight(batch: StepBatch, settings: LossSettings) -> Array:
+    """[..., B, C], the weights without the responses that `settings.correction` leaves out."""
+    if settings.correction not in ratios.MASKS:
+        return batch.weight
+    return batch.weight * ratios.within_cap(batch, settings.correction, settings.importance_cap)
 
 
-def response_sums(values: Array, response: Array) -> Array:
-    """[B, C], for each token the sum of the values [B, C] of its response."""
-
-    def row(values: Array, number: Array) -> Array:
-        return jax.ops.segment_sum(values, number, number.shape[0])[number]
-
-    return jax.vmap(row)(values, response)
-
-
-def loss_total(batch: StepBatch, mean: Mean = "tokens") -> Array:
+def loss_total(batch: StepBatch, settings: LossSettings | None = None) -> Array:
     """[] f32, the divisor of the loss summed over a minibatch: its response tokens, or its responses."""
-    if mean == "tokens":
-        return jnp.maximum(jnp.sum(batch.weight), 1.0)
-    responses = jnp.sum(jnp.max(batch.segment_ids, axis=-1))  # those of a row are numbered from 1
+    if settings is None or settings.mean == "tokens":
+        weight = batch.weight if settings is None else kept_weight(batch, settings)
+        return jnp.maximum(jnp.sum(weight), 1.0)
+    if settings.correction in ratios.MASKS:
+        kept = (kept_weight(batch, settings) > 0.0).astype(jnp.float32)
+        responses = jnp.sum(kept / jnp.maximum(response_sums(kept, response_numbers(batch)), 1.0))
+    else:
+        responses = jnp.sum(jnp.max(batch.segment_ids, axis=-1))  # those of a row are numbered from 1
     return jnp.maximum(responses, 1).astype(jnp.float32)
 
 
@@ -251,5 +261,5 @@ def _check(logprob: Array, batch: StepBatch, settings: LossSettings) -> None:
             raise ValueError(f"{name} must have the shape of logprob {logprob.shape}, got {array.shape}")
     if settings.kl_coef and batch.reference is None:
         raise ValueError(f"kl_coef={settings.kl_coef} needs batch.reference (see make_score)")
-    if settings.importance_cap is not None and batch.proximal is None:
-        raise ValueError(f"importance_cap={settings.importance_cap} needs batch.proximal (see make_score)")
+    if settings.correction != "none" and batch.proximal is None:
+        raise ValueError(f"correction={settings.correction!r} needs batch.proximal (see make_score)")

@@ -21,6 +21,7 @@ import optax
 
 from gigpo_jax.rl.logprobs import token_logprobs
 from gigpo_jax.rl.losses import LossSettings, LossSums, imitation_loss, loss_total, policy_loss
+from gigpo_jax.rl.ratios import MASKS
 from gigpo_jax.rl.types import StepBatch
 
 Params = Any
@@ -28,8 +29,9 @@ Metrics = dict[str, jax.Array]
 # (trained parameters, frozen ones or None, tokens [B, T], positions [B, T], segment_ids [B, T])
 # -> (hidden states [B, T, D], output embedding [V, D])
 Forward = Callable[[Params, Params, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-# (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis) -> sums over its response tokens
-Loss = Callable[[jax.Array, jax.Array, StepBatch], LossSums]
+# (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis, *, iteration [] i32)
+# -> sums over its response tokens
+Loss = Callable[..., LossSums]
 # (state, minibatch, frozen parameters = None, iteration = None)
 Update = Callable[..., tuple["TrainState", Metrics]]
 
@@ -172,13 +174,15 @@ def make_update(
 
     Returns:
       A jitted function (state, minibatch, frozen=None, iteration=None) -> (state, metrics) that takes over (donates)
-      the state; frozen parameters are only read. The learning rate is that of the iteration, [] i32 from 0; None: of
-      the number of updates so far. The metrics are [] f32: `policy/{loss,ratio_max,grad_norm,lr,skipped}`, and means
-      over response tokens, `policy/{kl,entropy,clip_fraction,dual_clip_fraction,behaviour_mismatch}`.
+      the state; frozen parameters are only read. The learning rate, and p of a Hölder mean, are those of the
+      iteration, [] i32 from 0; None: of the number of updates so far. The metrics are [] f32:
+      `policy/{loss,ratio_max,grad_norm,lr,skipped}`, means over response tokens,
+      `policy/{kl,entropy,clip_fraction,dual_clip_fraction,behaviour_mismatch}`, and `policy/masked_fraction`, of the
+      tokens, if the correction leaves responses out; all others are then of those that are left.
     """
     how: dict[str, Any] = {"chunk": chunk, "temperature": temperature, "state_shardings": state_shardings}
-    loss, total = partial(policy_loss, settings=settings), partial(loss_total, mean=settings.mean)
-    return _make(forward, optimizer, loss, total, **how)
+    loss, total = partial(policy_loss, settings=settings), partial(loss_total, settings=settings)
+    return _make(forward, optimizer, loss, total, masks=settings.correction in MASKS, **how)
 
 
 def make_sft_update(
@@ -186,7 +190,12 @@ def make_sft_update(
 ) -> Update:
     """Builds the supervised step, cross-entropy of the response tokens; arguments and result as for `make_update`."""
     how: dict[str, Any] = {"chunk": chunk, "temperature": 1.0, "state_shardings": state_shardings}
-    return _make(forward, optimizer, imitation_loss, loss_total, **how)
+
+    def loss(*scores: Any, iteration: jax.Array) -> LossSums:
+        del iteration
+        return imitation_loss(*scores)
+
+    return _make(forward, optimizer, loss, loss_total, masks=False, **how)
 
 
 def make_score(forward: Forward, *, chunk: int = 1024, temperature: float = 1.0) -> Callable[..., jax.Array]:
@@ -224,6 +233,7 @@ def _make(
     chunk: int,
     temperature: float,
     state_shardings: TrainState | None,
+    masks: bool,
 ) -> Update:
     def place(tree: Params) -> Params:
         return tree if state_shardings is None else jax.lax.with_sharding_constraint(tree, state_shardings.params)
@@ -231,11 +241,11 @@ def _make(
     def update(
         state: TrainState, batch: StepBatch, frozen: Params = None, iteration: jax.Array | None = None
     ) -> tuple[TrainState, Metrics]:
-        denominator = total(batch)
+        denominator, now = total(batch), state.step if iteration is None else iteration
 
         def objective(params: Params, m: jax.Array) -> tuple[jax.Array, LossSums]:
             micro, bound = microbatch(batch, m), partial(forward, params, frozen)
-            sums = loss(*response_logprobs(bound, micro, chunk=chunk, temperature=temperature), micro)
+            sums = loss(*response_logprobs(bound, micro, chunk=chunk, temperature=temperature), micro, iteration=now)
             return sums.loss / denominator, sums
 
         def body(m: jax.Array, carry: tuple[Params, LossSums]) -> tuple[Params, LossSums]:
@@ -246,7 +256,7 @@ def _make(
         zero = place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params))
         grads, sums = jax.lax.fori_loop(0, batch.microbatches, body, (zero, LossSums.zero()))
         grad_norm = optax.tree.norm(grads)
-        rate = jnp.asarray(optimizer.schedule(state.step if iteration is None else iteration), jnp.float32)
+        rate = jnp.asarray(optimizer.schedule(now), jnp.float32)
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
         metrics = sums.means() | {
             "policy/loss": sums.loss / denominator,
@@ -254,6 +264,8 @@ def _make(
             "policy/lr": rate,
             "policy/skipped": 1.0 - finite.astype(jnp.float32),
         }
+        if masks:
+            metrics["policy/masked_fraction"] = 1.0 - sums.tokens / jnp.maximum(jnp.sum(batch.weight), 1.0)
         return _apply(optimizer, state, grads, rate, finite), metrics
 
     shardings = None if state_shardings is None else (state_shardings, None)

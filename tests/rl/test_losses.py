@@ -86,10 +86,10 @@ def test_truncated_importance_sampling_by_hand():
     # behaviour -2, learner before the update -1, now -1 + ln 1.1: ratio 1.1, importance e, capped at 2.
     logprob, batch = [-1.0 + math.log(1.1)], tokens([-2.0], [3.0], proximal=[-1.0])
     np.testing.assert_allclose(loss_of(logprob, batch).loss, -3.3, rtol=1e-5)
-    sums = loss_of(logprob, batch, replace(CLIP, importance_cap=2.0))
+    sums = loss_of(logprob, batch, replace(CLIP, correction="truncated", importance_cap=2.0))
     np.testing.assert_allclose(sums.loss, -6.6, rtol=1e-5)
     np.testing.assert_allclose(sums.mismatch, 1.0, rtol=1e-6)
-    loss = loss_of(logprob, batch, replace(CLIP, importance_cap=10.0)).loss
+    loss = loss_of(logprob, batch, replace(CLIP, correction="truncated", importance_cap=10.0)).loss
     np.testing.assert_allclose(loss, -3.3 * math.e, rtol=1e-5)
 
 
@@ -126,7 +126,7 @@ def responses(seed: int) -> tuple[jax.Array, StepBatch, list[tuple[int, slice]]]
 
 
 def gradient_of(settings: LossSettings, logprob: jax.Array, batch: StepBatch) -> np.ndarray:
-    total = loss_total(batch, settings.mean)
+    total = loss_total(batch, settings)
     return np.asarray(jax.jit(jax.grad(lambda x: loss_of(x, batch, settings).loss / total))(logprob), np.float64)
 
 
@@ -243,7 +243,7 @@ def test_no_tokens_give_zero_and_huge_ratios_stay_finite():
 def test_a_batch_that_does_not_fit_the_settings_is_named():
     with pytest.raises(ValueError, match="advantage"):
         loss_of(jnp.zeros(3), tokens([0.0] * 3, [0.0] * 2))
-    with pytest.raises(ValueError, match=r"importance_cap=2.0 needs batch\.proximal"):
-        loss_of([0.0], tokens([0.0], [0.0]), replace(CLIP, importance_cap=2.0))
+    with pytest.raises(ValueError, match=r"correction='truncated' needs batch\.proximal"):
+        loss_of([0.0], tokens([0.0], [0.0]), replace(CLIP, correction="truncated"))
     with pytest.raises(ValueError, match=r"kl_coef=0.1 needs batch\.reference"):
         loss_of([0.0], tokens([0.0], [0.0]), replace(CLIP, kl_coef=0.1))

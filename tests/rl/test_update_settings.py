@@ -54,7 +54,7 @@ def test_truncated_importance_weights_reach_the_loss() -> None:
     batch = make_batch()
     own = make_score(forward)(params(), batch)
     batch = dataclasses.replace(batch, proximal=own, behaviour=own - 1.0)  # the engine thought all responses rarer
-    plain, capped = (run(batch, importance_cap=cap)[1] for cap in (None, 2.0))
+    plain, capped = (run(batch, correction=correction)[1] for correction in ("none", "truncated"))
     assert float(capped["policy/loss"]) == pytest.approx(2 * float(plain["policy/loss"]), rel=1e-5)
     assert float(plain["policy/loss"]) != 0
 
