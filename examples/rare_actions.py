@@ -15,7 +15,8 @@ import jax.numpy as jnp
 
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages
-from gigpo_jax.rl.algorithms import Algorithm, gigpo
+from gigpo_jax.rl.algorithms import Algorithm
+from gigpo_jax.rl.methods.gigpo import gigpo
 from gigpo_jax.rl.types import StepColumns
 from gigpo_jax.settings import NOT_NEGATIVE, Setting
 

@@ -15,7 +15,7 @@ means run over and where the penalty of an invalid action goes; each difference 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -52,11 +52,13 @@ class Advantages:
       total: [N] f32, `episode + step_weight * step`; every token of the step's response gets it.
       episode: [N] f32, the episode compared with the episodes of its task.
       step: [N] f32, the step compared with the steps of its task from the same anchor state.
+      clip_scale: [N] f32, factor of the loss's clips for the step's response; None: 1.
     """
 
     total: Array
     episode: Array
     step: Array
+    clip_scale: Array | None = None
 
 
 def check_columns(**columns: Array) -> int:
@@ -148,22 +150,20 @@ def gigpo_advantages(
     if check_columns(**given(columns)) == 0:
         empty = jnp.zeros(0, jnp.float32)
         return Advantages(empty, empty, empty)
-    steps = _in_order(columns)
-    reward = steps.reward - steps.penalty if penalty_in == "reward" else steps.reward
-    taken = steps.penalty if penalty_in == "row" else jnp.zeros_like(reward)
-    returns, totals = segments.suffix_sums(reward, steps.step, steps.trajectory, gamma)
+    steps = in_order(columns)
+    returns = returns_of(steps, gamma=gamma, penalty_in=penalty_in)
     compare = partial(segments.compare, normalize=normalize, ddof=ddof, eps=eps)
-    episode = _episode_advantages(steps, totals[steps.trajectory], taken, episode_stats, singleton_episode, compare)
-    stepwise = compare(returns - taken, returns - taken, steps.anchor, steps.valid)
+    episode = _episode_advantages(steps, returns.episode, returns.penalty, episode_stats, singleton_episode, compare)
+    score, penalty = returns.discounted, returns.penalty
+    stepwise = compare(score - penalty, score - penalty, steps.anchor, steps.valid)
     stepwise = jnp.where(segments.segment_count(steps.anchor, steps.valid) == 1, 0.0, stepwise)
     ordered = jnp.stack([episode + jnp.float32(step_weight) * stepwise, episode, stepwise], 1)
-    ordered = jnp.where(steps.valid[:, None], ordered, 0.0)
-    restored = jnp.zeros_like(ordered).at[steps.order].set(ordered, unique_indices=True)
+    restored = steps.restored(ordered)
     return Advantages(total=restored[:, 0], episode=restored[:, 1], step=restored[:, 2])
 
 
 def _episode_advantages(
-    steps: "_Steps",
+    steps: "Steps",
     episode_return: Array,
     taken: Array,
     episode_stats: EpisodeStats,
@@ -182,7 +182,7 @@ def _episode_advantages(
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class _Steps:
+class Steps:
     """Step rows ordered by group, trajectory and step, masked ones last.
 
     Attributes:
@@ -205,8 +205,46 @@ class _Steps:
     trajectory: Array
     anchor: Array
 
+    def previous(self, values: Array, otherwise: ArrayLike) -> Array:
+        """[N], what `values` [N] holds of the trajectory's row before; `otherwise` at its first row."""
+        first = segments.differs_from_previous(self.trajectory) | ~self.valid
+        return jnp.where(first, otherwise, jnp.roll(values, 1))
 
-def _in_order(columns: StepColumns) -> _Steps:
+    def following(self, values: Array, otherwise: ArrayLike) -> Array:
+        """[N], what `values` [N] holds of the trajectory's next row; `otherwise` at its last row."""
+        last = jnp.roll(segments.differs_from_previous(self.trajectory), -1) | ~self.valid
+        return jnp.where(last, otherwise, jnp.roll(values, -1))
+
+    def restored(self, values: Array) -> Array:
+        """Values [N] or [N, k] of ordered rows -> of rows as they stood, 0 where masked."""
+        values = jnp.where(self.valid[:, None] if values.ndim == 2 else self.valid, values, 0.0)
+        return jnp.zeros_like(values).at[self.order].set(values, unique_indices=True)
+
+
+class Returns(NamedTuple):
+    """Of ordered rows.
+
+    Attributes:
+      discounted: [N] f32, sum of the discounted rewards from the step on (eq. 5).
+      episode: [N] f32, undiscounted sum over the step's trajectory.
+      penalty: [N] f32, what is to be taken from the row's scores; 0 if penalties are part of the rewards.
+    """
+
+    discounted: Array
+    episode: Array
+    penalty: Array
+
+
+def returns_of(steps: Steps, *, gamma: ArrayLike, penalty_in: PenaltyIn) -> Returns:
+    """The returns of all steps."""
+    reward = steps.reward - steps.penalty if penalty_in == "reward" else steps.reward
+    penalty = steps.penalty if penalty_in == "row" else jnp.zeros_like(reward)
+    discounted, totals = segments.suffix_sums(reward, steps.step, steps.trajectory, gamma)
+    return Returns(discounted, totals[steps.trajectory], penalty)
+
+
+def in_order(columns: StepColumns) -> Steps:
+    """Orders N >= 1 rows."""
     mask = columns.mask
     order = segments.lexicographic_order(mask, columns.group, columns.trajectory, columns.step)
     valid = mask[order]
@@ -217,7 +255,7 @@ def _in_order(columns: StepColumns) -> _Steps:
     new_group = segments.differs_from_previous(group, valid)
     new_trajectory = segments.differs_from_previous(group, trajectory, valid)
     group_id = segments.runs(new_group, valid)
-    return _Steps(
+    return Steps(
         order=order,
         valid=valid,
         reward=jnp.where(valid, columns.reward[order], 0.0).astype(jnp.float32),

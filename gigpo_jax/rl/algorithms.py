@@ -7,7 +7,7 @@ one, write such a function and put it into `ALGORITHMS`, or name it as `module:N
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any
 
@@ -15,60 +15,23 @@ import jax.numpy as jnp
 
 from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.references import load
-from gigpo_jax.rl import segments
-from gigpo_jax.rl.advantages import CHOICES, Advantages, gigpo_advantages
+from gigpo_jax.rl.advantages import CHOICES, Advantages
+from gigpo_jax.rl.methods.empg import empg
+from gigpo_jax.rl.methods.gigpo import gigpo
+from gigpo_jax.rl.methods.hgpo import hgpo
+from gigpo_jax.rl.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
+from gigpo_jax.rl.methods.repeat_discount import repeat_discount
+from gigpo_jax.rl.methods.rloo import rloo
+from gigpo_jax.rl.methods.salt import salt
+from gigpo_jax.rl.methods.tree import tree
 from gigpo_jax.rl.types import OPTIONAL, StepColumns
-from gigpo_jax.settings import Setting
+from gigpo_jax.settings import FRACTION, NOT_NEGATIVE, Setting, one_of
 
 # The switches on which published implementations differ; docs/algorithm.md explains them.
 PRESETS: dict[str, dict[str, str | int]] = {
     "paper": {"episode_stats": "trajectory", "penalty_in": "reward", "singleton_episode": "zero", "ddof": 1},
     "verl_agent": {"episode_stats": "step", "penalty_in": "row", "singleton_episode": "raw", "ddof": 1},
 }
-
-
-def gigpo(columns: StepColumns, **settings: Any) -> Advantages:
-    """`gigpo_advantages` of a struct of columns; the settings are its keywords."""
-    c = columns
-    return gigpo_advantages(c.reward, c.penalty, c.trajectory, c.step, c.group, c.anchor, c.mask, **settings)
-
-
-def rloo(columns: StepColumns, **settings: Any) -> Advantages:
-    """Compares an episode with the mean of the *other* episodes of its task (RLOO, arXiv 2402.14740, eq. 9).
-
-    R_i - mean of R_j over j != i is n / (n - 1) times R_i - mean R over all n. The step part is zero; `normalize`,
-    `episode_stats` and `step_weight` have no effect.
-    """
-    settings |= {"normalize": "mean", "episode_stats": "trajectory", "step_weight": 0.0}
-    plain = gigpo(columns, **settings)
-    rows = columns.mask.shape[0]
-    if rows == 0:
-        return plain
-    group = segments.segments_of(columns.mask, columns.group)
-    trajectory = segments.segments_of(columns.mask, columns.group, columns.trajectory)
-    size = segments.segment_count(group, trajectory == jnp.arange(rows, dtype=jnp.int32)).astype(jnp.float32)
-    # A group of one keeps the advantage of `singleton_episode`.
-    episode = plain.episode * jnp.where(size > 1.0, size / jnp.maximum(size - 1.0, 1.0), 1.0)
-    return Advantages(total=episode, episode=episode, step=jnp.zeros_like(episode))
-
-
-def reinforce_pp(columns: StepColumns, **settings: Any) -> Advantages:
-    """Compares the return of a step with all steps of the batch (REINFORCE++, arXiv 2501.03262, eq. 9).
-
-    The episode part is zero; `step_weight` has no effect.
-    """
-    trajectory = columns.trajectory
-    if columns.mask.shape[0]:
-        trajectory = segments.segments_of(columns.mask, columns.group, trajectory)
-    # One group with one anchor state: its step advantage is the whitened return.
-    one = replace(
-        columns,
-        trajectory=trajectory,
-        group=jnp.zeros_like(columns.group),
-        anchor=jnp.zeros_like(columns.anchor),
-    )
-    step = gigpo(one, **settings).step
-    return Advantages(total=step, episode=jnp.zeros_like(step), step=step)
 
 
 # What an algorithm may need beside the seven columns: optional columns; "critic"; "action_mask" in its batches;
@@ -101,6 +64,8 @@ class Algorithm:
 
 NO_STEP = {"step_weight": 0.0}
 ONE_EACH = {"loss_mean": "responses", "dual_clip": 0.0}  # each response counts once, as its ratio does
+STEP = {"step_weight": 1.0}  # the whole advantage is of the step
+BASE_GRPO = Setting("grpo", "the algorithm whose advantages are changed")
 
 ALGORITHMS: dict[str, Algorithm] = {
     "gigpo": Algorithm(),
@@ -122,7 +87,40 @@ ALGORITHMS: dict[str, Algorithm] = {
     # HölderPO (arXiv 2605.12058): p falls from 1 to -1.
     "hoelder": Algorithm(fixed=NO_STEP | {"ratio": "hoelder"}, defaults=ONE_EACH),
     "rloo": Algorithm(advantages=rloo, fixed=NO_STEP | {"normalize": "mean"}),
-    "reinforce_pp": Algorithm(advantages=reinforce_pp, fixed={"step_weight": 1.0}),
+    "reinforce_pp": Algorithm(advantages=reinforce_pp, fixed=STEP),
+    "reinforce_pp_baseline": Algorithm(advantages=reinforce_pp_baseline, fixed=NO_STEP),
+    "hgpo": Algorithm(
+        advantages=hgpo,
+        needs=("history",),
+        settings={
+            "history": Setting(2, "past steps that the deepest level compares", NOT_NEGATIVE),
+            "alpha": Setting(1.0, "exponent of the levels' weights", NOT_NEGATIVE),
+            "weight_offset": Setting(1, "weights count from 2 (1, the authors' code) or from 1 (0)", one_of(0, 1)),
+            "base_group": Setting(False, "the episode advantage is a level too"),
+        },
+        fixed=STEP,
+    ),
+    "salt": Algorithm(advantages=salt, needs=("action", "next_anchor"), settings={BASE: BASE_GRPO}),
+    "empg": Algorithm(
+        advantages=empg,
+        needs=("entropy",),
+        settings={
+            BASE: BASE_GRPO,
+            "k": Setting(1.0, "how much certain steps gain", NOT_NEGATIVE),
+            "k_next": Setting(1.0, "how fast the bonus falls with the entropy of the next step", NOT_NEGATIVE),
+            "zeta": Setting(0.05, "weight of the bonus for a certain next step", NOT_NEGATIVE),
+        },
+    ),
+    "repeat_discount": Algorithm(
+        advantages=repeat_discount,
+        needs=("action",),
+        settings={
+            BASE: BASE_GRPO,
+            "repeat": Setting(0.8, "factor for each earlier step with the same action", FRACTION),
+            "pair": Setting(0.95, "factor for each earlier step with the same two last actions", FRACTION),
+        },
+    ),
+    "tree": Algorithm(advantages=tree, needs=("action",), fixed=NO_STEP),
 }
 
 
@@ -197,7 +195,18 @@ def make_advantages(
     common: dict[str, Any] = {"gamma": gamma, "step_weight": step_weight, "normalize": normalize} | switches
     common |= {key: value for key, value in chosen.fixed.items() if key in common}
     if BASE not in own:
-        return partial(chosen.advantages, **{**PRESETS[preset], **common, **own})
+        return _of_rows(partial(chosen.advantages, **{**PRESETS[preset], **common, **own}))
     mine = {key: own.pop(key) for key in _find(name, "config.rl.algorithm").settings}
     base = make_advantages(mine.pop(BASE), preset, **common, **own)
-    return partial(chosen.advantages, base=base, **mine)
+    return _of_rows(partial(chosen.advantages, base=base, **mine))
+
+
+def _of_rows(advantages: partial[Advantages]) -> Callable[[StepColumns], Advantages]:
+    @wraps(advantages.func)  # its name is that of the compiled program
+    def of(columns: StepColumns) -> Advantages:
+        if columns.mask.shape[0] == 0:
+            empty = jnp.zeros(0, jnp.float32)
+            return Advantages(empty, empty, empty)
+        return advantages(columns)
+
+    return of

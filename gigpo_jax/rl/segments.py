@@ -132,6 +132,14 @@ def segment_count(segment: Array, member: Array) -> Array:
     return total[segment]
 
 
+def earlier(segment: Array) -> Array:
+    """[N] i32, for each row of `segment` [N] i32 the number of rows before it with the same segment."""
+    order = jnp.argsort(segment, stable=True)
+    index = jnp.arange(segment.shape[0], dtype=jnp.int32)
+    start = lax.cummax(jnp.where(differs_from_previous(segment[order]), index, 0))
+    return jnp.zeros_like(index).at[order].set(index - start, unique_indices=True)
+
+
 def compare(
     values: Array, basis: Array, segment: Array, member: Array, *, normalize: str, ddof: int, eps: ArrayLike
 ) -> Array:

@@ -61,6 +61,22 @@ def random_batch(seed: int, *, shuffle: bool = True) -> Columns:
     return permuted(batch, rng.permutation(len(steps))) if shuffle else batch
 
 
+def random_columns(seed: int) -> Columns:
+    """`random_batch` with the optional columns: few actions, the anchors of next rows, noise."""
+    batch, rng = random_batch(seed), np.random.default_rng((seed, 1))
+    rows = len(batch["mask"])
+    at = {(g, t, s): n for n, (g, t, s) in enumerate(zip(batch["group"], batch["trajectory"], batch["step"]))}
+    after = [at.get((g, t, s + 1), rows) for g, t, s in at]
+    action = rng.integers(4, size=rows).astype(np.uint32)
+    return batch | {
+        "action": np.stack([action * np.uint32(0x9E3779B1), action + np.uint32(3)], 1),
+        "next_anchor": np.concatenate([batch["anchor"], np.zeros((1, 2), np.uint32)])[after],
+        **{name: rng.normal(size=rows).astype(np.float32) for name in ("entropy", "logprob", "value", "step_reward")},
+        "tag": rng.integers(4, size=rows).astype(np.int32),
+        "answer_logprob": -rng.exponential(size=rows).astype(np.float32),
+    }
+
+
 def stacked(result: Advantages) -> np.ndarray:
     """[N, 3] f64: total, episode, step."""
     return np.stack([result.total, result.episode, result.step], 1).astype(np.float64)

@@ -4,9 +4,9 @@ import pytest
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS, algorithm, make_advantages
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import OPTIONAL, StepColumns
 from tests.rl import oracle
-from tests.rl.test_advantages import columns, random_batch
+from tests.rl.test_advantages import columns, padded, random_batch, random_columns
 
 SETTINGS = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
 
@@ -45,16 +45,43 @@ def test_grpo_is_gigpo_without_the_step_part():
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_ignores_masked_rows_and_row_order(name):
-    batch = random_batch(4)
+def test_every_algorithm_ignores_masked_rows_and_row_order_and_reads_what_it_needs(name):
+    needs = algorithm(name).needs
+    batch = {key: x for key, x in padded(random_columns(4)).items() if key not in OPTIONAL or key in needs}
     function = jax.jit(make_advantages(name, "verl_agent", **SETTINGS))
-    whole = np.asarray(function(StepColumns(**batch)).total)
+
+    def total(**changed: np.ndarray) -> np.ndarray:
+        return np.asarray(function(StepColumns(**batch | changed)).total)
+
+    whole = total()
     assert np.all(whole[~batch["mask"]] == 0.0)
     assert np.any(whole != 0.0)
     order = np.random.default_rng(0).permutation(len(whole))
-    batch["reward"] = np.where(batch["mask"], batch["reward"], np.nan).astype(np.float32)
-    shuffled = np.asarray(function(StepColumns(**{key: x[order] for key, x in batch.items()})).total)
+    floats = [key for key, x in batch.items() if x.dtype == np.float32]
+    hidden = batch | {key: np.where(batch["mask"], batch[key], np.nan).astype(np.float32) for key in floats}
+    shuffled = total(**{key: x[order] for key, x in hidden.items()})
     np.testing.assert_allclose(shuffled, whole[order], rtol=1e-4, atol=1e-5)
+    for column in {*needs} & {*OPTIONAL}:
+        assert not np.array_equal(total(**{column: np.random.default_rng(1).permutation(batch[column])}), whole), column
+    alone = batch["mask"] & (np.arange(len(whole)) == np.flatnonzero(batch["mask"])[0])
+    assert np.isfinite(total(mask=alone)).all()
+    assert not total(mask=np.zeros_like(alone)).any()
+    assert (
+        make_advantages(name, "paper", **SETTINGS)(StepColumns(**{k: x[:0] for k, x in batch.items()})).total.size == 0
+    )
+
+
+def test_a_wrapper_takes_over_what_its_base_declares():
+    whole = algorithm("empg", {"base": "hgpo", "alpha": 2.0, "k": 0.5})
+    assert {*whole.needs} == {"entropy", "history"}
+    assert {"alpha", "history", "k", "zeta", "base"} <= {*whole.settings}
+    assert algorithm("salt", {"base": "dapo"}).defaults == algorithm("dapo").defaults
+    with pytest.raises(InputError, match=r"base='empg': a wrapper itself"):
+        algorithm("salt", {"base": "empg"})
+    with pytest.raises(InputError, match=r"settings\.alpha: no such setting of the algorithm empg"):
+        algorithm("empg", {"alpha": 2.0})
+    with pytest.raises(InputError, match=r"settings\.alpha=-1\.0: must be 0 or greater"):
+        make_advantages("hgpo", "paper", **SETTINGS, alpha=-1.0)
 
 
 def test_unknown_names_list_the_choices():

@@ -1,0 +1,141 @@
+"""The formulas of the methods in plain Python: float64, dicts and loops, nothing shared with the package.
+
+Each function takes columns as a dict of arrays and gives [N] f64, 0 where masked.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+
+import numpy as np
+
+
+def episodes(c) -> dict[tuple[int, int], list[int]]:
+    """(group, trajectory) -> its unmasked rows in the order of steps."""
+    found = defaultdict(list)
+    for n in sorted(np.flatnonzero(c["mask"]), key=lambda n: int(c["step"][n])):
+        found[int(c["group"][n]), int(c["trajectory"][n])].append(int(n))
+    return found
+
+
+def rewards(c, penalty_in) -> tuple[np.ndarray, np.ndarray]:
+    """[N] f64 rewards and penalties that are taken from rows."""
+    reward, penalty = c["reward"].astype(float), c["penalty"].astype(float)
+    return (reward - penalty, 0 * penalty) if penalty_in == "reward" else (reward, penalty)
+
+
+def z(values: dict, ddof: int, normalize: str = "mean_std") -> dict:
+    """key -> (x - mean) / F over all of them."""
+    mean = sum(values.values()) / len(values)
+    if normalize == "mean":
+        return {key: x - mean for key, x in values.items()}
+    deviation = math.sqrt(sum((x - mean) ** 2 for x in values.values()) / max(len(values) - ddof, 1))
+    return {key: (x - mean) / (deviation + 1e-6) if deviation > 1e-9 else 0.0 for key, x in values.items()}
+
+
+def grouped(keys: dict) -> list[list[int]]:
+    """row -> key as lists of rows with equal keys."""
+    found = defaultdict(list)
+    for row, key in keys.items():
+        found[key].append(row)
+    return list(found.values())
+
+
+def text(column, n) -> tuple[int, int]:
+    return int(column[n][0]), int(column[n][1])
+
+
+def hgpo(c, *, gamma, history, alpha, weight_offset, normalize, penalty_in, base=None):
+    """`base` is [N] f64, the episode advantage, or None."""
+    reward, taken = rewards(c, penalty_in)
+    score, keys = {}, [{} for _ in range(history + 1)]
+    for (group, _), rows in episodes(c).items():
+        for at, n in enumerate(rows):
+            score[n] = sum(gamma ** int(c["step"][m] - c["step"][n]) * reward[m] for m in rows[at:]) - taken[n]
+            for k in range(1, min(history + 1, at + 1) + 1):
+                keys[k - 1][n] = (group, *(text(c["anchor"], m) for m in rows[at - k + 1 : at + 1]))
+    levels = defaultdict(list)
+    for k, of in enumerate(keys, 1):
+        for rows in grouped(of):
+            if len(rows) > 1:
+                for n, a in z({n: score[n] for n in rows}, 0, normalize).items():
+                    levels[n].append((k + weight_offset, a))
+    out = np.zeros(len(c["mask"]))
+    for n in score:
+        if base is not None:
+            levels[n].append((1, base[n]))
+        used = [(level**alpha, a) for level, a in levels[n] if abs(a) > 1e-6]
+        out[n] = sum(w * a for w, a in used) / (sum(w for w, _ in used) + 1e-6)
+    return out
+
+
+def salt(c, inherited):
+    out = inherited.copy()
+    edges = {
+        n: (int(c["group"][n]), *(text(c[name], n) for name in ("anchor", "action", "next_anchor")))
+        for n in np.flatnonzero(c["mask"]).tolist()
+    }
+    for rows in grouped(edges):
+        out[rows] = sum(inherited[n] for n in rows) / len(rows)
+    return out
+
+
+def empg(c, inherited, *, k, k_next, zeta):
+    rows = np.flatnonzero(c["mask"])
+    entropy = c["entropy"].astype(float)
+    low, high = entropy[rows].min(), entropy[rows].max()
+    h = (entropy - low) / (high - low + 1e-8)
+    mean = sum(math.exp(-k * h[n]) for n in rows) / len(rows)
+    out = np.zeros(len(entropy))
+    for chain in episodes(c).values():
+        for n, after in zip(chain, [*chain[1:], None]):
+            bonus = 0.0 if after is None else zeta * math.exp(-k_next * h[after])
+            out[n] = inherited[n] * math.exp(-k * h[n]) / mean + bonus
+    out[rows] -= out[rows].sum() / len(rows)
+    return out
+
+
+def repeat_discount(c, inherited, *, repeat, pair):
+    out = np.zeros(len(inherited))
+    for chain in episodes(c).values():
+        actions = [text(c["action"], n) for n in chain]
+        pairs = list(itertools.pairwise(actions))
+        for at, n in enumerate(chain):
+            again = actions[:at].count(actions[at])
+            both = pairs[: at - 1].count(pairs[at - 1]) if at else 0
+            w = (repeat**again + pair**both) / 2
+            out[n] = inherited[n] * (w if inherited[n] >= 0 else 2 - w)
+    return out
+
+
+def tree(c, *, normalize, ddof, penalty_in):
+    reward, taken = rewards(c, penalty_in)
+    chains = episodes(c)
+    returns = {key: sum(reward[n] for n in rows) for key, rows in chains.items()}
+    nodes = {
+        n: (key[0], text(c["anchor"], n), frozenset(text(c["action"], m) for m in rows[:at]))
+        for key, rows in chains.items()
+        for at, n in enumerate(rows)
+    }
+    episode = {n: key for key, rows in chains.items() for n in rows}
+    out = np.zeros(len(reward))
+    for rows in grouped(nodes):
+        passing = {episode[n] for n in rows}
+        q = sum(returns[key] for key in passing) / len(passing)
+        for n in rows:
+            group = {key: r for key, r in returns.items() if key[0] == episode[n][0]}
+            mean = sum(group.values()) / len(group)
+            spread = math.sqrt(sum((r - mean) ** 2 for r in group.values()) / max(len(group) - ddof, 1))
+            divisor = 1.0 if normalize == "mean" else spread + 1e-6
+            alone = len(group) == 1 or (normalize == "mean_std" and spread < 1e-9)
+            out[n] = 0.0 if alone else (q - taken[n] - mean) / divisor
+    return out
+
+
+def reinforce_pp_baseline(c, episode, *, normalize, ddof):
+    """`episode` is [N] f64, the return less the group's mean."""
+    rows = np.flatnonzero(c["mask"]).tolist()
+    out = np.zeros(len(episode))
+    for n, a in z({n: episode[n] for n in rows}, ddof, normalize).items():
+        out[n] = a
+    return out

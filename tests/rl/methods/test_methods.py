@@ -1,0 +1,135 @@
+"""Methods against the numbers of their sources, against oracles on random batches, and what they reduce to."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from gigpo_jax.rl.algorithms import PRESETS, make_advantages
+from gigpo_jax.rl.types import StepColumns
+from tests.rl import oracle as gigpo_oracle
+from tests.rl.methods import oracle
+from tests.rl.test_advantages import Columns, columns, padded, random_columns
+
+COMMON = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
+SEEDS = range(4)
+SWITCHES = [("paper", "mean_std"), ("verl_agent", "mean")]
+
+
+@functools.cache
+def compiled(name: str, preset: str, **settings):
+    return jax.jit(make_advantages(name, preset, **COMMON | settings))
+
+
+def total(batch: Columns, name: str, preset: str = "paper", **settings) -> np.ndarray:
+    """[N] f64, the total advantage; all batches have one padded length, so code is compiled once."""
+    found = compiled(name, preset, **settings)(StepColumns(**padded(batch)))
+    return np.asarray(found.total, np.float64)[: len(batch["mask"])]
+
+
+def hashes(*numbers: int) -> np.ndarray:
+    return np.array([(n * 7, n) for n in numbers], np.uint32)
+
+
+def episode_advantage(batch: Columns, preset: str, normalize: str, **changed) -> np.ndarray:
+    """[N] f64 of the oracle."""
+    settings = {**COMMON, **PRESETS[preset], "normalize": normalize, **changed}
+    seven = {name: batch[name] for name in ("reward", "penalty", "trajectory", "step", "group", "anchor", "mask")}
+    return gigpo_oracle.advantages(**seven, **settings)[:, 1]
+
+
+def check(got: np.ndarray, want: np.ndarray, about: object) -> None:
+    np.testing.assert_allclose(got, want, rtol=2e-4, atol=3e-5, err_msg=str(about))
+    assert np.any(want)
+
+
+X, Y, Z, W, V, U = range(1, 7)
+# Three episodes of three steps: X,Y,Z wins; X,Y,W does not; V,Y,U wins.
+THREE = columns([0, 0, 1, 0, 0, 0, 0, 0, 1], [0] * 9, [0] * 3 + [1] * 3 + [2] * 3, [0, 1, 2] * 3, [0] * 9,
+                [X, Y, Z, X, Y, W, V, Y, U])  # fmt: skip
+
+
+@pytest.mark.parametrize(("offset", "at_y"), [(1, [0.2167, -0.2833, 0.1667]), (0, [0.2222, -0.2778, 0.1667])])
+def test_hgpo_by_hand(offset: int, at_y: list[float]) -> None:
+    got = total(THREE, "hgpo", gamma=0.5, normalize="mean", history=1, weight_offset=offset)
+    want = [0.125, at_y[0], 0, -0.125, at_y[1], 0, 0, at_y[2], 0]
+    np.testing.assert_allclose(got, want, atol=6e-5)
+
+
+def test_salt_by_hand() -> None:
+    # Returns 1, 0, 0. The first two episodes share the edge (X, 1, Y).
+    batch = columns([0, 1, 0, 0, 0, 0], [0] * 6, [0, 0, 1, 1, 2, 2], [0, 1] * 3, [0] * 6, [X, Y, X, Y, X, Z])
+    batch |= {"action": hashes(1, 2, 1, 3, 4, 2), "next_anchor": hashes(Y, 0, Y, 0, Z, 0)}
+    got = total(batch, "salt")
+    np.testing.assert_allclose(got, [0.2887, 1.1547, 0.2887, -0.5774, -0.5774, -0.5774], atol=1e-4)
+
+
+def test_empg_by_hand() -> None:
+    # Two episodes of two steps with advantages 1 and -1: R = 2 and 0 without a standard deviation.
+    batch = columns([0, 2, 0, 0], [0] * 4, [0, 0, 1, 1], [0, 1, 0, 1], [0] * 4, [X, Y, X, Y])
+    batch["entropy"] = np.array([0.2, 0.6, 0.4, 1.0], np.float32)
+    got = total(batch, "empg", normalize="mean", zeta=0.05)
+    np.testing.assert_allclose(got, [1.3040, 0.7020, -1.2923, -0.7137], atol=1e-4)
+    batch["entropy"] = np.full(4, 0.3, np.float32)  # all equally certain: nothing is scaled
+    np.testing.assert_allclose(total(batch, "empg", normalize="mean", zeta=0.0), [1, 1, -1, -1], atol=1e-6)
+
+
+def test_repeat_discount_by_hand() -> None:
+    # Actions 5, 6, 5, 6 of a winner and 5, 5, 5 of a loser; A = 1 and -1.
+    batch = columns([0, 0, 0, 2, 0, 0, 0], [0] * 7, [0] * 4 + [1] * 3, [0, 1, 2, 3, 0, 1, 2], [0] * 7, [X] * 7)
+    batch["action"] = hashes(5, 6, 5, 6, 5, 5, 5)
+    got = total(batch, "repeat_discount", normalize="mean")
+    once, twice = (0.8 + 1) / 2, (0.8**2 + 0.95) / 2
+    np.testing.assert_allclose(got, [1, 1, once, (0.8 + 0.95) / 2, -1, -(2 - once), -(2 - twice)], rtol=1e-6)
+
+
+def test_tree_by_hand() -> None:
+    # Two episodes reach Y by actions in another order (one node), one reaches it without them (another node).
+    batch = columns([0, 0, 3, 0, 0, 0, 0, 0], [0] * 8, [0] * 3 + [1] * 3 + [2] * 2, [0, 1, 2, 0, 1, 2, 0, 1], [0] * 8,
+                    [X, Z, Y, X, W, Y, X, Y])  # fmt: skip
+    batch["action"] = hashes(1, 2, 3, 2, 1, 4, 5, 3)
+    got = total(batch, "tree", normalize="mean")
+    # Returns 3, 0, 0 with mean 1. X: all three. Y after {1, 2}: 3 and 0. Z: 3. W and Y after {5}: 0.
+    np.testing.assert_allclose(got, [0, 2, 0.5, 0, -1, 0.5, 0, -1], atol=1e-6)
+
+
+@pytest.mark.parametrize(("preset", "normalize"), SWITCHES)
+def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
+    switches, how = PRESETS[preset], {"preset": preset, "normalize": normalize}
+    for seed in SEEDS:
+        batch = random_columns(seed)
+        grpo = episode_advantage(batch, preset, normalize)
+        common = {"normalize": normalize, "penalty_in": switches["penalty_in"]}
+        for history, alpha, offset, base in ((2, 1.0, 1, False), (4, 0.5, 0, True)):
+            own = {"history": history, "alpha": alpha, "weight_offset": offset}
+            rows = episode_advantage(batch, preset, normalize, episode_stats="step") if base else None
+            want = oracle.hgpo(batch, gamma=COMMON["gamma"], **own, **common, base=rows)
+            check(total(batch, "hgpo", **how, **own, base_group=base), want, (seed, own))
+        check(total(batch, "salt", **how), oracle.salt(batch, grpo), seed)
+        own = {"k": 0.7, "k_next": 1.3, "zeta": 0.1}
+        check(total(batch, "empg", **how, **own), oracle.empg(batch, grpo, **own), seed)
+        own = {"repeat": 0.6, "pair": 0.9}
+        check(total(batch, "repeat_discount", **how, **own), oracle.repeat_discount(batch, grpo, **own), seed)
+        check(total(batch, "tree", **how), oracle.tree(batch, ddof=1, **common), seed)
+        difference = episode_advantage(batch, preset, "mean")
+        want = oracle.reinforce_pp_baseline(batch, difference, normalize=normalize, ddof=1)
+        check(total(batch, "reinforce_pp_baseline", **how), want, seed)
+
+
+def test_hgpo_with_one_level_is_the_step_part_of_gigpo() -> None:
+    batch = random_columns(5)
+    step = make_advantages("gigpo", "paper", **COMMON, ddof=0)(StepColumns(**padded(batch))).step
+    got = total(batch, "hgpo", history=0)
+    np.testing.assert_allclose(got, np.asarray(step)[: len(got)], rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("base", ["rloo", "hgpo"])
+def test_wrappers_without_effect_are_their_base(base: str) -> None:
+    batch = random_columns(6)
+    plain, used = total(batch, base), batch["mask"]
+    alone = batch | {"action": hashes(*range(len(plain)))}  # no two edges are equal
+    np.testing.assert_allclose(total(alone, "salt", base=base), plain, rtol=1e-6)
+    np.testing.assert_allclose(total(batch, "repeat_discount", base=base, repeat=1.0, pair=1.0), plain, rtol=1e-6)
+    got = total(batch, "empg", base=base, k=0.0, zeta=0.0)
+    np.testing.assert_allclose(got[used], plain[used] - plain[used].mean(), rtol=1e-5, atol=1e-6)
