@@ -117,6 +117,10 @@ ENVIRONMENTS: dict[str, Environment] = {
             "topk": Option(int, 3, "passages shown after a search"),
             "max_steps": Option(int, 4, "length of an episode in the environment, in turns"),
             "document_chars": Option(int, 4000, "longer passages are cut there"),
+            "anchor": Option(
+                str, "information", "the anchor state: information (the last one), or information+past (all of it)"
+            ),
+            "regret": Option(bool, False, "metric episode/regret: turns that were wasted (docs/search.md)"),
             "timeout_s": Option(float, 10.0, "limit for one request to url"),
             "limit_s": Option(float, 45.0, "limit for a search with all its retries; keep it below env.step_timeout_s"),
         },
@@ -170,6 +174,8 @@ ENVIRONMENTS: dict[str, Environment] = {
             "nouns": Option(str, None, "nouns of titles, for the reward: builtin (default), spacy, or a JSON file"),
             "num_products": Option(int, None, "only the first products of the catalogue"),
             "variant": Option(str, None, "which of several catalogues in data, such as _1000"),
+            "anchor": Option(str, "page", "the anchor state: page, or page+options with the chosen options"),
+            "regret": Option(bool, False, "metric episode/regret: actions that were wasted (docs/webshop.md)"),
         },
         generate_options={
             "products": Option(int, 1000, "of the catalogue"),

@@ -28,6 +28,7 @@ from gigpo_jax.envs.search.text import exact_match, information
 from gigpo_jax.errors import InputError
 
 REWARD = 1.0
+ANCHORS = ("information", "information+past")
 START = "Nothing was looked up yet."
 NO_ACTION = "That was neither a search nor an answer."
 OVER = "The episode is over."
@@ -36,11 +37,23 @@ OVER = "The episode is over."
 class SearchEnv:
     """Plays the questions of a folder, one episode at a time. See `make`."""
 
-    def __init__(self, data: str, retriever: Retriever, *, topk: int, max_steps: int, document_chars: int) -> None:
+    def __init__(
+        self,
+        data: str,
+        retriever: Retriever,
+        *,
+        topk: int,
+        max_steps: int,
+        document_chars: int,
+        anchor: str = "information",
+        regret: bool = False,
+    ) -> None:
         self._data, self._retriever = data, retriever
+        self._past_in_anchor, self._regret = anchor == "information+past", regret
         self._topk, self._max_steps, self._document_chars = topk, max_steps, document_chars
         self._question: Question | None = None
         self._anchor, self._steps = "", 0
+        self._unseen: set[str] = set()
         self._last: StepResult | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -65,7 +78,7 @@ class SearchEnv:
 
     def reset(self, task: Task) -> Observation:
         self._question = self._find(task)
-        self._anchor, self._steps = self._question.text, 0
+        self._anchor, self._steps, self._unseen = self._question.text, 0, set(self._question.passages)
         observation = self._observe(START)
         self._last = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
         return observation
@@ -104,15 +117,21 @@ class SearchEnv:
         kind, text = split_action(action)
         ends = kind == "answer" or self._steps + 1 >= self._max_steps
         won = kind == "answer" and exact_match(text, question.golden)
+        before = len(self._unseen)
         if kind == "search" and not ends:
-            shown = self._anchor = information(
-                [hit.document for hit in found[: self._topk]], document_chars=self._document_chars
-            )
+            documents = [hit.document for hit in found[: self._topk]]
+            shown = information(documents, document_chars=self._document_chars)
+            self._anchor = f"{self._anchor}\n{shown}" if self._past_in_anchor else shown
+            self._unseen -= {document.title for document in documents}
         else:
             shown = OVER if ends else NO_ACTION
         self._steps += 1
-        score = REWARD if won else 0.0
-        self._last = StepResult(self._observe(shown), score, ends, {"won": won, "score": float(won)})
+        info: dict[str, bool | float] = {"won": won, "score": float(won)}
+        if self._regret and question.passages:
+            # a search for each gold passage that was not seen, then the answer; after a wrong answer all over again
+            needed = 0 if won else 1 + len(question.passages if kind == "answer" else self._unseen)
+            info["regret"] = float(max(0, needed - before))  # a lucky guess and a lucky search waste nothing
+        self._last = StepResult(self._observe(shown), REWARD if won else 0.0, ends, info)
         return self._last
 
     def _observe(self, text: str) -> Observation:
@@ -147,11 +166,15 @@ def make(
     document_chars: int = 4000,
     timeout_s: float = 10.0,
     limit_s: float = 45.0,
+    anchor: str = "information",
+    regret: bool = False,
 ) -> SearchEnv:
     """Builds the environment; `registry.ENVIRONMENTS` explains its options. InputError for one that cannot be used."""
     check_whole("config.env.options.topk", topk, 1, MAX_TOPK)
     check_whole("config.env.options.max_steps", max_steps, 1, 1000)
     check_whole("config.env.options.document_chars", document_chars, 1, 10**6)
+    if anchor not in ANCHORS:
+        raise InputError(f"config.env.options.anchor={anchor!r}: choose one of {', '.join(ANCHORS)}")
     for name, seconds in (("timeout_s", timeout_s), ("limit_s", limit_s)):
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
             raise InputError(f"config.env.options.{name}={seconds!r}: give a number of seconds above 0, at most 3600")
@@ -176,4 +199,12 @@ def make(
     retriever: Retriever = (
         _client(url, timeout_s=timeout_s, limit_s=limit_s) if url else _local(str(Path(index).resolve()))
     )
-    return SearchEnv(str(folder.resolve()), retriever, topk=topk, max_steps=max_steps, document_chars=document_chars)
+    return SearchEnv(
+        str(folder.resolve()),
+        retriever,
+        topk=topk,
+        max_steps=max_steps,
+        document_chars=document_chars,
+        anchor=anchor,
+        regret=regret,
+    )

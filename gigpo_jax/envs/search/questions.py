@@ -2,7 +2,8 @@
 
 A row has the question (`env_kwargs.question` or `question`), the golden answers (`env_kwargs.ground_truth`,
 `reward_model.ground_truth.target`, `golden_answers`, `answers` or `answer`; a text or a list of texts), the data set
-(`data_source`, or the file's name) and, if it has one, an `id`.
+(`data_source`, or the file's name) and, if it has them, an `id` and the titles of its gold passages
+(`supporting_facts.title` or `metadata.supporting_facts.title`).
 """
 
 import math
@@ -25,6 +26,7 @@ _ANSWERS = (
 )
 _QUESTIONS = (("env_kwargs", "question"), ("question",))
 _SOURCES = (("data_source",), ("env_kwargs", "data_source"))
+_PASSAGES = (("supporting_facts", "title"), ("metadata", "supporting_facts", "title"))
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Question:
     golden: tuple[str, ...]  # the accepted answers
     source: str  # its data set; results are reported for each
     split: str  # "train" or "test"
+    passages: tuple[str, ...] = ()  # titles of the gold passages, those that the answer needs; () if unknown
 
 
 def question_files(folder: Path, split: str) -> list[Path]:
@@ -108,7 +111,8 @@ def _question(row: dict[str, Any], where: str, number: int, path: Path, split: s
     if not isinstance(name, (str, int)) or isinstance(name, bool) or name == "":
         name = f"{path.name.partition('.')[0]}_{number}"
     prefix = "" if str(name).startswith(f"{source}/") else f"{source}/"
-    return Question(f"{prefix}{name}", text, golden, source, split)
+    passages = next(filter(None, (_golden(_at(row, *keys)) for keys in _PASSAGES)), ())
+    return Question(f"{prefix}{name}", text, golden, source, split, tuple(dict.fromkeys(passages)))
 
 
 def _golden(found: Any) -> tuple[str, ...]:

@@ -17,12 +17,14 @@ from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue, open_catalogue
 from gigpo_jax.envs.webshop.data import generate
 from gigpo_jax.envs.webshop.engine import pages
+from gigpo_jax.envs.webshop.engine.remaining import Purchase, best_purchases, remaining
 from gigpo_jax.envs.webshop.engine.session import OBSERVATIONS, Page, Session
 from gigpo_jax.errors import InputError
 
 WON_REWARD = 10.0  # the published reward of a purchase with score 1
 SPLITS = ("train", "test")
 SEARCH = "search[<your query>]"
+ANCHORS = ("page", "page+options")
 
 
 class GoalTasks(Sequence[Task]):
@@ -51,14 +53,25 @@ class GoalTasks(Sequence[Task]):
 class WebshopEnv:
     """Plays the goals of a catalogue, one episode at a time. See `make`."""
 
-    def __init__(self, catalogue: Catalogue, observation: str, max_steps: int, show_attributes: bool) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        *,
+        observation: str,
+        max_steps: int,
+        show_attributes: bool,
+        anchor: str,
+        regret: bool,
+    ) -> None:
         self.catalogue = catalogue
         self._rich = observation == "text_rich"
         self._session = Session(catalogue, observation=observation, show_attributes=show_attributes)
-        self._max_steps = max_steps
+        self._max_steps, self._options_in_anchor, self._regret = max_steps, anchor == "page+options", regret
         self._last: StepResult | None = None
         self._task, self._plain_task = "", True
         self._steps = 0
+        self._best: dict[str, Purchase] = {}
+        self._first = self._remaining = 0  # actions to the best purchase, from the first page and from this one
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The goals of a split in the catalogue's canonical order; their type is the department."""
@@ -81,12 +94,16 @@ class WebshopEnv:
         return index
 
     def reset(self, task: Task) -> Observation:
-        page = self._session.reset(self._index(task))
+        index = self._index(task)
+        page = self._session.reset(index)
         self._task = self._session.plain_text().split(pages.SEPARATOR)[2]
         self._plain_task = self._task == self._session.goal.instruction.strip() not in ("", "WebShop", "Instruction:")
         self._steps = 0
         observation = self._observe(page)
         self._last = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
+        if self._regret:
+            self._best = best_purchases(self.catalogue, index)
+            self._first = self._remaining = remaining(self._session, self._best) or 0
         return observation
 
     def step(self, action: str) -> StepResult:
@@ -102,25 +119,30 @@ class WebshopEnv:
         page = self._session.step(action)
         self._steps += 1
         won = page.done and page.reward == 1.0
+        info: dict[str, bool | float] = {"won": won, "score": float(page.reward)}
+        if self._regret:
+            before, left = self._remaining, remaining(self._session, self._best)
+            self._remaining = self._first if left is None else left  # one would have to begin again
+            info["regret"] = float(self._remaining - before + 1)
         self._last = StepResult(
-            self._observe(page),
-            WON_REWARD if won else 0.0,
-            page.done or self._steps >= self._max_steps,
-            {"won": won, "score": float(page.reward)},
+            self._observe(page), WON_REWARD if won else 0.0, page.done or self._steps >= self._max_steps, info
         )
         return self._last
 
     def _observe(self, page: Page) -> Observation:
         session = self._session
         if session.place == "done":  # this page does not repeat the task
-            anchor = session.tail
+            text = session.tail
         elif self._plain_task:
-            anchor = _quoted(session.tail)
+            text = _quoted(session.tail)
         else:  # the wrapper searches the task among the segments
             after = session.plain_text().split(pages.SEPARATOR)
-            anchor = _quoted(pages.SEPARATOR.join(after[after.index(self._task) + 1 :]))
+            text = _quoted(pages.SEPARATOR.join(after[after.index(self._task) + 1 :]))
+        anchor = text
+        if self._options_in_anchor:
+            anchor += f"\nchosen: {json.dumps(session.options, sort_keys=True)}"
         admissible = (SEARCH, *session.clicks) if page.available["has_search_bar"] else session.clicks
-        return Observation(self._rich_text(page) if self._rich else anchor, anchor, admissible, self._task)
+        return Observation(self._rich_text(page) if self._rich else text, anchor, admissible, self._task)
 
     def _rich_text(self, page: Page) -> str:
         for head in ("WebShop\nInstruction: \n", "Instruction:\n"):
@@ -155,6 +177,8 @@ def make(
     nouns: str | None = None,
     num_products: int | None = None,
     variant: str | None = None,
+    anchor: str = "page",
+    regret: bool = False,
 ) -> WebshopEnv:
     """Builds the environment; the parameters are its options, which `registry.ENVIRONMENTS` explains.
 
@@ -163,6 +187,8 @@ def make(
     """
     if observation not in OBSERVATIONS:
         raise InputError(f"observation={observation!r}: choose one of {', '.join(OBSERVATIONS)}")
+    if anchor not in ANCHORS:
+        raise InputError(f"anchor={anchor!r}: choose one of {', '.join(ANCHORS)}")
     check_whole("max_steps", max_steps, 1)
     folder = filled_in("config.env.options.data", data) if data is not None else generate.ensure_catalogue()
     catalogue = _open(
@@ -174,4 +200,11 @@ def make(
         num_products=num_products,
         variant=variant,
     )
-    return WebshopEnv(catalogue, observation, max_steps, show_attributes)
+    return WebshopEnv(
+        catalogue,
+        observation=observation,
+        max_steps=max_steps,
+        show_attributes=show_attributes,
+        anchor=anchor,
+        regret=regret,
+    )

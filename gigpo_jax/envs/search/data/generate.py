@@ -10,7 +10,7 @@ from gigpo_jax.envs.search.questions import Question
 from gigpo_jax.envs.search.retrieval.bm25_index import build_index
 from gigpo_jax.errors import InputError
 
-VERSION = 1  # increased when the same arguments give other data; in the folder's name
+VERSION = 2  # increased when the same arguments give other data; in the folder's name
 PEOPLE = 480
 
 
@@ -25,6 +25,7 @@ def question_row(question: Question) -> dict[str, object]:
         "reward_model": {"style": "rule", "ground_truth": {"target": golden}},
         "extra_info": {"split": question.split},
         "env_kwargs": {"ground_truth": golden, "question": question.text, "data_source": question.source},
+        "supporting_facts": {"title": list(question.passages)},
     }
 
 

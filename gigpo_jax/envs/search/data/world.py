@@ -176,22 +176,24 @@ def _distractors(splits: dict[str, _People], goods: Sequence[str], rng: random.R
 def _questions(world: _People, split: str) -> list[Question]:
     river = dict(world.towns)
     birth = {person: town for person, town, _ in world.people}
-    one, two = [], []
+    one: list[tuple[str, ...]] = []  # question, answer, the entities whose passages it needs
+    two: list[tuple[str, ...]] = []
     for person, town, trade in world.people:
-        one.append((f"In which town was {title(person)} born?", town))
-        one.append((f"What did {title(person)} work as?", trade))
-        two.append((f"On which river lies the town where {title(person)} was born?", river[town]))
+        one.append((f"In which town was {title(person)} born?", town, person))
+        one.append((f"What did {title(person)} work as?", trade, person))
+        two.append((f"On which river lies the town where {title(person)} was born?", river[town], person, town))
     for town, stream in world.towns:
-        one.append((f"On which river lies {title(town)}?", stream))
+        one.append((f"On which river lies {title(town)}?", stream, town))
     for book, author in world.books:
-        one.append((f"Who wrote {title(book)}?", author))
-        two.append((f"In which town was the author of {title(book)} born?", birth[author]))
+        one.append((f"Who wrote {title(book)}?", author, book))
+        two.append((f"In which town was the author of {title(book)} born?", birth[author], book, author))
     for guild, founder, town in world.guilds:
-        one.append((f"Who founded {title(guild)}?", founder))
-        two.append((f"In which town was the founder of {title(guild)} born?", birth[founder]))
-        two.append((f"On which river lies the town where {title(guild)} trades?", river[town]))
+        one.append((f"Who founded {title(guild)}?", founder, guild))
+        two.append((f"In which town was the founder of {title(guild)} born?", birth[founder], guild, founder))
+        two.append((f"On which river lies the town where {title(guild)} trades?", river[town], guild, town))
     made = []
     for kind, rows in zip(KINDS, (one, two)):
-        for number, (text, answer) in enumerate(rows):
-            made.append(Question(f"{kind}/{number:05d}", text, (title(answer),), kind, split))
+        for number, (text, answer, *needed) in enumerate(rows):
+            passages = tuple(title(name) for name in needed)
+            made.append(Question(f"{kind}/{number:05d}", text, (title(answer),), kind, split, passages))
     return made

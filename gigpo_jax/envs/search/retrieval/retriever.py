@@ -20,6 +20,11 @@ class Document:
     id: str  # as in the corpus
     contents: str  # its title in double quotes, a line break, its text
 
+    @property
+    def title(self) -> str:
+        """Without its quotes."""
+        return self.contents.partition("\n")[0].strip('"')
+
 
 @dataclass(frozen=True)
 class Hit:
