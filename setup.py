@@ -30,6 +30,7 @@ setup(
         "optax>=0.2.5",
         "orbax-checkpoint>=0.11",
         "safetensors>=0.8",
+        "scipy>=1.14",
         "tensorboard>=2.16",
         "tokenizers>=0.21",
         "tqdm>=4.66",

@@ -17,14 +17,14 @@ from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 from gigpo_jax.files import write_json
 from gigpo_jax.intervals import mean_interval, wilson_interval
-from gigpo_jax.learner import objective, step_credit
+from gigpo_jax.learner import objective, step_credit, text_critic
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options
 from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
-from gigpo_jax.run.checkpoint import newest_params
+from gigpo_jax.run.checkpoint import newest_params, newest_record
 from gigpo_jax.run.interrupts import run_async
 from gigpo_jax.run.workdir import check_adapter, check_writable
 from gigpo_jax.sampling.base import EngineLost
@@ -257,11 +257,12 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         write_json(path, {"panel": panel.name, "sha256": panel.sha256, "iteration": version, "results": named})
     report.say(f"written: {path}")
     advantages, _ = objective(config)
+    critic = text_critic(config, newest_record(workdir / "checkpoints"))
     for decoding, trajectories in played.items():
         temperature = config.eval.temperature if decoding == "sampled" else 0.0
         steps = finished_steps(trajectories)
         scores = make_token_scores(config, policy, mesh, temperature)(trained, policy.frozen, step_samples(steps))
-        credit = step_credit(config, advantages, steps, scores)[1]
+        credit = step_credit(config, advantages, steps, scores, critic)[1]
         how = {"gamma": config.rl.gamma, "iteration": version, "temperature": temperature}
         host = f".host{jax.process_index()}" if jax.process_count() > 1 else ""
         episodes = path.with_name(f"{path.stem}_{decoding}{host}{SUFFIX}")

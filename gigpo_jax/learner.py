@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from gigpo_jax.rl.types import StepBatch, StepColumns
 from gigpo_jax.run import partition
 from gigpo_jax.run.metrics import Timers
 from gigpo_jax.scoring import TokenScores, make_token_scores
+from gigpo_jax.text_critic import TextCritic
 from gigpo_jax.trajectory import Step, StepCredit
 
 Progress = Callable[[int, int], None]  # (minibatches done, of all)
@@ -62,6 +64,7 @@ class Learner:
     Attributes:
       state: what is trained of the parameters, optimizer and counter; replaced by every update.
       state_shardings: where each leaf of it lives.
+      text_critic: part of the algorithm, or None; a restored run replaces it.
     """
 
     def __init__(self, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> None:
@@ -77,6 +80,7 @@ class Learner:
         self._policy = policy if policy.adapter is not None else dataclasses.replace(policy, params=None)
         self._advantages, loss = objective(config)
         self._needs = chosen(config).needs
+        self.text_critic = text_critic(config)
         self._action_mask = action_masks(policy.tokenizer, registry.spec(config.env.name).action_tags)
         self._rows = partition.local_rows(mesh, config.batch.rows)
         self._finite = FiniteCheck()
@@ -120,7 +124,9 @@ class Learner:
         """
         with timers.time("advantage"):
             scores = self.scores(steps) if needs_scores(self._config) else None
-            statistics, credit = step_credit(self._config, self._advantages, steps, scores)
+            statistics, credit = step_credit(self._config, self._advantages, steps, scores, self.text_critic)
+            if self.text_critic is not None:
+                self.text_critic.learn(steps)
             metrics = {f"credit/{name}": float(getattr(statistics, name)) for name in CREDIT}
         with timers.time("update"):
             batches = self._minibatches(self._samples(steps, credit), iteration)
@@ -180,6 +186,7 @@ def step_credit(
     advantages: Callable[[StepColumns], rl_advantages.Advantages],
     steps: Sequence[Step],
     scores: TokenScores | None = None,
+    critic: TextCritic | None = None,
 ) -> tuple[rl_advantages.Credit, StepCredit]:
     """Computes advantages over the steps of all hosts, so that statistics of the whole batch are exact.
 
@@ -188,6 +195,7 @@ def step_credit(
       advantages: as from `objective`.
       steps: of this host, as from `trajectory.finished_steps`.
       scores: of the steps' responses, where the algorithm `needs_scores`.
+      critic: as from `text_critic`.
 
     Returns:
       Statistics of all hosts; the credit of this host's steps.
@@ -196,6 +204,8 @@ def step_credit(
     needs = chosen(config).needs
     means = {} if scores is None else scores.means()
     computed = {name: values for name, values in means.items() if name in needs}
+    if critic is not None:
+        computed["value"] = critic.values(steps)
     columns = step_columns(steps, similarity=similarity, join=partition.all_rows, needs=needs, computed=computed)
     result, counts = advantages(columns), partition.all_hosts(np.array([len(steps)], np.int32))[:, 0]
     first = int(counts[: jax.process_index()].sum())
@@ -226,6 +236,13 @@ def over_hosts(metrics: dict[str, float]) -> dict[str, float]:
 def chosen(config: ConfigDict) -> algorithms.Algorithm:
     """The algorithm of a config."""
     return algorithms.algorithm(config.rl.algorithm, config.rl.settings)
+
+
+def text_critic(config: ConfigDict, record: Mapping[str, Any] = MappingProxyType({})) -> TextCritic | None:
+    """The critic that reads text, continued from the record of a checkpoint; None if the algorithm needs none."""
+    if "text_critic" not in chosen(config).needs:
+        return None
+    return TextCritic(config.env.max_steps, record.get("text_critic", ()), partition.all_rows)
 
 
 def needs_scores(config: ConfigDict) -> bool:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from gigpo_jax import evaluate
 from gigpo_jax.files import write_json
-from gigpo_jax.learner import Learner, NotFinite, objective
+from gigpo_jax.learner import Learner, NotFinite, objective, text_critic
 from gigpo_jax.models.qwen2 import param_count
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options, list_tasks
@@ -100,6 +100,7 @@ class Trainer:
             if restored is not None:
                 self.learner.state, record = restored
                 self.done, self.pending = record["iteration"], record["pending"]
+                self.learner.text_critic = text_critic(config, record)
                 covered = {"step": record["metrics_step"], "done": self.done}
                 report.say(f"continuing after iteration {self.done}")
             self.writer = opened.enter_context(contextlib.closing(MetricsWriter(host_folder(workdir), **covered)))
@@ -251,7 +252,9 @@ class Trainer:
 
     def save(self) -> None:
         """Writes a checkpoint, unless there is one of this iteration."""
-        record = {"iteration": self.done, "metrics_step": self.writer.step, "pending": self.pending}
+        record: dict[str, Any] = {"iteration": self.done, "metrics_step": self.writer.step, "pending": self.pending}
+        if self.learner.text_critic is not None:
+            record["text_critic"] = self.learner.text_critic.record()
         self.checkpoints.save(self.done, self.learner.state, record)
 
 

@@ -30,6 +30,7 @@ class Turn:
       choices: 64-bit hash of the actions that the environment had listed; None if it lists none.
       prompt_cut: whether parts of the prompt were left out to make it fit.
       regret: how many actions more the goal needs than after the best action; None if the environment does not tell.
+      task: the task in words.
     """
 
     prompt_tokens: np.ndarray
@@ -49,6 +50,7 @@ class Turn:
     choices: tuple[int, int] | None = None
     prompt_cut: bool = False
     regret: float | None = None
+    task: str = ""
 
 
 @dataclass(eq=False)
@@ -104,18 +106,20 @@ class Step:
       step: its index in that episode, from 0.
       group: the task group of that episode.
       turn: what happened.
+      type: the task type of that episode.
     """
 
     trajectory: int
     step: int
     group: int
     turn: Turn
+    type: str = ""
 
 
 def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
     """The steps of all episodes that were not aborted, in rollout order."""
     return [
-        Step(place, number, trajectory.group, turn)
+        Step(place, number, trajectory.group, turn, trajectory.task.type)
         for place, trajectory in enumerate(trajectories)
         if not trajectory.aborted
         for number, turn in enumerate(trajectory.turns)

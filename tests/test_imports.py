@@ -86,8 +86,9 @@ ALLOWED = {
     },
     "action_span": {"models"},
     "scoring": {"errors", "rl", "batching", "policy", "run.partition"},
+    "text_critic": {"env_bridge", "trajectory"},
     "learner": {
-        *("errors", "rl", "trajectory", "config", "batching", "policy", "scoring"),
+        *("errors", "rl", "trajectory", "config", "batching", "policy", "scoring", "text_critic"),
         *("action_span", "envs", "run", "run.partition", "run.memory"),
     },
     "rollout": {
@@ -97,7 +98,7 @@ ALLOWED = {
     "intervals": set(),
     "credit": {
         *("errors", "files", "env_bridge", "envs", "rl", "models", "sampling", "trajectory", "config", "batching"),
-        *("policy", "scoring", "learner", "run", "run.partition", "rollout"),
+        *("policy", "scoring", "text_critic", "learner", "run", "run.partition", "rollout"),
     },
     "compare": {"errors", "files", "config"},
     "inspect": {"errors", "config", "rollout", "intervals"},

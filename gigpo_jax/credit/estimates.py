@@ -12,7 +12,7 @@ from gigpo_jax.batching import step_columns
 from gigpo_jax.errors import InputError
 from gigpo_jax.rl.advantages import CHOICES, given
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS, algorithm, make_advantages
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import OPTIONAL, StepColumns
 from gigpo_jax.trajectory import Step
 
 GIVEN = {"action", "next_anchor", "history"}  # what rollouts tell, beside the columns of every algorithm
@@ -100,7 +100,8 @@ def _of_preset(
     columns: StepColumns, preset: str, rl: ConfigDict, variants: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, np.ndarray]:
     settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
-    there = {*GIVEN, *given(columns)}
+    own = algorithm(rl.algorithm, rl.settings).needs
+    there = {*GIVEN, *given(columns), *(need for need in own if need not in OPTIONAL)}
     names = [name for name in ALGORITHMS if there.issuperset(algorithm(name).needs)]
     results = {name: make_advantages(name, preset, **settings)(columns) for name in names}
     totals = {name: np.asarray(result.total) for name, result in results.items()}

@@ -67,6 +67,7 @@ def replay(
                     version=step.version,
                     choices=None if observation.admissible is None else anchor_hash("\n".join(observation.admissible)),
                     regret=result.info.get("regret"),
+                    task=observation.task,
                 )
             )
             history.add(observation.text, step.action)

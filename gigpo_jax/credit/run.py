@@ -26,6 +26,7 @@ from gigpo_jax.env_bridge.prompts import Prompt, build_prompt
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.files import write_json
+from gigpo_jax.learner import text_critic
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options, list_tasks
@@ -33,7 +34,7 @@ from gigpo_jax.rollout.record import Rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run import partition
-from gigpo_jax.run.checkpoint import newest_params
+from gigpo_jax.run.checkpoint import newest_params, newest_record
 from gigpo_jax.run.interrupts import Interrupts
 from gigpo_jax.run.report import say
 from gigpo_jax.run.workdir import check_adapter, check_writable
@@ -94,6 +95,7 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     claim(folder, config, plan.continuations)
     say(f"weights: {f'checkpoint {version} of {workdir}' if version else config.model.path}; results: {folder}")
     scores = make_token_scores(config, policy, mesh, config.sampling.temperature)
+    critic = text_critic(config, newest_record(workdir / "checkpoints"))
     sampler = Sampler(
         config,
         policy,
@@ -101,6 +103,7 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
         options=options,
         version=version,
         scores=partial(scores, trained, policy.frozen),
+        critic=critic,
     )
     replays = {anchor: partial(_replay, config, env, policy.tokenizer) for anchor, env in environments.items()}
     drawn = draw_tasks(tasks, version, config.train.groups, config.seed)
@@ -111,8 +114,11 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     anchored = {anchor: finished_steps(episodes) for anchor, episodes in played.episodes.items()}
     measurement = measured(first, finished_steps(first), played.rows, played.returns)
     gradients = group_gradients(config, policy, mesh, trained, measurement.steps) if plan.gradients else None
-    means = scores(trained, policy.frozen, step_samples(finished_steps(first))).means()
-    found = estimates(anchored, config.rl, plan.variants, means)
+    computed = scores(trained, policy.frozen, step_samples(finished_steps(first))).means()
+    own = str(options.get("anchor", ""))
+    if critic is not None and own in anchored:
+        computed["value"] = critic.values(anchored[own])
+    found = estimates(anchored, config.rl, plan.variants, computed)
     types = [first[step.trajectory].task.type for step in finished_steps(first)]
     with tqdm(total=len(found), desc="grades", unit="estimate", leave=False) as bar:
         rows = graded(found, measurement, anchored, types, config.seed, gradients, bar.update)

@@ -17,6 +17,7 @@ from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.record import Rollouts, read_rollouts, saved, write_rollouts
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.scoring import TokenScores
+from gigpo_jax.text_critic import TextCritic
 from gigpo_jax.trajectory import Trajectory, finished_steps
 
 ROLLOUTS, RETURNS = "rollouts.jsonl.gz", "returns.jsonl"
@@ -35,10 +36,11 @@ class Sampler:
         options: dict[str, Any],
         version: int,
         scores: Callable[[Sequence[Sample]], TokenScores],
+        critic: TextCritic | None,
     ) -> None:
-        """Takes what `RolloutWorker` takes, and a function that scores the tokens of samples."""
+        """Takes what `RolloutWorker` takes, a function that scores the tokens of samples, and a critic."""
         self._config, self._policy, self._params = config, policy, params
-        self._options, self._version, self._scores = options, version, scores
+        self._options, self._version, self._scores, self._critic = options, version, scores, critic
         self._worker: RolloutWorker | None = None
 
     def _started_worker(self, folder: Path) -> RolloutWorker:
@@ -67,7 +69,7 @@ class Sampler:
             )
             steps = finished_steps(trajectories)
             scores = self._scores(step_samples(steps))
-            credit = step_credit(config, objective(config)[0], steps, scores)[1]
+            credit = step_credit(config, objective(config)[0], steps, scores, self._critic)[1]
             how = {"gamma": config.rl.gamma, "iteration": self._version, "temperature": temperature}
             decode = self._policy.tokenizer.decode
             write_rollouts(path, saved(trajectories, credit, scores.entropy, decode=decode, **how))

@@ -23,6 +23,7 @@ from gigpo_jax.rl.methods.reinforce_pp import reinforce_pp, reinforce_pp_baselin
 from gigpo_jax.rl.methods.repeat_discount import repeat_discount
 from gigpo_jax.rl.methods.rloo import rloo
 from gigpo_jax.rl.methods.salt import salt
+from gigpo_jax.rl.methods.text_critic import text_critic
 from gigpo_jax.rl.methods.tree import tree
 from gigpo_jax.rl.types import OPTIONAL, StepColumns
 from gigpo_jax.settings import FRACTION, NOT_NEGATIVE, Setting, one_of
@@ -35,8 +36,8 @@ PRESETS: dict[str, dict[str, str | int]] = {
 
 
 # What an algorithm may need beside the seven columns: optional columns; "critic"; "action_mask" in its batches;
-# "history": a prompt shows at least as many past steps as its setting `history` says.
-NEEDS = (*OPTIONAL, "critic", "action_mask", "history")
+# "history": a prompt shows at least as many past steps as its setting `history` says; "text_critic": `value` is its.
+NEEDS = (*OPTIONAL, "critic", "text_critic", "action_mask", "history")
 BASE = "base"  # the setting of a wrapper that names the algorithm whose advantages it changes
 
 
@@ -121,6 +122,12 @@ ALGORITHMS: dict[str, Algorithm] = {
         },
     ),
     "tree": Algorithm(advantages=tree, needs=("action",), fixed=NO_STEP),
+    "text_critic": Algorithm(
+        advantages=text_critic,
+        needs=("value", "text_critic"),
+        settings={"lam": Setting(0.7, "lambda of GAE over steps", FRACTION)},
+        fixed=STEP,
+    ),
 }
 
 

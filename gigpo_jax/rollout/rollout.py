@@ -165,6 +165,7 @@ class EpisodeRunner:
             choices=None if observation.admissible is None else anchor_hash("\n".join(observation.admissible)),
             prompt_cut=prompt.cut != "",
             regret=result.info.get("regret"),
+            task=observation.task,
         )
         return turn, result
 

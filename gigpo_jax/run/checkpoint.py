@@ -230,6 +230,18 @@ def newest_params(directory: str | Path, like: Any) -> tuple[Any, int]:
     return (like, 0) if found is None else (found["params"], found["iteration"])
 
 
+def newest_record(directory: str | Path) -> dict[str, Any]:
+    """The record of the newest checkpoint; empty if there is none. Raises as `newest_params`."""
+    if not Path(directory).is_dir():
+        return {}
+    checkpoints = Checkpointer(directory, read_only=True)
+    try:
+        found = checkpoints.restore_parts({})
+    finally:
+        checkpoints.close()
+    return {} if found is None else dict(found["record"])
+
+
 def checksum(tree: Any) -> str:
     """A checksum of arrays, computed on the device, the same for every sharding.
 

@@ -27,7 +27,8 @@ def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_
     anchored = {"coarse": steps(list("aaaaa")), "fine": steps(list("abcad"))}
     found = estimates(anchored, rl, parse_variants(["step_weight=0", "penalty_in=reward"]))
     where = {(label, e.anchor): e for e in found for label in e.labels}
-    assert {name for e in found for name in e.names} >= {*ALGORITHMS, STEP_PART}
+    told = {name for name, algorithm in ALGORITHMS.items() if {"entropy", "value"}.isdisjoint(algorithm.needs)}
+    assert {name for e in found for name in e.names} >= {*told, STEP_PART}
     assert len({e.values.tobytes() for e in found}) == len(found)
     rloo = where["rloo", "any"]  # neither the preset nor the anchor matters to it
     assert rloo.values[0] == pytest.approx(10.0)
@@ -44,6 +45,19 @@ def test_values_are_those_of_the_algorithm() -> None:
     settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
     expected = make_advantages("gigpo", "paper", **settings)(step_columns(fine)).total
     np.testing.assert_array_equal(one.values, np.asarray(expected)[:5])
+
+
+def test_the_text_critic_is_graded_where_a_run_has_one() -> None:
+    config = default_config()
+    config.rl.algorithm = "text_critic"
+    rl = resolve(config, trains=False).rl
+    anchored = {"any": steps(list("abcad"))}
+
+    def names(values: dict[str, np.ndarray]) -> set[str]:
+        return {name for e in estimates(anchored, rl, {}, values) for name in e.names}
+
+    assert "text_critic" not in names({})
+    assert "text_critic" in names({"value": np.arange(5, dtype=np.float32)})
 
 
 @pytest.mark.parametrize("text", ["gama=1", "gamma=much", "penalty_in=nowhere", "gamma"])

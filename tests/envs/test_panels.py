@@ -43,6 +43,7 @@ def test_there_are_the_panels_that_the_documentation_names() -> None:
         ("alfworld", "small_unseen"): 128,
         ("alfworld", "tiny_unseen"): 128,
         **{(name, split): 128 for name in ("sokoban",) for split in ("test", "train")},
+        ("alfworld", "long_unseen"): 128,
         ("search", "test"): 600,
         ("search", "tiny_test"): 128,
         ("webshop", "test"): 500,
@@ -76,7 +77,7 @@ def test_the_command_freezes_and_checks(small: Path, tmp_path: Path, capsys: pyt
     assert main(nowhere) == 2
     assert "cannot write it" in capsys.readouterr().err
     assert main([*check, "nothing", "--option", f"data={small}"]) == 2
-    assert "no such file, and no panel of alfworld (those are: small_unseen" in capsys.readouterr().err
+    assert "no such file, and no panel of alfworld (those are: long_unseen" in capsys.readouterr().err
     assert main(freeze) == 2
     assert "data='': name the folder with the games" in capsys.readouterr().err
     assert main([*freeze, "--each", "0"]) == 2

@@ -84,6 +84,19 @@ def test_a_wrapper_takes_over_what_its_base_declares():
         make_advantages("hgpo", "paper", **SETTINGS, alpha=-1.0)
 
 
+def test_the_text_critic_whitens_gae_of_rewards_less_penalties():
+    batch, lam = random_batch(6), 0.6
+    value = np.random.default_rng(2).normal(size=len(batch["mask"])).astype(np.float32)
+    found = make_advantages("text_critic", "paper", **SETTINGS, lam=lam)(StepColumns(**batch, value=value))
+    rows = {name: batch[name] for name in ("trajectory", "step", "group", "mask")}
+    gae = oracle.step_gae(batch["reward"] - batch["penalty"], value, **rows, gamma=1.0, lam=lam)[:, 0]
+    real = gae[batch["mask"]]
+    expected = np.where(batch["mask"], (gae - real.mean()) / real.std(ddof=1), 0.0)
+    np.testing.assert_allclose(found.total, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found.total, found.step)
+    assert not np.any(found.episode)
+
+
 def test_unknown_names_list_the_choices():
     with pytest.raises(InputError, match=r"'gigp0'.*gigpo, grpo"):
         algorithm("gigp0")
