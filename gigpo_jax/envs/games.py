@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from gigpo_jax.env_bridge.base import check_fractions, check_whole
+from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import IMAGE, EnvError, Observation, StepResult, Task
 from gigpo_jax.errors import InputError
 
@@ -154,6 +155,11 @@ def draw(task: Task, rules: str, make: Callable[[random.Random], _T | None], con
 
 def _is_test(content: str) -> bool:
     return hashlib.sha256(content.encode()).digest()[0] < 64
+
+
+def observation_alone(inputs: PromptInput, /) -> str:
+    """The prompt for tiny models trained from scratch: the words of the observation, its picture included."""
+    return " ".join(inputs.observation.split())
 
 
 class GameExpert:

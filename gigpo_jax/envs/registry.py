@@ -1,6 +1,6 @@
 """Name -> environment: one literal dict. A new environment is one entry (docs/environments.md)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,12 @@ from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.build import build
 from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptTemplate
 from gigpo_jax.envs.alfworld import prompt as alfworld_prompt
+from gigpo_jax.envs.blackjack import env as blackjack
+from gigpo_jax.envs.cards import replies
+from gigpo_jax.envs.ezpoints import env as ezpoints
+from gigpo_jax.envs.games import observation_alone
+from gigpo_jax.envs.numberline import env as numberline
+from gigpo_jax.envs.points24 import env as points24
 from gigpo_jax.envs.search import actions as search_actions
 from gigpo_jax.envs.search import prompt as search_prompt
 from gigpo_jax.envs.sokoban import prompt as sokoban_prompt
@@ -54,6 +60,30 @@ _OBSERVATION = Option(str, "picture", "picture or text")
 _REGRET = Option(bool, False, "metric episode/regret: actions that were wasted")
 _RANDOM = Option(float, 0.0, "probability of a random action at a step")
 
+_COMPAT = Option(bool, False, "formulas have the value that Python gives them: digits join, ** and // count")
+
+
+def _cards(name: str, rules: PromptTemplate, actions: Sequence[str], max_steps: int, **options: Option) -> Environment:
+    """The entry of a card game; their modules have the same names."""
+    return Environment(
+        build=f"gigpo_jax.envs.{name}.env:make",
+        styles={"full": rules, "compact": observation_alone},
+        parse=partial(replies.parse, actions=actions),
+        expert=f"gigpo_jax.envs.{name}.env:make_expert",
+        write=replies.write,
+        max_steps=max_steps,
+        history=0,
+        invalid_penalty=0.1,
+        options={
+            "observation": _OBSERVATION,
+            "max_steps": Option(int, max_steps, "length of an episode in the environment"),
+            **options,
+            "regret": _REGRET,
+        },
+        expert_options={"random_fraction": _RANDOM},
+    )
+
+
 ENVIRONMENTS: dict[str, Environment] = {
     "alfworld": Environment(
         build="gigpo_jax.envs.alfworld.env:make",
@@ -89,6 +119,7 @@ ENVIRONMENTS: dict[str, Environment] = {
             "forget_fraction": Option(float, 0.0, "probability of an object being put down unprepared"),
         },
     ),
+    "blackjack": _cards("blackjack", blackjack.full, blackjack.ACTIONS, 15),
     "example": Environment(
         build="gigpo_jax.envs.example.env:TreasureEnv",
         styles={"full": Instruct("You look for a treasure in a row of drawers."), "compact": Compact()},
@@ -99,6 +130,9 @@ ENVIRONMENTS: dict[str, Environment] = {
         invalid_penalty=0.1,
         options={"drawers": Option(int, 4, "drawers in the row"), "games": Option(int, 64, "tasks of a split")},
     ),
+    "ezpoints": _cards("ezpoints", ezpoints.full, ezpoints.ACTIONS, 8, compat=_COMPAT),
+    "numberline": _cards("numberline", numberline.full, numberline.ACTIONS, 10),
+    "points24": _cards("points24", points24.full, points24.ACTIONS, 20, compat=_COMPAT),
     "search": Environment(
         build="gigpo_jax.envs.search.env:make",
         styles={"full": search_prompt.full, "compact": search_prompt.compact},
@@ -138,7 +172,7 @@ ENVIRONMENTS: dict[str, Environment] = {
     ),
     "sokoban": Environment(
         build="gigpo_jax.envs.sokoban.env:make",
-        styles={"full": sokoban_prompt.full, "compact": sokoban_prompt.compact},
+        styles={"full": sokoban_prompt.full, "compact": observation_alone},
         parse=sokoban_prompt.parse,
         expert="gigpo_jax.envs.sokoban.env:make_expert",
         max_steps=15,

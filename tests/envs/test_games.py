@@ -8,7 +8,7 @@ from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.rollout import EpisodeSettings
 
-GAMES = ("sokoban",)
+GAMES = ("blackjack", "ezpoints", "numberline", "points24", "sokoban")
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -15,6 +15,7 @@ from gigpo_jax.errors import InputError
 from tests.envs.alfworld.generated import small
 
 __all__ = ["small"]
+GAMES = ("blackjack", "ezpoints", "points24", "sokoban")
 COMMITTED = [path for name in registry.ENVIRONMENTS for path in sorted(registry.panel_folder(name).glob("*.json"))]
 
 
@@ -42,8 +43,10 @@ def test_there_are_the_panels_that_the_documentation_names() -> None:
         ("alfworld", "valid_unseen"): 134,
         ("alfworld", "small_unseen"): 128,
         ("alfworld", "tiny_unseen"): 128,
-        **{(name, split): 128 for name in ("sokoban",) for split in ("test", "train")},
         ("alfworld", "long_unseen"): 128,
+        **{(name, split): 128 for name in GAMES for split in ("test", "train")},
+        ("numberline", "test"): 6,
+        ("numberline", "train"): 24,
         ("search", "test"): 600,
         ("search", "tiny_test"): 128,
         ("webshop", "test"): 500,

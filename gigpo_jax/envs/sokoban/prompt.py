@@ -35,11 +35,6 @@ def full(inputs: PromptInput, /) -> str:
     return "\n".join((*lines, f"The room now:\n{inputs.observation}", _FORMAT))
 
 
-def compact(inputs: PromptInput, /) -> str:
-    """The prompt for tiny models trained from scratch: the room alone, a word for each cell or the picture."""
-    return " ".join(inputs.observation.split())
-
-
 def parse(response: str) -> Response:
     """Reads `<think> .. </think><action> .. </action>`; never raises.
 

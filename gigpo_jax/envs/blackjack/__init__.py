@@ -1,0 +1,1 @@
+"""Blackjack: stand or hit."""

@@ -1,0 +1,1 @@
+"""EZPoints: two cards make 12."""

@@ -1,0 +1,1 @@
+"""NumberLine: a number moves to a target in steps of one."""

@@ -1,0 +1,1 @@
+"""Points24: four cards make 24."""
