@@ -71,6 +71,7 @@ class Trajectory:
       replayed: whether it was aborted before and this is the second attempt.
       environment_s: time spent waiting for the environment, s.
       engine_s: time spent waiting for responses, s.
+      words: the task in words.
     """
 
     task: Task
@@ -85,6 +86,7 @@ class Trajectory:
     replayed: bool = False
     environment_s: float = 0.0
     engine_s: float = 0.0
+    words: str = ""
 
     def abort(self, reason: str, *, policy_dependent: bool) -> None:
         """Marks the episode as aborted; it is neither won nor has it a score."""

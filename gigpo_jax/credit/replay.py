@@ -41,6 +41,7 @@ def replay(
         task = Task(episode.task, episode.type, episode.split, episode.data)
         trajectory = Trajectory(task, episode.group, episode.member, won=episode.won, score=episode.score)
         observation, history = env.reset(task), History(window)
+        trajectory.words = observation.task
         for step in episode.steps:
             shown = prompt(observation, history)
             result = env.step(step.action)

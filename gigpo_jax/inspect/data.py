@@ -17,7 +17,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.intervals import wilson_interval
 from gigpo_jax.rollout.record import SUFFIX, Rollouts, SavedEpisode, SavedStep, read_rollouts
 
-Measured = Mapping[tuple[int, int, int], tuple[float, float]]
+Measured = Mapping[tuple[int, int, int], tuple[float, float, float | None]]
 MAX_EPISODES = 500  # of a page; the newest files come first
 CURVES = ("episode/success_rate", "val/sampled/success_rate", "episode/length", "policy/entropy")
 SETTINGS = ("rl.algorithm", "rl.preset", "rl.gamma", "rl.step_weight", "env.name", "env.max_steps", "seed")
@@ -72,12 +72,12 @@ def newest_rollouts(folder: Path) -> list[Path]:
 
 
 def measured_advantages(rollouts: Path) -> Measured:
-    """What `gigpo_jax.credit` measured of the steps in a file: (group, member, step) -> advantage, standard error."""
+    """What `gigpo_jax.credit` measured of the steps in a file: (group, member, step) -> advantage, error, regret."""
     path = rollouts.with_name("grades.json")
     if not path.exists():
         return {}
     steps = json.loads(path.read_text(encoding="utf-8"))["steps"]
-    return {(s["group"], s["member"], s["step"]): (s["advantage"], s["error"]) for s in steps}
+    return {(s["group"], s["member"], s["step"]): (s["advantage"], s["error"], s["regret"]) for s in steps}
 
 
 def pack(value: Any) -> str:
@@ -126,7 +126,7 @@ def task_groups(rollouts: Rollouts, measured: Measured) -> Iterator[tuple[dict[s
             "iteration": rollouts.iteration,
             "task": first.task,
             "type": first.type,
-            "text": first.steps[0].observation[:300] if first.steps else "",
+            "text": (first.words or (first.steps[0].observation if first.steps else ""))[:300],
             "won": [None if episode.aborted else episode.won for episode in episodes],
             "measured": any((e.group, e.member, i) in measured for e in episodes for i in range(len(e.steps))),
             "disagreement": round(max(map(disagreement, steps), default=0.0), 3),
@@ -145,6 +145,7 @@ def _episode(episode: SavedEpisode, texts: dict[str, int], measured: Measured) -
     def text(value: str) -> int:
         return texts.setdefault(value, len(texts))
 
+    found = [measured.get((episode.group, episode.member, number)) for number in range(len(episode.steps))]
     steps = [
         {
             "prompt": text(step.prompt),
@@ -164,9 +165,10 @@ def _episode(episode: SavedEpisode, texts: dict[str, int], measured: Measured) -
             "tokens": step.tokens,
             "logprobs": step.logprobs,
             "entropy": step.entropy,
-            "oracle": measured.get((episode.group, episode.member, number)),
+            "oracle": oracle and oracle[:2],
+            "regret": oracle[2] if oracle and step.regret is None else step.regret,
         }
-        for number, step in enumerate(episode.steps)
+        for step, oracle in zip(episode.steps, found, strict=True)
     ]
     fields = ("member", "won", "score", "aborted", "reason")
     return {name: getattr(episode, name) for name in fields} | {"steps": steps}

@@ -44,7 +44,7 @@ function head() {
   const first = DATA.runs[0].settings;
   document.title = `${first["rl.algorithm"]} on ${first["env.name"]}`;
   show("head", el("h1", {}, DATA.runs.map((run) => run.settings["rl.algorithm"]).join(" and ") + " on " + first["env.name"]),
-    ...DATA.runs.map((run, i) => el("p", { class: "dim" }, `${"AB"[i]}: ${run.name}. ` +
+    ...DATA.runs.map((run, i) => el("p", { class: "dim" }, `${DATA.runs.length > 1 ? "AB"[i] + ": " : ""}${run.name}. ` +
       Object.entries(run.settings).map(([key, value]) => `${key}=${value}`).join(", "))));
 }
 
@@ -78,7 +78,7 @@ function panel() {
       el("td", { class: "n" }, String(row.tasks)),
       ...shown.map((e) => el("td", { class: "n" }, e.rows[r] ? percent(e.rows[r].won / e.rows[r].tasks) : "")),
       el("td", {}, bar(row)), el("td", { class: "n" }, `${percent(row.interval[0])} to ${percent(row.interval[1])}`)));
-    return el("table", {}, el("caption", {}, `${DATA.runs.length > 1 ? "AB"[i] + ": " : ""}${run.panel.name}`),
+    return el("table", {}, el("caption", {}, `${DATA.runs.length > 1 ? "AB"[i] + ": " : ""}panel ${run.panel.name}`),
       el("thead", {}, el("tr", {}, el("th", {}, "task type"), el("th", { class: "n" }, "tasks"),
         ...shown.map((e) => el("th", { class: "n" }, `iteration ${e.iteration}`)), el("th", {}, ""), el("th", { class: "n" }, "95% interval"))),
       el("tbody", {}, ...rows));
@@ -133,7 +133,7 @@ function list() {
     (g.measured ? ", measured" : "") + (g.disagreement ? `, disagreement ${g.disagreement.toFixed(2)}` : "") + (g.type ? `, ${g.type}` : ""))));
   show("list", ...(buttons.length ? buttons : [el("p", {}, "No task group is like that.")]));
 }
-const title = (group) => (/your task is to: (.*)/i.exec(group.text) || [null, group.text.split("\n")[0] || group.task])[1].slice(0, 120);
+const title = (group) => (/your task is to: (.*)/i.exec(group.text) || [null, group.text.split("\n")[0] || group.task])[1];
 
 async function open(id, place = null) {
   const run = DATA.runs.findIndex((r) => r.groups.some((g) => g.id === id));
@@ -142,7 +142,10 @@ async function open(id, place = null) {
   view.content = await unpack(id);
   const twin = DATA.runs.length > 1 ? DATA.runs[1 - run].groups.find((g) => g.task === view.group.task) : null;
   view.other = twin ? { summary: twin, content: await unpack(twin.id) } : null;
-  for (const button of document.querySelectorAll("#list button")) button.setAttribute("aria-current", button.dataset.id === id);
+  for (const button of document.querySelectorAll("#list button")) {
+    button.setAttribute("aria-current", button.dataset.id === id);
+    if (button.dataset.id === id) button.parentNode.scrollTop = button.offsetTop - button.parentNode.offsetTop - 40;
+  }
   const first = view.content.episodes.findIndex((e) => e.steps.length);
   view.chosen = place || [0, first < 0 ? 0 : first, 0];
   draw();
@@ -152,9 +155,14 @@ function draw() {
   const sides = [[view.group, view.content]];
   if (view.other) sides.push([view.other.summary, view.other.content]);
   const labels = sides.length > 1 ? sides.map(([g]) => (g.id.startsWith("a") ? "A: " : "B: ") + `iteration ${g.iteration + 1}`) : [""];
-  const key = el("div", { class: "key" }, el("span", {}, "Each box is a step: its action, its episode advantage, and below the line its step advantage."),
-    el("span", {}, "Blue and + : more likely. Orange and − : less likely."), el("span", {}, "Double border: the same state as the chosen step."),
-    el("span", {}, "Arrow keys move."));
+  const measured = sides.some(([, c]) => c.episodes.some((x) => x.steps.some((s) => s.oracle)));
+  const parts = ["action", "episode adv.", "step adv.", ...(measured ? ["measured"] : [])];
+  const key = el("div", { class: "key" }, el("span", { class: "cell sample" }, ...parts.map((part) => el("span", {}, part))),
+    el("div", {}, el("p", {}, "Each box is a step. Episode advantage: did its episode do better (+) or worse (−) than the others of this task? " +
+      "Step advantage: did more follow from it than from other steps that were taken in the same state?" +
+      (measured ? " Measured: what the action was really worth, in units of reward." : "")),
+    el("p", {}, "Blue and + make the action more likely, orange and − less likely. Double border: the same state as the chosen step. " +
+      "Click a box, or move with the arrow keys.")));
   const strips = sides.map(([group, content], side) => el("div", {}, labels[side] ? el("h3", {}, labels[side]) : null,
     ...content.episodes.map((episode, e) => strip(content, episode, side, e))));
   show("group", el("h3", {}, title(view.group)), key, el("div", { class: sides.length > 1 ? "two" : "" }, ...strips),
@@ -163,9 +171,10 @@ function draw() {
   mark(false);
 }
 function strip(content, episode, side, e) {
-  const most = Math.max(...content.episodes.flatMap((x) => x.steps.flatMap((s) => [Math.abs(s.episode ?? 0), Math.abs(s.step ?? 0)])), 1e-9);
+  const most = (...of) => Math.max(...content.episodes.flatMap((x) => x.steps.flatMap((s) => of.map((value) => Math.abs(value(s) ?? 0)))), 1e-9);
+  const estimated = most((s) => s.episode, (s) => s.step), measured = most((s) => s.oracle?.[0]);
   const cells = episode.steps.map((step, s) => {
-    const half = (x) => {
+    const part = (x, most) => {
       const node = el("span", {}, signed(x, 1));
       if (x) node.style.background = `rgba(var(--${x > 0 ? "plus" : "minus"}), ${(0.15 + 0.55 * Math.abs(x) / most).toFixed(2)})`;
       return node;
@@ -173,7 +182,8 @@ function strip(content, episode, side, e) {
     return el("button", { type: "button", class: "cell", tabindex: -1, "data-at": [side, e, s].join("."),
       "data-same": `${side}.${step.group}`, title: step.action, onclick: () => choose([side, e, s]), onkeydown: (event) => walk(event, [side, e, s]),
       "aria-label": `episode ${e + 1}, step ${s + 1}, ${step.action}; episode advantage ${signed(step.episode)}, step advantage ${signed(step.step)}` },
-      el("span", { class: "action" }, step.action), half(step.episode), half(step.step));
+      el("span", { class: "action" }, step.action), part(step.episode, estimated), part(step.step, estimated),
+      step.oracle ? part(step.oracle[0], measured) : null);
   });
   const wide = content.episodes.every((x) => x.steps.length <= 20);
   return el("div", { class: wide ? "episode wide" : "episode" }, el("span", {}, `episode ${e + 1}: ${episode.aborted ? "aborted" : outcome(episode.won)}`),
@@ -225,21 +235,35 @@ function verdict(content, episode, step, here) {
       `on average ${mean.toFixed(2)}. Step advantage: ${signed(step.step)}.` : "No other step was taken from this state, so there is nothing to compare it with. Step advantage: 0.",
     `Together ${signed(step.total)}: the update makes this response ${!step.total ? "neither more nor less" : step.total > 0 ? "more" : "less"} likely.`];
   if (step.penalty) lines.push(`Penalty for an invalid response: ${step.penalty}.`);
-  if (step.oracle) lines.push(`Measured by playing on from before and after this step many times: true advantage ${signed(step.oracle[0])} ` +
-    `(standard error ${step.oracle[1].toFixed(2)}).`);
+  if (step.oracle) lines.push(oracle(step));
+  if (step.regret !== null) lines.push(step.regret ? `Against optimal play it wasted ${step.regret} action${step.regret === 1 ? "" : "s"}.`
+    : "Optimal play could do the same.");
   return el("div", { class: "verdict" }, ...lines.map((line) => el("p", {}, line)));
 }
+function oracle(step) {
+  const [value, error] = step.oracle;
+  const judged = Math.abs(value) < 2 * error ? "That is not clearly different from 0."
+    : !step.total ? "The estimate gives no credit." : value * step.total > 0 ? "The estimate has the right sign." : "The estimate has the wrong sign.";
+  return `Measured by playing on from before and after this step many times: true advantage ${signed(value)} ` +
+    `(standard error ${error.toFixed(2)}). ${judged}`;
+}
 function company(here, side, e, s) {
-  const rows = here.map((x) => el("tr", { class: x.e === e && x.s === s ? "me" : "" },
-    el("td", {}, el("button", { type: "button", onclick: () => choose([side, x.e, x.s]) }, `episode ${x.e + 1}, step ${x.s + 1}`)),
-    el("td", {}, x.step.action), el("td", {}, outcome(x.episode.won)), el("td", { class: "n" }, x.step.return.toFixed(2)),
-    el("td", { class: "n" }, signed(x.step.step))));
-  return el("table", {}, el("caption", {}, "Who else stood here"), el("thead", {}, el("tr", {}, el("th", {}, "step"), el("th", {}, "action"),
-    el("th", {}, "episode"), el("th", { class: "n" }, "return"), el("th", { class: "n" }, "step adv."))), el("tbody", {}, ...rows));
+  const actions = [...new Set(here.map((x) => x.step.action))].map((action) => here.filter((x) => x.step.action === action));
+  const mean = (of, value) => of.reduce((sum, x) => sum + value(x), 0) / of.length;
+  actions.sort((a, b) => mean(b, (x) => x.step.return) - mean(a, (x) => x.step.return));
+  const rows = actions.map((of) => el("tr", { class: of.some((x) => x.e === e && x.s === s) ? "me" : "" }, el("td", {}, of[0].step.action),
+    el("td", {}, ...of.map((x) => el("button", { type: "button", onclick: () => choose([side, x.e, x.s]), "aria-label": `episode ${x.e + 1}, step ${x.s + 1}`,
+      "aria-pressed": x.e === e && x.s === s }, `${x.e + 1}.${x.s + 1}`))),
+    el("td", { class: "n" }, `${of.filter((x) => x.episode.won).length} of ${of.length}`), el("td", { class: "n" }, mean(of, (x) => x.step.return).toFixed(2)),
+    el("td", { class: "n" }, signed(mean(of, (x) => x.step.step)))));
+  return el("table", {}, el("caption", {}, "Who else stood here, what they did, and what they got"), el("thead", {}, el("tr", {}, el("th", {}, "action"),
+    el("th", {}, "episode.step"), el("th", { class: "n" }, "won"), el("th", { class: "n" }, "mean return"), el("th", { class: "n" }, "mean step adv."))),
+    el("tbody", {}, ...rows));
 }
 function response(content, step) {
   const choices = [["logprobs", "improbable tokens"], ["entropy", "uncertain tokens"]].filter(([name]) => step[name]);
-  const tokens = el("div", { class: "tokens" });
+  const whole = step.tokens.map((token) => content.pieces[token]).join("") === content.texts[step.response];
+  const tokens = el("div", { class: whole ? "tokens" : "tokens apart" });
   const paint = () => {
     const values = (step[view.shade] || step.logprobs).map(Math.abs);
     const most = Math.max(...values, 1);

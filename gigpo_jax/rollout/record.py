@@ -20,7 +20,7 @@ _OF_TURN = (
     *("prompt", "response", "action", "valid", "admissible", "observation", "anchor", "reward", "penalty"),
     *("finish_reason", "version"),
 )
-_OF_TRAJECTORY = ("group", "member", "won", "score", "aborted", "reason")
+_OF_TRAJECTORY = ("group", "member", "won", "score", "aborted", "reason", "words")
 _DIGITS = 6  # after the point; of rewards and advantages
 _TOKEN_DIGITS = 4  # of log-probabilities and entropies, nats
 
@@ -81,6 +81,7 @@ class SavedEpisode:
     aborted: bool
     reason: str
     steps: tuple[SavedStep, ...]
+    words: str = ""
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ class EpisodeRunner:
         trajectory, history, began = Trajectory(task, group, member), History(self.settings.history), False
         try:
             observation = await _timed(environment.reset(task), trajectory, "environment_s")
-            began = True
+            began, trajectory.words = True, observation.task
             for action in past:
                 history.add(observation.text, action)
                 observation = (await _timed(environment.step(action), trajectory, "environment_s")).observation

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,16 +51,23 @@ def test_the_panel_has_intervals_by_type_and_leaves_out_aborted_tasks(tmp_path: 
     assert after["rows"][0]["interval"] == pytest.approx((0.4385, 1.0), abs=1e-3)  # Wilson, 3 of 3
 
 
-def test_measured_advantages_stand_beside_the_estimates(tmp_path: Path):
-    run = write_run(tmp_path / "run")
+def measured_run(folder: Path, *, advantage: float) -> Path:
+    """A run in which one step of the second task group was measured."""
+    run = write_run(folder)
     credit = run / "credit" / "iteration_000002"
     credit.mkdir(parents=True)
     shutil.copy(next((run / "rollouts").iterdir()), credit / "rollouts.jsonl.gz")
-    step_of = {"group": 1, "member": 0, "step": 2, "advantage": 0.25, "error": 0.1}
+    step_of = {"group": 1, "member": 0, "step": 2, "advantage": advantage, "error": 0.1, "regret": 2.0}
     (credit / "grades.json").write_text(json.dumps({"steps": [step_of]}))
+    return run
+
+
+def test_measured_advantages_stand_beside_the_estimates(tmp_path: Path):
+    run = measured_run(tmp_path / "run", advantage=0.25)
     page, packed = run_page(run, "a")
     assert [group["measured"] for group in page["groups"]] == [False, True, False, False]
     assert unpacked(packed["a1"])["episodes"][0]["steps"][2]["oracle"] == [0.25, 0.1]
+    assert unpacked(packed["a1"])["episodes"][0]["steps"][2]["regret"] == 2.0
     assert unpacked(packed["a1"])["episodes"][0]["steps"][1]["oracle"] is None
 
 
@@ -168,6 +176,7 @@ def test_a_reader_finds_a_step_and_who_else_stood_there(browser: Any, tmp_path: 
     assert "Together +0.50: the update makes this response more likely." in text
     same = [cell.get_attribute("data-at") for cell in browser.find_elements("css selector", ".cell.same")]
     assert same == ["0.0.1", "0.1.1"]
+    assert browser.find_element("css selector", "#step tbody").text == "go 1 a key 1.22.2 1 of 2 0.50 +0.50"
     browser.switch_to.active_element.send_keys(Keys.TAB)
     browser.find_element("css selector", ".cell.chosen").send_keys(Keys.ARROW_DOWN)
     browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
@@ -178,12 +187,45 @@ def test_a_reader_finds_a_step_and_who_else_stood_there(browser: Any, tmp_path: 
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
+@pytest.mark.parametrize(
+    ("advantage", "judged"),
+    [(0.25, "has the wrong sign"), (-0.25, "has the right sign"), (0.15, "not clearly different from 0")],
+)
+def test_a_measured_step_is_judged(browser: Any, tmp_path: Path, advantage: float, judged: str):
+    open_page(browser, [measured_run(tmp_path / "run", advantage=advantage)], tmp_path / "page.html", "#a1.0.0.2")
+    text = browser.find_element("css selector", ".verdict").text
+    assert judged in text  # the estimate is 1.0 - 1.5
+    assert "it wasted 2 actions" in text
+    cell = [part.text for part in browser.find_elements("css selector", ".cell.chosen span")]
+    assert cell[1:3] == ["+1.0", "−1.5"]
+    assert cell[3][0] == "+−"[advantage < 0]
+
+
 def test_two_runs_stand_side_by_side(browser: Any, tmp_path: Path):
     runs = [write_run(tmp_path / name) for name in ("one", "two")]
     open_page(browser, runs, tmp_path / "page.html")
     titles = [heading.text for heading in browser.find_elements("css selector", ".two h3")]
     assert titles == ["A: iteration 3", "B: iteration 3"]
     assert len(browser.find_elements("css selector", "polyline.run1")) == 2
+
+
+def test_an_open_page_follows_its_run(browser: Any, tmp_path: Path):
+    from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    run = write_run(tmp_path / "run")
+    with server([run], 0) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        browser.get(f"http://127.0.0.1:{running.server_address[1]}/#a1.0.0.1")
+        WebDriverWait(browser, 30).until(lambda d: "to 75.0%" in d.find_element("id", "curves").text)
+        time.sleep(6)  # it asks every five seconds, and has to have asked once
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 4, "episode/success_rate": 0.875}\n')
+        changed = (NoSuchElementException, StaleElementReferenceException)
+        wait = WebDriverWait(browser, 30, ignored_exceptions=changed)
+        wait.until(lambda d: "to 87.5%" in d.find_element("id", "curves").text)
+        wait.until(lambda d: "Episode 1, step 2" in d.find_element("id", "step").text)  # where the reader was
+        running.shutdown()
 
 
 def test_hostile_texts_are_shown_and_do_nothing(browser: Any, tmp_path: Path):

@@ -40,7 +40,7 @@ def example(text: str = "") -> Rollouts:
     task = Task("train/1", "look", "train", "data")
     trajectories = [
         Trajectory(task, 0, 0, aborted=True, reason="engine: " + NASTY, turns=[turn(1.0)]),
-        Trajectory(task, 0, 1, [turn(1.0, text), turn(10.0, text)], won=True, score=1.0),
+        Trajectory(task, 0, 1, [turn(1.0, text), turn(10.0, text)], won=True, score=1.0, words="look up"),
     ]
     credit = StepCredit(
         episode=np.array([0.5, 0.5], np.float32),
@@ -56,6 +56,7 @@ def example(text: str = "") -> Rollouts:
 def test_a_step_holds_what_training_computed_of_it() -> None:
     aborted, done = example().episodes
     assert (done.task, done.type, done.split, done.data, done.won) == ("train/1", "look", "train", "data", True)
+    assert done.words == "look up"
     first, last = done.steps
     assert (first.reward, first.penalty, first.returns, last.returns) == (1.0, 0.5, 1.0 + 0.5 * 10.0, 10.0)
     assert (first.episode_advantage, first.step_advantage, first.advantage) == (0.5, -1.0, -0.5)

@@ -148,6 +148,7 @@ def test_a_turn_holds_what_was_shown_said_and_done() -> None:
         assert trajectory.environment_s > 0
         assert trajectory.engine_s > 0
         observation = environment.reset(trajectory.task)
+        assert trajectory.words == observation.task
         for step, turn in enumerate(trajectory.turns):
             tokens, params = asked[request_key(3, 5, trajectory.group, trajectory.member, step)]
             assert tokens == tuple(turn.prompt_tokens) == tuple(TOKENIZER.encode_chat(turn.prompt))
