@@ -20,7 +20,7 @@ from gigpo_jax.rollout.environment import env_options, list_tasks
 from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.statistics import rollout_metrics
-from gigpo_jax.rollout.tasks import draw_tasks, host_share
+from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
@@ -186,9 +186,10 @@ class Trainer:
             self.save()
 
     async def roll_out(self, iteration: int) -> list[Trajectory]:
-        """The episodes of an iteration, `train.group_size` of each drawn task."""
+        """The episodes of an iteration, `train.group_size` of each drawn task and of what took its place."""
         train = self.config.train
         tasks = draw_tasks(self.tasks, iteration, train.groups, self.config.seed)
+        spares = spare_groups(self.tasks, iteration, train.groups, train.refill_groups, self.config.seed)
         first, mine = host_share(tasks)
         with self.timers.time("rollout"):
             return await self.worker.play(
@@ -196,6 +197,7 @@ class Trainer:
                 group_size=train.group_size,
                 iteration=iteration,
                 first_group=first,
+                spares=host_share(spares)[1],
                 temperature=self.config.sampling.temperature,
                 title=f"rollout {iteration + 1}",
             )

@@ -69,6 +69,7 @@ class Trajectory:
       policy_dependent: whether the environment failed at one of its actions, or the engine refused one of its prompts;
         leaving such an episode out may bias the statistics.
       replayed: whether it was aborted before and this is the second attempt.
+      replaced: whether its group gave no signal and another group was played in its place; nothing is learnt from it.
       environment_s: time spent waiting for the environment, s.
       engine_s: time spent waiting for responses, s.
       words: the task in words.
@@ -84,6 +85,7 @@ class Trajectory:
     reason: str = ""
     policy_dependent: bool = False
     replayed: bool = False
+    replaced: bool = False
     environment_s: float = 0.0
     engine_s: float = 0.0
     words: str = ""
@@ -118,12 +120,17 @@ class Step:
     type: str = ""
 
 
+def gives_signal(group: Sequence[Trajectory]) -> bool:
+    """Whether the episodes of a task group that were not aborted differ in score or return."""
+    return len({(episode.score, episode.total_reward) for episode in group if not episode.aborted}) > 1
+
+
 def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
-    """The steps of all episodes that were not aborted, in rollout order."""
+    """The steps of all episodes that were neither aborted nor replaced, in rollout order."""
     return [
         Step(place, number, trajectory.group, turn, trajectory.task.type)
         for place, trajectory in enumerate(trajectories)
-        if not trajectory.aborted
+        if not (trajectory.aborted or trajectory.replaced)
         for number, turn in enumerate(trajectory.turns)
     ]
 

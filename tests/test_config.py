@@ -21,6 +21,7 @@ def test_defaults_are_valid_and_locked():
     [
         ("train.group_size", 1, "standard deviation"),
         ("train.minibatch", 6401, "= 6400 steps"),
+        ("train.refill_groups", -1, "0 or greater"),
         ("batch.row_length", 2559, "at least 2560"),
         ("train.groups", 0, "greater than 0"),
         ("seed", 10**20, "from 0 to 2147483647"),
@@ -151,6 +152,9 @@ def test_group_of_one_is_fine_without_standard_deviation():
     config = default_config()
     config.train.group_size, config.rl.normalize = 1, "mean"
     resolve(config)
+    config.train.refill_groups = 1
+    with pytest.raises(InputError, match=r"config\.train\.refill_groups=1: .* always ends alike; use 0"):
+        resolve(config)
 
 
 def test_a_misspelt_key_is_answered_with_the_nearest():

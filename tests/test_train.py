@@ -55,7 +55,8 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     assert done.returncode == 0, done.stderr
     env = registry.make("example", drawers=2, games=16)
     write_panel(folder / "panel.json", freeze_panel("drawers", "example", env, "test"))
-    return [f"--config.model.path={folder / 'model'}", f"--config.eval.panel={folder / 'panel.json'}"]
+    model, panel = folder / "model", folder / "panel.json"
+    return [f"--config.model.path={model}", f"--config.eval.panel={panel}", "--config.train.refill_groups=2"]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,8 @@ def test_a_run_leaves_what_it_promises(whole: Path):
     assert "val/sampled/success_rate" not in steps[1]
     assert steps[1]["policy/behaviour_mismatch"] < 1e-4  # the learner and the engine agree on what was sampled
     assert steps[1]["policy/kl"] < steps[6]["policy/kl"]  # the policy leaves its reference
-    assert steps[1]["rollout/episodes"] == 16
+    assert steps[1]["rollout/episodes"] == 16 + 4 * steps[1]["rollout/refilled_groups"]
+    assert sum(step["rollout/refilled_groups"] for step in steps[1:]) > 0
     names = {path.name for path in whole.iterdir()}
     assert {"config.json", "metrics.jsonl", "tensorboard", "checkpoints", "rollouts", "evaluations"} <= names
     evaluation = json.loads((whole / "evaluations" / "iteration_000003.json").read_text())
@@ -85,8 +87,10 @@ def test_a_run_leaves_what_it_promises(whole: Path):
         f"iteration_{i:06d}.host0.jsonl.gz" for i in (1, 3, 5)
     ]
     saved = read_rollouts(whole / "rollouts/iteration_000003.host0.jsonl.gz")
-    assert (saved.iteration, len(saved.episodes)) == (2, 16)
-    for step in (step for episode in saved.episodes for step in episode.steps):
+    learnt = [episode for episode in saved.episodes if not episode.replaced]
+    assert (saved.iteration, len(learnt)) == (2, 16)
+    assert len(saved.episodes) == steps[3]["rollout/episodes"]
+    for step in (step for episode in learnt for step in episode.steps):
         assert len(step.tokens) == len(step.logprobs) == len(step.entropy)
         assert step.advantage == pytest.approx(step.episode_advantage + step.step_advantage, abs=1e-5)
         assert step.version == 2
@@ -202,6 +206,7 @@ def test_two_hosts_play_the_same_episodes_as_one(whole: Path, flags: list[str], 
         for a, b in zip(one.steps, other.steps, strict=True):
             assert (a.tokens, a.advantage) == (b.tokens, pytest.approx(b.advantage, abs=1e-4))
             assert a.entropy == pytest.approx(b.entropy, abs=1e-3)
+    assert [e.replaced for e in alone] == [e.replaced for e in together]
 
 
 def test_a_workdir_of_another_config_is_refused(whole: Path, flags: list[str]):

@@ -184,6 +184,11 @@ KEYS: dict[str, Key] = {
     "train.iterations": Key(150, "rollouts, each followed by updates", POSITIVE),
     "train.groups": Key(16, "tasks of an iteration", POSITIVE),
     "train.group_size": Key(8, "episodes of a task", POSITIVE),
+    "train.refill_groups": Key(
+        0,
+        "a group whose episodes all end alike is replaced by one of another task, at most so many times; 0: off",
+        NOT_NEGATIVE,
+    ),
     "train.minibatch": Key(256, "environment steps of an optimizer update", POSITIVE),
     "train.epochs": Key(1, "passes over an iteration's steps", POSITIVE),
     "train.max_staleness": Key(0, "1: rollout and update overlap, with weights one update old (vllm)", one_of(0, 1)),

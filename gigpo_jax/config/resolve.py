@@ -162,6 +162,12 @@ def _check_sizes(config: ConfigDict) -> None:
         "train.group_size",
         "a group of one has no standard deviation; use at least 2 (published: 8)",
     )
+    _require(
+        train.group_size > 1 or not train.refill_groups,
+        config,
+        "train.refill_groups",
+        "the episode of a group of one always ends alike; use 0, or train.group_size of at least 2",
+    )
     most_steps = train.groups * train.group_size * config.env.max_steps
     _require(
         train.minibatch <= most_steps,

@@ -114,7 +114,8 @@ def task_groups(rollouts: Rollouts, measured: Measured) -> Iterator[tuple[dict[s
     """The task groups of a file: what the list shows of each, and all of it."""
     groups = defaultdict(list)
     for episode in rollouts.episodes:
-        groups[episode.group].append(episode)
+        if not episode.replaced:
+            groups[episode.group].append(episode)
     for group in sorted(groups):
         episodes = groups[group]
         first = episodes[0]

@@ -4,7 +4,6 @@ Every function returns sums, never means: microbatches add up and the update div
 does not depend on how a minibatch was cut. Log-probabilities are in nats.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -204,11 +203,9 @@ def _cost(
     iteration: ArrayLike,
 ) -> tuple[Array, Array, Array, Array]:
     """[B, C] what each token costs, its ratio, and where the clip and the dual clip took the gradient away."""
-    clips = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
-    clipped_token = None
+    clips, clipped_token = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}, None
     if settings.ratio == "hoelder_tokens":
         log_ratio, clipped_token = ratios.clip_log_ratio(log_ratio, advantage, **clips)
-        clips = {"clip_low": math.inf, "clip_high": math.inf}
     if settings.ratio == "sequence":
         log_ratio = ratios.sequence_log_ratio(log_ratio, weight, response_numbers(batch))
     elif settings.ratio != "token":

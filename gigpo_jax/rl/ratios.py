@@ -91,7 +91,7 @@ def hoelder_log_ratio(log_ratio: Array, member: Array, response: Array, power: A
     log_ratio, power = limited(log_ratio), jnp.asarray(power, jnp.float32)
     count = jnp.maximum(response_sums(member, response), 1.0)
     mean = response_sums(log_ratio * member, response) / count
-    # Around the mean, log(mean exp(p l)) / p has neither overflow nor, for a small p, cancellation.
+    # Around the mean, log(mean exp(p l)) / p is finite; expm1 and log1p keep its digits for a small p.
     centre, zero = lax.stop_gradient(mean), jnp.abs(power) < _NO_POWER
     divisor = jnp.where(zero, 1.0, power)
     excess = response_sums(jnp.expm1(divisor * (log_ratio - centre)) * member, response) / count

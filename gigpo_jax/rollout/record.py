@@ -20,14 +20,14 @@ _OF_TURN = (
     *("prompt", "response", "action", "valid", "admissible", "observation", "anchor", "reward", "penalty"),
     *("finish_reason", "version"),
 )
-_OF_TRAJECTORY = ("group", "member", "won", "score", "aborted", "reason", "words")
+_OF_TRAJECTORY = ("group", "member", "won", "score", "aborted", "reason", "words", "replaced")
 _DIGITS = 6  # after the point; of rewards and advantages
 _TOKEN_DIGITS = 4  # of log-probabilities and entropies, nats
 
 
 @dataclass(frozen=True)
 class SavedStep:
-    """One environment step. The fields from `returns` on are None where the episode was aborted.
+    """One environment step. The fields from `returns` on are None where the episode was aborted or replaced.
 
     Attributes:
       prompt, response, action, valid, admissible, observation, anchor, reward, penalty, finish_reason, version, regret:
@@ -82,6 +82,7 @@ class SavedEpisode:
     reason: str
     steps: tuple[SavedStep, ...]
     words: str = ""
+    replaced: bool = False
 
 
 @dataclass(frozen=True)

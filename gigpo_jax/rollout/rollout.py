@@ -22,7 +22,7 @@ from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepRes
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling.base import Completion, Engine, EngineLost, SamplingParams, request_key
-from gigpo_jax.trajectory import Trajectory, Turn
+from gigpo_jax.trajectory import Trajectory, Turn, gives_signal
 
 _T = TypeVar("_T")
 
@@ -202,12 +202,16 @@ async def rollout(
     iteration: int,
     first_group: int = 0,
     pasts: Sequence[Sequence[str]] | None = None,
+    spares: Sequence[Sequence[tuple[int, Task]]] | None = None,
     on_attempt: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task, as many at once as the pool has environments.
 
     An aborted episode is played again once, with the same keys: if the failure was of a process, it becomes the episode
     that it would have been. What fails again is left aborted.
+
+    A group without signal (`trajectory.gives_signal`) is marked as replaced as soon as its last episode ends, and the
+    next of its spare groups is played at once.
 
     Args:
       tasks: one group each, in this order.
@@ -217,41 +221,57 @@ async def rollout(
       iteration: part of every request's key; evaluations use negative numbers.
       first_group: number of the first task's group; hosts that share an iteration number theirs apart.
       pasts: for each task the actions that are replayed before the policy acts; None: none.
+      spares: for each task the (group number, task) that may take its place, as from `tasks.spare_groups`; None: none.
       on_attempt: called with each trajectory as it ends; one that is aborted and not `replayed` is played again.
 
     Returns:
-      The trajectories in the order of (group, member), aborted ones included and marked.
+      The trajectories in the order of tasks, groups in their place and members, aborted and replaced ones included and
+      marked.
 
     Raises:
       TooManyAborted: more than `max_aborted_fraction` of all episodes were aborted.
       EngineLost: the engine will give no more responses.
     """
-    trajectories: list[Trajectory | None] = [None] * (len(tasks) * group_size)
+    played: list[list[list[Trajectory | None]]] = [[] for _ in tasks]  # for each task the groups in its place
     reasons: Counter[str] = Counter()
 
-    async def episode(index: int) -> None:
-        place, member = divmod(index, group_size)
-        group, past = first_group + place, pasts[place] if pasts else ()
+    def start(place: int, number: int, task: Task) -> None:
+        played[place].append([None] * group_size)
+        for member in range(group_size):
+            running.create_task(episode(place, number, task, member))
+
+    def ended(place: int) -> None:
+        newest = [trajectory for trajectory in played[place][-1] if trajectory is not None]
+        left = spares[place][len(played[place]) - 1 :] if spares else ()
+        if left and len(newest) == group_size and not gives_signal(newest):
+            for trajectory in newest:
+                trajectory.replaced = True
+            start(place, *left[0])
+
+    async def episode(place: int, group: int, task: Task, member: int) -> None:
+        past = pasts[place] if pasts else ()
         key = functools.partial(request_key, runner.settings.seed, iteration, group, member)
         for replayed in (False, True):
-            trajectory = await _play(tasks[place], runner, pool, key, group, member, past)
+            trajectory = await _play(task, runner, pool, key, group, member, past)
             trajectory.replayed = replayed
             if on_attempt is not None:
                 on_attempt(trajectory)
             if not trajectory.aborted:
                 break
-        trajectories[index] = trajectory
+        played[place][-1][member] = trajectory
         if trajectory.aborted:
             reasons[trajectory.reason] += 1
-            _check_aborted(reasons, len(trajectories), runner.settings.max_aborted_fraction)
+            started = group_size * sum(map(len, played))
+            _check_aborted(reasons, started, runner.settings.max_aborted_fraction)
+        ended(place)
 
     try:
-        async with asyncio.TaskGroup() as group:
-            for index in range(len(trajectories)):
-                group.create_task(episode(index))
+        async with asyncio.TaskGroup() as running:
+            for place, task in enumerate(tasks):
+                start(place, first_group + place, task)
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None  # the first failure cancelled the others
-    return [trajectory for trajectory in trajectories if trajectory is not None]
+    return [trajectory for groups in played for group in groups for trajectory in group if trajectory is not None]
 
 
 def _check_aborted(reasons: Counter[str], episodes: int, most: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gigpo_jax.run.partition import all_hosts
-from gigpo_jax.trajectory import Step, Trajectory
+from gigpo_jax.trajectory import Step, Trajectory, gives_signal
 
 
 def rollout_metrics(
@@ -15,15 +15,19 @@ def rollout_metrics(
     """Summarises a rollout over all hosts.
 
     Args:
-      trajectories: of this host, aborted ones included.
+      trajectories: of this host, aborted and replaced ones included.
       steps: their `finished_steps`.
       task_types: of the whole split, so that all hosts report the same names.
 
     Returns:
-      Means over episodes or steps that were not aborted. A task type that was not played is left out.
+      Means over episodes or steps that were not aborted, those of replaced groups included, so that a success rate is
+      that of the policy on tasks as they are drawn. A task type that was not played is left out.
     """
     done = [trajectory for trajectory in trajectories if not trajectory.aborted]
-    turns = [step.turn for step in steps]
+    turns = [turn for trajectory in done for turn in trajectory.turns]
+    groups = defaultdict(list)
+    for trajectory in trajectories:
+        groups[trajectory.group].append(trajectory)
     listed = [turn.admissible for turn in turns if turn.admissible is not None]
     values: dict[str, Sequence[float]] = {
         "episode/success_rate": [t.won for t in done],
@@ -47,6 +51,8 @@ def rollout_metrics(
         "episode/aborted_policy_dependent": float(sum(t.policy_dependent for t in trajectories)),
         "episode/replayed": float(sum(t.replayed for t in trajectories)),
         "rollout/episodes": float(len(done)),
+        "rollout/groups_without_signal": float(sum(not gives_signal(group) for group in groups.values())),
+        "rollout/refilled_groups": float(sum(group[0].replaced for group in groups.values())),
         "rollout/steps": float(len(turns)),
         "rollout/generated_tokens": float(sum(len(turn.response_tokens) for turn in turns)),
     }

@@ -51,6 +51,7 @@ class RolloutWorker:
         title: str,
         first_group: int = 0,
         pasts: Sequence[Sequence[str]] | None = None,
+        spares: Sequence[Sequence[tuple[int, Task]]] | None = None,
     ) -> list[Trajectory]:
         """Plays `group_size` episodes of each task; arguments as for `rollout`, `title` is shown beside the bar."""
         stops = self.tokenizer.stop_token_ids
@@ -71,6 +72,7 @@ class RolloutWorker:
                 iteration=iteration,
                 first_group=first_group,
                 pasts=pasts,
+                spares=spares,
                 on_attempt=on_attempt,
             )
 

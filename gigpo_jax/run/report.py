@@ -63,6 +63,8 @@ def iteration(done: int, of: int, metrics: Mapping[str, float]) -> None:
     if metrics.get("episode/aborted"):
         dependent = metrics.get("episode/aborted_policy_dependent", 0)
         parts.append(f"aborted {metrics['episode/aborted']:.0f} ({dependent:.0f} policy-dependent)")
+    if metrics.get("rollout/refilled_groups"):
+        parts.append(f"refilled {metrics['rollout/refilled_groups']:.0f} groups")
     panels = [name for name in metrics if name.startswith("val/") and name.endswith("/success_rate")]
     parts += [f"panel ({name.split('/')[1]}) {metrics[name]:.1%}" for name in panels]
     say("  ".join(parts))

@@ -155,10 +155,11 @@ def test_gspo_token_gives_each_token_its_own_advantage():
 
 @pytest.mark.parametrize("ratio", ["product", "hoelder", "hoelder_tokens"])
 def test_ratios_stay_finite_and_padding_may_hold_anything(ratio):
-    behaviour, advantage = [-200.0, -1.0, -1.0, -200.0, np.nan], [1.0, 1.0, -1.0, -1.0, np.nan]
-    batch = tokens(behaviour, advantage, [1.0, 1.0, 1.0, 1.0, 0.0], response=[0, 0, 1, 1, 1])
+    behaviour, logprob = [-200.0, -1.0, -1.0, -200.0, -1.0, np.nan], [-1.0, -200.0, -200.0, -1.0, -200.0, np.nan]
+    weight, advantage = [1.0, 1.0, 1.0, 1.0, 1.0, 0.0], [1.0, 1.0, -1.0, -1.0, 1.0, np.nan]
+    batch = tokens(behaviour, advantage, weight, response=[0, 0, 1, 1, 2, 2])
     for power in (-2.0, 0.0, 2.0):
-        value, gradient, _ = run(replace(NARROW, ratio=ratio), [-1.0, -200.0, -200.0, -1.0, np.nan], batch, power)
+        value, gradient, _ = run(replace(NARROW, ratio=ratio), logprob, batch, power)
         assert np.isfinite(value)
         assert np.isfinite(gradient).all()
         assert gradient[0, -1] == 0

@@ -36,11 +36,12 @@ def turn(reward: float, text: str = "") -> Turn:
 
 
 def example(text: str = "") -> Rollouts:
-    """An episode of two steps, and an aborted one."""
+    """An episode of two steps, one that was aborted, and one whose group was replaced."""
     task = Task("train/1", "look", "train", "data")
     trajectories = [
         Trajectory(task, 0, 0, aborted=True, reason="engine: " + NASTY, turns=[turn(1.0)]),
         Trajectory(task, 0, 1, [turn(1.0, text), turn(10.0, text)], won=True, score=1.0, words="look up"),
+        Trajectory(task, 1, 0, [turn(0.0)], replaced=True),
     ]
     credit = StepCredit(
         episode=np.array([0.5, 0.5], np.float32),
@@ -54,7 +55,7 @@ def example(text: str = "") -> Rollouts:
 
 
 def test_a_step_holds_what_training_computed_of_it() -> None:
-    aborted, done = example().episodes
+    aborted, done, replaced = example().episodes
     assert (done.task, done.type, done.split, done.data, done.won) == ("train/1", "look", "train", "data", True)
     assert done.words == "look up"
     first, last = done.steps
@@ -65,6 +66,8 @@ def test_a_step_holds_what_training_computed_of_it() -> None:
     assert (first.entropy, last.entropy) == ((0.1, 0.2, 0.3), (1.0, 2.0, 0.9877))
     assert (first.prompt_length, first.anchor, first.version) == (4, "anchor", 3)
     assert (aborted.aborted, aborted.steps[0].advantage, aborted.steps[0].tokens) == (True, None, (7, 9, 7))
+    assert (replaced.replaced, replaced.steps[0].advantage, replaced.steps[0].returns) == (True, None, None)
+    assert (aborted.replaced, done.replaced) == (False, False)
 
 
 def test_what_is_written_is_read_back(tmp_path: pathlib.Path) -> None:
@@ -95,7 +98,7 @@ def test_the_same_rollouts_give_the_same_bytes_and_shared_texts_are_stored_once(
         (lambda content: b"text", "not a file of saved rollouts"),
         (lambda content: gzip.compress(b"[]\n"), "not a file of saved rollouts"),
         (lambda content: gzip.compress(b'{"format": "other", "version": 1}\n'), "format and version"),
-        (lambda content: gzip.compress(b"".join(gzip.decompress(content).splitlines(True)[:-1])), "1 of 2 episodes"),
+        (lambda content: gzip.compress(b"".join(gzip.decompress(content).splitlines(True)[:-1])), "2 of 3 episodes"),
         (lambda content: gzip.compress(gzip.decompress(content).replace(b'"valid"', b'"vaild"')), "vaild"),
     ],
 )

@@ -22,9 +22,10 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import word_tokenizer
 from gigpo_jax.rollout.rollout import EpisodeRunner, EpisodeSettings, rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
+from gigpo_jax.rollout.tasks import spare_groups
 from gigpo_jax.sampling.base import Completion, SamplingParams, request_key
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
-from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
+from gigpo_jax.trajectory import Trajectory, Turn, finished_steps, gives_signal
 
 EXAMPLE = registry.ENVIRONMENTS["example"]
 TOKENIZER = word_tokenizer(
@@ -128,6 +129,50 @@ def test_a_rollout_does_not_depend_on_workers_places_or_order() -> None:
         tail = asyncio.run(rollout(pool.tasks("train")[1:7], runner, pool, group_size=4, iteration=5, first_group=1))
         assert same(tail, later), "hosts that number their groups apart draw what one host would"
         assert not same(play(pool, iteration=6), expected)
+
+
+def by_group(trajectories: list[Trajectory]) -> dict[int, list[Trajectory]]:
+    return {n: [t for t in trajectories if t.group == n] for n in dict.fromkeys(t.group for t in trajectories)}
+
+
+def test_groups_without_signal_are_replaced_by_the_next_spare_group() -> None:
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
+        tasks = pool.tasks("train")
+        spares = spare_groups(tasks, 5, 6, 2, seed=3)
+        plain, refilled = play(pool, size=2), play(pool, size=2, spares=spares)
+        runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
+        expected, kept = [], []
+        for place, group in by_group(plain).items():
+            for number, task in [(place, tasks[place]), *spares[place]]:
+                alone = rollout([task], runner, pool, group_size=2, iteration=5, first_group=number)
+                group = asyncio.run(alone)
+                last = gives_signal(group) or number == spares[place][-1][0]
+                expected += [dataclasses.replace(episode, replaced=not last) for episode in group]
+                kept += [gives_signal(group)] * last
+                if last:
+                    break
+    assert same(refilled, expected)
+    replaced = {t.group for t in refilled if t.replaced}
+    assert len(replaced) > 6 > 0, "some groups were replaced twice"
+    assert set(kept) == {True, False}, "the number of spare groups is a limit"
+    assert {refilled[step.trajectory].replaced for step in finished_steps(refilled)} == {False}
+    metrics = rollout_metrics(refilled, finished_steps(refilled), ())
+    assert metrics["rollout/refilled_groups"] == len(replaced)
+    assert metrics["rollout/groups_without_signal"] == len(replaced) + kept.count(False)
+    assert metrics["rollout/steps"] == sum(len(t.turns) for t in refilled)
+    with EnvPool(EXAMPLE.build, workers=3, envs_per_worker=2) as pool:
+        assert same(play(pool, size=2, spares=spares), refilled), "whatever ends first"
+
+
+def test_a_group_whose_episodes_were_aborted_is_replaced_too() -> None:
+    settings = dataclasses.replace(SETTINGS, max_aborted_fraction=0.9)
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
+        spares = spare_groups(pool.tasks("train"), 5, 6, 1, seed=3)
+        hit = play(pool, StandIn(fail=0.2), size=3, settings=settings, spares=spares)
+    for group in by_group(hit).values():
+        left = [t for t in group if not t.aborted]
+        assert group[0].replaced == (group[0].group < 6 and len({t.score for t in left}) < 2)
+    assert any(all(t.aborted for t in group) for group in by_group(hit).values())
 
 
 def test_a_turn_holds_what_was_shown_said_and_done() -> None:
