@@ -10,8 +10,9 @@ Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N
 
 import bisect
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -122,6 +123,21 @@ def step_samples(steps: Sequence[Step], advantages: np.ndarray | None = None) ->
         Sample(s.turn.prompt_tokens, s.turn.response_tokens, s.turn.logprobs, advantage)
         for s, advantage in zip(steps, values.tolist(), strict=True)
     ]
+
+
+def weighted_by_episode(samples: Sequence[Sample], steps: Sequence[Step], longest: int) -> list[Sample]:
+    """Weighs tokens so that every episode counts the same, whatever its number of response tokens.
+
+    Args:
+      samples: of the steps.
+      steps: of whole episodes of this host.
+      longest: response tokens that no episode exceeds; the weights are at least 1.
+    """
+    tokens: Counter[int] = Counter()
+    for step in steps:
+        tokens[step.trajectory] += len(step.turn.response_tokens)
+    weights = (longest / max(tokens[step.trajectory], 1) for step in steps)
+    return [replace(x, weight=x.weight * weight) for x, weight in zip(samples, weights, strict=True)]
 
 
 def split_steps(n: int, parts: int, rng: np.random.Generator) -> list[np.ndarray]:

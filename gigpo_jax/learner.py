@@ -12,7 +12,7 @@ import optax
 from ml_collections import ConfigDict
 
 from gigpo_jax.action_span import action_masks
-from gigpo_jax.batching import Sample, make_minibatches, packing_stats, step_columns, step_samples
+from gigpo_jax.batching import Sample, make_minibatches, packing_stats, step_columns, step_samples, weighted_by_episode
 from gigpo_jax.envs import registry
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
@@ -23,7 +23,7 @@ from gigpo_jax.run import partition
 from gigpo_jax.run.metrics import Timers
 from gigpo_jax.scoring import TokenScores, make_token_scores
 from gigpo_jax.text_critic import TextCritic
-from gigpo_jax.trajectory import Step, StepCredit
+from gigpo_jax.trajectory import Step, StepCredit, with_less_reward
 
 Progress = Callable[[int, int], None]  # (minibatches done, of all)
 CREDIT = ("anchor_group_size_mean", "singleton_share", "zero_advantage_share", "episode_norm", "step_norm")
@@ -85,7 +85,8 @@ class Learner:
         self._rows = partition.local_rows(mesh, config.batch.rows)
         self._finite = FiniteCheck()
         # Of a run with an adapter only the adapter of the start is kept: the model below it does not change.
-        self._reference = jax.tree.map(lambda x: x.copy(), policy.trained) if loss.kl_coef else None
+        self._reference = jax.tree.map(lambda x: x.copy(), policy.trained) if config.rl.kl_coef else None
+        self._kl_in_loss = bool(loss.kl_coef)
         optimizer = make_optimizer(config, config.train.iterations)
         self.state, self.state_shardings = start_state(config, policy, mesh, optimizer)
         forward = forward_function(config, policy.config, mesh)
@@ -123,11 +124,12 @@ class Learner:
           NotFinite: three updates in a row were skipped.
         """
         with timers.time("advantage"):
+            steps, kl_penalty = self._with_kl_penalty(steps)
             scores = self.scores(steps) if needs_scores(self._config) else None
             statistics, credit = step_credit(self._config, self._advantages, steps, scores, self.text_critic)
             if self.text_critic is not None:
                 self.text_critic.learn(steps)
-            metrics = {f"credit/{name}": float(getattr(statistics, name)) for name in CREDIT}
+            metrics = {f"credit/{name}": float(getattr(statistics, name)) for name in CREDIT} | kl_penalty
         with timers.time("update"):
             batches = self._minibatches(self._samples(steps, credit), iteration)
             metrics |= over_hosts(packing_stats(batches))
@@ -138,8 +140,25 @@ class Learner:
         """Log-probability and entropy of the present policy at each response token of the steps."""
         return self._token_scores(self.state.params, self._policy.frozen, step_samples(steps))
 
+    def _with_kl_penalty(self, steps: Sequence[Step]) -> tuple[Sequence[Step], dict[str, float]]:
+        """With `rl.kl_in="reward"`, takes `rl.kl_coef` times the KL estimate of a step from its reward; and metrics.
+
+        The estimate is the sum over the response of old log-probability - reference log-probability ("k1").
+        """
+        if self._reference is None or self._kl_in_loss:
+            return steps, {}
+        reference = self._token_scores(self._reference, self._policy.frozen, step_samples(steps)).logprob
+        recomputed = self._config.rl.old_logprobs == "recompute"
+        old = self.scores(steps).logprob if recomputed else [step.turn.logprobs for step in steps]
+        penalties = [self._config.rl.kl_coef * float(np.sum(a - b)) for a, b in zip(old, reference, strict=True)]
+        total, count = partition.all_hosts(np.array([sum(penalties), len(steps)], np.float32)).sum(0)
+        return with_less_reward(steps, penalties), {"credit/kl_penalty": float(total) / max(float(count), 1.0)}
+
     def _samples(self, steps: Sequence[Step], credit: StepCredit) -> list[Sample]:
         samples = step_samples(steps, credit.total)
+        if self._config.rl.loss_mean == "episodes":
+            longest = self._config.env.max_steps * self._config.sampling.max_response_tokens
+            samples = weighted_by_episode(samples, steps, longest)
         if "action_mask" not in self._needs:
             return samples
         return [dataclasses.replace(x, action_mask=self._action_mask(x.response_tokens)) for x in samples]
@@ -165,7 +184,7 @@ class Learner:
             batches = [dataclasses.replace(b, proximal=self._score(self.state.params, b, frozen)) for b in batches]
         records = []
         for number, batch in enumerate(batches):
-            if self._reference is not None:
+            if self._kl_in_loss:
                 plain = dataclasses.replace(batch, proximal=None)  # as above: one program for both
                 batch = dataclasses.replace(batch, reference=self._score(self._reference, plain, frozen))
             self.state, record = self._update(self.state, batch, frozen, np.int32(iteration))
@@ -269,7 +288,7 @@ def objective(config: ConfigDict) -> tuple[Callable[[StepColumns], rl_advantages
         clip_low=rl.clip_low,
         clip_high=rl.clip_high,
         dual_clip=rl.dual_clip or math.inf,
-        kl_coef=rl.kl_coef,
+        kl_coef=rl.kl_coef if rl.kl_in == "loss" else 0.0,
         entropy_coef=rl.entropy_coef,
         correction=rl.importance_correction,
         importance_cap=rl.importance_cap,

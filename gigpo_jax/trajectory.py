@@ -1,7 +1,7 @@
 """Turns and trajectories: what rollouts give and learners take. numpy only."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class Turn:
       observation: the text the agent saw before it acted.
       anchor: the anchor state of that observation, as text.
       reward: the environment's reward for the action.
-      penalty: >= 0, for an invalid action.
+      penalty: >= 0, for an invalid or overlong response.
       finish_reason: why the response ended: "stop", "length" or "abort".
       version: which weights sampled it.
       choices: 64-bit hash of the actions that the environment had listed; None if it lists none.
@@ -132,6 +132,14 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
         for place, trajectory in enumerate(trajectories)
         if not (trajectory.aborted or trajectory.replaced)
         for number, turn in enumerate(trajectory.turns)
+    ]
+
+
+def with_less_reward(steps: Sequence[Step], penalties: Sequence[float]) -> list[Step]:
+    """The same steps, each with a penalty taken from its reward."""
+    return [
+        replace(step, turn=replace(step.turn, reward=step.turn.reward - penalty))
+        for step, penalty in zip(steps, penalties, strict=True)
     ]
 
 

@@ -22,6 +22,8 @@ def test_defaults_are_valid_and_locked():
         ("train.group_size", 1, "standard deviation"),
         ("train.minibatch", 6401, "= 6400 steps"),
         ("train.refill_groups", -1, "0 or greater"),
+        ("env.overlong_buffer", 513, "at most sampling.max_response_tokens=512"),
+        ("env.overlong_penalty", 0.5, "not read without env.overlong_buffer"),
         ("batch.row_length", 2559, "at least 2560"),
         ("train.groups", 0, "greater than 0"),
         ("seed", 10**20, "from 0 to 2147483647"),
@@ -122,6 +124,7 @@ def test_old_logprobs_and_their_correction_follow_the_engine(engine: str, given:
     ("values", "key", "fix"),
     [
         ({"algorithm": "gspo", "ratio": "token"}, "rl.ratio", "always has 'sequence'"),
+        ({"algorithm": "dapo", "kl_in": "reward"}, "rl.kl_in", "not read with rl.kl_coef=0"),
         ({"algorithm": "gmpo", "clip_low": 1.0}, "rl.clip_low", "below 1"),
         ({"algorithm": "gmpo", "hoelder_last": -1.0}, "rl.hoelder_last", "always has 0.0"),
         (

@@ -18,7 +18,7 @@ from gigpo_jax.rl import update
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.run import partition
 from gigpo_jax.run.metrics import Timers
-from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
+from gigpo_jax.trajectory import Trajectory, Turn, finished_steps, with_less_reward
 
 SHAPE = qwen2.Qwen2Config(31, 16, 32, 1, 2, 1, 8)
 STEPS = 3
@@ -100,6 +100,25 @@ def test_two_iterations_of_two_epochs_by_hand() -> None:
     # The rate is that of the iteration, however many updates it has, and would be 0 after the last.
     assert [metrics["policy/lr"] for metrics, _ in got] == pytest.approx([1e-2, 0.5e-2])
     assert [metrics["policy/behaviour_mismatch"] for metrics, _ in got] == pytest.approx(first, rel=1e-4)
+
+
+def test_kl_in_the_reward_is_a_penalty_of_each_step() -> None:
+    config, plain, steps = make_config(), make_config(), finished_steps(make_trajectories())
+    config.rl.kl_in, plain.rl.kl_coef = "reward", 0.0
+    learner, other, start_policy = make_learner(config), make_learner(plain), make_learner(plain)
+    found = []
+    for iteration in (0, 1):
+        now, reference = (policy.scores(steps).logprob for policy in (other, start_policy))
+        penalties = [0.5 * float((a - b).sum()) for a, b in zip(now, reference, strict=True)]
+        metrics, credit = learner.learn(steps, iteration, Timers(), no_progress)
+        _, by_hand = other.learn(with_less_reward(steps, penalties), iteration, Timers(), no_progress)
+        np.testing.assert_allclose(credit.total, by_hand.total, rtol=1e-4, atol=1e-5)
+        assert metrics["credit/kl_penalty"] == pytest.approx(np.mean(penalties), rel=1e-4, abs=1e-6)
+        assert metrics["policy/kl"] == 0
+        found.append(metrics["credit/kl_penalty"])
+    assert abs(found[0]) < 1e-6 < 1e-2 < abs(found[1])  # at first the policy is its reference
+    for x, y in zip(*map(jax.tree.leaves, (learner.state.params, other.state.params)), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=1e-4, atol=1e-5)
 
 
 def test_three_bad_updates_in_a_row_end_an_iteration_and_change_nothing() -> None:

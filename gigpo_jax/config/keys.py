@@ -5,6 +5,7 @@ from typing import get_args
 
 from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
+from gigpo_jax.rl.losses import Mean
 from gigpo_jax.rl.ratios import Correction, Ratio
 from gigpo_jax.rl.update import SCHEDULES
 from gigpo_jax.settings import FRACTION, NOT_NEGATIVE, POSITIVE, Rule, Setting, at_least, each, one_of
@@ -45,6 +46,14 @@ KEYS: dict[str, Key] = {
     "env.prompt": Key("full", "a prompt style of the environment: full (instructions), compact (tiny models)"),
     "env.show_admissible": Key(True, "list the admissible actions in the prompt"),
     "env.invalid_penalty": Key(0.1, "subtracted from the reward of a step with an invalid response", NOT_NEGATIVE),
+    "env.overlong_buffer": Key(
+        0,
+        "tokens below sampling.max_response_tokens in which the reward falls; 0: off (docs/algorithm.md)",
+        NOT_NEGATIVE,
+    ),
+    "env.overlong_penalty": Key(
+        1.0, "subtracted from the reward of a step whose response has all tokens", NOT_NEGATIVE
+    ),
     "env.require_admissible": Key(False, "an action that is not admissible is invalid too"),
     "env.workers": Key(2, "environment processes", POSITIVE, may_change=True),
     "env.start_timeout_s": Key(120.0, "limit for the start of a worker and for a reset", POSITIVE, may_change=True),
@@ -143,11 +152,12 @@ KEYS: dict[str, Key] = {
     ),
     "rl.hoelder_last": Key(-1.0, "p after the last iteration", POWER, auto=True),
     "rl.kl_coef": Key(0.01, "of the KL term; 0: no reference policy is kept", NOT_NEGATIVE, auto=True),
+    "rl.kl_in": Key("loss", "where the KL term counts: in the loss, or in the rewards", one_of("loss", "reward")),
     "rl.entropy_coef": Key(0.0, "of the entropy bonus", NOT_NEGATIVE),
     "rl.loss_mean": Key(
         "tokens",
-        "of the loss: over tokens, over responses, or over responses of constant length (docs/loss.md)",
-        one_of("tokens", "responses", "constant"),
+        "of the loss: over tokens, responses, responses of constant length, or episodes (docs/loss.md)",
+        one_of(*get_args(Mean)),
         auto=True,
     ),
     "rl.old_logprobs": Key(

@@ -59,7 +59,7 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
     _check_sizes(config)
     _check_model(config, trains)
     _check_sampling(config)
-    _check_ratio(config)
+    _check_loss(config)
     _check_servers(config)
     _check_environment(config)
     _check_needs(config)
@@ -184,6 +184,18 @@ def _check_sizes(config: ConfigDict) -> None:
         "(sampling.max_prompt_tokens + sampling.max_response_tokens)",
     )
     _require(
+        config.env.overlong_buffer <= sampling.max_response_tokens,
+        config,
+        "env.overlong_buffer",
+        f"no response is that long; at most sampling.max_response_tokens={sampling.max_response_tokens}",
+    )
+    _require(
+        bool(config.env.overlong_buffer) or config.env.overlong_penalty == KEYS["env.overlong_penalty"].default,
+        config,
+        "env.overlong_penalty",
+        "not read without env.overlong_buffer; leave it out, or name the tokens in which the reward falls",
+    )
+    _require(
         max(config.engine.prefill_buckets, default=sampling.max_prompt_tokens) == sampling.max_prompt_tokens,
         config,
         "engine.prefill_buckets",
@@ -252,8 +264,9 @@ def _check_sampling(config: ConfigDict) -> None:
     )
 
 
-def _check_ratio(config: ConfigDict) -> None:
+def _check_loss(config: ConfigDict) -> None:
     rl = config.rl
+    _require(bool(rl.kl_coef) or rl.kl_in == "loss", config, "rl.kl_in", "not read with rl.kl_coef=0; leave it out")
     for name in ("rl.hoelder_first", "rl.hoelder_last"):
         given = value_of(config, name) != KEYS[name].default
         _require(not given or "hoelder" in rl.ratio, config, name, f"not read by rl.ratio={rl.ratio}; leave it out")

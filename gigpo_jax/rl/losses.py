@@ -18,7 +18,7 @@ from gigpo_jax.rl.ratios import response_numbers, response_sums
 from gigpo_jax.rl.types import StepBatch
 
 KL_LIMIT = 10.0
-Mean = Literal["tokens", "responses", "constant"]
+Mean = Literal["tokens", "responses", "constant", "episodes"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LossSettings:
       power: iteration [] i32 -> p of the Hölder mean.
       mean: the loss is the mean over all response "tokens"; or the mean over "responses" of their token means; or, with
         "constant", the mean over responses of their token sums, each divided by `constant` tokens whatever its length
-        (Dr. GRPO, arXiv 2503.20783).
+        (Dr. GRPO, arXiv 2503.20783). "episodes": as "tokens", of a batch that weighs tokens by their episodes.
       constant: tokens; the length limit of responses.
     """
 
@@ -240,7 +240,7 @@ def kept_weight(batch: StepBatch, settings: LossSettings) -> Array:
 
 def loss_total(batch: StepBatch, settings: LossSettings | None = None) -> Array:
     """[] f32, the divisor of the loss summed over a minibatch: its response tokens, or its responses."""
-    if settings is None or settings.mean == "tokens":
+    if settings is None or settings.mean in ("tokens", "episodes"):
         weight = batch.weight if settings is None else kept_weight(batch, settings)
         return jnp.maximum(jnp.sum(weight), 1.0)
     if settings.correction in ratios.MASKS:

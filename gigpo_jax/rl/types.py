@@ -53,7 +53,7 @@ class StepColumns:
 
     Attributes:
       reward: [N] f32, environment reward of the step.
-      penalty: [N] f32, >= 0, for an invalid action, in units of the reward.
+      penalty: [N] f32, >= 0, for an invalid or overlong response, in units of the reward.
       trajectory: [N] i32, the trajectory of the step; distinct within a group.
       step: [N] i32, its index in that trajectory, from 0.
       group: [N] i32, the task group of that trajectory.

@@ -71,6 +71,8 @@ def episode_settings(config: ConfigDict, *, temperature: float, stop_token_ids: 
         history=env.history,
         show_admissible=env.show_admissible,
         invalid_penalty=env.invalid_penalty,
+        overlong_buffer=env.overlong_buffer,
+        overlong_penalty=env.overlong_penalty,
         require_admissible=env.require_admissible,
         sampling=SamplingParams(
             temperature=temperature,

@@ -39,6 +39,8 @@ class EpisodeSettings:
       history: how many past steps a prompt shows.
       show_admissible: whether a prompt lists the admissible actions.
       invalid_penalty: >= 0, for an invalid response, in units of reward.
+      overlong_buffer: tokens below the length limit of responses, in which a penalty rises; 0: none does.
+      overlong_penalty: >= 0, at the limit, in units of reward.
       require_admissible: whether an action that the environment did not list is invalid.
       sampling: temperature, lengths and stops; the key is replaced for every request.
       seed: of the run; part of every request's key.
@@ -52,10 +54,18 @@ class EpisodeSettings:
     history: int = 2
     show_admissible: bool = True
     invalid_penalty: float = 0.1
+    overlong_buffer: int = 0
+    overlong_penalty: float = 0.0
     require_admissible: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
     max_aborted_fraction: float = 0.5
+
+    def penalty(self, valid: bool, tokens: int) -> float:
+        """Of a response: for being invalid, and for its length (DAPO, arXiv 2503.14476, eq. 13)."""
+        over = tokens - (self.sampling.max_tokens - self.overlong_buffer)
+        overlong = self.overlong_penalty * over / self.overlong_buffer if self.overlong_buffer and over > 0 else 0.0
+        return (0.0 if valid else self.invalid_penalty) + overlong
 
     def prompt(self, observation: Observation, history: History, encode: Callable[[str], Sequence[int]]) -> Prompt:
         """The prompt of one step; `encode` gives the ids of the whole chat message.
@@ -159,7 +169,7 @@ class EpisodeRunner:
             observation=observation.text,
             anchor=observation.anchor,
             reward=result.reward,
-            penalty=0.0 if valid else settings.invalid_penalty,
+            penalty=settings.penalty(valid, len(completion.tokens)),
             finish_reason=completion.finish_reason,
             version=completion.version,
             choices=None if observation.admissible is None else anchor_hash("\n".join(observation.admissible)),

@@ -6,8 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gigpo_jax.batching import make_minibatches, step_samples, weighted_by_episode
 from gigpo_jax.rl.losses import LossSettings, LossSums, k3, loss_total, policy_loss
 from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rl.update import microbatch
+from gigpo_jax.trajectory import Step, Turn
 
 CLIP = LossSettings(clip_low=0.2, clip_high=0.28)
 
@@ -155,6 +158,29 @@ def test_the_loss_is_a_mean_over_responses_of_constant_length():
         new, old, a = (np.asarray(x, np.float64)[row, here] for x in (logprob, batch.behaviour, batch.advantage))
         want[row, here] = -a * np.exp(new - old) / 512 / len(where)
     np.testing.assert_allclose(gradient_of(settings, logprob, batch), want, rtol=1e-5, atol=1e-9)
+
+
+def test_the_loss_is_a_mean_over_episodes():
+    """In float64: the mean over episodes of the mean over their tokens, whatever steps these belong to."""
+    rng, steps, advantages = np.random.default_rng(0), [], []
+    lengths = {0: (3, 9), 1: (1,), 2: (5, 5, 2)}  # response tokens of the steps of three episodes
+    for trajectory, responses in lengths.items():
+        for number, n in enumerate(responses):
+            ids = rng.integers(0, 9, n).astype(np.int32)
+            turn = Turn(ids[:1], ids, np.zeros(n, np.float32), "", "", "", True, None, "", "", 0.0, 0.0, "stop", 0)
+            steps.append(Step(trajectory, number, 0, turn))
+            advantages.append(rng.normal())
+    samples = weighted_by_episode(step_samples(steps, np.asarray(advantages)), steps, longest=30)
+    (batch,) = make_minibatches(samples, steps=len(steps), row_length=16, rows=2, rng=rng)
+    per_episode = [
+        sum(a * n for a, n, s in zip(advantages, sum(lengths.values(), ()), steps) if s.trajectory == e) / sum(of)
+        for e, of in lengths.items()
+    ]
+    settings, loss = replace(CLIP, mean="episodes", dual_clip=math.inf), 0.0
+    for m in range(int(batch.microbatches)):
+        loss += float(loss_of(np.zeros(batch.weight.shape[1:]), microbatch(batch, m), settings).loss)
+    assert loss / float(loss_total(batch, settings)) == pytest.approx(-np.mean(per_episode), rel=1e-5)
+    assert float(loss_total(batch, settings)) == pytest.approx(3 * 30)
 
 
 def test_kl_and_entropy_are_averaged_as_the_surrogate_and_reported_as_means_over_tokens():

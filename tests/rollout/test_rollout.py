@@ -175,6 +175,23 @@ def test_a_group_whose_episodes_were_aborted_is_replaced_too() -> None:
     assert any(all(t.aborted for t in group) for group in by_group(hit).values())
 
 
+def test_the_end_of_the_length_limit_costs_reward() -> None:
+    """DAPO (arXiv 2503.14476, eq. 13) with L_max 20, L_cache 5: 0 up to 15 tokens, then linear to 1 at 20, times 2."""
+    settings = dataclasses.replace(SETTINGS, overlong_buffer=5, overlong_penalty=2.0)
+    lengths = (0, 15, 16, 18, 20)
+    assert [settings.penalty(True, n) for n in lengths] == pytest.approx([0, 0, 0.4, 1.2, 2.0])
+    assert [settings.penalty(False, n) for n in lengths] == pytest.approx([0.25, 0.25, 0.65, 1.45, 2.25])
+    assert [SETTINGS.penalty(valid, 20) for valid in (True, False)] == [0.0, 0.25]
+    short = dataclasses.replace(settings, sampling=dataclasses.replace(SETTINGS.sampling, max_tokens=10))
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
+        turns = [turn for trajectory in play(pool, settings=short) for turn in trajectory.turns]
+    # StandIn's responses have 6 or 7 tokens more or less; the last 5 of 10 cost 0.4 each.
+    for turn in turns:
+        over = max(len(turn.response_tokens) - 5, 0)
+        assert turn.penalty == pytest.approx(0.4 * over + 0.25 * (not turn.valid))
+    assert len({turn.penalty for turn in turns}) > 2
+
+
 def test_a_turn_holds_what_was_shown_said_and_done() -> None:
     engine, ended = StandIn(), []
 
