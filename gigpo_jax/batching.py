@@ -23,6 +23,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.rl.types import StepBatch, StepColumns
 from gigpo_jax.trajectory import Step
 
+_DTYPES = {"action_mask": np.bool_, "clip_scale": np.float32}
 _WORTH_WORKERS = 512  # steps; fewer are grouped faster than worker processes start
 Join = Callable[[np.ndarray], np.ndarray]  # [k of this host, ...] -> [of all hosts, ...]; `partition.all_rows`
 Agree = Callable[[np.ndarray], np.ndarray]  # [k] of this host -> [hosts, k]; `partition.all_hosts`
@@ -39,6 +40,7 @@ class Sample:
       advantage: of every response token, or [R] f32.
       weight: of every response token in the loss, or [R] f32, all above 0.
       action_mask: [R] bool, the response's action span; None: not needed.
+      clip_scale: of every response token, the factor of the loss's clips.
     """
 
     prompt_tokens: np.ndarray
@@ -47,6 +49,7 @@ class Sample:
     advantage: float | np.ndarray = 0.0
     weight: float | np.ndarray = 1.0
     action_mask: np.ndarray | None = None
+    clip_scale: float = 1.0
 
 
 def bucket(n: int, minimum: int = 256) -> int:
@@ -211,7 +214,7 @@ def make_minibatches(
     rows: int,
     rng: np.random.Generator,
     agree: Agree = lambda values: values[None],
-    action_mask: bool = False,
+    optional: Collection[str] = (),
 ) -> list[StepBatch]:
     """Packs samples into minibatches of whole steps, every sample in exactly one.
 
@@ -225,7 +228,7 @@ def make_minibatches(
       rows: B of this host.
       rng: shuffles the steps; one seed for a run and iteration gives the same minibatches.
       agree: gathers a [k] i64 array over hosts.
-      action_mask: whether the minibatches have one.
+      optional: fields of both `Sample` and `StepBatch` that the minibatches have beside the required ones.
 
     Returns:
       Minibatches of host arrays, all of the same shapes.
@@ -246,7 +249,7 @@ def make_minibatches(
         stored *= 4
     shape = (stored, rows, row_length, capacity)
     return [
-        _fill([[samples[part[i]] for i in row] for row in layout], shape, max(n, 1), action_mask)
+        _fill([[samples[part[i]] for i in row] for row in layout], shape, max(n, 1), optional)
         for part, layout, n in zip(parts, packed, used, strict=True)
     ]
 
@@ -268,14 +271,14 @@ def _length(sample: Sample) -> int:
 
 
 def _fill(
-    layout: list[list[Sample]], shape: tuple[int, int, int, int], microbatches: int, with_action_mask: bool
+    layout: list[list[Sample]], shape: tuple[int, int, int, int], microbatches: int, optional: Collection[str]
 ) -> StepBatch:
     """Writes rows of samples into arrays; `shape` is (M, B, T, C)."""
     stored, rows, width, capacity = shape
     tokens, positions, segments = (np.zeros((stored * rows, width), np.int32) for _ in range(3))
     index, targets = (np.zeros((stored * rows, capacity), np.int32) for _ in range(2))
     behaviour, advantage, weight = (np.zeros((stored * rows, capacity), np.float32) for _ in range(3))
-    action_mask = np.zeros((stored * rows, capacity), bool) if with_action_mask else None
+    more: dict[str, np.ndarray] = {name: np.zeros((stored * rows, capacity), _DTYPES[name]) for name in optional}
     for r, members in enumerate(layout):
         at = response_at = 0
         for segment, sample in enumerate(members, start=1):
@@ -290,8 +293,8 @@ def _fill(
             behaviour[r, responses] = sample.logprobs
             advantage[r, responses] = sample.advantage
             weight[r, responses] = sample.weight
-            if action_mask is not None:
-                action_mask[r, responses] = sample.action_mask
+            for name, array in more.items():
+                array[r, responses] = getattr(sample, name)
             at, response_at = here.stop, responses.stop
 
     def stack(rows_of: np.ndarray) -> np.ndarray:
@@ -307,5 +310,5 @@ def _fill(
         advantage=stack(advantage),
         weight=stack(weight),
         microbatches=np.int32(microbatches),
-        action_mask=None if action_mask is None else stack(action_mask),
+        **{name: stack(array) for name, array in more.items()},
     )

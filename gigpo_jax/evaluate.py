@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import step_samples
+from gigpo_jax.columns import computed_columns
 from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 from gigpo_jax.files import write_json
 from gigpo_jax.intervals import mean_interval, wilson_interval
-from gigpo_jax.learner import objective, step_credit, text_critic
+from gigpo_jax.learner import chosen, objective, step_credit, text_critic
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options
 from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
@@ -261,11 +263,13 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     for decoding, trajectories in played.items():
         temperature = config.eval.temperature if decoding == "sampled" else 0.0
         steps = finished_steps(trajectories)
-        scores = make_token_scores(config, policy, mesh, temperature)(trained, policy.frozen, step_samples(steps))
-        credit = step_credit(config, advantages, steps, scores, critic)[1]
+        score = partial(make_token_scores(config, policy, mesh, temperature), trained, policy.frozen)
+        columns = computed_columns(chosen(config).needs, steps, score, config, policy.tokenizer, critic)
+        credit = step_credit(config, advantages, steps, columns)[1]
         how = {"gamma": config.rl.gamma, "iteration": version, "temperature": temperature}
         host = f".host{jax.process_index()}" if jax.process_count() > 1 else ""
         episodes = path.with_name(f"{path.stem}_{decoding}{host}{SUFFIX}")
-        write_rollouts(episodes, saved(trajectories, credit, scores.entropy, decode=worker.tokenizer.decode, **how))
+        entropies = score(step_samples(steps)).entropy
+        write_rollouts(episodes, saved(trajectories, credit, entropies, decode=worker.tokenizer.decode, **how))
         report.say(f"written: {episodes}")
     return 0

@@ -1,6 +1,7 @@
 """Trajectories -> a better policy: advantages, minibatches and updates of one iteration."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.action_span import action_masks
 from gigpo_jax.batching import Sample, make_minibatches, packing_stats, step_columns, step_samples, weighted_by_episode
+from gigpo_jax.columns import computed_columns
 from gigpo_jax.envs import registry
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
@@ -125,8 +127,10 @@ class Learner:
         """
         with timers.time("advantage"):
             steps, kl_penalty = self._with_kl_penalty(steps)
-            scores = self.scores(steps) if needs_scores(self._config) else None
-            statistics, credit = step_credit(self._config, self._advantages, steps, scores, self.text_critic)
+            score = functools.partial(self._token_scores, self.state.params, self._policy.frozen)
+            tokenizer = self._policy.tokenizer
+            columns = computed_columns(self._needs, steps, score, self._config, tokenizer, self.text_critic)
+            statistics, credit = step_credit(self._config, self._advantages, steps, columns)
             if self.text_critic is not None:
                 self.text_critic.learn(steps)
             metrics = {f"credit/{name}": float(getattr(statistics, name)) for name in CREDIT} | kl_penalty
@@ -159,9 +163,12 @@ class Learner:
         if self._config.rl.loss_mean == "episodes":
             longest = self._config.env.max_steps * self._config.sampling.max_response_tokens
             samples = weighted_by_episode(samples, steps, longest)
-        if "action_mask" not in self._needs:
-            return samples
-        return [dataclasses.replace(x, action_mask=self._action_mask(x.response_tokens)) for x in samples]
+        if "action_mask" in self._needs:
+            samples = [dataclasses.replace(x, action_mask=self._action_mask(x.response_tokens)) for x in samples]
+        if credit.clip_scale is not None:
+            scales = credit.clip_scale.tolist()
+            samples = [dataclasses.replace(x, clip_scale=scale) for x, scale in zip(samples, scales, strict=True)]
+        return samples
 
     def _minibatches(self, samples: Sequence[Sample], iteration: int) -> list[StepBatch]:
         """The minibatches of all epochs, as host arrays."""
@@ -174,7 +181,7 @@ class Learner:
                 rows=self._rows,
                 rng=np.random.default_rng((config.seed, iteration, epoch)),
                 agree=partition.all_hosts,
-                action_mask="action_mask" in self._needs,
+                optional=[name for name in ("action_mask", "clip_scale") if name in self._needs],
             )
         return batches
 
@@ -204,8 +211,7 @@ def step_credit(
     config: ConfigDict,
     advantages: Callable[[StepColumns], rl_advantages.Advantages],
     steps: Sequence[Step],
-    scores: TokenScores | None = None,
-    critic: TextCritic | None = None,
+    computed: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> tuple[rl_advantages.Credit, StepCredit]:
     """Computes advantages over the steps of all hosts, so that statistics of the whole batch are exact.
 
@@ -213,18 +219,13 @@ def step_credit(
       config: as from `config.resolve`.
       advantages: as from `objective`.
       steps: of this host, as from `trajectory.finished_steps`.
-      scores: of the steps' responses, where the algorithm `needs_scores`.
-      critic: as from `text_critic`.
+      computed: as from `computed_columns`.
 
     Returns:
       Statistics of all hosts; the credit of this host's steps.
     """
     similarity = config.rl.similarity if config.rl.anchor_match == "similar" else None
     needs = chosen(config).needs
-    means = {} if scores is None else scores.means()
-    computed = {name: values for name, values in means.items() if name in needs}
-    if critic is not None:
-        computed["value"] = critic.values(steps)
     columns = step_columns(steps, similarity=similarity, join=partition.all_rows, needs=needs, computed=computed)
     result, counts = advantages(columns), partition.all_hosts(np.array([len(steps)], np.int32))[:, 0]
     first = int(counts[: jax.process_index()].sum())
@@ -232,7 +233,9 @@ def step_credit(
     keys = np.column_stack([columns.group, columns.anchor])[mine]
     _, anchor_group = np.unique(keys, axis=0, return_inverse=True)
     episode, step, total = (np.asarray(values)[mine] for values in (result.episode, result.step, result.total))
-    return rl_advantages.credit(result, columns), StepCredit(episode, step, total, anchor_group.reshape(len(steps)))
+    scale = None if result.clip_scale is None else np.asarray(result.clip_scale)[mine]
+    credit = StepCredit(episode, step, total, anchor_group.reshape(len(steps)), scale)
+    return rl_advantages.credit(result, columns), credit
 
 
 def start_state(
@@ -262,11 +265,6 @@ def text_critic(config: ConfigDict, record: Mapping[str, Any] = MappingProxyType
     if "text_critic" not in chosen(config).needs:
         return None
     return TextCritic(config.env.max_steps, record.get("text_critic", ()), partition.all_rows)
-
-
-def needs_scores(config: ConfigDict) -> bool:
-    """Whether the algorithm of a config needs the learner's log-probabilities or entropies of a rollout."""
-    return not {"entropy", "logprob"}.isdisjoint(chosen(config).needs)
 
 
 def objective(config: ConfigDict) -> tuple[Callable[[StepColumns], rl_advantages.Advantages], LossSettings]:

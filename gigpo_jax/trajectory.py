@@ -111,6 +111,8 @@ class Step:
       group: the task group of that episode.
       turn: what happened.
       type: the task type of that episode.
+      won: whether the episode did the task.
+      answer: the known answer of its task; "" if there is none.
     """
 
     trajectory: int
@@ -118,6 +120,8 @@ class Step:
     group: int
     turn: Turn
     type: str = ""
+    won: bool = False
+    answer: str = ""
 
 
 def gives_signal(group: Sequence[Trajectory]) -> bool:
@@ -128,7 +132,7 @@ def gives_signal(group: Sequence[Trajectory]) -> bool:
 def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
     """The steps of all episodes that were neither aborted nor replaced, in rollout order."""
     return [
-        Step(place, number, trajectory.group, turn, trajectory.task.type)
+        Step(place, number, trajectory.group, turn, trajectory.task.type, trajectory.won, trajectory.task.answer)
         for place, trajectory in enumerate(trajectories)
         if not (trajectory.aborted or trajectory.replaced)
         for number, turn in enumerate(trajectory.turns)
@@ -150,9 +154,11 @@ class StepCredit:
     Attributes:
       episode, step, total: [N] f32 advantages.
       anchor_group: [N] i32, equal for steps of the same anchor group.
+      clip_scale: [N] f32, see `rl.advantages.Advantages`, or None.
     """
 
     episode: np.ndarray
     step: np.ndarray
     total: np.ndarray
     anchor_group: np.ndarray
+    clip_scale: np.ndarray | None = None

@@ -288,7 +288,7 @@ def test_advantages_weights_and_action_masks_may_differ_between_tokens():
         for n, one in enumerate(samples)
     ]
     how = {"steps": 8, "row_length": 16, "rows": 2, "rng": np.random.default_rng(0)}
-    (batch,) = make_minibatches(samples, **how, action_mask=True)
+    (batch,) = make_minibatches(samples, **how, optional=("action_mask",))
     assert make_minibatches(samples, **how)[0].action_mask is None
     used = batch.weight > 0
     found = sorted(zip(batch.advantage[used], batch.weight[used], batch.action_mask[used]))

@@ -85,11 +85,13 @@ ALLOWED = {
         *("run.partition", "run.memory"),
     },
     "action_span": {"models"},
+    "tagged": {"trajectory"},
+    "columns": {"envs", "models", "batching", "scoring", "tagged", "text_critic", "trajectory"},
     "scoring": {"errors", "rl", "batching", "policy", "run.partition"},
     "text_critic": {"env_bridge", "trajectory"},
     "learner": {
         *("errors", "rl", "trajectory", "config", "batching", "policy", "scoring", "text_critic"),
-        *("action_span", "envs", "run", "run.partition", "run.memory"),
+        *("action_span", "columns", "envs", "run", "run.partition", "run.memory"),
     },
     "rollout": {
         *("errors", "files", "env_bridge", "envs", "models", "sampling", "trajectory", "config", "policy"),
@@ -98,7 +100,7 @@ ALLOWED = {
     "intervals": set(),
     "credit": {
         *("errors", "files", "env_bridge", "envs", "rl", "models", "sampling", "trajectory", "config", "batching"),
-        *("policy", "scoring", "text_critic", "learner", "run", "run.partition", "rollout"),
+        *("policy", "scoring", "columns", "text_critic", "learner", "run", "run.partition", "rollout"),
     },
     "compare": {"errors", "files", "config"},
     "inspect": {"errors", "config", "rollout", "intervals"},

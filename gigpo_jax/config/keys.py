@@ -43,7 +43,9 @@ KEYS: dict[str, Key] = {
     "env.split": Key("train", "the split of the training tasks"),
     "env.max_steps": Key(50, "actions of an episode", POSITIVE),
     "env.history": Key(2, "past (observation, action) pairs in a prompt", NOT_NEGATIVE),
-    "env.prompt": Key("full", "a prompt style of the environment: full (instructions), compact (tiny models)"),
+    "env.prompt": Key(
+        "full", "a prompt style of the environment: full (instructions), tagged (rlvmr), compact (tiny models)"
+    ),
     "env.show_admissible": Key(True, "list the admissible actions in the prompt"),
     "env.invalid_penalty": Key(0.1, "subtracted from the reward of a step with an invalid response", NOT_NEGATIVE),
     "env.overlong_buffer": Key(
@@ -130,7 +132,7 @@ KEYS: dict[str, Key] = {
         Rule(f"one of {', '.join(ALGORITHMS)}, or module:NAME", lambda value: value in ALGORITHMS or ":" in value),
     ),
     "rl.preset": Key("verl_agent", "how advantages are computed (docs/algorithm.md)", one_of(*PRESETS)),
-    "rl.gamma": Key(0.95, "discount of step returns", FRACTION),
+    "rl.gamma": Key(0.95, "discount of step returns", FRACTION, auto=True),
     "rl.step_weight": Key(1.0, "omega, weight of the step advantage (equation 8)", NOT_NEGATIVE, auto=True),
     "rl.normalize": Key(
         "mean_std", "mean_std divides by the standard deviation", one_of("mean_std", "mean"), auto=True

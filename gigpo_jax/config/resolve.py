@@ -15,6 +15,7 @@ from gigpo_jax.rl.ratios import MASKS
 OPTIONS = {"env.options": "options", "env.generate": "generate_options", "sft.demonstrator": "expert_options"}
 SETTINGS = "rl.settings"  # the section whose keys the algorithm declares
 SECTIONS = (*OPTIONS, SETTINGS)
+TAGGED = "tagged"  # the prompt style that asks for tags
 
 # Ratios of whole responses whose clip is as narrow, or whose sum over tokens as noisy, as a bfloat16 engine's rounding.
 SENSITIVE = ("sequence", "product")
@@ -325,3 +326,9 @@ def _check_needs(config: ConfigDict) -> None:
     if "history" in needs:
         fix = f"more past steps than a prompt shows; at most env.history={history}"
         _require(config.rl.settings.history <= history, config, "rl.settings.history", fix)
+    if "tag" in needs:
+        fix = f"{config.rl.algorithm} compares responses by their tags; use {TAGGED}, in which prompts ask for them"
+        _require(config.env.prompt == TAGGED, config, "env.prompt", fix)
+    if "answer_logprob" in needs:
+        fix = f"{config.rl.algorithm} needs tasks with a known answer; the environment search has them"
+        _require(bool(registry.spec(config.env.name).answer_prefix), config, "env.name", fix)

@@ -1,6 +1,6 @@
 """What every algorithm of the catalogue says of the same steps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,8 @@ from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS, algorithm, make_advanta
 from gigpo_jax.rl.types import OPTIONAL, StepColumns
 from gigpo_jax.trajectory import Step
 
-GIVEN = {"action", "next_anchor", "history"}  # what rollouts tell, beside the columns of every algorithm
+# What rollouts tell, beside the columns of every algorithm, and what the loss needs but no advantage.
+GIVEN = {"action", "next_anchor", "history", "action_mask", "clip_scale"}
 STEP_PART = "gigpo (step part)"
 _NUMBERS = ("gamma", "step_weight")
 
@@ -96,13 +97,18 @@ def estimates(
     ]
 
 
+def left_out(computed: Collection[str], rl: ConfigDict) -> dict[str, list[str]]:
+    """The algorithms of the catalogue that `estimates` leaves out, and what they need that is not there."""
+    own = {need for need in algorithm(rl.algorithm, rl.settings).needs if need not in OPTIONAL}
+    missing = {name: {*algorithm(name).needs} - GIVEN - {*computed} - own for name in ALGORITHMS}
+    return {name: sorted(needs) for name, needs in missing.items() if needs}
+
+
 def _of_preset(
     columns: StepColumns, preset: str, rl: ConfigDict, variants: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, np.ndarray]:
     settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
-    own = algorithm(rl.algorithm, rl.settings).needs
-    there = {*GIVEN, *given(columns), *(need for need in own if need not in OPTIONAL)}
-    names = [name for name in ALGORITHMS if there.issuperset(algorithm(name).needs)]
+    names = [name for name in ALGORITHMS if name not in left_out(given(columns), rl)]
     results = {name: make_advantages(name, preset, **settings)(columns) for name in names}
     totals = {name: np.asarray(result.total) for name, result in results.items()}
     totals[STEP_PART] = np.asarray(results["gigpo"].step)

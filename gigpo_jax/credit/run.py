@@ -11,8 +11,9 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from gigpo_jax.batching import step_samples
-from gigpo_jax.credit.estimates import estimates
+from gigpo_jax.columns import computed_columns
+from gigpo_jax.config.resolve import TAGGED
+from gigpo_jax.credit.estimates import estimates, left_out
 from gigpo_jax.credit.grades import reliability
 from gigpo_jax.credit.gradients import group_gradients
 from gigpo_jax.credit.measurement import Measurement, claim, graded, measured
@@ -114,11 +115,15 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     anchored = {anchor: finished_steps(episodes) for anchor, episodes in played.episodes.items()}
     measurement = measured(first, finished_steps(first), played.rows, played.returns)
     gradients = group_gradients(config, policy, mesh, trained, measurement.steps) if plan.gradients else None
-    computed = scores(trained, policy.frozen, step_samples(finished_steps(first))).means()
+    known = {"entropy", "logprob", *(("tag", "step_reward") if config.env.prompt == TAGGED else ())}
+    score = partial(scores, trained, policy.frozen)
+    columns = computed_columns(known, finished_steps(first), score, config, policy.tokenizer)
     own = str(options.get("anchor", ""))
     if critic is not None and own in anchored:
-        computed["value"] = critic.values(anchored[own])
-    found = estimates(anchored, config.rl, plan.variants, computed)
+        columns["value"] = critic.values(anchored[own])
+    found = estimates(anchored, config.rl, plan.variants, columns)
+    for name, missing in left_out(columns, config.rl).items():
+        say(f"not graded: {name}, which needs {', '.join(missing)}")
     types = [first[step.trajectory].task.type for step in finished_steps(first)]
     with tqdm(total=len(found), desc="grades", unit="estimate", leave=False) as bar:
         rows = graded(found, measurement, anchored, types, config.seed, gradients, bar.update)

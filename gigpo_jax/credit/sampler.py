@@ -9,10 +9,11 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from gigpo_jax.batching import Sample, step_samples
+from gigpo_jax.columns import computed_columns
 from gigpo_jax.credit.continuations import continue_from, read_returns
 from gigpo_jax.credit.states import State
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.learner import objective, step_credit
+from gigpo_jax.learner import chosen, objective, step_credit
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.record import Rollouts, read_rollouts, saved, write_rollouts
 from gigpo_jax.rollout.worker import RolloutWorker
@@ -68,11 +69,12 @@ class Sampler:
                 title="episodes",
             )
             steps = finished_steps(trajectories)
-            scores = self._scores(step_samples(steps))
-            credit = step_credit(config, objective(config)[0], steps, scores, self._critic)[1]
+            tokenizer = self._policy.tokenizer
+            columns = computed_columns(chosen(config).needs, steps, self._scores, config, tokenizer, self._critic)
+            credit = step_credit(config, objective(config)[0], steps, columns)[1]
             how = {"gamma": config.rl.gamma, "iteration": self._version, "temperature": temperature}
-            decode = self._policy.tokenizer.decode
-            write_rollouts(path, saved(trajectories, credit, scores.entropy, decode=decode, **how))
+            entropies = self._scores(step_samples(steps)).entropy
+            write_rollouts(path, saved(trajectories, credit, entropies, decode=tokenizer.decode, **how))
         return read_rollouts(path)
 
     async def returns(self, folder: Path, states: Sequence[State], number: int) -> dict[State, np.ndarray]:

@@ -25,7 +25,7 @@ def checked_tasks(value: Any) -> list[Task]:
 
 
 def _task(task: Any) -> Task:
-    fields = (task.id, task.type, task.split, task.data) if isinstance(task, Task) else (None,)
+    fields = (task.id, task.type, task.split, task.data, task.answer) if isinstance(task, Task) else (None,)
     if not all(isinstance(field, str) for field in fields):
         raise StepError(f"malformed task {_show(task)}: tasks are types.Task, their fields str")
     return Task(*map(str.__str__, fields))

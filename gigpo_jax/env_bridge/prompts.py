@@ -60,10 +60,14 @@ class Instruct:
     Attributes:
       intro: one or two sentences: where the agent is and what it is for.
       hidden: admissible actions that are not listed.
+      thought: how the response begins; the action comes after it.
     """
 
     intro: str
     hidden: tuple[str, ...] = ()
+    thought: str = (
+        "First reason about what you know and what brings you closer to the goal, between <think> and </think>. "
+    )
 
     def __call__(self, inputs: PromptInput, /) -> str:
         lines = [self.intro, "Your task: " + inputs.task]
@@ -81,12 +85,16 @@ class Instruct:
             lines.append("What you can do now:")
             lines.extend("- " + action for action in inputs.admissible if action not in self.hidden)
             choose = "Then choose one action from the list"
-        lines.append(
-            "First reason about what you know and what brings you closer to the goal, between <think> and </think>. "
-            + choose
-            + " and give it, and nothing else, between <action> and </action>."
-        )
+        lines.append(self.thought + choose + " and give it, and nothing else, between <action> and </action>.")
         return "\n".join(lines)
+
+
+TAGGED_THOUGHT = (
+    "First reason between <think> and </think>, in there under one tag: <planning>..</planning> where you break the "
+    "task down into steps or make a new plan, <explore>..</explore> where you try what you have not tried yet, "
+    "<reflection>..</reflection> where the last action failed and you find out why, or <monitor>..</monitor> where you "
+    "check how far the plan has come. "
+)
 
 
 @dataclass(frozen=True)

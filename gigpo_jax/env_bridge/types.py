@@ -31,12 +31,14 @@ class Task:
       type: the kind of task, success is reported for each ("" if there is one kind only).
       split: the split the task belongs to, such as "train" or "valid_unseen".
       data: what the environment needs to find it again (a path, an index); plain text.
+      answer: the answer that is looked for, where there is one; no prompt shows it.
     """
 
     id: str
     type: str
     split: str
     data: str = ""
+    answer: str = ""
 
 
 @dataclass(frozen=True)

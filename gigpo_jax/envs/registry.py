@@ -9,7 +9,7 @@ from typing import Any, cast
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
 from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.build import build
-from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptTemplate
+from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct, PromptTemplate
 from gigpo_jax.envs.alfworld import prompt as alfworld_prompt
 from gigpo_jax.envs.blackjack import env as blackjack
 from gigpo_jax.envs.cards import replies
@@ -53,6 +53,7 @@ class Environment:
     expert_options: Mapping[str, Option] = field(default_factory=dict)  # of `expert`: config.sft.demonstrator
     write: Callable[[str], str] | None = None  # the response that `parse` reads as an action; None: <action> tags
     action_tags: tuple[str, ...] = ("action",)  # an action stands between one of these tags and its closing tag
+    answer_prefix: str = ""  # what stands before the answer in a response; "": its tasks have no `Task.answer`
 
 
 # Options that all games have (games.py).
@@ -87,7 +88,7 @@ def _cards(name: str, rules: PromptTemplate, actions: Sequence[str], max_steps: 
 ENVIRONMENTS: dict[str, Environment] = {
     "alfworld": Environment(
         build="gigpo_jax.envs.alfworld.env:make",
-        styles={"full": alfworld_prompt.FULL, "compact": alfworld_prompt.COMPACT},
+        styles={"full": alfworld_prompt.FULL, "tagged": alfworld_prompt.TAGGED, "compact": alfworld_prompt.COMPACT},
         parse=partial(parse_tagged, fallback_chars=30),
         expert="gigpo_jax.envs.alfworld.expert.demonstrator:Demonstrator",
         generate="gigpo_jax.envs.alfworld.data.generate:ensure_games",
@@ -122,7 +123,11 @@ ENVIRONMENTS: dict[str, Environment] = {
     "blackjack": _cards("blackjack", blackjack.full, blackjack.ACTIONS, 15),
     "example": Environment(
         build="gigpo_jax.envs.example.env:TreasureEnv",
-        styles={"full": Instruct("You look for a treasure in a row of drawers."), "compact": Compact()},
+        styles={
+            "full": Instruct("You look for a treasure in a row of drawers."),
+            "tagged": Instruct("You look for a treasure in a row of drawers.", thought=TAGGED_THOUGHT),
+            "compact": Compact(),
+        },
         parse=partial(parse_tagged, fallback_chars=30),
         expert="gigpo_jax.envs.example.env:TreasureExpert",
         max_steps=12,
@@ -141,6 +146,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         generate="gigpo_jax.envs.search.data.generate:ensure_world",
         write=search_actions.write_action,
         action_tags=("search", "answer"),
+        answer_prefix="<think>Now there is enough information to answer.</think><answer>",
         max_steps=4,
         history=4,
         invalid_penalty=0.01,
@@ -190,7 +196,7 @@ ENVIRONMENTS: dict[str, Environment] = {
     ),
     "webshop": Environment(
         build="gigpo_jax.envs.webshop.env:make",
-        styles={"full": webshop_prompt.FULL, "compact": webshop_prompt.compact},
+        styles={"full": webshop_prompt.FULL, "tagged": webshop_prompt.TAGGED, "compact": webshop_prompt.compact},
         parse=partial(parse_tagged, fallback_chars=20),
         expert="gigpo_jax.envs.webshop.expert.demonstrator:Demonstrator",
         generate="gigpo_jax.envs.webshop.data.generate:ensure_catalogue",

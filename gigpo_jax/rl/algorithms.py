@@ -19,9 +19,11 @@ from gigpo_jax.rl.advantages import CHOICES, Advantages
 from gigpo_jax.rl.methods.empg import empg
 from gigpo_jax.rl.methods.gigpo import gigpo
 from gigpo_jax.rl.methods.hgpo import hgpo
+from gigpo_jax.rl.methods.igpo import a2tgpo, igpo
 from gigpo_jax.rl.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from gigpo_jax.rl.methods.repeat_discount import repeat_discount
 from gigpo_jax.rl.methods.rloo import rloo
+from gigpo_jax.rl.methods.rlvmr import rlvmr
 from gigpo_jax.rl.methods.salt import salt
 from gigpo_jax.rl.methods.text_critic import text_critic
 from gigpo_jax.rl.methods.tree import tree
@@ -35,9 +37,10 @@ PRESETS: dict[str, dict[str, str | int]] = {
 }
 
 
-# What an algorithm may need beside the seven columns: optional columns; "critic"; "action_mask" in its batches;
-# "history": a prompt shows at least as many past steps as its setting `history` says; "text_critic": `value` is its.
-NEEDS = (*OPTIONAL, "critic", "text_critic", "action_mask", "history")
+# What an algorithm may need beside the seven columns: optional columns; "critic"; "action_mask" and "clip_scale" in
+# its batches; "history": a prompt shows at least as many past steps as its setting `history` says; "text_critic":
+# `value` is its.
+NEEDS = (*OPTIONAL, "critic", "text_critic", "action_mask", "clip_scale", "history")
 BASE = "base"  # the setting of a wrapper that names the algorithm whose advantages it changes
 
 
@@ -120,6 +123,18 @@ ALGORITHMS: dict[str, Algorithm] = {
             "repeat": Setting(0.8, "factor for each earlier step with the same action", FRACTION),
             "pair": Setting(0.95, "factor for each earlier step with the same two last actions", FRACTION),
         },
+    ),
+    "rlvmr": Algorithm(advantages=rlvmr, needs=("tag", "step_reward")),
+    "igpo": Algorithm(advantages=igpo, needs=("answer_logprob",), fixed=NO_STEP, defaults={"gamma": 1.0}),
+    "a2tgpo": Algorithm(
+        advantages=a2tgpo,
+        needs=("answer_logprob", "clip_scale"),
+        settings={
+            "alpha": Setting(0.3, "weight of the information gains", NOT_NEGATIVE),
+            "clip_scale": Setting(0.3, "how much the gain of a turn widens or narrows its clips", FRACTION),
+        },
+        fixed=NO_STEP | {"ratio": "sequence"},
+        defaults={"gamma": 1.0, "clip_low": 3e-3, "clip_high": 4e-3, "kl_coef": 0.0, "loss_mean": "responses"},
     ),
     "tree": Algorithm(advantages=tree, needs=("action",), fixed=NO_STEP),
     "text_critic": Algorithm(

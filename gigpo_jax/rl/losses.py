@@ -215,7 +215,10 @@ def _cost(
         else:
             log_ratio = ratios.hoelder_log_ratio(log_ratio, member, response, settings.power(iteration))
     ratio = jnp.exp(ratios.limited(log_ratio))
-    cost, clipped, dual_clipped = surrogate(ratio, advantage, **clips, dual_clip=settings.dual_clip)
+    scaled: dict[str, ArrayLike] = dict(clips)
+    if batch.clip_scale is not None:
+        scaled = {name: clip * jnp.where(weight > 0.0, batch.clip_scale, 1.0) for name, clip in clips.items()}
+    cost, clipped, dual_clipped = surrogate(ratio, advantage, **scaled, dual_clip=settings.dual_clip)
     return cost, ratio, clipped if clipped_token is None else clipped_token, dual_clipped
 
 

@@ -28,6 +28,7 @@ class StepBatch:
       proximal: [M, B, C] f32, nats; the behaviour policy's, recomputed by the learner, or None. Given, the ratio is
         against these.
       action_mask: [M, B, C] bool, tokens of the response's action span, or None.
+      clip_scale: [M, B, C] f32, factor of the clips of a ratio other than hoelder_tokens, or None.
     """
 
     tokens: Any
@@ -42,6 +43,7 @@ class StepBatch:
     reference: Any = None
     proximal: Any = None
     action_mask: Any = None
+    clip_scale: Any = None
 
 
 @jax.tree_util.register_dataclass

@@ -5,7 +5,7 @@ import pytest
 
 from gigpo_jax.batching import step_columns
 from gigpo_jax.config import default_config, resolve
-from gigpo_jax.credit.estimates import STEP_PART, estimates, parse_variants
+from gigpo_jax.credit.estimates import STEP_PART, estimates, left_out, parse_variants
 from gigpo_jax.errors import InputError
 from gigpo_jax.rl.algorithms import ALGORITHMS, make_advantages
 from gigpo_jax.trajectory import Step, Turn
@@ -27,8 +27,11 @@ def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_
     anchored = {"coarse": steps(list("aaaaa")), "fine": steps(list("abcad"))}
     found = estimates(anchored, rl, parse_variants(["step_weight=0", "penalty_in=reward"]))
     where = {(label, e.anchor): e for e in found for label in e.labels}
-    told = {name for name, algorithm in ALGORITHMS.items() if {"entropy", "value"}.isdisjoint(algorithm.needs)}
-    assert {name for e in found for name in e.names} >= {*told, STEP_PART}
+    missing = left_out((), rl)
+    assert missing["empg"] == ["entropy"]
+    assert missing["a2tgpo"] == ["answer_logprob"]
+    names = {name for e in found for name in e.names}
+    assert names == ({*ALGORITHMS} - {*missing}) | {STEP_PART, "gigpo step_weight=0", "gigpo penalty_in=reward"}
     assert len({e.values.tobytes() for e in found}) == len(found)
     rloo = where["rloo", "any"]  # neither the preset nor the anchor matters to it
     assert rloo.values[0] == pytest.approx(10.0)

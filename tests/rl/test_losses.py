@@ -66,6 +66,15 @@ def test_gradient_to_the_log_probability_by_hand(ratio, advantage, gradient):
     np.testing.assert_allclose(jax.grad(loss)(jnp.asarray([-1.0 + math.log(ratio)])), [gradient], rtol=1e-5)
 
 
+def test_clips_of_a_token_are_scaled_by_hand():
+    batch = tokens([-1.0] * 4, [2.0, 2.0, -2.0, 0.0], [1, 1, 1, 0])
+    logprob = [-1.0 + math.log(ratio) for ratio in (1.5, 1.5, 0.5, 1.0)]
+    scaled = loss_of(logprob, replace(batch, clip_scale=jnp.asarray([[0.5, 2.0, 0.5, 0.0]])))
+    np.testing.assert_allclose(scaled.loss, -2 * 1.14 - 2 * 1.5 + 2 * 0.9, rtol=1e-5)
+    same = loss_of(logprob, replace(batch, clip_scale=jnp.asarray([[1.0, 1.0, 1.0, 0.0]])))
+    assert float(same.loss) == float(loss_of(logprob, batch).loss)
+
+
 def test_k3_by_hand():
     # d = ln 2: 2 - ln 2 - 1; d = -ln 2: 1/2 + ln 2 - 1; d = -8: e^-8 + 8 - 1; the estimate is at most 10.
     policy = jnp.asarray([0.0, 0.0, 0.0, 0.0, -50.0, 0.0, -5.0])

@@ -1,9 +1,10 @@
 """Prompts of ALFWorld."""
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 
-from gigpo_jax.env_bridge.prompts import Compact, Instruct
+from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct
 
 _HEADER = re.compile(r"-= .*? =-\s*")
 _TASK = re.compile(r"\s*Your task is to:.*", re.DOTALL)
@@ -28,4 +29,5 @@ FULL = Instruct(
     intro="You are in a house that is simulated in text, and you act in it by short commands.",
     hidden=("help",),
 )
+TAGGED = replace(FULL, thought=TAGGED_THOUGHT)
 COMPACT = Compact(shorten=shorten, hidden=lambda action: action.startswith(("examine", "help", "inventory", "look")))

@@ -61,7 +61,7 @@ class SearchEnv:
         if split not in SPLITS:
             raise InputError(f"config.env.split={split!r}: search has the splits {' and '.join(SPLITS)}")
         questions = _questions(self._data, split)
-        return [Task(question.id, question.source, split, str(n)) for n, question in enumerate(questions)]
+        return [Task(q.id, q.source, split, str(n), q.golden[0]) for n, q in enumerate(questions)]
 
     def digest(self, task: Task) -> str:
         """SHA-256 of the question and its golden answers, in hexadecimal; panels freeze it."""

@@ -2,8 +2,9 @@
 
 import math
 import re
+from dataclasses import replace
 
-from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
+from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Instruct, PromptInput
 
 _SEPARATOR = re.compile(r"'? \[sep\] '?|\n")
 _LINE_MARKS = re.compile(r"\[/?(?:clicked )?button_?\]")
@@ -100,3 +101,4 @@ FULL = Instruct(
     ),
     hidden=("click[search]",),
 )
+TAGGED = replace(FULL, thought=TAGGED_THOUGHT)

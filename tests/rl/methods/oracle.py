@@ -139,3 +139,52 @@ def reinforce_pp_baseline(c, episode, *, normalize, ddof):
     for n, a in z({n: episode[n] for n in rows}, ddof, normalize).items():
         out[n] = a
     return out
+
+
+def rlvmr(c, episode, *, step_weight, normalize, ddof):
+    out = episode.copy()
+    tags = {n: (int(c["group"][n]), int(c["tag"][n])) for n in np.flatnonzero(c["mask"]).tolist()}
+    for rows in grouped(tags):
+        rewards_of = {n: float(c["step_reward"][n]) for n in rows}
+        for n, a in (z(rewards_of, ddof, normalize) if len(rows) > 1 else rewards_of).items():
+            out[n] += step_weight * a
+    return out
+
+
+def _outcomes(c, penalty_in) -> tuple[dict, dict, np.ndarray]:
+    """(group, trajectory) -> its rows; likewise z of its return within the group; [N] penalties of rows."""
+    reward, taken = rewards(c, penalty_in)
+    chains, outcome = episodes(c), {}
+    for keys in grouped({key: key[0] for key in chains}):
+        outcome |= z({key: sum(reward[n] for n in chains[key]) for key in keys}, 1)
+    return chains, outcome, taken
+
+
+def igpo(c, *, gamma, penalty_in):
+    chains, outcome, taken = _outcomes(c, penalty_in)
+    logprob, out = c["answer_logprob"].astype(float), np.zeros(len(c["mask"]))
+    gains = {n: (key[0], logprob[m] - logprob[n]) for key, rows in chains.items() for n, m in itertools.pairwise(rows)}
+    standard = {}
+    for rows in grouped({n: group for n, (group, _) in gains.items()}):
+        standard |= z({n: gains[n][1] for n in rows}, 1)
+    for key, rows in chains.items():
+        share = standard | {rows[-1]: outcome[key]}
+        for at, n in enumerate(rows):
+            out[n] = sum(gamma ** int(c["step"][m] - c["step"][n]) * share[m] for m in rows[at:]) - taken[n]
+    return out
+
+
+def a2tgpo(c, *, gamma, penalty_in, alpha, clip_scale):
+    """[N, 2] f64: advantages and factors of the clips."""
+    chains, outcome, taken = _outcomes(c, penalty_in)
+    probability, out = np.exp(c["answer_logprob"].astype(float)), np.zeros((len(c["mask"]), 2))
+    gain = {n: probability[m] - probability[n] for rows in chains.values() for n, m in itertools.pairwise(rows)}
+    u = dict.fromkeys(np.flatnonzero(c["mask"]).tolist(), 0.0)
+    for rows in grouped({n: (int(c["group"][n]), int(c["step"][n])) for n in gain}):
+        u |= z({n: gain[n] for n in rows}, 0)
+    for key, rows in chains.items():
+        for at, n in enumerate(rows):
+            later, last = rows[at:-1], len(rows) - 1
+            d = sum(gamma ** int(c["step"][m] - c["step"][n]) * u[m] for m in later) / math.sqrt(max(last - at, 1))
+            out[n] = alpha * d + outcome[key] - taken[n], 1 + clip_scale * (2 / (1 + math.exp(-u[n])) - 1)
+    return out

@@ -94,6 +94,33 @@ def test_tree_by_hand() -> None:
     np.testing.assert_allclose(got, [0, 2, 0.5, 0, -1, 0.5, 0, -1], atol=1e-6)
 
 
+def test_igpo_by_hand() -> None:
+    # A has three turns and answers right, B two and wrong.
+    batch = columns([0, 0, 1, 0, 0], [0] * 5, [0] * 3 + [1] * 2, [0, 1, 2, 0, 1], [0] * 5, [X] * 5)
+    batch["answer_logprob"] = np.array([-2, -1.5, -0.5, -2, -1.8], np.float32)
+    got = total(batch, "igpo", gamma=1.0)
+    np.testing.assert_allclose(got, [1.6144, 1.7793, 0.7071, -1.6144, -0.7071], atol=1e-4)
+
+
+def test_a2tgpo_by_hand() -> None:
+    # The first turns gain exp(-1) - exp(-2) and 0: u = 1 and -1; A's second turn is alone with its index.
+    batch = columns([0, 0, 1, 0, 0], [0] * 5, [0] * 3 + [1] * 2, [0, 1, 2, 0, 1], [0] * 5, [X] * 5)
+    batch["answer_logprob"] = np.array([-2, -1, -0.5, -3, -3], np.float32)
+    found = compiled("a2tgpo", "paper", gamma=1.0, alpha=0.3, clip_scale=0.3)(StepColumns(**padded(batch)))
+    want = [0.3 / np.sqrt(2) + 0.7071, 0.7071, 0.7071, -0.3 - 0.7071, -0.7071]
+    np.testing.assert_allclose(found.total[:5], want, atol=1e-4)
+    sigmoid = 1 / (1 + np.exp(-1.0))
+    np.testing.assert_allclose(found.clip_scale[:5], [0.7 + 0.6 * sigmoid, 1, 1, 1.3 - 0.6 * sigmoid, 1], atol=1e-5)
+
+
+def test_rlvmr_by_hand() -> None:
+    # Two episodes without a return: planning 1, 0; explore 1, 0, 1; reflection 1 alone.
+    batch = columns([0] * 6, [0] * 6, [0, 0, 0, 1, 1, 1], [0, 1, 2] * 2, [0] * 6, [X] * 6)
+    batch |= {"tag": np.array([1, 2, 3, 1, 2, 2], np.int32), "step_reward": np.array([1, 1, 1, 0, 0, 1], np.float32)}
+    got = total(batch, "rlvmr")
+    np.testing.assert_allclose(got, [0.7071, 0.5774, 1, -0.7071, -1.1547, 0.5774], atol=1e-4)
+
+
 @pytest.mark.parametrize(("preset", "normalize"), SWITCHES)
 def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
     switches, how = PRESETS[preset], {"preset": preset, "normalize": normalize}
@@ -112,6 +139,15 @@ def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
         own = {"repeat": 0.6, "pair": 0.9}
         check(total(batch, "repeat_discount", **how, **own), oracle.repeat_discount(batch, grpo, **own), seed)
         check(total(batch, "tree", **how), oracle.tree(batch, ddof=1, **common), seed)
+        want = oracle.rlvmr(batch, grpo, step_weight=COMMON["step_weight"], normalize=normalize, ddof=1)
+        check(total(batch, "rlvmr", **how), want, seed)
+        own = {"gamma": COMMON["gamma"], "penalty_in": switches["penalty_in"]}
+        check(total(batch, "igpo", **how), oracle.igpo(batch, **own), seed)
+        own |= {"alpha": 0.4, "clip_scale": 0.2}
+        want = oracle.a2tgpo(batch, **own)
+        found = compiled("a2tgpo", preset, normalize=normalize, alpha=0.4, clip_scale=0.2)(StepColumns(**padded(batch)))
+        check(found.total[: len(want)], want[:, 0], seed)
+        check(found.clip_scale[: len(want)], want[:, 1], seed)
         difference = episode_advantage(batch, preset, "mean")
         want = oracle.reinforce_pp_baseline(batch, difference, normalize=normalize, ddof=1)
         check(total(batch, "reinforce_pp_baseline", **how), want, seed)
