@@ -10,6 +10,7 @@ from typing import Any
 
 from gigpo_jax.env_bridge.checker import EnvCheckError, check_environment
 from gigpo_jax.env_bridge.panels import write_panel
+from gigpo_jax.env_bridge.png import encode_png
 from gigpo_jax.envs import panels, registry
 from gigpo_jax.envs.alfworld.data import generate as alfworld
 from gigpo_jax.envs.alfworld.data.draw import SIZES
@@ -242,6 +243,32 @@ def _check_environment(args: argparse.Namespace) -> str:
     return "\n".join("holds: " + line for line in held)
 
 
+def _picture(parser: Parser) -> None:
+    parser.add_argument("name", metavar="ENV", help="a name of the registry, or module:NAME")
+    parser.add_argument("--split", default="train")
+    parser.add_argument("--task", type=int, default=0, metavar="N", help="the number of the task in its split")
+    parser.add_argument("--actions", default="", help="played first, separated by spaces")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the PNG file to write")
+    _options(parser)
+
+
+def _write_picture(args: argparse.Namespace) -> str:
+    env = registry.make(args.name, **dict(args.option))
+    try:
+        tasks = env.tasks(args.split)
+        if not 0 <= args.task < len(tasks):
+            raise InputError(f"--task {args.task}: the split {args.split} has the tasks 0 to {len(tasks) - 1}")
+        observation = env.reset(tasks[args.task])
+        for action in args.actions.split():
+            observation = env.step(action).observation
+    finally:
+        env.close()
+    if not observation.images:
+        raise InputError(f"{args.name}: this observation has no picture")
+    args.out.write_bytes(encode_png(observation.images[0]))
+    return f"{args.out}: {tasks[args.task].id}\n{observation.anchor}"
+
+
 def _parser() -> Parser:
     parser = Parser(prog="python -m gigpo_jax.envs", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -250,6 +277,7 @@ def _parser() -> Parser:
     _search(_group(commands, "search", "worlds, indices and the server of search QA"))
     _panels(_group(commands, "panels", "frozen panels (eval sets)"))
     _check(_command(commands, "check", _check_environment, "checks that an environment keeps its promises"))
+    _picture(_command(commands, "picture", _write_picture, "writes what an agent sees as a PNG file"))
     return parser
 
 

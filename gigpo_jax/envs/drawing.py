@@ -53,6 +53,11 @@ _GLYPHS = {
 
 def canvas(height: int, width: int, colour: Colour) -> np.ndarray:
     """An image of one colour, uint8 [height, width, 3]."""
+    return _canvas(height, width, colour).copy()
+
+
+@functools.cache
+def _canvas(height: int, width: int, colour: Colour) -> np.ndarray:
     return np.full((height, width, 3), colour, np.uint8)
 
 
@@ -75,7 +80,21 @@ def smooth(inside: np.ndarray) -> np.ndarray:
     return inside.reshape(height // _FINE, _FINE, width // _FINE, _FINE).mean((1, 3), dtype=np.float32)
 
 
-@functools.lru_cache(maxsize=512)
+def write(image: np.ndarray, text: str, scale: int, colour: Colour, ground: Colour, top: int, left: int) -> None:
+    """Writes a line of text on a ground of one colour; 6 scale pixels a character."""
+    if text:
+        line = np.concatenate([_character(character, scale, colour, ground) for character in text], 1)
+        image[top : top + line.shape[0], left : left + line.shape[1]] = line
+
+
+@functools.cache
+def _character(character: str, scale: int, colour: Colour, ground: Colour) -> np.ndarray:
+    mask = text_mask(character, scale)
+    image = canvas(mask.shape[0], mask.shape[1], ground)
+    fill(image, mask, colour)
+    return image
+
+
 def text_mask(text: str, scale: int) -> np.ndarray:
     """A line of text, float32 [8 scale, 6 scale len(text)]; its strokes are half as wide again as a glyph's pixel."""
     glyphs = np.array([_GLYPHS[character] for character in text], np.uint8).reshape(len(text), 7)

@@ -1,10 +1,14 @@
 """What all games share: options, ends, tasks."""
 
+from pathlib import Path
+
 import pytest
 
 from gigpo_jax.env_bridge.history import History
+from gigpo_jax.env_bridge.png import encode_png
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.__main__ import main
 from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.rollout import EpisodeSettings
 
@@ -49,6 +53,23 @@ def test_a_policy_that_reads_text_refuses_pictures(name: str) -> None:
         else:
             with pytest.raises(InputError, match=r"observation='picture': policies read text alone; use 'text'"):
                 settings.prompt(observation, History(0), list)
+
+
+def test_the_command_writes_what_an_agent_sees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env = registry.make("sokoban")
+    env.reset(env.tasks("test")[5])
+    seen = env.step("left").observation
+    command = ["picture", "sokoban", "--split", "test", "--task", "5", "--actions", "left", "--out"]
+    assert main([*command, str(tmp_path / "room.png")]) == 0
+    assert (tmp_path / "room.png").read_bytes() == encode_png(seen.images[0])
+    assert seen.anchor in capsys.readouterr().out
+    for more, message in (
+        (["--option", "observation=text"], "no picture"),
+        (["--task", "512"], "has the tasks 0 to 511"),
+    ):
+        assert main([*command, str(tmp_path / "none.png"), *more]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "none.png").exists()
 
 
 @pytest.mark.parametrize(("option", "value"), [("size", 4), ("size", 11), ("boxes", 0), ("boxes", 4), ("depth", 1)])

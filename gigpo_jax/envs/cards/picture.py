@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gigpo_jax.envs.drawing import PATCH, canvas, fill, grid, smooth, text_mask
+from gigpo_jax.envs.drawing import PATCH, canvas, fill, grid, smooth, text_mask, write
 
 _TABLE, _WHITE, _BLACK, _RED, _BACK = (36, 92, 70), (252, 252, 248), (18, 18, 22), (206, 28, 36), (40, 66, 150)
 _LARGE, _SMALL = (112, 84), (76, 56)  # height and width of a card
@@ -14,25 +14,30 @@ _TEXT = 2  # scale of lines of text
 
 def points_picture(cards: Sequence[str], formula: str) -> np.ndarray:
     """Cards in a row and the formula below; the end of one that is longer than two lines."""
-    height, width = _LARGE
-    columns = -(-(len(cards) * (width + 14)) // PATCH)
-    image = canvas(6 * PATCH, columns * PATCH, _TABLE).copy()
-    for place, card in enumerate(cards):
-        _put(image, _face(card, _LARGE), 8, 7 + place * (width + 14))
-    line, text = (columns * PATCH - 12) // (6 * _TEXT), f"Formula: {formula}"
+    image = _points_table(tuple(cards)).copy()
+    line, text = (image.shape[1] - 12) // (6 * _TEXT), f"Formula: {formula}"
     text = text if len(text) <= 2 * line else text[-2 * line :]
     for number in range(0, len(text), line):
-        fill(image, text_mask(text[number : number + line], _TEXT), _WHITE, height + 14 + 20 * (number // line), 8)
+        write(image, text[number : number + line], _TEXT, _WHITE, _TABLE, _LARGE[0] + 14 + 20 * (number // line), 8)
+    return image
+
+
+@functools.lru_cache(maxsize=64)
+def _points_table(cards: Sequence[str]) -> np.ndarray:
+    apart = _LARGE[1] + 14
+    image = canvas(6 * PATCH, -(-len(cards) * apart // PATCH) * PATCH, _TABLE)
+    for place, card in enumerate(cards):
+        _put(image, _face(card, _LARGE), 8, 7 + place * apart)
     return image
 
 
 def blackjack_picture(dealer: str, player: Sequence[str]) -> np.ndarray:
     """The dealer's open card and the back of the other, and the player's hand in two rows."""
-    image = canvas(11 * PATCH, 11 * PATCH, _TABLE).copy()
-    fill(image, text_mask("Dealer", _TEXT), _WHITE, 6, 6)
+    image = canvas(11 * PATCH, 11 * PATCH, _TABLE)
+    write(image, "Dealer", _TEXT, _WHITE, _TABLE, 6, 6)
     _put(image, _face(dealer, _SMALL), 26, 6)
     _put(image, _card_back(_SMALL), 26, 66)
-    fill(image, text_mask("You", _TEXT), _WHITE, 116, 6)
+    write(image, "You", _TEXT, _WHITE, _TABLE, 116, 6)
     row = max(5, -(-len(player) // 2))
     for place, card in enumerate(player):
         down, right = divmod(place, row)
@@ -42,9 +47,10 @@ def blackjack_picture(dealer: str, player: Sequence[str]) -> np.ndarray:
 
 def numberline_picture(target: int, current: int) -> np.ndarray:
     """Two lines of large text on white."""
-    image = canvas(4 * PATCH, 9 * PATCH, (255, 255, 255)).copy()
+    white = (255, 255, 255)
+    image = canvas(4 * PATCH, 9 * PATCH, white)
     for number, line in enumerate((f"Target: {target}", f"Current: {current}")):
-        fill(image, text_mask(line, 4), _BLACK, 18 + 48 * number, 12)
+        write(image, line, 4, _BLACK, white, 18 + 48 * number, 12)
     return image
 
 
