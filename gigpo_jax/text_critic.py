@@ -29,7 +29,7 @@ ITERATIONS = 10  # whose episodes are learnt from
 WORDS = 64  # of a state; the last words of a longer text are left out
 BITS = 18
 FEATURES = 2**BITS
-PENALTY = 5.0  # of half the squared weights; the cross-entropy is summed over steps
+PENALTY = 20.0  # of half the squared weights; the cross-entropy is summed over steps
 UPDATES = 15  # of L-BFGS, which begins at zero
 
 _WORD = re.compile(r"[^\W\d]+")
