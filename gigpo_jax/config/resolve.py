@@ -271,12 +271,6 @@ def _check_loss(config: ConfigDict) -> None:
     for name in ("rl.hoelder_first", "rl.hoelder_last"):
         given = value_of(config, name) != KEYS[name].default
         _require(not given or "hoelder" in rl.ratio, config, name, f"not read by rl.ratio={rl.ratio}; leave it out")
-    _require(
-        rl.clip_low < 1 or rl.ratio != "hoelder_tokens",
-        config,
-        "rl.clip_low",
-        "hoelder_tokens clips logarithms of ratios, so it must be below 1",
-    )
 
 
 def _check_servers(config: ConfigDict) -> None:

@@ -203,7 +203,10 @@ def _cost(
     iteration: ArrayLike,
 ) -> tuple[Array, Array, Array, Array]:
     """[B, C] what each token costs, its ratio, and where the clip and the dual clip took the gradient away."""
-    clips, clipped_token = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}, None
+    clips: dict[str, ArrayLike] = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
+    if batch.clip_scale is not None:
+        clips = {name: clip * jnp.where(weight > 0.0, batch.clip_scale, 1.0) for name, clip in clips.items()}
+    clipped_token = None
     if settings.ratio == "hoelder_tokens":
         log_ratio, clipped_token = ratios.clip_log_ratio(log_ratio, advantage, **clips)
     if settings.ratio == "sequence":
@@ -215,10 +218,7 @@ def _cost(
         else:
             log_ratio = ratios.hoelder_log_ratio(log_ratio, member, response, settings.power(iteration))
     ratio = jnp.exp(ratios.limited(log_ratio))
-    scaled: dict[str, ArrayLike] = dict(clips)
-    if batch.clip_scale is not None:
-        scaled = {name: clip * jnp.where(weight > 0.0, batch.clip_scale, 1.0) for name, clip in clips.items()}
-    cost, clipped, dual_clipped = surrogate(ratio, advantage, **scaled, dual_clip=settings.dual_clip)
+    cost, clipped, dual_clipped = surrogate(ratio, advantage, **clips, dual_clip=settings.dual_clip)
     return cost, ratio, clipped if clipped_token is None else clipped_token, dual_clipped
 
 

@@ -98,19 +98,21 @@ def hoelder_log_ratio(log_ratio: Array, member: Array, response: Array, power: A
     return jnp.where(zero, mean, centre + jnp.log1p(excess) / divisor)
 
 
-def clip_log_ratio(log_ratio: Array, advantage: Array, *, clip_low: float, clip_high: float) -> tuple[Array, Array]:
+def clip_log_ratio(
+    log_ratio: Array, advantage: Array, *, clip_low: ArrayLike, clip_high: ArrayLike
+) -> tuple[Array, Array]:
     """Clips the ratio of each token on the side where its advantage would push it further (GMPO, arXiv 2507.20673).
 
     Args:
       log_ratio: [B, C] f32.
       advantage: [B, C] f32.
-      clip_low: below 1; a ratio with a negative advantage is at least 1 - clip_low.
+      clip_low: a ratio with a negative advantage is at least 1 - clip_low.
       clip_high: a ratio with a positive advantage is at most 1 + clip_high.
 
     Returns:
       [B, C] f32 the clipped log-ratio; [B, C] bool where it was clipped.
     """
-    low, high = float(np.log1p(-clip_low)), float(np.log1p(clip_high))
+    low, high = jnp.log(jnp.maximum(1.0 - clip_low, 1e-9)), jnp.log1p(clip_high)
     over = jnp.where(advantage < 0.0, log_ratio < low, log_ratio > high)
     return jnp.where(over, jnp.clip(log_ratio, low, high), log_ratio), over
 

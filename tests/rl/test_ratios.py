@@ -113,6 +113,15 @@ def test_gmpo_clips_tokens_and_only_towards_their_advantage():
         assert float(sums.clipped) == 1
 
 
+def test_the_clips_of_tokens_follow_the_scale_of_their_response():
+    clips = LossSettings(0.5, 0.5, math.inf, ratio="hoelder_tokens", mean="responses")
+    batch = tokens([0.0] * 3, [1.0, 1.0, 1.0], response=[0, 0, 1])
+    batch = replace(batch, clip_scale=jnp.asarray([[0.4, 0.4, 2.0]]))
+    value, gradient, _ = run(clips, np.log([1.5, 1.0, 1.9]), batch)  # at most 1.2, and at most 2
+    assert value == pytest.approx((-math.sqrt(1.2) - 1.9) / 2, rel=1e-6)
+    np.testing.assert_allclose(gradient, [[0.0, -math.sqrt(1.2) / 4, -0.95]], rtol=1e-6)
+
+
 def test_at_p_0_hoelder_is_gspo_and_without_clips_gmpo_is_too():
     logprob, batch, _ = responses(4)
     gspo = LossSettings(3e-3, 4e-3, math.inf, ratio="sequence", mean="responses")
