@@ -81,7 +81,8 @@ class Learner:
         # Nothing here may keep the parameters of the start once they are trained: that would be a second copy.
         self._policy = policy if policy.adapter is not None else dataclasses.replace(policy, params=None)
         self._advantages, loss = objective(config)
-        self._needs = chosen(config).needs
+        algorithm = chosen(config)
+        self._needs, self._token_weights = algorithm.needs, algorithm.token_weights
         self.text_critic = text_critic(config)
         self._action_mask = action_masks(policy.tokenizer, registry.spec(config.env.name).action_tags)
         self._rows = partition.local_rows(mesh, config.batch.rows)
@@ -165,6 +166,9 @@ class Learner:
             samples = weighted_by_episode(samples, steps, longest)
         if "action_mask" in self._needs:
             samples = [dataclasses.replace(x, action_mask=self._action_mask(x.response_tokens)) for x in samples]
+        if self._token_weights is not None:
+            weights = [x.weight * self._token_weights(x.action_mask, **self._config.rl.settings) for x in samples]
+            samples = [dataclasses.replace(x, weight=w) for x, w in zip(samples, weights, strict=True)]
         if credit.clip_scale is not None:
             scales = credit.clip_scale.tolist()
             samples = [dataclasses.replace(x, clip_scale=scale) for x, scale in zip(samples, scales, strict=True)]

@@ -37,6 +37,7 @@ def each(inner: Rule, kind: type) -> Rule:
 ANY = Rule("", lambda value: True)
 POSITIVE = Rule("greater than 0", lambda value: value > 0)
 NOT_NEGATIVE = Rule("0 or greater", lambda value: value >= 0)
+PART = Rule("greater than 0, at most 1", lambda value: 0 < value <= 1)
 FRACTION = Rule("from 0 to 1", lambda value: 0 <= value <= 1)
 
 

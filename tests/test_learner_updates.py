@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from gigpo_jax.action_span import action_masks
 from gigpo_jax.batching import make_minibatches, step_samples
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner import Learner, NotFinite, make_optimizer
 from gigpo_jax.models import qwen2
+from gigpo_jax.models.tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.run import partition
 from gigpo_jax.run.metrics import Timers
-from gigpo_jax.trajectory import Trajectory, Turn, finished_steps, with_less_reward
+from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps, with_less_reward
 
 SHAPE = qwen2.Qwen2Config(31, 16, 32, 1, 2, 1, 8)
 STEPS = 3
@@ -131,3 +133,34 @@ def test_three_bad_updates_in_a_row_end_an_iteration_and_change_nothing() -> Non
     assert int(learner.state.step) == 0
     for x, y in zip(*map(jax.tree.leaves, (learner.state.params, start())), strict=True):
         np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+
+def test_thoughts_weigh_less_and_clips_are_scaled_in_a_whole_iteration() -> None:
+    """Answers "<action></action>" behind one token of thought: weight 1 changes nothing, a lower one does."""
+    tokenizer = word_tokenizer([])
+    response = np.array([20, *tokenizer.encode("<action></action>")], np.int32)
+    trajectories = make_trajectories()
+    for trajectory in trajectories:
+        trajectory.task = dataclasses.replace(trajectory.task, answer="a b")
+        trajectory.turns = [dataclasses.replace(turn, response_tokens=response) for turn in trajectory.turns]
+    steps = finished_steps(trajectories)
+
+    def learnt(name: str, **settings: float) -> tuple[Learner, StepCredit]:
+        config = make_config()
+        config.env.name, config.rl.algorithm = "search", name
+        config.rl.settings = ConfigDict(settings)
+        config.batch.row_length, config.sampling.max_prompt_tokens = 256, 240  # room for the prompt before an answer
+        mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
+        learner = Learner(resolve(config), Policy(SHAPE, start(), tokenizer), mesh)
+        learner._action_mask = action_masks(tokenizer, ("action",))
+        return learner, learner.learn(steps, 0, Timers(), no_progress)[1]
+
+    plain, same, less = (
+        np.asarray(learnt(name, **settings)[0].state.params["embed"])
+        for name, settings in (("grpo", {}), ("response_weight", {"thought": 1.0}), ("response_weight", {}))
+    )
+    np.testing.assert_array_equal(same, plain)
+    assert np.abs(less - plain).max() > 1e-5
+    learner, credit = learnt("a2tgpo")
+    assert [sample.clip_scale for sample in learner._samples(steps, credit)] == credit.clip_scale.tolist()
+    assert len({*credit.clip_scale.tolist()}) > 2

@@ -8,12 +8,11 @@ from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
 from gigpo_jax.rl.losses import Mean
 from gigpo_jax.rl.ratios import Correction, Ratio
 from gigpo_jax.rl.update import SCHEDULES
-from gigpo_jax.settings import FRACTION, NOT_NEGATIVE, POSITIVE, Rule, Setting, at_least, each, one_of
+from gigpo_jax.settings import FRACTION, NOT_NEGATIVE, PART, POSITIVE, Rule, Setting, at_least, each, one_of
 
 LORA_TARGETS = tuple(TARGETS)
 
 
-PART = Rule("greater than 0, at most 1", lambda value: 0 < value <= 1)
 DECAY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 SEED = Rule(f"from 0 to {2**31 - 1}", lambda value: 0 <= value < 2**31)
 COUNT = Rule("-1 or at least 1", lambda value: value == -1 or value > 0)

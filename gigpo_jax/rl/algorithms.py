@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.references import load
@@ -22,13 +23,14 @@ from gigpo_jax.rl.methods.hgpo import hgpo
 from gigpo_jax.rl.methods.igpo import a2tgpo, igpo
 from gigpo_jax.rl.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from gigpo_jax.rl.methods.repeat_discount import repeat_discount
+from gigpo_jax.rl.methods.response_weight import response_weight, token_weights
 from gigpo_jax.rl.methods.rloo import rloo
 from gigpo_jax.rl.methods.rlvmr import rlvmr
 from gigpo_jax.rl.methods.salt import salt
 from gigpo_jax.rl.methods.text_critic import text_critic
 from gigpo_jax.rl.methods.tree import tree
 from gigpo_jax.rl.types import OPTIONAL, StepColumns
-from gigpo_jax.settings import FRACTION, NOT_NEGATIVE, Setting, one_of
+from gigpo_jax.settings import FRACTION, NOT_NEGATIVE, PART, Setting, one_of
 
 # The switches on which published implementations differ; docs/algorithm.md explains them.
 PRESETS: dict[str, dict[str, str | int]] = {
@@ -57,6 +59,8 @@ class Algorithm:
       settings: its own settings, `rl.settings` in the config, by name.
       fixed: settings under `rl` without which it would be another algorithm; other values are refused.
       defaults: its own defaults of settings under `rl`; values that the user gives win.
+      token_weights: (action mask [R] bool of a response, its own settings as keywords) -> [R] f32, greater than 0: the
+        weights of the response's tokens in the loss; needs "action_mask". None: all are 1.
     """
 
     advantages: Callable[..., Advantages] = gigpo
@@ -64,6 +68,7 @@ class Algorithm:
     settings: Mapping[str, Setting] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    token_weights: Callable[..., np.ndarray] | None = None
 
 
 NO_STEP = {"step_weight": 0.0}
@@ -124,6 +129,15 @@ ALGORITHMS: dict[str, Algorithm] = {
             "pair": Setting(0.95, "factor for each earlier step with the same two last actions", FRACTION),
         },
     ),
+    "response_weight": Algorithm(
+        advantages=response_weight,
+        needs=("action_mask",),
+        settings={
+            BASE: BASE_GRPO,
+            "thought": Setting(0.1, "weight of tokens outside the action; those of the action have 1", PART),
+        },
+        token_weights=token_weights,
+    ),
     "rlvmr": Algorithm(advantages=rlvmr, needs=("tag", "step_reward")),
     "igpo": Algorithm(advantages=igpo, needs=("answer_logprob",), fixed=NO_STEP, defaults={"gamma": 1.0}),
     "a2tgpo": Algorithm(
@@ -164,6 +178,7 @@ def algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> 
         found = replace(
             base,
             advantages=found.advantages,
+            token_weights=found.token_weights or base.token_weights,
             needs=(*base.needs, *found.needs),
             settings={**base.settings, **found.settings},
             fixed={**base.fixed, **found.fixed},

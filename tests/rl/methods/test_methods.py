@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from gigpo_jax.rl.algorithms import PRESETS, make_advantages
+from gigpo_jax.rl.algorithms import PRESETS, algorithm, make_advantages
 from gigpo_jax.rl.types import StepColumns
 from tests.rl import oracle as gigpo_oracle
 from tests.rl.methods import oracle
@@ -82,6 +82,13 @@ def test_repeat_discount_by_hand() -> None:
     got = total(batch, "repeat_discount", normalize="mean")
     once, twice = (0.8 + 1) / 2, (0.8**2 + 0.95) / 2
     np.testing.assert_allclose(got, [1, 1, once, (0.8 + 0.95) / 2, -1, -(2 - once), -(2 - twice)], rtol=1e-6)
+
+
+def test_response_weight_by_hand() -> None:
+    batch = random_columns(7)
+    np.testing.assert_array_equal(total(batch, "response_weight", base="rloo"), total(batch, "rloo"))
+    weights = algorithm("response_weight").token_weights
+    assert weights(np.array([False, True, True, False]), base="grpo", thought=0.25).tolist() == [0.25, 1, 1, 0.25]
 
 
 def test_tree_by_hand() -> None:
