@@ -188,7 +188,7 @@ ENVIRONMENTS: dict[str, Environment] = {
             "observation": _OBSERVATION,
             "size": Option(int, 6, "rows and columns of a room, border included: 5 to 10"),
             "boxes": Option(int, 1, "boxes, and as many targets: 1 to 3"),
-            "depth": Option(int, 30, "the most moves of the backward play that makes a room"),
+            "depth": Option(int, 30, "the most moves of the backward play that makes a room: 2 a box to 100"),
             "max_steps": Option(int, 15, "length of an episode in the environment"),
             "regret": _REGRET,
         },

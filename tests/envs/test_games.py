@@ -76,3 +76,12 @@ def test_the_command_writes_what_an_agent_sees(tmp_path: Path, capsys: pytest.Ca
 def test_sokoban_refuses_rooms_that_it_cannot_make(option: str, value: int) -> None:
     with pytest.raises(InputError, match=rf"config\.env\.options\.{option}={value}: give a whole number from"):
         registry.make("sokoban", **{option: value})
+
+
+def test_the_shallowest_rooms_of_each_number_of_boxes_can_be_made() -> None:
+    for boxes in (1, 2, 3):
+        for size in (5, 10):
+            env = registry.make("sokoban", size=size, boxes=boxes, depth=2 * boxes, observation="text")
+            assert env.reset(env.tasks("test")[0]).anchor.count("X") == boxes
+        with pytest.raises(InputError, match=rf"depth={2 * boxes - 1}: give a whole number from {2 * boxes} to 100"):
+            registry.make("sokoban", boxes=boxes, depth=2 * boxes - 1)

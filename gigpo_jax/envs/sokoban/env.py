@@ -77,7 +77,7 @@ def make(
     """Builds the environment; `registry.ENVIRONMENTS` explains its options. InputError for one that cannot be used."""
     check_whole("size", size, 5, 10)
     check_whole("boxes", boxes, 1, 3)
-    check_whole("depth", depth, 2, 100)
+    check_whole("depth", depth, 2 * boxes, 100)  # less leaves boxes on their targets
 
     def start(task: Task) -> SokobanGame:
         return SokobanGame(_level(task, size, boxes, depth), size, max_steps)

@@ -24,6 +24,8 @@ THOUGHT = "<think>so</think>"
         (f"{THOUGHT}<ACTION>right</ACTION>", "right", True),
         (f"{THOUGHT}<action>right</action><action>up</action>", "right", True),
         ("<action>right</action>", "right", False),
+        ("so</think><action>right</action>", "right", False),
+        ("<think>so<action>right</action>", "right", False),
         (f"{THOUGHT}<action>jump</action>", "", False),
         (f"{THOUGHT}</action>up<action>", "", False),
         (f"{THOUGHT}<action>up", "", False),

@@ -2,12 +2,13 @@
 
 import random
 from collections import deque
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gigpo_jax.envs.sokoban import Room
-from gigpo_jax.envs.sokoban.data.levels import draw_level
+from gigpo_jax.envs.sokoban.data.levels import _pull, draw_level
 from gigpo_jax.envs.sokoban.engine.distances import distances, state_of
 
 GROUND = np.array((0, 1, 2, 2, 1, 1, 2))
@@ -41,6 +42,50 @@ def test_every_level_is_solvable_and_its_distance_is_the_shortest_solution(size:
         assert np.isin(grid, (5, 6)).sum() == 1
         found = distances(grid.tobytes(), size)[state_of(grid.tobytes())]
         assert found == shortest(grid)
+
+
+def best_pulled(fixed: bytes, size: int, player: int, targets: tuple[int, ...], depth: int) -> Any:
+    """The published search, as the recursion that it is described as."""
+    best: Any = (0, None)
+    seen = set()
+
+    def visit(player: int, boxes: dict[int, int], changes: int, last: int | None, moves: int) -> None:
+        nonlocal best
+        state = (player, frozenset(boxes.values()))
+        if moves >= depth or state in seen:
+            return
+        seen.add(state)
+        apart = [abs(t // size - b // size) + abs(t % size - b % size) for t, b in boxes.items()]
+        covered = {player, *boxes.values()} & set(targets)
+        score = 0 if covered else changes * sum(apart)
+        if score > best[0]:
+            best = (score, (player, tuple(boxes[target] for target in targets)))
+        for move in (-size, size, -1, 1):
+            if fixed[player + move] == 0 or player + move in boxes.values():
+                continue
+            pulled = next((t for t, box in boxes.items() if box == player - move), None)
+            if pulled is None:
+                visit(player + move, boxes, changes, last, moves + 1)
+            else:
+                visit(player + move, boxes | {pulled: player}, changes + (pulled != last), pulled, moves + 1)
+
+    visit(player, {target: target for target in targets}, 0, None, 0)
+    return best[1]
+
+
+@pytest.mark.parametrize("boxes", [1, 2, 3])
+def test_boxes_are_pulled_as_published(boxes: int) -> None:
+    rng = random.Random(boxes)
+    for _ in range(60):
+        fixed = bytearray(49)
+        for row in range(1, 6):
+            fixed[7 * row + 1 : 7 * row + 6] = bytes(rng.choices((0, 1), (1, 3), k=5))
+        floor = [place for place, code in enumerate(fixed) if code]
+        player, *targets = rng.sample(floor, boxes + 1)
+        for target in targets:
+            fixed[target] = 2
+        depth = rng.choice((4, 9, 30))
+        assert _pull(fixed, 7, player, tuple(targets), depth) == best_pulled(fixed, 7, player, tuple(targets), depth)
 
 
 def test_a_box_in_a_corner_has_no_distance() -> None:
