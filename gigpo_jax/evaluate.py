@@ -22,6 +22,7 @@ from gigpo_jax.intervals import mean_interval, wilson_interval
 from gigpo_jax.learner import chosen, objective, step_credit, text_critic
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options
+from gigpo_jax.rollout.examples import make_examples
 from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker
@@ -55,13 +56,25 @@ class Outcome:
     policy_dependent: bool = False
 
 
-def outcomes(trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> list[Outcome]:
-    """The outcomes of all episodes of all hosts; `trajectories`, of this host, have their task's index as group."""
-    rows = [(t.group, t.won, t.score, len(t.turns), t.aborted, t.policy_dependent) for t in trajectories]
-    gathered = partition.all_rows(np.array(rows, np.float64).reshape(-1, 6))
+def outcomes(trajectories: Sequence[Trajectory], tasks: Sequence[Task], trials: int = 1) -> list[Outcome]:
+    """How all tasks of all hosts ended after so many trials.
+
+    A task is won if a trial is won. Its score is that of the best trial, its length the steps of all of them.
+
+    Args:
+      trajectories: of this host; group is the index of the task, member the number of the trial.
+      tasks: of the panel.
+      trials: later ones are left out.
+    """
+    rows = [(t.group, t.member, t.won, t.score, len(t.turns), t.aborted, t.policy_dependent) for t in trajectories]
+    gathered = partition.all_rows(np.array(rows, np.float64).reshape(-1, 7))
+    by_task: dict[int, list[np.ndarray]] = defaultdict(list)
+    for index, member, *outcome in gathered:
+        if member < trials:
+            by_task[int(index)].append(outcome)
     return [
-        Outcome(tasks[int(index)].type, bool(won), float(score), int(length), bool(aborted), bool(dependent))
-        for index, won, score, length, aborted, dependent in gathered
+        Outcome(tasks[index].type, bool(won[-1]), max(score), int(sum(length)), bool(aborted[-1]), bool(dependent[-1]))
+        for index, (won, score, length, aborted, dependent) in ((i, zip(*rows)) for i, rows in by_task.items())
     ]
 
 
@@ -152,7 +165,7 @@ class Evaluator:
         self._config, self._worker, self._tasks = config, worker, tasks
 
     async def play(self, *, greedy: bool) -> dict[str, list[Trajectory]]:
-        """This host's share of one episode a task, by decoding: "sampled" and, if asked for, "greedy"."""
+        """This host's share of the trials of all tasks, by decoding: "sampled" and, if asked for, "greedy"."""
         temperatures = {"sampled": self._config.eval.temperature} | ({"greedy": 0.0} if greedy else {})
         hosts, host, count = jax.process_count(), jax.process_index(), len(self._tasks)
         first, last = count * host // hosts, count * (host + 1) // hosts
@@ -219,13 +232,13 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     Args:
       config: as from `config.resolve`.
       workdir: of the training run.
-      out: the JSON file; default WORKDIR/eval_<panel>.json.
+      out: the JSON file; default WORKDIR/eval_<panel>.json, with _<agent> for one that is not plain.
 
     Returns:
       The exit status: 0 done, 1 no engine was left or too many episodes were aborted.
 
     Raises:
-      InputError: the workdir's adapter is another one, or of another model.
+      InputError: the workdir's adapter is another one, or of another model, or the examples of the agent do not fit.
     """
     check_writable(Path(out).parent if out else workdir, "--out" if out else "--workdir")
     options = env_options(config)
@@ -236,8 +249,16 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
     start = " with ".join(filter(None, (config.model.path, config.model.lora.path)))
     report.say(f"weights: {f'checkpoint {version} of {workdir}' if version else start}")
+    kinds = {task.type for task in tasks}
+    examples = make_examples(config, options, panel.ids, kinds, policy.tokenizer.encode_chat)
     worker = RolloutWorker(
-        config, policy, policy.whole(trained), options=options, version=version, folder=workdir / "servers"
+        config,
+        policy,
+        policy.whole(trained),
+        options=options,
+        version=version,
+        folder=workdir / "servers",
+        examples=examples,
     )
     try:
         played = run_async(Evaluator(config, worker, tasks).play(greedy=True))
@@ -247,16 +268,17 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     finally:
         worker.close()
     named = {
-        f"temperature {config.eval.temperature:g}" if decoding == "sampled" else decoding: summarise(
-            outcomes(trajectories, tasks)
-        )
+        label: summarise(outcomes(trajectories, tasks, trials))
         for decoding, trajectories in played.items()
+        for trials, label in enumerate(_labels(config, decoding), 1)
     }
-    report.say(f"panel {panel.name}, {len(tasks)} tasks, sha256 {panel.sha256[:16]}")
+    report.say(f"panel {panel.name}, {len(tasks)} tasks, sha256 {panel.sha256[:16]}, agent {config.agent}")
     report.say(table(named))
-    path = Path(out) if out else workdir / f"eval_{panel.name}.json"
+    agent = "" if config.agent == "plain" else f"_{config.agent.rpartition(':')[2]}"
+    path = Path(out) if out else workdir / f"eval_{panel.name}{agent}.json"
     if jax.process_index() == 0:
-        write_json(path, {"panel": panel.name, "sha256": panel.sha256, "iteration": version, "results": named})
+        what = {"panel": panel.name, "sha256": panel.sha256, "iteration": version, "agent": config.agent}
+        write_json(path, what | {"results": named})
     report.say(f"written: {path}")
     advantages, _ = objective(config)
     critic = text_critic(config, newest_record(workdir / "checkpoints"))
@@ -273,3 +295,10 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         write_rollouts(episodes, saved(trajectories, credit, entropies, decode=worker.tokenizer.decode, **how))
         report.say(f"written: {episodes}")
     return 0
+
+
+def _labels(config: ConfigDict, decoding: str) -> list[str]:
+    """What the results after 1, 2, .. trials are called."""
+    name = f"temperature {config.eval.temperature:g}" if decoding == "sampled" else decoding
+    later = [f"{name}, {trials} trials" for trials in range(2, config.eval.trials + 1)]
+    return [f"{name}, 1 trial" if later else name, *later]

@@ -31,6 +31,7 @@ class Turn:
       prompt_cut: whether parts of the prompt were left out to make it fit.
       regret: how many actions more the goal needs than after the best action; None if the environment does not tell.
       task: the task in words.
+      thought: what the response has before the action, where the agent's format has it apart.
     """
 
     prompt_tokens: np.ndarray
@@ -51,6 +52,7 @@ class Turn:
     prompt_cut: bool = False
     regret: float | None = None
     task: str = ""
+    thought: str = ""
 
 
 @dataclass(eq=False)
@@ -73,6 +75,7 @@ class Trajectory:
       environment_s: time spent waiting for the environment, s.
       engine_s: time spent waiting for responses, s.
       words: the task in words.
+      reflection: what the agent wrote afterwards for the next trial of the task; "" if there is none.
     """
 
     task: Task
@@ -89,6 +92,7 @@ class Trajectory:
     environment_s: float = 0.0
     engine_s: float = 0.0
     words: str = ""
+    reflection: str = ""
 
     def abort(self, reason: str, *, policy_dependent: bool) -> None:
         """Marks the episode as aborted; it is neither won nor has it a score."""

@@ -4,6 +4,10 @@ import re
 import runpy
 from pathlib import Path
 
+from gigpo_jax.env_bridge.actions import Response, parse_tagged
+from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
+from gigpo_jax.rollout.demonstrations import response_text
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -16,3 +20,13 @@ def test_files_that_pages_name_are_there():
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_the_agent_of_the_page_asks_and_reads():
+    page = (ROOT / "docs/agents.md").read_text()
+    names: dict = {}
+    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], names)
+    prompt = names["COT"].template(Instruct("A house."), {})(PromptInput("find it", "", (), 0, "A room.", None))
+    assert prompt.startswith("A house.\nTask: find it\nNow: A room.\n")
+    read = names["COT"].parser(parse_tagged, response_text)
+    assert read("It is here.\nAction: Look") == Response("look", True, "It is here.")

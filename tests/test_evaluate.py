@@ -2,8 +2,10 @@
 
 import pytest
 
-from gigpo_jax.evaluate import Outcome, summarise, table
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.evaluate import Outcome, outcomes, summarise, table
 from gigpo_jax.intervals import mean_interval, wilson_interval
+from gigpo_jax.trajectory import Trajectory
 
 
 def test_wilson_interval_matches_published_values():
@@ -55,3 +57,32 @@ def test_the_unweighted_mean_of_the_types_counts_each_type_once():
     assert result["all"]["type_average"] == pytest.approx((0.9 + 0.0) / 2)
     assert "| greedy | unweighted mean of the types | | 45.0 |" in table({"greedy": result})
     assert summarise([episode("", True)])["all"]["type_average"] == 1.0
+
+
+def test_a_task_is_won_when_one_of_its_trials_is() -> None:
+    tasks = [Task(f"{n}", kind, "test") for n, kind in enumerate(("heat", "cool", "heat", "cool"))]
+    nothing: list = [None]  # one step
+
+    def trial(group: int, member: int, score: float, steps: int = 1, aborted: bool = False) -> Trajectory:
+        turns = nothing * steps
+        return Trajectory(tasks[group], group, member, turns, score == 1.0, score, aborted=aborted)
+
+    played = [
+        *(trial(0, 0, 0.5, 2), trial(0, 1, 0.25, 3), trial(0, 2, 1.0, 4)),
+        trial(1, 0, 1.0),
+        *(trial(2, 0, 0.75), trial(2, 1, 0.0, 5), trial(2, 2, 0.5)),
+        *(trial(3, 0, 0.0), trial(3, 1, 0.0, aborted=True)),
+    ]
+    after = [outcomes(played, tasks, trials) for trials in (1, 2, 3)]
+    assert after[0] == outcomes(played, tasks)
+    assert [[one.won for one in ended] for ended in after] == [
+        [False, True, False, False],
+        [False, True, False, False],
+        [True, True, False, False],
+    ]
+    assert [one.score for one in after[1]] == [0.5, 1.0, 0.75, 0.0]
+    assert [one.length for one in after[2]] == [9, 1, 7, 2]
+    assert [[one.aborted for one in ended] for ended in after] == [[False] * 4, *[[False, False, False, True]] * 2]
+    assert [summarise(ended)["all"]["success_rate"] for ended in after] == pytest.approx([1 / 4, 1 / 3, 2 / 3])
+    assert summarise(after[2])["cool"]["episodes"] == 1
+    assert [one.task_type for one in after[2]] == ["heat", "cool", "heat", "cool"]

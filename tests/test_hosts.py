@@ -33,4 +33,5 @@ def test_credit_and_panel_of_two_hosts_are_those_of_one() -> None:
     one = two_hosts.found(range(5))
     assert first["advantages"] + second["advantages"] == one["advantages"]
     assert first["credit"] == second["credit"] == one["credit"]
+    assert first["trials"] == second["trials"] == one["trials"]
     assert first["panel"] == second["panel"] == one["panel"]

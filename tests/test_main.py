@@ -31,6 +31,17 @@ EXAMPLE = "--config=tests/configs/example.py"
         ([CONFIG, "--config.engine.slots=1000000000"], "config.engine.slots=1000000000: a device has"),
         ([CONFIG, "--config.rl.algorithm=grpo", "--config.rl.step_weight=1"], "grpo always has 0.0"),
         ([CONFIG, "--config.env.prompt=foo"], "config.env.prompt='foo': prompt style"),
+        ([CONFIG, "--config.agent=react"], "config.agent='react': only --mode=eval has agents"),
+        ([CONFIG, "--mode=sft", "--config.eval.trials=2"], "config.eval.trials=2: only --mode=eval has trials"),
+        ([CONFIG, "--mode=eval", "--config.agent=raect"], "config.agent='raect': unknown; did you mean 'react'?"),
+        (
+            [CONFIG, "--mode=eval", "--config.agent=reflexion", "--config.eval.trials=1"],
+            "config.eval.trials=1: reflexion",
+        ),
+        (
+            [CONFIG, "--mode=eval", "--config.agent=react"],
+            "max_prompt_tokens=80: prompts of react with 1 example(s) of",
+        ),
         ([CONFIG, "--mode=export"], "no checkpoint in it; name the workdir of a training run"),
         ([CONFIG, "--config.train.groups=many"], "config.train.groups='many': must be of type int"),
         ([CONFIG, "--config.train.groups=-2"], "config.train.groups=-2: must be greater than 0"),

@@ -296,6 +296,35 @@ def test_evaluation_and_export_use_the_newest_checkpoint(whole: Path, flags: lis
     assert AutoTokenizer.from_pretrained(str(tmp_path / "hf")).vocab_size > 10
 
 
+def test_trials_of_an_agent_are_evaluated_and_saved(flags: list[str], tmp_path: Path):
+    room = ["--config.sampling.max_prompt_tokens=900", "--config.engine.prefill_buckets=(900,)"]
+    room += ["--config.batch.row_length=912", "--config.batch.rows=1", "--config.eval.examples=0"]
+    agent = ["--config.agent=reflexion", "--config.eval.trials=2", "--config.eval.tasks=8"]
+    done = run(tmp_path, "eval", *flags, *room, *agent)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "eval_drawers_reflexion.json").read_text())
+    assert result["agent"] == "reflexion"
+    names = ["temperature 0.4, 1 trial", "temperature 0.4, 2 trials", "greedy, 1 trial", "greedy, 2 trials"]
+    assert sorted(result["results"]) == sorted(names)
+    for decoding, one, two in (("sampled", *names[:2]), ("greedy", *names[2:])):
+        assert f"| {two} | all | 8 |" in done.stdout
+        episodes = read_rollouts(tmp_path / f"eval_drawers_reflexion_{decoding}.jsonl.gz").episodes
+        first = [episode.won for episode in episodes if episode.member == 0]
+        won = {episode.group for episode in episodes if episode.won}
+        assert len(first) == 8
+        assert result["results"][one]["all"]["success_rate"] == sum(first) / 8
+        assert result["results"][two]["all"]["success_rate"] == len(won) / 8
+        second = {episode.group: episode for episode in episodes if episode.member == 1}
+        assert len(second) + sum(first) == 8
+        for episode in episodes:
+            if episode.reflection:
+                assert all(
+                    f"Your note after trial 1, which failed: {episode.reflection}" in step.prompt
+                    for step in second[episode.group].steps
+                )
+        assert any(episode.reflection for episode in episodes)
+
+
 def credit(workdir: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "gigpo_jax.credit", f"--config={CONFIG}", f"--workdir={workdir}", *flags]
     return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)

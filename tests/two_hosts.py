@@ -10,7 +10,7 @@ import numpy as np
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.evaluate import Evaluator, metrics
+from gigpo_jax.evaluate import Evaluator, metrics, outcomes, summarise
 from gigpo_jax.learner import CREDIT, objective, step_credit
 from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
 
@@ -32,7 +32,7 @@ class Replay:
     """In place of a rollout worker: the episodes above."""
 
     async def play(self, tasks: Sequence[Task], *, first_group: int, **_: object) -> list[Trajectory]:
-        return [episode(task, first_group + n) for n, task in enumerate(tasks)]
+        return [episode(task, first_group + n, trial) for n, task in enumerate(tasks) for trial in range(n % 3 + 1)]
 
 
 def found(groups: range) -> dict:
@@ -43,9 +43,11 @@ def found(groups: range) -> dict:
     trajectories = [episode(TASKS[group], group, member) for group in groups for member in range(group + 2)]
     statistics, credit = step_credit(config, objective(config)[0], finished_steps(trajectories))
     evaluator = Evaluator(config, Replay(), TASKS)  # type: ignore[arg-type]
+    played = asyncio.run(evaluator.play(greedy=False))["sampled"]
     return {
         "advantages": credit.total.tolist(),
         "credit": {name: float(getattr(statistics, name)) for name in CREDIT},
+        "trials": summarise(outcomes(played, TASKS, 2)),
         "panel": metrics(asyncio.run(evaluator.outcomes(greedy=True))),
     }
 

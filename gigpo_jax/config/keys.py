@@ -37,6 +37,7 @@ class Key(Setting):
 KEYS: dict[str, Key] = {
     "seed": Key(0, "decides task order, sampling keys and initial weights", SEED),
     "distributed": Key(False, "several hosts run this program together (jax.distributed)"),
+    "agent": Key("plain", "of --mode=eval: plain, react, reflexion, or module:NAME (docs/agents.md)"),
     # environment
     "env.name": Key("alfworld", "an environment of gigpo_jax.envs.registry, or module:NAME"),
     "env.split": Key("train", "the split of the training tasks"),
@@ -212,6 +213,13 @@ KEYS: dict[str, Key] = {
     "eval.every": Key(5, "iterations between evaluations; 0: before and after training only", NOT_NEGATIVE),
     "eval.panel": Key("", "a frozen evaluation set: its name or JSON file (docs/alfworld.md)"),
     "eval.tasks": Key(0, "only the first tasks of the panel; 0: all", NOT_NEGATIVE),
+    "eval.trials": Key(
+        1,
+        "of a task in --mode=eval; one success is enough; reflexion: 3 (docs/agents.md)",
+        POSITIVE,
+        auto=True,
+    ),
+    "eval.examples": Key(1, "of each task type in prompts of react and reflexion", NOT_NEGATIVE, may_change=True),
     "eval.temperature": Key(0.4, "of evaluation; 0: greedy", NOT_NEGATIVE),
     "eval.greedy": Key(False, "evaluate greedily too, before and after training"),
     "checkpoint.every": Key(10, "iterations between checkpoints", POSITIVE, may_change=True),

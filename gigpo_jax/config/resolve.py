@@ -6,6 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from gigpo_jax.config.keys import KEYS
+from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.rl.algorithms import BASE, algorithm
@@ -64,6 +65,7 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
     _check_servers(config)
     _check_environment(config)
     _check_needs(config)
+    _check_agent(config, trains)
     return config.lock()
 
 
@@ -145,6 +147,7 @@ def _fill(config: ConfigDict) -> None:
     own = {f"rl.{name}": value for name, value in {**chosen.defaults, **chosen.fixed}.items()}
     if rl.importance_correction == "masked_mean":
         own["rl.importance_cap"] = 1.001  # geometric means are close to 1
+    own["eval.trials"] = find_agent(config.agent).trials
     for name, key in KEYS.items():
         if value_of(config, name) is None:
             holder, last = _holder(config, name)
@@ -313,6 +316,16 @@ def _check_environment(config: ConfigDict) -> None:
             f"config.env.options.data={env.options.data!r}: not used, because env.generate makes the data; "
             "add --config.env.generate={} to use this folder"
         )
+
+
+def _check_agent(config: ConfigDict, trains: bool) -> None:
+    reflects, trials = find_agent(config.agent).reflection is not None, config.eval.trials
+    _require(
+        trials > 1 or not reflects, config, "eval.trials", f"{config.agent} reflects between trials; use 2 or more"
+    )
+    if trains:
+        _require(config.agent == "plain", config, "agent", "only --mode=eval has agents; leave it out for this mode")
+        _require(trials == 1, config, "eval.trials", "only --mode=eval has trials; leave it out for this mode")
 
 
 def _check_needs(config: ConfigDict) -> None:

@@ -16,10 +16,12 @@ class Response:
     Attributes:
       action: what the environment gets.
       valid: whether the response kept to the format; the action of an invalid one is played too, with a penalty.
+      thought: what came before the action, where the next prompts show it.
     """
 
     action: str
     valid: bool
+    thought: str = ""
 
 
 def parse_tagged(response: str, *, fallback_chars: int = 30) -> Response:

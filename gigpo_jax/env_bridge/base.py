@@ -38,7 +38,10 @@ class TextEnv(Protocol):
 
 
 class Expert(Protocol):
-    """Demonstrates one episode from an agent's observations; a new object for each episode."""
+    """Demonstrates one episode from an agent's observations; a new object for each episode.
+
+    It may have `thought: str`, the reason for its last action in words; examples in prompts of agents show it.
+    """
 
     def act(self, observation: Observation) -> str:
         """The next action; called with every observation of the episode in order."""

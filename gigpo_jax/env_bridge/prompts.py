@@ -25,6 +25,8 @@ class PromptInput:
       steps: actions taken so far.
       observation: the current observation.
       admissible: the actions to list; None: none are listed.
+      task_type: of the task, "" if it has none.
+      reflections: what the agent wrote after each earlier trial of the task, the oldest first.
     """
 
     task: str
@@ -33,6 +35,8 @@ class PromptInput:
     steps: int
     observation: str
     admissible: tuple[str, ...] | None
+    task_type: str = ""
+    reflections: tuple[str, ...] = ()
 
 
 PromptTemplate = Callable[[PromptInput], str]  # any part of the input may be missing; never raises
@@ -145,10 +149,14 @@ def build_prompt(
     inputs = PromptInput(
         task=_clean(observation.task),
         first=_clean(history.first),
-        history=tuple(Event(_clean(event.observation), _clean(event.action)) for event in history.events()),
+        history=tuple(
+            Event(_clean(event.observation), _clean(event.action), _clean(event.thought)) for event in history.events()
+        ),
         steps=history.steps,
         observation=_clean(observation.text),
         admissible=None if admissible is None else tuple(_clean(action) for action in admissible),
+        task_type=history.task_type,
+        reflections=tuple(map(_clean, history.reflections)),
     )
     return fit_prompt(template, inputs, encode=encode, limit=limit)
 

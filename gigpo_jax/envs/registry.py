@@ -13,6 +13,7 @@ from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct, Prom
 from gigpo_jax.envs.alfworld import prompt as alfworld_prompt
 from gigpo_jax.envs.blackjack import env as blackjack
 from gigpo_jax.envs.cards import replies
+from gigpo_jax.envs.cards.prompt import Rules
 from gigpo_jax.envs.ezpoints import env as ezpoints
 from gigpo_jax.envs.games import observation_alone
 from gigpo_jax.envs.numberline import env as numberline
@@ -35,6 +36,14 @@ class Option:
 
 
 @dataclass(frozen=True)
+class ExampleGames:
+    """Where the examples in prompts of agents come from: games that no panel has (docs/agents.md)."""
+
+    generate: Mapping[str, Any]  # options of `Environment.generate`
+    demonstrator: Mapping[str, Any] = field(default_factory=dict)  # options of `Environment.expert`
+
+
+@dataclass(frozen=True)
 class Environment:
     """What the rest of the program knows of an environment. A "module:function" is imported on first use."""
 
@@ -54,6 +63,8 @@ class Environment:
     write: Callable[[str], str] | None = None  # the response that `parse` reads as an action; None: <action> tags
     action_tags: tuple[str, ...] = ("action",)  # an action stands between one of these tags and its closing tag
     answer_prefix: str = ""  # what stands before the answer in a response; "": its tasks have no `Task.answer`
+    about: Instruct | None = None  # what agents say of it; None: as the first style that is an `Instruct`
+    examples: ExampleGames | None = None  # None: the tasks of env.split that are not in the panel
 
 
 # Options that all games have (games.py).
@@ -64,13 +75,14 @@ _RANDOM = Option(float, 0.0, "probability of a random action at a step")
 _COMPAT = Option(bool, False, "formulas have the value that Python gives them: digits join, ** and // count")
 
 
-def _cards(name: str, rules: PromptTemplate, actions: Sequence[str], max_steps: int, **options: Option) -> Environment:
+def _cards(name: str, rules: Rules, actions: Sequence[str], max_steps: int, **options: Option) -> Environment:
     """The entry of a card game; their modules have the same names."""
     return Environment(
         build=f"gigpo_jax.envs.{name}.env:make",
         styles={"full": rules, "compact": observation_alone},
         parse=partial(replies.parse, actions=actions),
         expert=f"gigpo_jax.envs.{name}.env:make_expert",
+        about=Instruct(rules.text),
         write=replies.write,
         max_steps=max_steps,
         history=0,
@@ -92,6 +104,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         parse=partial(parse_tagged, fallback_chars=30),
         expert="gigpo_jax.envs.alfworld.expert.demonstrator:Demonstrator",
         generate="gigpo_jax.envs.alfworld.data.generate:ensure_games",
+        examples=ExampleGames({"splits": {"train": 48}, "size": "small", "seed": 1}),
         max_steps=50,
         history=2,
         invalid_penalty=0.1,
@@ -144,6 +157,8 @@ ENVIRONMENTS: dict[str, Environment] = {
         parse=search_actions.parse,
         expert="gigpo_jax.envs.search.expert.expert:SearchExpert",
         generate="gigpo_jax.envs.search.data.generate:ensure_world",
+        examples=ExampleGames({"people": 48, "seed": 1}),
+        about=Instruct(f"{search_prompt.INTRO} {search_prompt.ACTIONS}"),
         write=search_actions.write_action,
         action_tags=("search", "answer"),
         answer_prefix="<think>Now there is enough information to answer.</think><answer>",
@@ -181,6 +196,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         styles={"full": sokoban_prompt.full, "compact": observation_alone},
         parse=sokoban_prompt.parse,
         expert="gigpo_jax.envs.sokoban.env:make_expert",
+        about=sokoban_prompt.ABOUT,
         max_steps=15,
         history=2,
         invalid_penalty=0.1,
@@ -200,6 +216,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         parse=partial(parse_tagged, fallback_chars=20),
         expert="gigpo_jax.envs.webshop.expert.demonstrator:Demonstrator",
         generate="gigpo_jax.envs.webshop.data.generate:ensure_catalogue",
+        examples=ExampleGames({"products": 200, "seed": 1}, {"brief": True}),
         max_steps=15,
         history=2,
         invalid_penalty=0.1,
@@ -293,6 +310,13 @@ def style(name: str, which: str) -> PromptTemplate:
     if which not in styles:
         raise InputError(f'prompt style "{which}": the environment {name} has {", ".join(sorted(styles))}')
     return styles[which]
+
+
+def about(name: str) -> Instruct:
+    """What agents with prompts of their own say of an environment, and the actions that they do not list."""
+    entry = spec(name)
+    known = (style for style in entry.styles.values() if isinstance(style, Instruct))
+    return entry.about or next(known, Instruct(""))
 
 
 def panel_folder(name: str) -> Path:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gigpo_jax.env_bridge.base import Expert, TextEnv
-from gigpo_jax.env_bridge.history import History
-from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.env_bridge.history import Event, History
+from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.rollout.rollout import EpisodeSettings
 
 
@@ -20,6 +20,21 @@ class Demonstration:
     """
 
     turns: tuple[tuple[str, str], ...]
+    won: bool
+
+
+@dataclass(frozen=True)
+class ExpertEpisode:
+    """What an expert saw and did.
+
+    Attributes:
+      steps: for each step the observation, and the event with the expert's thought if it has one.
+      last: the observation after the last step.
+      won: whether the expert reached the goal.
+    """
+
+    steps: tuple[tuple[Observation, Event], ...]
+    last: Observation
     won: bool
 
 
@@ -47,18 +62,25 @@ def demonstrate(
       encode: text -> the ids of the whole chat message.
       write: action -> response, where the environment has a format of its own (`registry.Environment.write`).
     """
-    observation, past = env.reset(task), History(settings.history)
-    turns, won = [], False
-    for _ in range(settings.max_steps):
+    played, past, turns = play_expert(env, expert, task, settings.max_steps), History(settings.history), []
+    for observation, event in played.steps:
         prompt = settings.prompt(observation, past, encode)
+        turns.append((prompt.text, (write or response_text)(event.action)))
+        past.add(event.observation, event.action)
+    return Demonstration(tuple(turns), played.won)
+
+
+def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> ExpertEpisode:
+    """Lets an expert play one episode of at most `max_steps` actions."""
+    observation, steps, won = env.reset(task), [], False
+    for _ in range(max_steps):
         action = expert.act(observation)
-        turns.append((prompt.text, (write or response_text)(action)))
+        steps.append((observation, Event(observation.text, action, getattr(expert, "thought", ""))))
         result = env.step(action)
-        past.add(observation.text, action)
         observation, won = result.observation, bool(result.info["won"])
         if result.done:
             break
-    return Demonstration(tuple(turns), won)
+    return ExpertEpisode(tuple(steps), observation, won)
 
 
 def response_text(action: str) -> str:

@@ -5,12 +5,14 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
+from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.rollout.rollout import EpisodeSettings
 from gigpo_jax.sampling.base import SamplingParams
 
@@ -60,12 +62,18 @@ def make_pool(config: ConfigDict, options: dict[str, Any], episodes: int) -> Env
     )
 
 
-def episode_settings(config: ConfigDict, *, temperature: float, stop_token_ids: tuple[int, ...]) -> EpisodeSettings:
-    """How episodes are played, at a temperature (0 is greedy, and then top-p and top-k are off)."""
-    env, sampling = config.env, config.sampling
+def episode_settings(
+    config: ConfigDict, *, temperature: float, stop_token_ids: tuple[int, ...], examples: Examples = NO_EXAMPLES
+) -> EpisodeSettings:
+    """How episodes are played, at a temperature (0 is greedy, and then top-p and top-k are off).
+
+    Prompts and parsing are those of `agent`, which may show `examples`.
+    """
+    env, sampling, agent, entry = config.env, config.sampling, find_agent(config.agent), registry.spec(config.env.name)
+    about = registry.about(env.name)
     return EpisodeSettings(
-        template=registry.style(env.name, env.prompt),
-        parse=registry.spec(env.name).parse,
+        template=agent.template(about, examples) if agent.template else registry.style(env.name, env.prompt),
+        parse=agent.parser(entry.parse, entry.write or response_text),
         max_steps=env.max_steps,
         prompt_tokens=sampling.max_prompt_tokens,
         history=env.history,
@@ -80,8 +88,10 @@ def episode_settings(config: ConfigDict, *, temperature: float, stop_token_ids: 
             top_k=sampling.top_k if temperature else -1,
             max_tokens=sampling.max_response_tokens,
             stop_token_ids=stop_token_ids,
-            stop_strings=tuple(sampling.stop),
+            stop_strings=agent.stop or tuple(sampling.stop),
         ),
         seed=config.seed,
+        trials=config.eval.trials,
+        reflection=agent.reflection(about) if agent.reflection else None,
         max_aborted_fraction=env.max_aborted_fraction,
     )

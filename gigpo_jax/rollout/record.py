@@ -20,7 +20,7 @@ _OF_TURN = (
     *("prompt", "response", "action", "valid", "admissible", "observation", "anchor", "reward", "penalty"),
     *("finish_reason", "version"),
 )
-_OF_TRAJECTORY = ("group", "member", "won", "score", "aborted", "reason", "words", "replaced")
+_OF_TRAJECTORY = ("group", "member", "won", "score", "aborted", "reason", "words", "replaced", "reflection")
 _DIGITS = 6  # after the point; of rewards and advantages
 _TOKEN_DIGITS = 4  # of log-probabilities and entropies, nats
 
@@ -83,6 +83,7 @@ class SavedEpisode:
     steps: tuple[SavedStep, ...]
     words: str = ""
     replaced: bool = False
+    reflection: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from gigpo_jax.env_bridge.actions import Response, is_admissible
+from gigpo_jax.env_bridge.agents import REFLECTION_TOKENS
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.pool import EnvPool, PooledEnv
 from gigpo_jax.env_bridge.prompts import Prompt, PromptTemplate, build_prompt
@@ -45,6 +46,8 @@ class EpisodeSettings:
       sampling: temperature, lengths and stops; the key is replaced for every request.
       seed: of the run; part of every request's key.
       max_aborted_fraction: a rollout fails when more than this fraction of its episodes is aborted.
+      trials: the most trials of an episode; one that wins or is aborted is the last.
+      reflection: the prompt for a reflection between two trials, which later prompts show; None: there is none.
     """
 
     template: PromptTemplate
@@ -60,6 +63,8 @@ class EpisodeSettings:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
     max_aborted_fraction: float = 0.5
+    trials: int = 1
+    reflection: PromptTemplate | None = None
 
     def penalty(self, valid: bool, tokens: int) -> float:
         """Of a response: for being invalid, and for its length (DAPO, arXiv 2503.14476, eq. 13)."""
@@ -92,6 +97,28 @@ class _Refused(_EngineFailure):
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What is to be played.
+
+    Attributes:
+      task: what to do.
+      group, member: noted in the trajectory.
+      key: step -> the random key of its request.
+      past: actions that are replayed before the policy acts; the trajectory begins after them.
+      reflections: on earlier trials.
+      reflection: the prompt for a reflection afterwards if the task is not done; None: there is none.
+    """
+
+    task: Task
+    group: int
+    member: int
+    key: Callable[[int], tuple[int, int]]
+    past: Sequence[str] = ()
+    reflections: tuple[str, ...] = ()
+    reflection: PromptTemplate | None = None
+
+
+@dataclass(frozen=True)
 class EpisodeRunner:
     """Plays single episodes."""
 
@@ -99,42 +126,33 @@ class EpisodeRunner:
     tokenizer: Tokenizer
     settings: EpisodeSettings
 
-    async def play(
-        self,
-        task: Task,
-        environment: PooledEnv,
-        key: Callable[[int], tuple[int, int]],
-        group: int,
-        member: int,
-        past: Sequence[str] = (),
-    ) -> Trajectory:
+    async def play(self, plan: Plan, environment: PooledEnv) -> Trajectory:
         """Plays one episode; the trajectory is aborted if the environment or the engine fails.
 
-        Args:
-          task: what to do.
-          environment: this episode alone uses it.
-          key: step -> the random key of its request.
-          group, member: noted in the trajectory.
-          past: actions that are replayed before the policy acts; the trajectory begins after them.
+        `environment` is used by this episode alone.
 
         Raises:
           EngineLost: the engine will give no more responses.
         """
-        trajectory, history, began = Trajectory(task, group, member), History(self.settings.history), False
+        settings, key = self.settings, plan.key
+        trajectory, began = Trajectory(plan.task, plan.group, plan.member), False
+        history = History(settings.history, plan.task.type, plan.reflections)
         try:
-            observation = await _timed(environment.reset(task), trajectory, "environment_s")
+            observation = await _timed(environment.reset(plan.task), trajectory, "environment_s")
             began, trajectory.words = True, observation.task
-            for action in past:
+            for action in plan.past:
                 history.add(observation.text, action)
                 observation = (await _timed(environment.step(action), trajectory, "environment_s")).observation
-            for step in range(len(past), self.settings.max_steps):
+            for step in range(len(plan.past), settings.max_steps):
                 turn, result = await self._turn(observation, history, trajectory, environment, key(step), key(0))
                 trajectory.turns.append(turn)
                 trajectory.won, trajectory.score = bool(result.info["won"]), float(result.info["score"])
+                history.add(observation.text, turn.action, turn.thought)
+                observation = result.observation
                 if result.done:
                     break
-                history.add(observation.text, turn.action)
-                observation = result.observation
+            if plan.reflection is not None and not trajectory.won:
+                trajectory.reflection = await self._reflect(plan.reflection, observation, plan, trajectory)
         except (EnvError, _EngineFailure) as err:
             trajectory.abort(str(err), policy_dependent=began and isinstance(err, (StepError, _Refused)))
         return trajectory
@@ -176,8 +194,29 @@ class EpisodeRunner:
             prompt_cut=prompt.cut != "",
             regret=result.info.get("regret"),
             task=observation.task,
+            thought=parsed.thought,
         )
         return turn, result
+
+    async def _reflect(
+        self, template: PromptTemplate, observation: Observation, plan: Plan, trajectory: Trajectory
+    ) -> str:
+        """What the policy writes after a trial, on one line; its key is that of step `max_steps`, which no step has."""
+        settings, history = self.settings, History(self.settings.max_steps, plan.task.type, plan.reflections)
+        for turn in trajectory.turns:
+            history.add(turn.observation, turn.action, turn.thought)
+        prompt = replace(settings, template=template, show_admissible=False).prompt(
+            observation, history, self.tokenizer.encode_chat
+        )
+        sampling = replace(
+            settings.sampling,
+            max_tokens=min(settings.sampling.max_tokens, REFLECTION_TOKENS),
+            stop_strings=(),
+            key=plan.key(settings.max_steps),
+            session=plan.key(0),
+        )
+        completion = await _timed(_generate(self.engine, prompt.tokens, sampling), trajectory, "engine_s")
+        return " ".join(self.tokenizer.decode(completion.tokens.tolist()).split())
 
 
 async def _generate(engine: Engine, tokens: list[int], sampling: SamplingParams) -> Completion:
@@ -217,6 +256,9 @@ async def rollout(
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task, as many at once as the pool has environments.
 
+    An episode that fails is tried again, up to `EpisodeSettings.trials` times in all; every trial is a member of the
+    group, with keys of its own: trial t of episode e is member e x trials + t.
+
     An aborted episode is played again once, with the same keys: if the failure was of a process, it becomes the episode
     that it would have been. What fails again is left aborted.
 
@@ -242,16 +284,17 @@ async def rollout(
       TooManyAborted: more than `max_aborted_fraction` of all episodes were aborted.
       EngineLost: the engine will give no more responses.
     """
-    played: list[list[list[Trajectory | None]]] = [[] for _ in tasks]  # for each task the groups in its place
+    settings = runner.settings
+    played: list[list[list[list[Trajectory]]]] = [[] for _ in tasks]  # tasks, groups in their place, episodes, trials
     reasons: Counter[str] = Counter()
 
     def start(place: int, number: int, task: Task) -> None:
-        played[place].append([None] * group_size)
+        played[place].append([[] for _ in range(group_size)])
         for member in range(group_size):
             running.create_task(episode(place, number, task, member))
 
     def ended(place: int) -> None:
-        newest = [trajectory for trajectory in played[place][-1] if trajectory is not None]
+        newest = [trials[-1] for trials in played[place][-1] if trials]
         left = spares[place][len(played[place]) - 1 :] if spares else ()
         if left and len(newest) == group_size and not gives_signal(newest):
             for trajectory in newest:
@@ -259,20 +302,24 @@ async def rollout(
             start(place, *left[0])
 
     async def episode(place: int, group: int, task: Task, member: int) -> None:
-        past = pasts[place] if pasts else ()
-        key = functools.partial(request_key, runner.settings.seed, iteration, group, member)
-        for replayed in (False, True):
-            trajectory = await _play(task, runner, pool, key, group, member, past)
-            trajectory.replayed = replayed
-            if on_attempt is not None:
-                on_attempt(trajectory)
-            if not trajectory.aborted:
+        trials: list[Trajectory] = []
+        for number in range(member * settings.trials, (member + 1) * settings.trials):
+            plan = Plan(
+                task=task,
+                group=group,
+                member=number,
+                key=functools.partial(request_key, settings.seed, iteration, group, number),
+                past=pasts[place] if pasts else (),
+                reflections=tuple(earlier.reflection for earlier in trials if earlier.reflection),
+                reflection=settings.reflection if len(trials) + 1 < settings.trials else None,
+            )
+            trials.append(await _play(plan, runner, pool, on_attempt))
+            if trials[-1].aborted or trials[-1].won:
                 break
-        played[place][-1][member] = trajectory
-        if trajectory.aborted:
-            reasons[trajectory.reason] += 1
-            started = group_size * sum(map(len, played))
-            _check_aborted(reasons, started, runner.settings.max_aborted_fraction)
+        played[place][-1][member] = trials
+        if trials[-1].aborted:
+            reasons[trials[-1].reason] += 1
+            _check_aborted(reasons, group_size * sum(map(len, played)), settings.max_aborted_fraction)
         ended(place)
 
     try:
@@ -281,7 +328,7 @@ async def rollout(
                 start(place, first_group + place, task)
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None  # the first failure cancelled the others
-    return [trajectory for groups in played for group in groups for trajectory in group if trajectory is not None]
+    return [trajectory for groups in played for group in groups for trials in group for trajectory in trials]
 
 
 def _check_aborted(reasons: Counter[str], episodes: int, most: float) -> None:
@@ -292,19 +339,25 @@ def _check_aborted(reasons: Counter[str], episodes: int, most: float) -> None:
 
 
 async def _play(
-    task: Task,
-    runner: EpisodeRunner,
-    pool: EnvPool,
-    key: Callable[[int], tuple[int, int]],
-    group: int,
-    member: int,
-    past: Sequence[str],
+    plan: Plan, runner: EpisodeRunner, pool: EnvPool, on_attempt: Callable[[Trajectory], None] | None
 ) -> Trajectory:
+    """Plays an episode, and again once if it is aborted."""
+    for replayed in (False, True):
+        trajectory = await _attempt(plan, runner, pool)
+        trajectory.replayed = replayed
+        if on_attempt is not None:
+            on_attempt(trajectory)
+        if not trajectory.aborted:
+            break
+    return trajectory
+
+
+async def _attempt(plan: Plan, runner: EpisodeRunner, pool: EnvPool) -> Trajectory:
     """One attempt at an episode, in an environment of the pool."""
     try:
         async with pool.episode() as environment:
-            return await runner.play(task, environment, key, group, member, past)
+            return await runner.play(plan, environment)
     except EnvError as err:  # no worker is left
-        trajectory = Trajectory(task, group, member)
+        trajectory = Trajectory(plan.task, plan.group, plan.member)
         trajectory.abort(str(err), policy_dependent=False)
         return trajectory

@@ -8,6 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.engines import for_engine, make_engine
@@ -23,16 +24,24 @@ class RolloutWorker:
     """Plays episodes; close it when done."""
 
     def __init__(
-        self, config: ConfigDict, policy: Policy, params: Any, *, options: dict[str, Any], version: int, folder: Path
+        self,
+        config: ConfigDict,
+        policy: Policy,
+        params: Any,
+        *,
+        options: dict[str, Any],
+        version: int,
+        folder: Path,
+        examples: Examples = NO_EXAMPLES,
     ) -> None:
         """Starts the worker processes and makes the engine, as `make_engine`.
 
-        `options` are what the environment is built with (`environment.env_options`).
+        `options` are what the environment is built with (`environment.env_options`), `examples` those of prompts.
 
         Raises:
           InputError: the engine or the environment cannot be had.
         """
-        self._config, self.tokenizer = config, policy.tokenizer
+        self._config, self.tokenizer, self._examples = config, policy.tokenizer, examples
         self._told: set[str] = set()
         self.pool = make_pool(config, options, config.engine.slots)
         try:
@@ -53,10 +62,15 @@ class RolloutWorker:
         pasts: Sequence[Sequence[str]] | None = None,
         spares: Sequence[Sequence[tuple[int, Task]]] | None = None,
     ) -> list[Trajectory]:
-        """Plays `group_size` episodes of each task; arguments as for `rollout`, `title` is shown beside the bar."""
+        """Plays `group_size` episodes of each task, of up to `eval.trials` trials each.
+
+        Arguments as for `rollout`; `title` is shown beside the bar.
+        """
         stops = self.tokenizer.stop_token_ids
-        settings = episode_settings(self._config, temperature=temperature, stop_token_ids=stops)
-        with tqdm(total=len(tasks) * group_size, desc=title, unit="ep", leave=False) as bar:
+        settings = episode_settings(
+            self._config, temperature=temperature, stop_token_ids=stops, examples=self._examples
+        )
+        with tqdm(total=len(tasks) * group_size * settings.trials, desc=title, unit="ep", leave=False) as bar:
 
             def on_attempt(trajectory: Trajectory) -> None:
                 if trajectory.aborted:

@@ -39,7 +39,7 @@ def example(text: str = "") -> Rollouts:
     """An episode of two steps, one that was aborted, and one whose group was replaced."""
     task = Task("train/1", "look", "train", "data")
     trajectories = [
-        Trajectory(task, 0, 0, aborted=True, reason="engine: " + NASTY, turns=[turn(1.0)]),
+        Trajectory(task, 0, 0, [turn(1.0)], aborted=True, reason="engine: " + NASTY, reflection="Next: " + NASTY),
         Trajectory(task, 0, 1, [turn(1.0, text), turn(10.0, text)], won=True, score=1.0, words="look up"),
         Trajectory(task, 1, 0, [turn(0.0)], replaced=True),
     ]

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs import registry
@@ -218,7 +219,7 @@ def test_a_turn_holds_what_was_shown_said_and_done() -> None:
             assert (turn.observation, turn.anchor) == (observation.text, observation.anchor)
             assert turn.response == TOKENIZER.decode(turn.response_tokens.tolist())
             assert turn.logprobs.shape == turn.response_tokens.shape
-            assert (turn.action, turn.valid) == dataclasses.astuple(EXAMPLE.parse(turn.response))
+            assert EXAMPLE.parse(turn.response) == Response(turn.action, turn.valid)
             assert turn.admissible == (turn.action in (observation.admissible or ()))
             assert turn.penalty == (0.0 if turn.valid else 0.25)
             assert turn.prompt.startswith("find the ")

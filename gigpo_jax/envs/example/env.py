@@ -74,10 +74,13 @@ class TreasureExpert:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._seen: set[str] = set()
+        self.thought = ""  # the reason for the last action, for the examples in prompts (docs/agents.md)
 
     def act(self, observation: Observation) -> str:
         actions = observation.admissible or ()
         best = [a for a in actions if a.startswith(("take", "close"))] or [a for a in actions if a not in self._seen]
         action = best[-1] if best[-1].startswith(("take", "close")) else self._random.choice(best)
+        why = {"take": "This is what I look for.", "close": "It is not in this drawer."}
+        self.thought = why.get(action.split()[0], "I have not looked into this drawer yet.")
         self._seen.add(action)
         return action

@@ -10,6 +10,12 @@ _ITEM = re.compile(r'^\[\d+\] (?:"([^"]*)" )?(.*)$')
 _WORD = re.compile(r"\b[^\W\d]\w*(?:['-]\w+)*")  # without numbers: each is too rare for a tiny model
 _SEPARATOR = re.compile(r"(?<![a-z0-9_])(?=did|saw)")  # words that a tokenizer could read as a separator
 _LONGEST = 24  # words kept of a document, for tiny models
+INTRO = "You answer a question. You may look things up in a collection of passages before you do."
+ACTIONS = (
+    "To look something up: <search>words to look for</search>, and the passages that fit best will be shown between "
+    "<information> and </information>. To finish: <answer>the answer</answer>, as short as it can be, without an "
+    "explanation; an answer ends the task."
+)
 
 
 def turns(inputs: PromptInput) -> list[tuple[int, str, str]]:
@@ -22,8 +28,7 @@ def turns(inputs: PromptInput) -> list[tuple[int, str, str]]:
 
 def full(inputs: PromptInput, /) -> str:
     """The prompt for instruction-tuned language models: the question, the turns so far, and the response format."""
-    intro = "You answer a question. You may look things up in a collection of passages before you do."
-    lines = [intro, "Question: " + inputs.task]
+    lines = [INTRO, "Question: " + inputs.task]
     if inputs.steps:
         lines.append(f"Turns taken so far: {inputs.steps}. What you did, and what it gave:")
         for number, action, after in turns(inputs):
@@ -34,9 +39,7 @@ def full(inputs: PromptInput, /) -> str:
             lines.append(inputs.observation)
     lines.append(
         "First reason about what you know and what is missing, between <think> and </think>. Then write exactly "
-        "one of two things. To look something up: <search>words to look for</search>, and the passages that fit "
-        "best will be shown between <information> and </information>. To finish: <answer>the answer</answer>, as "
-        "short as it can be, without an explanation; an answer ends the task."
+        f"one of two things. {ACTIONS}"
     )
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """Prompts of Sokoban, and how responses are read."""
 
 from gigpo_jax.env_bridge.actions import Response
-from gigpo_jax.env_bridge.prompts import PromptInput
+from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.envs.sokoban.engine.room import ACTIONS
 
@@ -20,6 +20,7 @@ _FORMAT = (
     "First reason about where the box has to go and what your next move changes, between <think> and </think>. Then "
     "give one move (up, down, left or right), and nothing else, between <action> and </action>."
 )
+ABOUT = Instruct(f"{_ROLE} {_RULES} {_LEGEND}")  # of the room as text
 _CHOICES = (*ACTIONS[1:], ACTIONS[0])  # in the order in which a response is searched for them
 
 

@@ -10,6 +10,7 @@ from gigpo_jax.env_bridge.base import check_fractions
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.alfworld.expert.beliefs import kind_of
 from gigpo_jax.envs.alfworld.expert.expert import AlfworldExpert
+from gigpo_jax.envs.alfworld.expert.thoughts import thought
 from gigpo_jax.errors import InputError
 
 _IDLE = ("look", "inventory", "examine", "help")
@@ -41,6 +42,13 @@ class Demonstrator:
         self._idle, self._forget = idle_fraction, forget_fraction
         self._forgotten: dict[str, bool] = {}
         self.lapse = False
+        self._command = ""
+
+    @property
+    def thought(self) -> str:
+        """The reason for the last command, if it was the expert's."""
+        goal, known = self._expert.goal, self._expert.beliefs
+        return "" if goal is None or known is None or self.lapse else thought(goal, known, self._command)
 
     def act(self, observation: Observation) -> str:
         """The next command; afterwards `lapse` is whether it differs from the expert's."""
@@ -56,7 +64,7 @@ class Demonstrator:
             command = self._one_of([name for name in commands if name.startswith(_IDLE) and name != "help"], best)
         else:
             command = self._forgetful(best, commands)
-        self.lapse = command != best
+        self.lapse, self._command = command != best, command
         return command
 
     def _one_of(self, commands: Sequence[str], otherwise: str) -> str:

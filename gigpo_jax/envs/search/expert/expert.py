@@ -17,15 +17,16 @@ class _Relation:
 
     fact: str  # pattern, {} for the subject; its group is the answer
     query: str  # of the search, {} for the subject
+    words: str  # the answer in words, {} for the subject
 
 
 RELATIONS: Mapping[str, _Relation] = {
-    "born": _Relation(r"{} was born in (.+?) in \d", "{} was born in"),
-    "trade": _Relation(r"{} was born in .+? in \d+ and worked as a (\w+)", "{} worked as"),
-    "river": _Relation(r"{} is a town on the (.+?)\.", "{} is a town on the"),
-    "author": _Relation(r"{} is a book of \d+ pages by (.+?)\.", "{} is a book by"),
-    "founder": _Relation(r"{} was founded by (.+?) in \d", "{} was founded by"),
-    "place": _Relation(r"{} was founded by .+? in \d+\. It trades in (.+?)\.", "{} trades in"),
+    "born": _Relation(r"{} was born in (.+?) in \d", "{} was born in", "the town where {} was born"),
+    "trade": _Relation(r"{} was born in .+? in \d+ and worked as a (\w+)", "{} worked as", "what {} worked as"),
+    "river": _Relation(r"{} is a town on the (.+?)\.", "{} is a town on the", "the river of {}"),
+    "author": _Relation(r"{} is a book of \d+ pages by (.+?)\.", "{} is a book by", "the author of {}"),
+    "founder": _Relation(r"{} was founded by (.+?) in \d", "{} was founded by", "the founder of {}"),
+    "place": _Relation(r"{} was founded by .+? in \d+\. It trades in (.+?)\.", "{} trades in", "where {} trades"),
 }
 # Pattern of a question -> the relations from its subject to the answer; the first match counts.
 _PLANS = (
@@ -66,6 +67,7 @@ class SearchExpert:
         self._random = random.Random(seed)
         self._blind, self._vague, self._hasty, self._left = blind_fraction, vague_fraction, hasty_fraction, max_steps
         self._subject, self._relations, self._started = "", list[str](), False
+        self.thought = ""  # the reason for the last action, in words
 
     def act(self, observation: Observation) -> str:
         if not self._started:
@@ -75,8 +77,9 @@ class SearchExpert:
                 return f"<answer>{self._subject}</answer>"
         self._left -= 1
         searched = "<information>" in observation.text
-        self._read(observation.text)
+        self.thought = self._read(observation.text)
         if not self._relations or not self._left:
+            self.thought += "That is the answer."
             known = self._subject if searched else "unknown"
             return f"<answer>{known}</answer>"
         if searched and self._random.random() < self._hasty:
@@ -85,14 +88,19 @@ class SearchExpert:
         subject = self._subject
         if self._random.random() < self._vague:
             subject = self._random.choice(subject.split())
-        return f"<search>{RELATIONS[self._relations[0]].query.format(subject)}</search>"
+        relation = RELATIONS[self._relations[0]]
+        self.thought += f"I need to know {relation.words.format(self._subject)}. I search for that."
+        return f"<search>{relation.query.format(subject)}</search>"
 
-    def _read(self, text: str) -> None:
-        """Follows the relations whose facts are in the text."""
+    def _read(self, text: str) -> str:
+        """Follows the relations whose facts are in the text; returns what was found, in words."""
+        said = ""
         while self._relations:
-            fact = RELATIONS[self._relations[0]].fact.replace("{}", re.escape(self._subject))
-            found = re.search(fact, text)
+            relation = RELATIONS[self._relations[0]]
+            found = re.search(relation.fact.replace("{}", re.escape(self._subject)), text)
             if found is None:
-                return
+                break
+            said += f"I found {relation.words.format(self._subject)}: {found.group(1)}. "
             self._subject = found.group(1)
             self._relations.pop(0)
+        return said

@@ -30,6 +30,11 @@ class Demonstrator:
         self._brief = brief
         self._forgotten: dict[str, bool] = {}
 
+    @property
+    def thought(self) -> str:
+        """The reason for the expert's last action."""
+        return self._expert.thought
+
     def act(self, observation: Observation) -> str:
         actions = [action for action in observation.admissible or () if action not in (SEARCH, "click[search]")]
         best = self._expert.act(observation)

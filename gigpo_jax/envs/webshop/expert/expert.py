@@ -94,6 +94,27 @@ class ShopExpert:
         """The clicks that choose the task's options, on the open item."""
         return () if self._open is None else tuple(f"click[{value}]" for value in self._open.chosen)
 
+    @property
+    def thought(self) -> str:
+        """The reason for the last action, in words."""
+        what = self._last.partition("[")[2][:-1]
+        offer = self._offers.get(what)
+        if self._last.startswith("search["):
+            return "I search for what the task asks for: the product and the options that it names."
+        if offer is not None:
+            return f"{what.upper()} fits the task best so far, and costs ${offer.low:.2f}. I open it."
+        if what in _SUB_PAGES and self._open is not None:
+            missing = self._open.missing
+            phrases = sorted(one for one in missing if not any(one in other for other in missing - {one}))
+            return f"The title does not say: {', '.join(phrases)}. I look for that in the {what}."
+        if self._last in self.choices:
+            return f"The task asks for {what}. I choose it."
+        if what == "buy now":
+            return "This is what the task asks for, and all options that it names are chosen. I buy it."
+        return {"< prev": "I have seen enough here and go back.", "next >": "None of these fits. I look further."}.get(
+            what, ""
+        )
+
     def retract(self) -> None:
         """Takes back the last action, which was not carried out."""
         if self._last in self.choices:

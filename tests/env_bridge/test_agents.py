@@ -1,0 +1,160 @@
+"""Agents: the exact prompts of ReAct and Reflexion, and how responses are read."""
+
+import dataclasses
+
+import pytest
+
+from gigpo_jax.env_bridge.actions import Response, parse_tagged
+from gigpo_jax.env_bridge.agents import AGENTS, Agent, ReAct, Reflection, find_agent, read_step
+from gigpo_jax.env_bridge.history import Event, History
+from gigpo_jax.env_bridge.prompts import Instruct, PromptInput, build_prompt
+from gigpo_jax.env_bridge.types import Observation
+from gigpo_jax.envs import registry
+from gigpo_jax.errors import InputError
+from gigpo_jax.rollout.demonstrations import response_text
+
+HOUSE = Instruct("You are in a house.", hidden=("help",))
+SEEN = PromptInput(
+    task="put a mug in shelf",
+    first="You see a desk 1.",
+    history=(Event("A desk 1 with a mug 1.", "take mug 1", "Here is the mug."), Event("You have it.", "look")),
+    steps=3,
+    observation="Nothing happens.",
+    admissible=("go to shelf 1", "help"),
+    task_type="put",
+    reflections=("Look into drawers.", "Take the mug.", "Go to the shelf.", "Be quick."),
+)
+EXAMPLE = PromptInput("put a pen in box", "", (Event("A pen 1.", "take pen 1", "A pen!"),), 1, "", None)
+OTHER = dataclasses.replace(EXAMPLE, task="heat an egg")
+
+REACT = """\
+You are in a house.
+You work in steps. In each step you write a thought, which says what you know and what to do next, and one \
+action. Then you get an observation, which says what the action led to.
+
+Example 1.
+Task: put a pen in box
+Observation 0: A pen 1.
+Thought 1: A pen!
+Action 1: take pen 1
+The task was done.
+
+This is your task.
+Your note after trial 2, which failed: Take the mug.
+Your note after trial 3, which failed: Go to the shelf.
+Your note after trial 4, which failed: Be quick.
+Task: put a mug in shelf
+Observation 0: You see a desk 1.
+(Step 1 is not shown.)
+Observation 1: A desk 1 with a mug 1.
+Thought 2: Here is the mug.
+Action 2: take mug 1
+Observation 2: You have it.
+Action 3: look
+Observation 3: Nothing happens.
+Actions that you can choose from now:
+- go to shelf 1
+Write your next thought in a line that begins with "Thought 4:", then your next action in a line that begins with \
+"Action 4:", and nothing else."""
+
+REFLECTION = """\
+You are in a house.
+This is what you did in trial 2 of a task.
+Your note after trial 1, which failed: Look into drawers.
+Task: put a mug in shelf
+(Steps 1 to 2 are not shown.)
+Observation 2: A desk 1.
+Action 3: look
+Observation 3: A desk 1.
+The trial ended here and failed: the task was not done. You will try the same task again, from the same start. Write a \
+note to yourself for that trial, of at most five sentences: which actions were wrong or missing, and a plan that names \
+the actions to take instead."""
+
+
+def test_the_prompt_of_react() -> None:
+    template = ReAct(HOUSE, {"heat": (OTHER,), "put": (EXAMPLE,), "": (OTHER, EXAMPLE)})
+    assert template(SEEN) == REACT
+    unknown = template(dataclasses.replace(SEEN, task_type="fold"))
+    assert unknown.index("heat an egg") < unknown.index("Example 2.\nTask: put a pen in box")
+    assert "Example" not in ReAct(HOUSE, {})(SEEN)
+    start = ReAct(Instruct(""), {})(PromptInput("do it", "", (), 0, "A room.", None))
+    assert start.startswith("You work in steps.")
+    assert "\n\nThis is your task.\nTask: do it\nObservation 0: A room.\nWrite your next thought" in start
+
+
+def test_the_prompt_of_a_reflection() -> None:
+    seen = PromptInput(
+        "put a mug in shelf", "", (Event("A desk 1.", "look"),), 3, "A desk 1.", None, "put", ("Look into drawers.",)
+    )
+    assert Reflection(HOUSE)(seen) == REFLECTION
+
+
+def test_a_prompt_that_is_too_long_keeps_examples_and_notes() -> None:
+    template = ReAct(HOUSE, {"": (EXAMPLE,)})
+    history = History(9, "put", ("Be quick.",))
+    for number in range(9):
+        history.add(f"Room {number} with many things in it.", f"go to {number}", "On we go.")
+    observation = Observation("The last room.", "", ("stay",), "find it")
+
+    def prompt(limit: int) -> str:
+        return build_prompt(template, observation, history, encode=str.split, limit=limit).text  # type: ignore[arg-type]
+
+    whole, cut = prompt(1000), prompt(200)
+    assert whole.count("On we go.") == 9
+    assert 0 < cut.count("On we go.") < 9
+    assert "Room 8" in cut
+    for text in (whole, cut):
+        assert "Task: put a pen in box" in text
+        assert "which failed: Be quick." in text
+        assert "The last room.\nActions that you can choose from now:\n- stay" in text
+
+
+@pytest.mark.parametrize(
+    ("response", "thought", "action"),
+    [
+        ("Thought 3: I see it.\nAction 3: take mug 1", "I see it.", "take mug 1"),
+        ("I see it,\n  so I act.\n\naction: take mug 1  \n", "I see it, so I act.", "take mug 1"),
+        ("**Thought 3:** I see it.\n**Action 3:** take mug 1**", "I see it.", "take mug 1"),
+        ("Action 1: look", "", "look"),
+        ("Thought 1: a\nAction 1: one\nThought 2: b\nAction 2: two", "a", "one"),
+        ("Thought 1: a\nAction 1: one\nObservation 1: I won.\nAction 2: two\nObservation", "a", "one"),
+        ("Thought 1: My next action: look.\nAction 1:\nopen drawer 1", "My next action: look.", "open drawer 1"),
+        ("Thought 1: nothing else", None, None),
+        ("Thought 1: a\nAction 1: \nObservation", None, None),
+        ("<think></think><action>look</action>", None, None),
+        ("", None, None),
+    ],
+)
+def test_a_response_of_react_is_a_thought_and_an_action(response: str, thought: str, action: str) -> None:
+    assert read_step(response) == (None if action is None else (thought, action))
+
+
+def test_actions_are_those_of_the_environments_own_format() -> None:
+    parse = AGENTS["react"].parser(parse_tagged, response_text)
+    assert parse("Thought: Go.\nAction: Go To Desk 1") == Response("go to desk 1", True, "Go.")
+    assert parse("Thought: Go.\nAction: 去") == Response("去", False, "Go.")
+    # Without an action line: what the environment makes of it, but invalid.
+    assert parse("<think></think><action>look</action>") == Response("look", False)
+    assert AGENTS["plain"].parser(parse_tagged, response_text) is parse_tagged
+    search = registry.spec("search")
+    assert search.write is not None
+    parse = AGENTS["react"].parser(search.parse, search.write)
+    assert parse("Thought: Who?\nAction: <search>Ada Byron </search>") == Response(
+        "<search>Ada Byron</search>", True, "Who?"
+    )
+    assert parse("Thought: Who?\nAction: Ada Byron") == Response("", False, "Who?")
+
+
+TERSE = Agent(stop=("!",))
+
+
+def test_an_agent_of_ones_own_is_named_by_its_module() -> None:
+    assert find_agent("tests.env_bridge.test_agents:TERSE") is TERSE
+    for name, message in (
+        ("raect", "config.agent='raect': unknown; did you mean 'react'? known are plain, react, reflexion, or module:"),
+        ("tests.env_bridge.test_agents:REACT", "that is a str, not an agents.Agent"),
+        ("no.such:AGENT", "config.agent: cannot load no.such:AGENT"),
+    ):
+        with pytest.raises(InputError) as refused:
+            find_agent(name)
+        assert message in str(refused.value)
