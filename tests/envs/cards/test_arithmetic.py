@@ -94,7 +94,9 @@ def test_as_many_deals_make_24_as_published() -> None:
     """73% of four cards from ace to king; faces count 10."""
     rng = random.Random(0)
     deals = [tuple(sorted(min(rng.randint(1, 13), 10) for _ in range(4))) for _ in range(150)]
-    assert all(makes(deal, 24, "+-*/") == (24 in reachable(deal, "+-*/")) for deal in deals[:20])
+    for numbers in itertools.combinations_with_replacement(range(1, 7), 3):
+        for target, operators in itertools.product((7, 12, 24), ("+*", "+-*/")):
+            assert makes(numbers, target, operators) == (target in reachable(numbers, operators)), (numbers, target)
     assert sum(makes(deal, 24, "+-*/()") for deal in deals) / 150 == pytest.approx(0.73, abs=0.08)
 
 
@@ -119,6 +121,11 @@ def test_a_completion_is_the_shortest_one() -> None:
             assert sorted(symbol for symbol in found if symbol.isdigit()) == sorted(map(str, left))
         solved += found is not None
     assert 10 < solved < 40
+
+
+def test_a_completion_without_parentheses_is_preferred() -> None:
+    for numbers, target, symbols in (((2, 3, 6), 6, "3+6/2"), ((2, 4, 8), 8, "4+8/2"), ((2, 8, 8), 32, "8*8/2")):
+        assert completion([], numbers, target, "+-*/()") == tuple(symbols)
 
 
 def shortest_by_trying(begun: list[str], left: list[int], target: int, most: int) -> int | None:

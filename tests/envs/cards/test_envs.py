@@ -16,6 +16,7 @@ from gigpo_jax.envs.blackjack.env import BlackjackGame, best_action, total
 from gigpo_jax.envs.cards.arithmetic import python_value, value
 from gigpo_jax.envs.cards.deck import points
 from gigpo_jax.envs.cards.picture import blackjack_picture, numberline_picture, points_picture
+from gigpo_jax.envs.cards.points import PointsGame
 from gigpo_jax.envs.ezpoints.env import draw_cards
 
 CARDS = ("blackjack", "ezpoints", "numberline", "points24")
@@ -136,6 +137,14 @@ def test_joined_digits_win_under_compat_alone() -> None:
         assert (result.reward, result.done, result.info["won"]) == (reward, True, reward > 0)
 
 
+def test_a_formula_without_all_cards_is_wrong() -> None:
+    for formula, reward in (("4 * 6", 0.0), ("4 * 6 * 1 * 1", 10.0), ("4 * 6 * 1 * 1 +", 0.0)):
+        game = PointsGame(("C4", "D6", "HA", "SA"), 24, "+-*/()")
+        for action in formula.split():
+            assert game.act(action) == (0.0, False)
+        assert game.act("=") == (reward, True)
+
+
 def test_numberline_has_six_test_tasks_that_training_never_starts_from() -> None:
     env = registry.make("numberline", observation="text", regret=True)
     train, test = env.tasks("train"), env.tasks("test")
@@ -159,6 +168,8 @@ def test_the_dealer_and_the_sum_of_a_hand() -> None:
     assert [total(hand) for hand in ([1, 10], [1, 1], [1, 5, 5], [1, 10, 10], [10, 10, 2])] == [21, 12, 21, 21, 22]
     soft = BlackjackGame(("SA", "S6", "H9", "H9"))  # 17 with an ace as 11: the dealer stands
     assert soft.act("stand") == (1.0, True)
+    sixteen = BlackjackGame(("SK", "S6", "H9", "H8", "C5"))  # the dealer draws once more
+    assert sixteen.act("stand") == (0.0, True)
     draw = BlackjackGame(("SK", "S8", "H9", "H9"))
     assert draw.act("stand") == (0.0, True)
 
