@@ -50,6 +50,7 @@ def test_there_are_the_panels_that_the_documentation_names() -> None:
         ("search", "test"): 600,
         ("search", "tiny_test"): 128,
         ("webshop", "test"): 500,
+        ("webshop", "long_test"): 125,
         ("webshop", "train"): sizes["webshop", "train"],
     }
 
