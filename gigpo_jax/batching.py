@@ -20,7 +20,7 @@ import numpy as np
 from gigpo_jax.env_bridge.similarity import similar_anchors
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.errors import InputError
-from gigpo_jax.rl.types import StepBatch, StepColumns
+from gigpo_jax.rl.types import StepBatch, StepColumns, ValueTargets
 from gigpo_jax.trajectory import Step
 
 _DTYPES = {"action_mask": np.bool_, "clip_scale": np.float32}
@@ -41,6 +41,7 @@ class Sample:
       weight: of every response token in the loss, or [R] f32, all above 0.
       action_mask: [R] bool, the response's action span; None: not needed.
       clip_scale: of every response token, the factor of the loss's clips.
+      values: [R] each, what a critic learns; None: there is none.
     """
 
     prompt_tokens: np.ndarray
@@ -50,6 +51,7 @@ class Sample:
     weight: float | np.ndarray = 1.0
     action_mask: np.ndarray | None = None
     clip_scale: float = 1.0
+    values: ValueTargets | None = None
 
 
 def bucket(n: int, minimum: int = 256) -> int:
@@ -117,6 +119,19 @@ def _next_rows(steps: Sequence[Step], values: np.ndarray) -> np.ndarray:
     rows = {(s.trajectory, s.step): row for row, s in enumerate(steps)}
     after = [rows.get((s.trajectory, s.step + 1), len(steps)) for s in steps]
     return np.concatenate([values, np.zeros_like(values, shape=(1, *values.shape[1:]))])[after]
+
+
+def value_columns(values: Sequence[np.ndarray], length: int) -> dict[str, np.ndarray]:
+    """Columns of a critic's values, by the names of `StepColumns`.
+
+    Args:
+      values: before each response token, one [R] f32 a step; the value of a step without tokens is 0.
+      length: R of `token_value`, at least that of the longest response.
+    """
+    tokens = np.array([len(x) for x in values], np.int32)
+    padded = np.zeros((len(values), length), np.float32)
+    padded[np.arange(length) < tokens[:, None]] = np.concatenate([np.zeros(0, np.float32), *values])
+    return {"value": padded[:, 0], "tokens": tokens, "token_value": padded}
 
 
 def step_samples(steps: Sequence[Step], advantages: np.ndarray | None = None) -> list[Sample]:
@@ -278,7 +293,10 @@ def _fill(
     tokens, positions, segments = (np.zeros((stored * rows, width), np.int32) for _ in range(3))
     index, targets = (np.zeros((stored * rows, capacity), np.int32) for _ in range(2))
     behaviour, advantage, weight = (np.zeros((stored * rows, capacity), np.float32) for _ in range(3))
-    more: dict[str, np.ndarray] = {name: np.zeros((stored * rows, capacity), _DTYPES[name]) for name in optional}
+    more: dict[str, np.ndarray] = {
+        name: np.zeros((stored * rows, capacity), _DTYPES[name]) for name in optional if name in _DTYPES
+    }
+    values = [np.zeros((stored * rows, capacity), np.float32) for _ in ValueTargets._fields if "values" in optional]
     for r, members in enumerate(layout):
         at = response_at = 0
         for segment, sample in enumerate(members, start=1):
@@ -295,6 +313,8 @@ def _fill(
             weight[r, responses] = sample.weight
             for name, array in more.items():
                 array[r, responses] = getattr(sample, name)
+            for array, of_sample in zip(values, sample.values or (), strict=bool(values)):
+                array[r, responses] = of_sample
             at, response_at = here.stop, responses.stop
 
     def stack(rows_of: np.ndarray) -> np.ndarray:
@@ -311,4 +331,5 @@ def _fill(
         weight=stack(weight),
         microbatches=np.int32(microbatches),
         **{name: stack(array) for name, array in more.items()},
+        values=ValueTargets(*map(stack, values)) if values else None,
     )

@@ -11,8 +11,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.batching import step_samples
+from gigpo_jax.batching import step_samples, value_columns
 from gigpo_jax.columns import computed_columns
+from gigpo_jax.critic import saved_values
 from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
@@ -282,11 +283,16 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     report.say(f"written: {path}")
     advantages, _ = objective(config)
     critic = text_critic(config, newest_record(workdir / "checkpoints"))
+    has_critic = config.critic.kind != "none"
+    token_values = saved_values(config, policy, mesh, workdir / "checkpoints") if has_critic else None
     for decoding, trajectories in played.items():
         temperature = config.eval.temperature if decoding == "sampled" else 0.0
         steps = finished_steps(trajectories)
         score = partial(make_token_scores(config, policy, mesh, temperature), trained, policy.frozen)
         columns = computed_columns(chosen(config).needs, steps, score, config, policy.tokenizer, critic)
+        if token_values is not None:
+            found = token_values((trained, policy.frozen), step_samples(steps))
+            columns |= value_columns(found, config.sampling.max_response_tokens)
         credit = step_credit(config, advantages, steps, columns)[1]
         how = {"gamma": config.rl.gamma, "iteration": version, "temperature": temperature}
         host = f".host{jax.process_index()}" if jax.process_count() > 1 else ""

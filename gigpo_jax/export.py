@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from gigpo_jax.critic import CHECKPOINT, FOLDER, abstract_params, save_critic
 from gigpo_jax.errors import InputError, writing
 from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import load_policy, save_policy
@@ -14,6 +15,8 @@ from gigpo_jax.run.workdir import check_adapter, check_writable
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
     """Writes the newest checkpoint of a workdir for transformers and vLLM; with an adapter see `policy.save_policy`.
+
+    A critic goes into `critic/` of the folder, see `critic.save_critic`.
 
     Args:
       config: as from `config.default_config`, validated.
@@ -32,7 +35,14 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     policy = load_policy(config, mesh)
     check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
+    if config.critic.kind == "none":
+        critic = None
+    else:
+        abstract = abstract_params(config, policy, mesh)
+        critic, _ = newest_params(workdir / "checkpoints", abstract, f"{CHECKPOINT}params")
     with writing(target):
-        save_policy(target, config, policy, trained)
+        written = save_policy(target, config, policy, trained)
+        if critic is not None:
+            save_critic(target / FOLDER, config, policy, written, critic)
     report.say(f"checkpoint {version} is in {target}")
     return 0

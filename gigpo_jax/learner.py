@@ -13,15 +13,26 @@ import optax
 from ml_collections import ConfigDict
 
 from gigpo_jax.action_span import action_masks
-from gigpo_jax.batching import Sample, make_minibatches, packing_stats, step_columns, step_samples, weighted_by_episode
+from gigpo_jax.batching import (
+    Sample,
+    make_minibatches,
+    packing_stats,
+    step_columns,
+    step_samples,
+    value_columns,
+    weighted_by_episode,
+)
 from gigpo_jax.columns import computed_columns
+from gigpo_jax.critic import CHECKPOINT as CRITIC
+from gigpo_jax.critic import Critic
 from gigpo_jax.envs import registry
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
-from gigpo_jax.rl import algorithms, update
+from gigpo_jax.rl import algorithms, gae, update
 from gigpo_jax.rl.losses import LossSettings
-from gigpo_jax.rl.types import StepBatch, StepColumns
+from gigpo_jax.rl.types import StepBatch, StepColumns, ValueTargets
 from gigpo_jax.run import partition
+from gigpo_jax.run.checkpoint import parts_of, state_of
 from gigpo_jax.run.metrics import Timers
 from gigpo_jax.scoring import TokenScores, make_token_scores
 from gigpo_jax.text_critic import TextCritic
@@ -41,8 +52,9 @@ class FiniteCheck:
     It looks one update late: the device computes the newest update while the host reads the one before.
     """
 
-    def __init__(self) -> None:
-        """Starts to count; a resumed run starts anew."""
+    def __init__(self, name: str = "policy", rate: str = "optim.lr") -> None:
+        """Starts to count updates, in a resumed run anew; their metrics are `name`/*, their learning rate is `rate`."""
+        self._name, self._rate = name, rate
         self._newest: update.Metrics | None = None
         self._skipped_in_row = 0
 
@@ -55,9 +67,12 @@ class FiniteCheck:
         metrics, self._newest = self._newest, newest
         if metrics is None:
             return
-        self._skipped_in_row = self._skipped_in_row + 1 if float(metrics["policy/skipped"]) else 0
+        self._skipped_in_row = self._skipped_in_row + 1 if float(metrics[f"{self._name}/skipped"]) else 0
         if self._skipped_in_row == 3:
-            raise NotFinite("the loss or its gradient was not finite three times in a row; lower config.optim.lr")
+            raise NotFinite(
+                f"the {self._name}'s loss or its gradient was not finite three times in a row; lower "
+                f"config.{self._rate}"
+            )
 
 
 class Learner:
@@ -87,6 +102,8 @@ class Learner:
         self._action_mask = action_masks(policy.tokenizer, registry.spec(config.env.name).action_tags)
         self._rows = partition.local_rows(mesh, config.batch.rows)
         self._finite = FiniteCheck()
+        self._critic = Critic(config, policy, mesh) if config.critic.kind != "none" else None
+        self._finite_critic = FiniteCheck("critic", "critic.lr")
         # Of a run with an adapter only the adapter of the start is kept: the model below it does not change.
         self._reference = jax.tree.map(lambda x: x.copy(), policy.trained) if config.rl.kl_coef else None
         self._kl_in_loss = bool(loss.kl_coef)
@@ -107,7 +124,19 @@ class Learner:
     def compile_count(self) -> int:
         """How many programs were compiled for updates and scores."""
         programs: tuple[Any, ...] = (self._update, self._score)
-        return sum(program._cache_size() for program in programs)
+        critic = 0 if self._critic is None else self._critic.compile_count
+        return sum(program._cache_size() for program in programs) + critic
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The train states of policy and critic as the parts of a checkpoint."""
+        return parts_of(self.state) | ({} if self._critic is None else parts_of(self._critic.state, CRITIC))
+
+    def restore(self, parts: Mapping[str, Any]) -> None:
+        """Takes the train states of a checkpoint over."""
+        self.state = state_of(parts)
+        if self._critic is not None:
+            self._critic.state = state_of(parts, CRITIC)
 
     def learn(
         self, steps: Sequence[Step], iteration: int, timers: Timers, progress: Progress
@@ -131,12 +160,15 @@ class Learner:
             score = functools.partial(self._token_scores, self.state.params, self._policy.frozen)
             tokenizer = self._policy.tokenizer
             columns = computed_columns(self._needs, steps, score, self._config, tokenizer, self.text_critic)
-            statistics, credit = step_credit(self._config, self._advantages, steps, columns)
+            if self._critic is not None:
+                values = self._critic.values(self._both, step_samples(steps))
+                columns |= value_columns(values, self._config.sampling.max_response_tokens)
+            metrics, credit = step_credit(self._config, self._advantages, steps, columns)
             if self.text_critic is not None:
                 self.text_critic.learn(steps)
-            metrics = {f"credit/{name}": float(getattr(statistics, name)) for name in CREDIT} | kl_penalty
+            metrics |= kl_penalty
         with timers.time("update"):
-            batches = self._minibatches(self._samples(steps, credit), iteration)
+            batches = self._minibatches(self._samples(steps, credit, columns), iteration)
             metrics |= over_hosts(packing_stats(batches))
             metrics |= self._apply(batches, iteration, progress)
         return metrics, credit
@@ -159,7 +191,14 @@ class Learner:
         total, count = partition.all_hosts(np.array([sum(penalties), len(steps)], np.float32)).sum(0)
         return with_less_reward(steps, penalties), {"credit/kl_penalty": float(total) / max(float(count), 1.0)}
 
-    def _samples(self, steps: Sequence[Step], credit: StepCredit) -> list[Sample]:
+    @property
+    def _both(self) -> tuple[Any, Any]:
+        """The trained and the frozen parameters of the policy."""
+        return self.state.params, self._policy.frozen
+
+    def _samples(
+        self, steps: Sequence[Step], credit: StepCredit, columns: Mapping[str, np.ndarray] = MappingProxyType({})
+    ) -> list[Sample]:
         samples = step_samples(steps, credit.total)
         if self._config.rl.loss_mean == "episodes":
             longest = self._config.env.max_steps * self._config.sampling.max_response_tokens
@@ -172,6 +211,17 @@ class Learner:
         if credit.clip_scale is not None:
             scales = credit.clip_scale.tolist()
             samples = [dataclasses.replace(x, clip_scale=scale) for x, scale in zip(samples, scales, strict=True)]
+        if credit.tokens is not None:
+            samples = [
+                dataclasses.replace(x, advantage=row[: len(x.response_tokens)])
+                for x, row in zip(samples, credit.tokens, strict=True)
+            ]
+        if credit.target is not None:
+            old = columns["value" if credit.target.ndim == 1 else "token_value"]
+            samples = [
+                dataclasses.replace(x, values=value_targets(value, target, len(x.response_tokens)))
+                for x, value, target in zip(samples, old, credit.target, strict=True)
+            ]
         return samples
 
     def _minibatches(self, samples: Sequence[Sample], iteration: int) -> list[StepBatch]:
@@ -185,30 +235,47 @@ class Learner:
                 rows=self._rows,
                 rng=np.random.default_rng((config.seed, iteration, epoch)),
                 agree=partition.all_hosts,
-                optional=[name for name in ("action_mask", "clip_scale") if name in self._needs],
+                optional=[name for name in ("action_mask", "clip_scale") if name in self._needs]
+                + ["values"] * (self._critic is not None),
             )
         return batches
 
     def _apply(self, batches: Sequence[StepBatch], iteration: int, progress: Progress) -> dict[str, float]:
-        batches, frozen = [partition.global_batch(self._mesh, batch) for batch in batches], self._policy.frozen
-        if self._config.rl.old_logprobs == "recompute":  # with the parameters before any of this iteration's updates
-            batches = [dataclasses.replace(b, proximal=self._score(self.state.params, b, frozen)) for b in batches]
-        records = []
+        batches = [partition.global_batch(self._mesh, batch) for batch in batches]
+        policy_learns = iteration >= self._config.critic.warmup_iterations
+        # Old log-probabilities are those of the parameters before any of this iteration's updates.
+        if policy_learns and self._config.rl.old_logprobs == "recompute":
+            batches = [dataclasses.replace(b, proximal=self._scored(self.state.params, b)) for b in batches]
+        records: list[update.Metrics] = []
         for number, batch in enumerate(batches):
-            if self._kl_in_loss:
-                plain = dataclasses.replace(batch, proximal=None)  # as above: one program for both
-                batch = dataclasses.replace(batch, reference=self._score(self._reference, plain, frozen))
-            self.state, record = self._update(self.state, batch, frozen, np.int32(iteration))
-            records.append(record)
-            self._finite.look(record)
+            records.append({})
+            if self._critic is not None:
+                records[-1] |= self._critic.update(batch, self._both)
+                self._finite_critic.look(records[-1])
+                batch = dataclasses.replace(batch, values=None)
+            if policy_learns:
+                records[-1] |= self._update_policy(batch, iteration)
+                self._finite.look(records[-1])
             progress(number + 1, len(batches))
         self._finite.look(None)
+        self._finite_critic.look(None)
         host = jax.device_get(records)
-        largest = ("policy/ratio_max", "policy/skipped")
+        largest = ("policy/ratio_max", "policy/skipped", "critic/skipped")
         columns = {name: [float(record[name]) for record in host] for name in host[0]}
         metrics = {name: float(max(v) if name in largest else np.mean(v)) for name, v in columns.items()}
         # Later minibatches differ from the behaviour policy by what was learnt; the first by the engine's error alone.
-        return metrics | {"policy/behaviour_mismatch": columns["policy/behaviour_mismatch"][0]}
+        mismatch = "policy/behaviour_mismatch"
+        return metrics | ({mismatch: columns[mismatch][0]} if policy_learns else {})
+
+    def _update_policy(self, batch: StepBatch, iteration: int) -> update.Metrics:
+        if self._kl_in_loss:
+            batch = dataclasses.replace(batch, reference=self._scored(self._reference, batch))
+        self.state, record = self._update(self.state, batch, self._policy.frozen, np.int32(iteration))
+        return record
+
+    def _scored(self, trained: Any, batch: StepBatch) -> jax.Array:
+        plain = dataclasses.replace(batch, proximal=None, values=None)  # one program for all scores
+        return self._score(trained, plain, self._policy.frozen)
 
 
 def step_credit(
@@ -216,30 +283,49 @@ def step_credit(
     advantages: Callable[[StepColumns], rl_advantages.Advantages],
     steps: Sequence[Step],
     computed: Mapping[str, np.ndarray] = MappingProxyType({}),
-) -> tuple[rl_advantages.Credit, StepCredit]:
+) -> tuple[dict[str, float], StepCredit]:
     """Computes advantages over the steps of all hosts, so that statistics of the whole batch are exact.
 
     Args:
       config: as from `config.resolve`.
       advantages: as from `objective`.
       steps: of this host, as from `trajectory.finished_steps`.
-      computed: as from `computed_columns`.
+      computed: as from `computed_columns`, and `value_columns` of a critic.
 
     Returns:
-      Statistics of all hosts; the credit of this host's steps.
+      Metrics of all hosts; the credit of this host's steps.
     """
     similarity = config.rl.similarity if config.rl.anchor_match == "similar" else None
     needs = chosen(config).needs
+    computed = {name: column for name, column in computed.items() if name in needs}
     columns = step_columns(steps, similarity=similarity, join=partition.all_rows, needs=needs, computed=computed)
     result, counts = advantages(columns), partition.all_hosts(np.array([len(steps)], np.int32))[:, 0]
     first = int(counts[: jax.process_index()].sum())
     mine = slice(first, first + len(steps))
     keys = np.column_stack([columns.group, columns.anchor])[mine]
     _, anchor_group = np.unique(keys, axis=0, return_inverse=True)
-    episode, step, total = (np.asarray(values)[mine] for values in (result.episode, result.step, result.total))
-    scale = None if result.clip_scale is None else np.asarray(result.clip_scale)[mine]
-    credit = StepCredit(episode, step, total, anchor_group.reshape(len(steps)), scale)
-    return rl_advantages.credit(result, columns), credit
+    episode, step, total = (np.asarray(rows)[mine] for rows in (result.episode, result.step, result.total))
+    scale, tokens, target = (
+        None if rows is None else np.asarray(rows)[mine] for rows in (result.clip_scale, result.tokens, result.target)
+    )
+    credit = StepCredit(episode, step, total, anchor_group.reshape(len(steps)), scale, tokens, target)
+    statistics = rl_advantages.credit(result, columns)
+    metrics = {f"credit/{name}": float(getattr(statistics, name)) for name in CREDIT}
+    if result.target is not None:
+        metrics |= {name: float(x) for name, x in gae.value_metrics(columns, result.target).items()}
+    return metrics, credit
+
+
+def value_targets(value: np.ndarray, target: np.ndarray, tokens: int) -> ValueTargets:
+    """What a critic learns of one step with so many response tokens: before the first, or before each of them.
+
+    Args:
+      value, target: [] f32 of the step, or [R or more] f32 of its tokens.
+      tokens: R.
+    """
+    if target.ndim == 0:
+        return ValueTargets(value, target, np.arange(tokens) == 0)
+    return ValueTargets(value[:tokens], target[:tokens], 1.0)
 
 
 def start_state(

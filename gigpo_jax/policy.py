@@ -131,7 +131,7 @@ def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[st
     return Policy(shape, init(jax.random.key(config.seed)), tokenizer)
 
 
-def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) -> None:
+def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) -> Any:
     """Writes a policy for transformers and vLLM.
 
     Of a run with an adapter the folder has the merged model, in float32, and the adapter alone, in PEFT's layout, in
@@ -143,16 +143,20 @@ def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) 
       policy: its frozen parameters are taken over: it is of no use afterwards.
       trained: what goes in place of `policy.trained`.
 
+    Returns:
+      The parameters of the model in the folder.
+
     Raises:
       InputError: it cannot be written.
     """
     adapter = lora_config(config)
     if adapter is None:
         save_hf(folder, policy.config, trained, tokenizer=policy.tokenizer)
-        return
+        return trained
     merged = lora.merge(policy.params, trained, policy.scale)
     save_hf(folder, policy.config, merged, dtype=jnp.float32, tokenizer=policy.tokenizer)
     save_adapter(folder / ADAPTER, adapter, trained, base=config.model.path)
+    return merged
 
 
 def shardings(shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh) -> Any:
@@ -180,13 +184,33 @@ def trained_shardings(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.sh
 def forward_function(
     config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """Builds the model as `rl.update.Forward`.
+    """Builds the policy as `rl.update.Forward`.
 
     It takes `Policy.trained`, `Policy.frozen`, tokens [B, T], positions and segment_ids, and gives hidden states
     [B, T, D] and the output embedding [V, D]. Rows stay spread over the mesh in every layer; parameters are as in
     `trained_shardings`.
     """
-    model, sampling, adapter = config.model, config.sampling, lora_config(config)
+    adapter, trunk = lora_config(config), trunk_function(config, shape, mesh)
+
+    def forward(
+        trained: Any, frozen: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        params = trained if adapter is None else lora.attach(frozen, trained, adapter.scale)
+        hidden, params = trunk(params, tokens, positions, segment_ids)
+        return hidden, qwen2.output_embedding(shape, params)
+
+    return forward
+
+
+def trunk_function(
+    config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh
+) -> Callable[..., tuple[jax.Array, Any]]:
+    """Builds a model of some shape up to its head.
+
+    It takes its parameters, tokens [B, T], positions and segment_ids, and gives hidden states [B, T, D] and the
+    parameters as a head uses them.
+    """
+    model, sampling = config.model, config.sampling
     embedding = partition.gathered(shardings(shape, mesh)["embed"])
     execution = qwen2.Execution(
         dtype=jnp.dtype(model.compute_dtype),
@@ -196,12 +220,8 @@ def forward_function(
         constrain=partition.row_constraint(mesh),
     )
 
-    def forward(
-        trained: Any, frozen: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        params = trained if adapter is None else lora.attach(frozen, trained, adapter.scale)
+    def trunk(params: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array) -> tuple[jax.Array, Any]:
         params = params | {"embed": jax.lax.with_sharding_constraint(params["embed"], embedding)}
-        hidden = qwen2.hidden_states(shape, params, tokens, positions, segment_ids, execution)
-        return hidden, qwen2.output_embedding(shape, params)
+        return qwen2.hidden_states(shape, params, tokens, positions, segment_ids, execution), params
 
-    return forward
+    return trunk

@@ -54,41 +54,58 @@ def make_token_scores(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mes
         log-probabilities.
     """
     forward = forward_function(config, policy.config, mesh)
+    how = {"chunk": config.batch.logprob_chunk, "temperature": temperature or 1.0}
+
+    def measure(trained: Any, frozen: Any, batch: StepBatch) -> tuple[jax.Array, ...]:
+        return response_logprobs(functools.partial(forward, trained, frozen), batch, **how)
+
+    found = make_token_arrays(config, mesh, measure)
+    return lambda trained, frozen, samples: TokenScores(*found(trained, frozen, samples))
+
+
+def make_token_arrays(
+    config: ConfigDict, mesh: jax.sharding.Mesh, measure: Callable[[Any, Any, StepBatch], tuple[jax.Array, ...]]
+) -> Callable[[Any, Any, Sequence[Sample]], list[list[np.ndarray]]]:
+    """Builds a function (parameters, other parameters, samples) -> for each of several arrays, one [R] f32 a sample.
+
+    All hosts call it together, each with its own samples.
+
+    Args:
+      config: as from `config.resolve`.
+      mesh: as from `partition.make_mesh`.
+      measure: (parameters, other parameters, microbatch without the M axis) -> arrays [B, C] f32.
+    """
     rows, steps_at_once = partition.local_rows(mesh, config.batch.rows), config.train.minibatch
 
     @jax.jit
-    def score(trained: Any, frozen: Any, batch: StepBatch) -> tuple[jax.Array, jax.Array]:
-        bound = functools.partial(forward, trained, frozen)
-        how = {"chunk": config.batch.logprob_chunk, "temperature": temperature or 1.0}
+    def measured(params: Any, others: Any, batch: StepBatch) -> tuple[jax.Array, ...]:
+        def body(m: jax.Array, out: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            found = measure(params, others, microbatch(batch, m))
+            return tuple(jax.lax.dynamic_update_index_in_dim(o, x, m, 0) for o, x in zip(out, found, strict=True))
 
-        def body(m: jax.Array, out: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            found = response_logprobs(bound, microbatch(batch, m), **how)
-            logprob, entropy = (jax.lax.dynamic_update_index_in_dim(o, x, m, 0) for o, x in zip(out, found))
-            return logprob, entropy
+        kinds = jax.eval_shape(measure, params, others, microbatch(batch, 0))
+        return jax.lax.fori_loop(0, batch.microbatches, body, tuple(jnp.zeros_like(batch.behaviour) for _ in kinds))
 
-        empty = jnp.zeros_like(batch.behaviour)
-        return jax.lax.fori_loop(0, batch.microbatches, body, (empty, empty))
-
-    def scores(trained: Any, frozen: Any, samples: Sequence[Sample]) -> TokenScores:
+    def arrays(params: Any, others: Any, samples: Sequence[Sample]) -> list[list[np.ndarray]]:
         counts = partition.all_hosts(np.array([len(samples)]))[:, 0]
         first = int(counts[: jax.process_index()].sum())
         # In place of an advantage each token carries the number of its sample over all hosts, exact below 2^24.
         numbered = [replace(sample, advantage=first + n, weight=1.0) for n, sample in enumerate(samples)]
         packing: dict[str, Any] = {"steps": steps_at_once, "row_length": config.batch.row_length, "rows": rows}
         batches = make_minibatches(numbered, rng=np.random.default_rng(0), agree=partition.all_hosts, **packing)
-        number, values = [np.zeros(0, np.int64)], [np.zeros((2, 0), np.float32)]
+        number, values = [], []
         for host in batches:
             batch = partition.global_batch(mesh, host)
-            logprob, entropy, at, weight = map(_whole, (*score(trained, frozen, batch), batch.advantage, batch.weight))
+            at, weight, *found = map(_whole, (batch.advantage, batch.weight, *measured(params, others, batch)))
             number.append(at[weight > 0].astype(np.int64) - first)
-            values.append(np.stack([logprob[weight > 0], entropy[weight > 0]]))
+            values.append(np.stack([x[weight > 0] for x in found]))
         where = np.concatenate(number)
         order = np.argsort(where, kind="stable")  # tokens of a sample stand in one row, in order
         edges = np.searchsorted(where[order], np.arange(len(samples) + 1))
-        both = np.concatenate(values, axis=1)[:, order]
-        return TokenScores(*([of[low:high] for low, high in itertools.pairwise(edges)] for of in both))
+        ordered = np.concatenate(values, axis=1)[:, order]
+        return [[of[low:high] for low, high in itertools.pairwise(edges)] for of in ordered]
 
-    return scores
+    return arrays
 
 
 def _whole(array: jax.Array) -> np.ndarray:

@@ -95,10 +95,11 @@ class Trainer:
             self.checkpoints = opened.enter_context(
                 contextlib.closing(Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep))
             )
-            restored = self.checkpoints.restore(self.learner.state, self.learner.state_shardings)
+            restored = self.checkpoints.restore_parts(self.learner.parts)
             covered: dict[str, int] = {}
             if restored is not None:
-                self.learner.state, record = restored
+                self.learner.restore(restored)
+                record = restored["record"]
                 self.done, self.pending = record["iteration"], record["pending"]
                 self.learner.text_critic = text_critic(config, record)
                 covered = {"step": record["metrics_step"], "done": self.done}
@@ -257,7 +258,7 @@ class Trainer:
         record: dict[str, Any] = {"iteration": self.done, "metrics_step": self.writer.step, "pending": self.pending}
         if self.learner.text_critic is not None:
             record["text_critic"] = self.learner.text_critic.record()
-        self.checkpoints.save(self.done, self.learner.state, record)
+        self.checkpoints.save_parts(self.done, self.learner.parts, record)
 
 
 def staleness(trajectories: list[Trajectory], iteration: int) -> float:

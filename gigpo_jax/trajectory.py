@@ -159,6 +159,8 @@ class StepCredit:
       episode, step, total: [N] f32 advantages.
       anchor_group: [N] i32, equal for steps of the same anchor group.
       clip_scale: [N] f32, see `rl.advantages.Advantages`, or None.
+      tokens: [N, R] f32, advantages of response tokens in place of the total, or None.
+      target: [N] or [N, R] f32, what a critic learns before each response or each token of it, or None.
     """
 
     episode: np.ndarray
@@ -166,3 +168,5 @@ class StepCredit:
     total: np.ndarray
     anchor_group: np.ndarray
     clip_scale: np.ndarray | None = None
+    tokens: np.ndarray | None = None
+    target: np.ndarray | None = None

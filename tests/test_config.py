@@ -66,6 +66,8 @@ def test_defaults_are_valid_and_locked():
         ("model.lora.targets", ("q_proj", "q_proj"), "each once"),
         ("model.lora.targets", (), "one or more"),
         ("model.lora.path", "a/folder", "model.lora.rank"),
+        ("critic.kind", "head", "gigpo has no critic"),
+        ("critic.lr", 1e-3, "gigpo has no critic"),
     ],
 )
 def test_a_bad_value_names_key_value_and_fix(key: str, value: object, fix: str):
@@ -226,3 +228,25 @@ def test_options_of_the_environment_are_known_keys():
     config.env.options.data, config.env.generate = "games", ConfigDict({"splits": {"train": 3}})
     with pytest.raises(InputError, match=r"config\.env\.options\.data='games': not used, because env.generate"):
         resolve(config)
+
+
+def test_an_algorithm_that_needs_a_critic_has_one():
+    config = default_config().unlock()
+    config.train.group_size, config.rl.algorithm = 1, "step_ppo"  # nothing is compared within groups
+    got = resolve(config)
+    assert (got.critic.kind, got.critic.lr, got.rl.gamma, got.rl.ratio) == ("model", 1e-5, 0.99, "sequence")
+    assert resolve(got) == got
+    config.rl.settings.lam, config.rl.gamma, config.critic.kind = 0.9, 0.5, "head"
+    got = resolve(config)
+    assert (got.rl.settings.lam, got.rl.gamma, got.critic.kind) == (0.9, 0.5, "head")
+    for key, value, message in (
+        ("critic.path", "a/model", "critic.path='a/model': not used, because critic.kind=head"),
+        ("critic.warmup_iterations", 150, "critic.warmup_iterations=150: the policy would never learn"),
+        ("rl.preset", "paper", "rl.preset='paper': step_ppo always has 'verl_agent'"),
+        ("critic.kind", "none", "critic.kind='none': step_ppo needs a critic; use model or head"),
+    ):
+        section, name = key.split(".")
+        before, config[section][name] = config[section][name], value
+        with pytest.raises(InputError, match=f"^config.{message}"):
+            resolve(config)
+        config[section][name] = before

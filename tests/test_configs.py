@@ -103,6 +103,36 @@ def test_published_settings(name, variant):
     )
 
 
+@pytest.mark.parametrize("size", ["1.5b", "7b"])
+@pytest.mark.parametrize("name", ["alfworld", "webshop"])
+def test_the_ppo_baseline_has_the_settings_of_its_script(name, size):
+    config, gigpo = (resolve(_get_config(name, variant)) for variant in (f"{size}_ppo", size))
+    expected = {
+        "rl.algorithm": "ppo",
+        "rl.gamma": 1.0,
+        "rl.settings.lam": 1.0,
+        "rl.ratio": "token",
+        "train.groups": 128,
+        "train.group_size": 1,
+        "critic.kind": "model",
+        "critic.path": "",
+        "critic.lr": 1e-5,
+        "critic.clip": 0.5,
+        "critic.warmup_iterations": 0,
+    }
+    assert {key: value_of(config, key) for key in expected} == expected
+    same = (
+        "optim.lr",
+        "train.minibatch",
+        "rl.kl_coef",
+        "rl.clip_low",
+        "rl.clip_high",
+        "env.invalid_penalty",
+        "env.history",
+    )
+    assert [value_of(config, key) for key in same] == [value_of(gigpo, key) for key in same]
+
+
 def test_webshop_has_both_published_normalisations():
     assert {v: resolve(_get_config("webshop", v)).rl.normalize for v in NORMALIZE} == NORMALIZE
     assert [resolve(_get_config("webshop", v)).mesh.fsdp for v in NORMALIZE] == [1, 8, 1, 8]

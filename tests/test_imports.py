@@ -89,8 +89,9 @@ ALLOWED = {
     "columns": {"envs", "models", "batching", "scoring", "tagged", "text_critic", "trajectory"},
     "scoring": {"errors", "rl", "batching", "policy", "run.partition"},
     "text_critic": {"env_bridge", "trajectory"},
+    "critic": {"errors", "rl", "models", "batching", "policy", "scoring", "run", "run.partition"},
     "learner": {
-        *("errors", "rl", "trajectory", "config", "batching", "policy", "scoring", "text_critic"),
+        *("errors", "rl", "trajectory", "config", "batching", "policy", "scoring", "text_critic", "critic"),
         *("action_span", "columns", "envs", "run", "run.partition", "run.memory"),
     },
     "rollout": {
@@ -100,7 +101,7 @@ ALLOWED = {
     "intervals": set(),
     "credit": {
         *("errors", "files", "env_bridge", "envs", "rl", "models", "sampling", "trajectory", "config", "batching"),
-        *("policy", "scoring", "columns", "text_critic", "learner", "run", "run.partition", "rollout"),
+        *("policy", "scoring", "columns", "text_critic", "critic", "learner", "run", "run.partition", "rollout"),
     },
     "compare": {"errors", "files", "config"},
     "inspect": {"errors", "config", "rollout", "intervals"},

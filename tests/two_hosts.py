@@ -11,7 +11,7 @@ import numpy as np
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.evaluate import Evaluator, metrics, outcomes, summarise
-from gigpo_jax.learner import CREDIT, objective, step_credit
+from gigpo_jax.learner import objective, step_credit
 from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
 
 TASKS = [Task(f"task {n}", ("heat", "cool")[n % 2], "valid") for n in range(7)]
@@ -41,12 +41,12 @@ def found(groups: range) -> dict:
     config.rl.algorithm = "reinforce_pp"
     config = resolve(config)
     trajectories = [episode(TASKS[group], group, member) for group in groups for member in range(group + 2)]
-    statistics, credit = step_credit(config, objective(config)[0], finished_steps(trajectories))
+    metrics_of_credit, credit = step_credit(config, objective(config)[0], finished_steps(trajectories))
     evaluator = Evaluator(config, Replay(), TASKS)  # type: ignore[arg-type]
     played = asyncio.run(evaluator.play(greedy=False))["sampled"]
     return {
         "advantages": credit.total.tolist(),
-        "credit": {name: float(getattr(statistics, name)) for name in CREDIT},
+        "credit": metrics_of_credit,
         "trials": summarise(outcomes(played, TASKS, 2)),
         "panel": metrics(asyncio.run(evaluator.outcomes(greedy=True))),
     }

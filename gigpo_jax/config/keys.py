@@ -177,6 +177,18 @@ KEYS: dict[str, Key] = {
     ),
     "rl.anchor_match": Key("exact", "when two anchor states are the same", one_of("exact", "similar")),
     "rl.similarity": Key(0.9, "threshold of anchor_match=similar", FRACTION),
+    # critic: AdamW as the policy's, at a constant rate
+    "critic.kind": Key(
+        "none",
+        "model: of its own; head: a value head on the policy's hidden states; auto: model if the algorithm needs it",
+        one_of("none", "model", "head"),
+        auto=True,
+    ),
+    "critic.path": Key("", 'a model folder or exported critic to start from; "": the weights of model.path'),
+    "critic.lr": Key(1e-5, "learning rate; a value head alone needs a higher one", POSITIVE),
+    "critic.clip": Key(0.5, "limit of a value's distance to its old one in the loss; 0: off", NOT_NEGATIVE),
+    "critic.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),
+    "critic.warmup_iterations": Key(0, "iterations at the start in which only the critic learns", NOT_NEGATIVE),
     # optimizer: AdamW in float32
     "optim.lr": Key(
         1e-6,

@@ -66,6 +66,7 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
     _check_environment(config)
     _check_needs(config)
     _check_agent(config, trains)
+    _check_critic(config)
     return config.lock()
 
 
@@ -145,6 +146,7 @@ def _fill(config: ConfigDict) -> None:
         fix = f"{rl.algorithm} always has {fixed!r}; leave the key out (auto), or choose another rl.algorithm"
         _require(rl[name] in (None, fixed), config, f"rl.{name}", fix)
     own = {f"rl.{name}": value for name, value in {**chosen.defaults, **chosen.fixed}.items()}
+    own["critic.kind"] = "model" if chosen.needs_critic else "none"
     if rl.importance_correction == "masked_mean":
         own["rl.importance_cap"] = 1.001  # geometric means are close to 1
     own["eval.trials"] = find_agent(config.agent).trials
@@ -160,8 +162,9 @@ def _fill(config: ConfigDict) -> None:
 
 def _check_sizes(config: ConfigDict) -> None:
     train, sampling = config.train, config.sampling
+    chosen = algorithm(config.rl.algorithm, config.rl.settings)
     _require(
-        train.group_size > 1 or config.rl.normalize == "mean",
+        train.group_size > 1 or config.rl.normalize == "mean" or chosen.needs_critic,
         config,
         "train.group_size",
         "a group of one has no standard deviation; use at least 2 (published: 8)",
@@ -339,3 +342,25 @@ def _check_needs(config: ConfigDict) -> None:
     if "answer_logprob" in needs:
         fix = f"{config.rl.algorithm} needs tasks with a known answer; the environment search has them"
         _require(bool(registry.spec(config.env.name).answer_prefix), config, "env.name", fix)
+
+
+def _check_critic(config: ConfigDict) -> None:
+    critic, name = config.critic, config.rl.algorithm
+    if not algorithm(name, config.rl.settings).needs_critic:
+        for key in (key for key in KEYS if key.startswith("critic.")):
+            fix = f"not used, because {name} has no critic; leave the key out"
+            _require(value_of(config, key) == KEYS[key].default, config, key, fix)
+        return
+    _require(critic.kind != "none", config, "critic.kind", f"{name} needs a critic; use model or head")
+    _require(
+        not critic.path or critic.kind == "model",
+        config,
+        "critic.path",
+        "not used, because critic.kind=head is on the policy's own model; use critic.kind=model",
+    )
+    _require(
+        critic.warmup_iterations < config.train.iterations,
+        config,
+        "critic.warmup_iterations",
+        f"the policy would never learn; use less than train.iterations={config.train.iterations}",
+    )

@@ -11,6 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from gigpo_jax.batching import step_samples, value_columns
 from gigpo_jax.columns import computed_columns
 from gigpo_jax.config.resolve import TAGGED
 from gigpo_jax.credit.estimates import estimates, left_out
@@ -21,6 +22,7 @@ from gigpo_jax.credit.replay import replay
 from gigpo_jax.credit.report import Row, as_json, plot, table
 from gigpo_jax.credit.sampler import Sampler
 from gigpo_jax.credit.states import State, choose_steps, states_around
+from gigpo_jax.critic import saved_values
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import Prompt, build_prompt
@@ -97,6 +99,9 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     say(f"weights: {f'checkpoint {version} of {workdir}' if version else config.model.path}; results: {folder}")
     scores = make_token_scores(config, policy, mesh, config.sampling.temperature)
     critic = text_critic(config, newest_record(workdir / "checkpoints"))
+    values = None
+    if config.critic.kind != "none":
+        values = partial(saved_values(config, policy, mesh, workdir / "checkpoints"), (trained, policy.frozen))
     sampler = Sampler(
         config,
         policy,
@@ -105,6 +110,7 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
         version=version,
         scores=partial(scores, trained, policy.frozen),
         critic=critic,
+        values=values,
     )
     replays = {anchor: partial(_replay, config, env, policy.tokenizer) for anchor, env in environments.items()}
     drawn = draw_tasks(tasks, version, config.train.groups, config.seed)
@@ -121,6 +127,8 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     own = str(options.get("anchor", ""))
     if critic is not None and own in anchored:
         columns["value"] = critic.values(anchored[own])
+    if values is not None:
+        columns |= value_columns(values(step_samples(finished_steps(first))), config.sampling.max_response_tokens)
     found = estimates(anchored, config.rl, plan.variants, columns)
     for name, missing in left_out(columns, config.rl).items():
         say(f"not graded: {name}, which needs {', '.join(missing)}")

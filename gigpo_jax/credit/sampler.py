@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from gigpo_jax.batching import Sample, step_samples
+from gigpo_jax.batching import Sample, step_samples, value_columns
 from gigpo_jax.columns import computed_columns
 from gigpo_jax.credit.continuations import continue_from, read_returns
 from gigpo_jax.credit.states import State
@@ -38,10 +38,12 @@ class Sampler:
         version: int,
         scores: Callable[[Sequence[Sample]], TokenScores],
         critic: TextCritic | None,
+        values: Callable[[Sequence[Sample]], list[np.ndarray]] | None,
     ) -> None:
-        """Takes what `RolloutWorker` takes, a function that scores the tokens of samples, and a critic."""
+        """Takes what `RolloutWorker` takes, a function that scores the tokens of samples, and a critic of one kind."""
         self._config, self._policy, self._params = config, policy, params
         self._options, self._version, self._scores, self._critic = options, version, scores, critic
+        self._values = values
         self._worker: RolloutWorker | None = None
 
     def _started_worker(self, folder: Path) -> RolloutWorker:
@@ -69,8 +71,10 @@ class Sampler:
                 title="episodes",
             )
             steps = finished_steps(trajectories)
-            tokenizer = self._policy.tokenizer
+            tokenizer, samples = self._policy.tokenizer, step_samples(steps)
             columns = computed_columns(chosen(config).needs, steps, self._scores, config, tokenizer, self._critic)
+            if self._values is not None:
+                columns |= value_columns(self._values(samples), config.sampling.max_response_tokens)
             credit = step_credit(config, objective(config)[0], steps, columns)[1]
             how = {"gamma": config.rl.gamma, "iteration": self._version, "temperature": temperature}
             entropies = self._scores(step_samples(steps)).entropy

@@ -53,12 +53,16 @@ class Advantages:
       episode: [N] f32, the episode compared with the episodes of its task.
       step: [N] f32, the step compared with the steps of its task from the same anchor state.
       clip_scale: [N] f32, factor of the loss's clips for the step's response; None: 1.
+      tokens: [N, R] f32, in place of the total for each response token, whose mean the total is then; or None.
+      target: [N] or [N, R] f32, what a critic learns before each response or each token of it; or None.
     """
 
     total: Array
     episode: Array
     step: Array
     clip_scale: Array | None = None
+    tokens: Array | None = None
+    target: Array | None = None
 
 
 def check_columns(**columns: Array) -> int:

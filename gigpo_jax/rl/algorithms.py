@@ -16,6 +16,7 @@ import numpy as np
 
 from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.references import load
+from gigpo_jax.rl import gae
 from gigpo_jax.rl.advantages import CHOICES, Advantages
 from gigpo_jax.rl.methods.empg import empg
 from gigpo_jax.rl.methods.gigpo import gigpo
@@ -39,10 +40,10 @@ PRESETS: dict[str, dict[str, str | int]] = {
 }
 
 
-# What an algorithm may need beside the seven columns: optional columns; "critic"; "action_mask" and "clip_scale" in
+# What an algorithm may need beside the seven columns: optional columns; "action_mask" and "clip_scale" in
 # its batches; "history": a prompt shows at least as many past steps as its setting `history` says; "text_critic":
 # `value` is its.
-NEEDS = (*OPTIONAL, "critic", "text_critic", "action_mask", "clip_scale", "history")
+NEEDS = (*OPTIONAL, "text_critic", "action_mask", "clip_scale", "history")
 BASE = "base"  # the setting of a wrapper that names the algorithm whose advantages it changes
 
 
@@ -70,11 +71,21 @@ class Algorithm:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     token_weights: Callable[..., np.ndarray] | None = None
 
+    @property
+    def needs_critic(self) -> bool:
+        """Whether a column holds values of a critic, not of a text critic; the advantages have a target for it then."""
+        return "text_critic" not in self.needs and not {"value", "token_value"}.isdisjoint(self.needs)
+
 
 NO_STEP = {"step_weight": 0.0}
 ONE_EACH = {"loss_mean": "responses", "dual_clip": 0.0}  # each response counts once, as its ratio does
 STEP = {"step_weight": 1.0}  # the whole advantage is of the step
 BASE_GRPO = Setting("grpo", "the algorithm whose advantages are changed")
+# With a critic nothing is compared within groups: other values of these would have no effect.
+WHITENED = {"step_weight": 1.0, "normalize": "mean_std", "preset": "verl_agent"}
+BY_TURN = {"gamma": 0.99, "kl_coef": 0.001, "loss_mean": "responses"}
+PER_TOKEN = ("tokens", "token_value")
+LAM = Setting(1.0, "lambda of GAE; less: more weight on the critic, less variance", FRACTION)
 
 ALGORITHMS: dict[str, Algorithm] = {
     "gigpo": Algorithm(),
@@ -157,6 +168,32 @@ ALGORITHMS: dict[str, Algorithm] = {
         settings={"lam": Setting(0.7, "lambda of GAE over steps", FRACTION)},
         fixed=STEP,
     ),
+    # PPO as verl-agent trains the baseline of the GiGPO paper.
+    "ppo": Algorithm(gae.ppo, needs=PER_TOKEN, settings={"lam": LAM}, fixed=WHITENED, defaults={"gamma": 1.0}),
+    # StepPO (arXiv 2604.18401), with clips, gamma and KL coefficient of its scripts.
+    "step_ppo": Algorithm(
+        gae.step_ppo,
+        needs=("value",),
+        settings={"lam": LAM},
+        fixed=WHITENED | {"ratio": "sequence"},
+        defaults=BY_TURN | {"clip_low": 3e-4, "clip_high": 4e-4},
+    ),
+    # Turn-PPO (arXiv 2512.17008).
+    "turn_ppo": Algorithm(
+        gae.step_ppo,
+        needs=("value",),
+        settings={"lam": replace(LAM, default=0.9)},
+        fixed=WHITENED | {"ratio": "product"},
+        defaults=BY_TURN,
+    ),
+    # RAGEN (arXiv 2504.20073) and VAGEN, whose scripts have gamma 0.95 from step to step and 1 from token to token.
+    "bilevel": Algorithm(
+        gae.bilevel,
+        needs=PER_TOKEN,
+        settings={"lam": LAM, "token_gamma": Setting(1.0, "discount from token to token", FRACTION)},
+        fixed=WHITENED,
+        defaults={"gamma": 0.95},
+    ),
 }
 
 
@@ -175,6 +212,8 @@ def algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> 
         base = _find(settings.get(BASE, found.settings[BASE].default), "config.rl.settings.base")
         if BASE in base.settings:
             raise InputError(f"config.rl.settings.base={settings[BASE]!r}: a wrapper itself; choose another algorithm")
+        if "token_value" in base.needs:
+            raise InputError(f"config.rl.settings.base={settings[BASE]!r}: has no advantage of steps to change")
         found = replace(
             base,
             advantages=found.advantages,

@@ -4,9 +4,23 @@ Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N
 """
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+
+
+class ValueTargets(NamedTuple):
+    """What a critic learns at response tokens; f32 arrays of one shape, such as [M, B, C].
+
+    Attributes:
+      value: its estimate of the return before the token, made before the updates.
+      target: what the estimate should be.
+      weight: of the token in its loss; 0 where it learns nothing.
+    """
+
+    value: Any
+    target: Any
+    weight: Any
 
 
 @jax.tree_util.register_dataclass
@@ -29,6 +43,7 @@ class StepBatch:
         against these.
       action_mask: [M, B, C] bool, tokens of the response's action span, or None.
       clip_scale: [M, B, C] f32, factor of the clips of a ratio other than hoelder_tokens, or None.
+      values: `ValueTargets` of [M, B, C] each, what a critic learns, or None.
     """
 
     tokens: Any
@@ -44,6 +59,7 @@ class StepBatch:
     proximal: Any = None
     action_mask: Any = None
     clip_scale: Any = None
+    values: Any = None
 
 
 @jax.tree_util.register_dataclass
@@ -65,10 +81,12 @@ class StepColumns:
       next_anchor: [N, 2] u32, the anchor of the trajectory's next step; zeros at its last step.
       entropy: [N] f32, nats; mean over the response's tokens under the policy before the updates. 0 without tokens.
       logprob: [N] f32, nats; likewise the mean log-probability.
-      value: [N] f32, the critic's estimate of the return, before the action.
+      value: [N] f32, the critic's estimate of the return at the last prompt token, before the response.
       step_reward: [N] f32, what a rule says of the response, in the rule's units.
       tag: [N] i32, number of the response's first tag, 0 for none.
       answer_logprob: [N] f32, nats; mean over the tokens of the known answer, behind the step's prompt.
+      tokens: [N] i32, response tokens.
+      token_value: [N, R] f32, the critic's estimate of the return before each response token; 0 after the last.
     """
 
     reward: Any
@@ -86,6 +104,8 @@ class StepColumns:
     step_reward: Any = None
     tag: Any = None
     answer_logprob: Any = None
+    tokens: Any = None
+    token_value: Any = None
 
 
 OPTIONAL = tuple(field.name for field in fields(StepColumns) if field.default is None)

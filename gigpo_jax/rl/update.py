@@ -32,6 +32,8 @@ Forward = Callable[[Params, Params, jax.Array, jax.Array, jax.Array], tuple[jax.
 # (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis, *, iteration [] i32)
 # -> sums over its response tokens
 Loss = Callable[..., LossSums]
+# (trained parameters, frozen ones or None, microbatch without the M axis, iteration [] i32) -> its sums, with a `loss`
+Measure = Callable[[Params, Params, StepBatch, jax.Array], Any]
 # (state, minibatch, frozen parameters = None, iteration = None)
 Update = Callable[..., tuple["TrainState", Metrics]]
 
@@ -235,6 +237,40 @@ def _make(
     state_shardings: TrainState | None,
     masks: bool,
 ) -> Update:
+    def sums(params: Params, frozen: Params, micro: StepBatch, iteration: jax.Array) -> LossSums:
+        bound = partial(forward, params, frozen)
+        return loss(*response_logprobs(bound, micro, chunk=chunk, temperature=temperature), micro, iteration=iteration)
+
+    def metrics(sums: LossSums, batch: StepBatch) -> Metrics:
+        left_out = 1.0 - sums.tokens / jnp.maximum(jnp.sum(batch.weight), 1.0)
+        return sums.means() | ({"policy/masked_fraction": left_out} if masks else {})
+
+    how: dict[str, Any] = {"name": "policy", "state_shardings": state_shardings}
+    return make_step(optimizer, sums, LossSums.zero, total, metrics, **how)
+
+
+def make_step(
+    optimizer: Optimizer,
+    measure: Measure,
+    zero: Callable[[], Any],
+    total: Callable[[StepBatch], jax.Array],
+    metrics: Callable[[Any, StepBatch], Metrics],
+    *,
+    name: str,
+    state_shardings: TrainState | None,
+) -> Update:
+    """Builds a train step; `make_update` says what it takes and gives.
+
+    Args:
+      optimizer: as from `make_optimizer`.
+      measure: the sums of a microbatch; their `loss` is differentiated, and `a + b` joins them.
+      zero: the sums of nothing.
+      total: minibatch -> the divisor of the summed loss.
+      metrics: (sums of a minibatch, minibatch) -> metrics beside `name`/{loss,grad_norm,lr,skipped}.
+      name: of these.
+      state_shardings: see `make_update`.
+    """
+
     def place(tree: Params) -> Params:
         return tree if state_shardings is None else jax.lax.with_sharding_constraint(tree, state_shardings.params)
 
@@ -243,30 +279,27 @@ def _make(
     ) -> tuple[TrainState, Metrics]:
         denominator, now = total(batch), state.step if iteration is None else iteration
 
-        def objective(params: Params, m: jax.Array) -> tuple[jax.Array, LossSums]:
-            micro, bound = microbatch(batch, m), partial(forward, params, frozen)
-            sums = loss(*response_logprobs(bound, micro, chunk=chunk, temperature=temperature), micro, iteration=now)
+        def objective(params: Params, m: jax.Array) -> tuple[jax.Array, Any]:
+            sums = measure(params, frozen, microbatch(batch, m), now)
             return sums.loss / denominator, sums
 
-        def body(m: jax.Array, carry: tuple[Params, LossSums]) -> tuple[Params, LossSums]:
+        def body(m: jax.Array, carry: tuple[Params, Any]) -> tuple[Params, Any]:
             grads, sums = carry
             (_, new), grad = jax.value_and_grad(objective, has_aux=True)(state.params, m)
             return place(jax.tree.map(lambda a, g: a + g.astype(jnp.float32), grads, grad)), sums + new
 
-        zero = place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params))
-        grads, sums = jax.lax.fori_loop(0, batch.microbatches, body, (zero, LossSums.zero()))
+        nothing = place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params))
+        grads, sums = jax.lax.fori_loop(0, batch.microbatches, body, (nothing, zero()))
         grad_norm = optax.tree.norm(grads)
         rate = jnp.asarray(optimizer.schedule(now), jnp.float32)
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
-        metrics = sums.means() | {
-            "policy/loss": sums.loss / denominator,
-            "policy/grad_norm": grad_norm,
-            "policy/lr": rate,
-            "policy/skipped": 1.0 - finite.astype(jnp.float32),
+        record = metrics(sums, batch) | {
+            f"{name}/loss": sums.loss / denominator,
+            f"{name}/grad_norm": grad_norm,
+            f"{name}/lr": rate,
+            f"{name}/skipped": 1.0 - finite.astype(jnp.float32),
         }
-        if masks:
-            metrics["policy/masked_fraction"] = 1.0 - sums.tokens / jnp.maximum(jnp.sum(batch.weight), 1.0)
-        return _apply(optimizer, state, grads, rate, finite), metrics
+        return _apply(optimizer, state, grads, rate, finite), record
 
     shardings = None if state_shardings is None else (state_shardings, None)
     return jax.jit(update, donate_argnums=0, out_shardings=shardings)

@@ -1,6 +1,7 @@
 """Checkpoints for exact resumes, written in the background, whole or not at all.
 
-A checkpoint holds the train state in two parts, `params` and `rest`, and a record: JSON with the iteration and what
+A checkpoint holds the train state in two parts, `params` and `rest`, those of a critic as `critic_params` and
+`critic_rest`, and a record: JSON with the iteration and what
 else a resumed run must know. Each has a checksum. Orbax is imported where it is used: the import takes a second.
 """
 
@@ -84,13 +85,17 @@ class Checkpointer:
         return sorted(self._manager.all_steps())
 
     def save(self, iteration: int, state: TrainState, record: Mapping[str, Any]) -> None:
+        """As `save_parts`, of a train state."""
+        self.save_parts(iteration, parts_of(state), record)
+
+    def save_parts(self, iteration: int, parts: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         """Starts writing a checkpoint, unless this object has written that iteration.
 
-        The state may be donated once this returns. A damaged checkpoint of the same number is replaced.
+        The arrays may be donated once this returns. A damaged checkpoint of the same number is replaced.
 
         Args:
           iteration: its number.
-          state: the train state.
+          parts: trees of arrays by name, as from `parts_of`.
           record: plain JSON values.
 
         Raises:
@@ -100,9 +105,8 @@ class Checkpointer:
             return
         if jax.default_backend() == "cpu":
             # Orbax gets views of device memory there, and the next update writes into it.
-            state = jax.tree.map(jnp.copy, state)
+            parts = jax.tree.map(jnp.copy, dict(parts))
         args = self._ocp.args
-        parts = {"params": state.params, "rest": replace(state, params=None)}
         # To JSON and back: a value that JSON cannot hold fails here, not in the background.
         content = json.loads(json.dumps({"record": record, "checksums": {n: checksum(t) for n, t in parts.items()}}))
         items = {name: args.StandardSave(tree) for name, tree in parts.items()}
@@ -128,14 +132,14 @@ class Checkpointer:
         """
         if shardings is not None:
             like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, shardings)
-        found = self.restore_parts({"params": like.params, "rest": replace(like, params=None)})
-        return None if found is None else (replace(found["rest"], params=found["params"]), found["record"])
+        found = self.restore_parts(parts_of(like))
+        return None if found is None else (state_of(found), found["record"])
 
     def restore_parts(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
         """Reads parts of the newest valid checkpoint; see `restore`.
 
         Args:
-          like: "params" or "rest" -> a tree with its shapes and shardings.
+          like: the name of each part -> a tree with its shapes and shardings.
 
         Returns:
           The parts, "iteration" and "record", or None if there is no checkpoint.
@@ -207,12 +211,23 @@ class Checkpointer:
             ) from err
 
 
-def newest_params(directory: str | Path, like: Any) -> tuple[Any, int]:
+def parts_of(state: TrainState, prefix: str = "") -> dict[str, Any]:
+    """A train state as the parts of a checkpoint."""
+    return {f"{prefix}params": state.params, f"{prefix}rest": replace(state, params=None)}
+
+
+def state_of(parts: Mapping[str, Any], prefix: str = "") -> TrainState:
+    """The train state of parts from `parts_of`."""
+    return replace(parts[f"{prefix}rest"], params=parts[f"{prefix}params"])
+
+
+def newest_params(directory: str | Path, like: Any, part: str = "params") -> tuple[Any, int]:
     """Reads the parameters of the newest checkpoint, for evaluation and export.
 
     Args:
       directory: a run's `checkpoints/`.
       like: the parameters or their shapes, with the shardings of the result.
+      part: "params", or "critic_params".
 
     Returns:
       The parameters and their iteration; `like` and 0 if there is no checkpoint.
@@ -224,10 +239,10 @@ def newest_params(directory: str | Path, like: Any) -> tuple[Any, int]:
         return like, 0
     checkpoints = Checkpointer(directory, read_only=True)
     try:
-        found = checkpoints.restore_parts({"params": like})
+        found = checkpoints.restore_parts({part: like})
     finally:
         checkpoints.close()
-    return (like, 0) if found is None else (found["params"], found["iteration"])
+    return (like, 0) if found is None else (found[part], found["iteration"])
 
 
 def newest_record(directory: str | Path) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import math
 import os
+from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora
+from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.qwen2 import Qwen2Config, param_count
 
 GIB = 2.0**30
@@ -18,7 +21,8 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
     """Bytes on each device by purpose, without XLA's temporaries and fragmentation.
 
     Parameters are split over `fsdp` and `tensor`, rows over `data` and `fsdp`. With an adapter, gradients, optimizer
-    and reference policy are of its size.
+    and reference policy are of its size. A critic of its own has parameters, gradients and moments in float32; a value
+    head is too small to count.
 
     Args:
       config: as from `config.resolve`.
@@ -35,6 +39,10 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
         trained = lora.param_count(shape, pairs)
         trained_bytes = trained * 4
         kept_bytes += trained_bytes
+    critic = 0
+    if config.critic.kind == "model":
+        own = read_config(Path(config.critic.path)) if config.critic.path else shape
+        critic = param_count(replace(own, value_head=True))
     compute = jnp.dtype(config.model.compute_dtype).itemsize
     rows = -(-config.batch.rows // (mesh["data"] * mesh["fsdp"]))
     tokens = rows * config.batch.row_length
@@ -49,6 +57,7 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
         "gradients": trained * 4 / parts,
         "optimizer": trained * 8 / parts,
         "reference policy": trained_bytes / parts * (config.rl.kl_coef > 0),
+        "critic": critic * 16 / parts,
         "KV cache": (config.engine.name == "jax") * cache * jnp.dtype(config.engine.dtype).itemsize / mesh["tensor"],
         "activations": tokens * shape.num_layers * kept * compute
         + min(config.batch.logprob_chunk, tokens) * shape.vocab_size * 4 * 2,

@@ -68,12 +68,15 @@ def random_columns(seed: int) -> Columns:
     at = {(g, t, s): n for n, (g, t, s) in enumerate(zip(batch["group"], batch["trajectory"], batch["step"]))}
     after = [at.get((g, t, s + 1), rows) for g, t, s in at]
     action = rng.integers(4, size=rows).astype(np.uint32)
+    tokens, token_value = rng.integers(1, 10, rows).astype(np.int32), rng.normal(size=(rows, 9))
     return batch | {
         "action": np.stack([action * np.uint32(0x9E3779B1), action + np.uint32(3)], 1),
         "next_anchor": np.concatenate([batch["anchor"], np.zeros((1, 2), np.uint32)])[after],
         **{name: rng.normal(size=rows).astype(np.float32) for name in ("entropy", "logprob", "value", "step_reward")},
         "tag": rng.integers(4, size=rows).astype(np.int32),
         "answer_logprob": -rng.exponential(size=rows).astype(np.float32),
+        "tokens": tokens,
+        "token_value": np.where(np.arange(9) < tokens[:, None], token_value, 0.0).astype(np.float32),
     }
 
 

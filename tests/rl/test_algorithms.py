@@ -58,7 +58,9 @@ def test_every_algorithm_ignores_masked_rows_and_row_order_and_reads_what_it_nee
     assert np.any(whole != 0.0)
     order = np.random.default_rng(0).permutation(len(whole))
     floats = [key for key, x in batch.items() if x.dtype == np.float32]
-    hidden = batch | {key: np.where(batch["mask"], batch[key], np.nan).astype(np.float32) for key in floats}
+    hidden = batch | {key: batch[key].copy() for key in floats}
+    for key in floats:
+        hidden[key][~batch["mask"]] = np.nan
     shuffled = total(**{key: x[order] for key, x in hidden.items()})
     np.testing.assert_allclose(shuffled, whole[order], rtol=1e-4, atol=1e-5)
     for column in {*needs} & {*OPTIONAL}:
@@ -76,6 +78,8 @@ def test_a_wrapper_takes_over_what_its_base_declares():
     assert {*whole.needs} == {"entropy", "history"}
     assert {"alpha", "history", "k", "zeta", "base"} <= {*whole.settings}
     assert algorithm("salt", {"base": "dapo"}).defaults == algorithm("dapo").defaults
+    with pytest.raises(InputError, match=r"base='ppo': has no advantage of steps"):
+        algorithm("salt", {"base": "ppo"})
     with pytest.raises(InputError, match=r"base='empg': a wrapper itself"):
         algorithm("salt", {"base": "empg"})
     with pytest.raises(InputError, match=r"settings\.alpha: no such setting of the algorithm empg"):

@@ -2,10 +2,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.rl.advantages import gigpo_advantages
-from gigpo_jax.rl.algorithms import PRESETS
-from gigpo_jax.rl.gae import Gae, bilevel_gae, step_gae, token_gae, whiten
+from gigpo_jax.rl.algorithms import PRESETS, make_advantages
+from gigpo_jax.rl.gae import Gae, bilevel_gae, step_gae, token_gae, value_metrics, whiten
+from gigpo_jax.rl.types import StepColumns
 from tests.rl import oracle
-from tests.rl.test_advantages import random_batch
+from tests.rl.test_advantages import random_batch, random_columns
 
 CHAINS = ("trajectory", "step", "group", "mask")  # columns that say which row follows which
 
@@ -80,6 +81,60 @@ def test_no_value_and_lambda_1_is_the_discounted_return() -> None:
         returns = np.asarray(got.target)[member]
         np.testing.assert_allclose(returns - returns.mean(), stepwise[member], atol=1e-5)
         np.testing.assert_array_equal(np.asarray(got.advantage)[member], returns)
+
+
+def critic_columns(seed: int) -> StepColumns:
+    """The columns of algorithms with a critic; masked floats are NaN."""
+    batch = random_columns(seed)
+    names = (*CHAINS, "reward", "penalty", "anchor", "value", "tokens", "token_value")
+    for name in ("reward", "penalty", "value", "token_value"):
+        batch[name][~batch["mask"]] = np.nan
+    return StepColumns(**{name: batch[name] for name in names})
+
+
+def whitened(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    chosen = values[mask]
+    deviation = ((chosen - chosen.mean()) ** 2).sum() / (len(chosen) - 1)
+    return np.where(mask, (values - chosen.mean()) / np.sqrt(deviation + 1e-8), 0.0)
+
+
+def test_algorithms_with_a_critic_equal_the_oracle() -> None:
+    """Advantages of steps and of tokens, and what the critic learns; a penalty belongs to the reward of its step."""
+    common = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
+    for seed in range(2):
+        c = critic_columns(seed)
+        mask = (np.arange(9) < c.tokens[:, None]) & c.mask[:, None]
+        chains = {name: getattr(c, name) for name in CHAINS}
+        step = oracle.step_gae(c.reward - c.penalty, c.value, **chains, gamma=0.9, lam=0.8)
+        for name in ("step_ppo", "turn_ppo"):
+            got = make_advantages(name, "verl_agent", **common, lam=0.8)(c)
+            np.testing.assert_allclose(got.total, whitened(step[:, 0], c.mask), atol=5e-5)
+            np.testing.assert_allclose(got.target, step[:, 1], atol=2e-5)
+            assert got.tokens is None
+        how = {"gamma": 0.9, "lam": 0.8, "token_gamma": 0.97}
+        per_token = {"bilevel": oracle.bilevel_gae(c.reward - c.penalty, c.token_value, mask, **chains, **how)}
+        rewards = np.zeros(mask.shape)
+        for n in np.flatnonzero(c.mask):
+            episode = c.mask & (c.group == c.group[n]) & (c.trajectory == c.trajectory[n])
+            rewards[n, c.tokens[n] - 1] = c.reward[episode].sum() - c.penalty[n]
+        per_token["ppo"] = oracle.token_gae(rewards, c.token_value, mask, gamma=0.9, lam=0.8)
+        for name, found in per_token.items():
+            own = {"lam": 0.8} | ({"token_gamma": 0.97} if name == "bilevel" else {})
+            got = make_advantages(name, "verl_agent", **common, **own)(c)
+            np.testing.assert_allclose(got.tokens, whitened(found[..., 0], mask), atol=5e-5)
+            np.testing.assert_allclose(got.target, found[..., 1], atol=2e-5)
+            mean = np.asarray(got.tokens).sum(1) / np.maximum(mask.sum(1), 1)
+            np.testing.assert_allclose(got.total, mean, atol=1e-6)
+
+
+def test_explained_variance_by_hand() -> None:
+    c = critic_columns(1)
+    got = value_metrics(c, jnp.asarray(2.0 * np.nan_to_num(c.value) + 1.0))  # leaves a quarter of the variance
+    np.testing.assert_allclose(got["critic/explained_variance"], 0.75, rtol=1e-5)
+    np.testing.assert_allclose(got["critic/value_mean"], c.value[c.mask].mean(), rtol=1e-5)
+    perfect = value_metrics(c, jnp.asarray(np.nan_to_num(c.token_value)))
+    np.testing.assert_allclose(perfect["critic/explained_variance"], 1.0)
+    assert float(value_metrics(c, jnp.zeros(len(c.mask)))["critic/explained_variance"]) == 0.0
 
 
 def test_the_true_value_has_no_advantage_whatever_lambda() -> None:

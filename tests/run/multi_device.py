@@ -4,16 +4,20 @@ They need several devices or several processes, which must be asked for before j
 """
 
 import sys
+from dataclasses import replace
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from gigpo_jax import critic
 from gigpo_jax.batching import Sample, make_minibatches
 from gigpo_jax.config import default_config
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shardings
+from gigpo_jax.rl.critic import make_value_update
 from gigpo_jax.rl.losses import LossSettings
+from gigpo_jax.rl.types import ValueTargets
 from gigpo_jax.rl.update import TrainState, init_state, make_optimizer, make_update, shard_state
 from gigpo_jax.run import partition
 from gigpo_jax.run.checkpoint import Checkpointer, newest_params
@@ -75,6 +79,35 @@ def train_adapter(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
     return found | {f"adapter {name}": np.asarray(value) for name, value in metrics.items()}
 
 
+def train_critic(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
+    """Two updates of a critic of its own; returns it, the last metrics, and its values of all samples by name."""
+    config = default_config()
+    config.model.compute_dtype, config.critic.kind = "float32", "model"
+    config.batch.rows, config.batch.row_length = 8, 32
+    policy = Policy(CONFIG, None, None)
+    where = jax.tree.map(lambda x: x.sharding, critic.abstract_params(config, policy, mesh))
+    head = {"kernel": np.full((CONFIG.hidden_size, 1), 0.1, np.float32), "bias": np.zeros(1, np.float32)}
+    params = jax.device_put({n: x for n, x in start_params().items() if n != "head"} | {"value_head": head}, where)
+    places = shard_state(OPTIMIZER, params, where, partition.replicated(mesh))
+    state = jax.jit(lambda p: init_state(p, OPTIMIZER), out_shardings=places)(params)
+    update = make_value_update(critic.value_function(config, policy, mesh), OPTIMIZER, clip=0.5, state_shardings=places)
+    learnt = [ValueTargets(s.logprobs, s.logprobs + s.advantage, s.logprobs < -4.4) for s in samples]
+    samples = [replace(sample, values=values) for sample, values in zip(samples, learnt, strict=True)]
+    for seed in range(UPDATES):
+        rows = {"steps": 24, "row_length": 32, "rows": partition.local_rows(mesh, 8), "agree": partition.all_hosts}
+        (batch,) = make_minibatches(samples, **rows, rng=np.random.default_rng(seed), optional=("values",))
+        state, metrics = update(state, partition.global_batch(mesh, batch), (None, None))
+    assert update._cache_size() == 1
+    if mesh.shape["fsdp"] > 1:
+        kernel = state.params["value_head"]["kernel"]
+        assert kernel.addressable_data(0).size * mesh.shape["fsdp"] == kernel.size
+    local = jax.tree_util.tree_leaves_with_path(partition.local_copy(state.params))
+    found = {"critic" + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in local}
+    scored = critic.make_token_values(config, policy, mesh)(state.params, (None, None), samples)
+    mean = partition.all_rows(np.array([x.mean() for x in scored], np.float32))
+    return found | {"critic values": mean} | {f"critic {name}": np.asarray(value) for name, value in metrics.items()}
+
+
 def train(mesh: Mesh, samples: list[Sample], rows: int = 8) -> tuple[dict[str, np.ndarray], TrainState]:
     """Two updates with all steps of all hosts; returns parameters and last metrics by name, and the state."""
     config = default_config()
@@ -113,7 +146,7 @@ def mesh(expected: str, folder: str) -> None:
     rows = partition.global_batch(grid, {"rows": np.arange(24).reshape(3, 8)})["rows"]
     assert {tuple(shard.data[0].tolist()) for shard in rows.addressable_shards} == {(0, 1), (2, 3), (4, 5), (6, 7)}
     got, state = train(grid, make_samples())
-    compare(got | train_adapter(grid, make_samples()), expected)
+    compare(got | train_adapter(grid, make_samples()) | train_critic(grid, make_samples()), expected)
     for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):
         leaf = tree["layers"]["gate"]["kernel"]
         assert leaf.addressable_data(0).size * 4 == leaf.size
@@ -140,7 +173,7 @@ def host(expected: str, index: str, port: str) -> None:
     assert jax.process_count() == 2
     samples = make_samples()
     grid, mine = partition.make_mesh(-1, 2, 1), samples[:15] if index == "0" else samples[15:]
-    compare(train(grid, mine)[0] | train_adapter(grid, mine), expected)
+    compare(train(grid, mine)[0] | train_adapter(grid, mine) | train_critic(grid, mine), expected)
 
 
 if __name__ == "__main__":

@@ -55,3 +55,17 @@ def test_an_algorithm_without_a_reference_policy_books_none():
     assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["reference policy"] == 0
     config.rl.kl_coef = 0.02
     assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["reference policy"] == 4 * 1_543_714_304
+
+
+def test_a_critic_of_its_own_has_parameters_gradients_and_moments_in_float32():
+    config = default_config()
+    config.rl.algorithm = "ppo"
+    trunk = 1_543_714_304  # the embedding is tied: a value head comes on top, and nothing goes
+    for fsdp in (1, 4):
+        config.mesh.fsdp = fsdp
+        plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=fsdp)
+        assert plan["critic"] == 16 * (trunk + 1536 + 1) / fsdp
+    untied = 7_615_616_512 - 152_064 * 3584
+    assert memory_plan(resolve(config), PUBLISHED["7b"], devices=4)["critic"] == 16 * (untied + 3584 + 1) / 4
+    config.critic.kind = "head"
+    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4)["critic"] == 0

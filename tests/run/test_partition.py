@@ -54,6 +54,7 @@ def expected(tmp_path_factory) -> str:
     one = partition.make_mesh(1, 1, 1, devices=jax.devices()[:1])
     found, _ = multi_device.train(one, multi_device.make_samples())
     found |= multi_device.train_adapter(one, multi_device.make_samples())
+    found |= multi_device.train_critic(one, multi_device.make_samples())
     assert np.abs(found["adapter['layers']['query']['lora_b']"]).max() > 1e-3
     start = multi_device.start_params()
     assert np.abs(found["['embed']"] - start["embed"]).max() > 1e-3
