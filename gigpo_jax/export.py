@@ -5,7 +5,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from gigpo_jax.critic import CHECKPOINT, FOLDER, abstract_params, save_critic
-from gigpo_jax.errors import InputError, writing
+from gigpo_jax.errors import writing
 from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import load_policy, save_policy
 from gigpo_jax.run import partition, report
@@ -14,7 +14,9 @@ from gigpo_jax.run.workdir import check_adapter, check_writable
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
-    """Writes the newest checkpoint of a workdir for transformers and vLLM; with an adapter see `policy.save_policy`.
+    """Writes the newest checkpoint of a workdir, or `model.path` if it has none, for transformers and vLLM.
+
+    With an adapter see `policy.save_policy`.
 
     A critic goes into `critic/` of the folder, see `critic.save_critic`.
 
@@ -24,18 +26,16 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       out: the folder; default WORKDIR/export.
 
     Raises:
-      InputError: the workdir has no checkpoint, or one of another adapter or model, or the folder cannot be written.
+      InputError: the workdir has a checkpoint of another adapter or model, or the folder cannot be written.
     """
     target = Path(out) if out else workdir / "export"
     check_target(target)
     check_writable(target.parent, "--out" if out else "--workdir")
-    if not any((workdir / "checkpoints").glob("*")):
-        raise InputError(f"--workdir={workdir}: no checkpoint in it; name the workdir of a training run")
     mesh = partition.make_mesh(**config.mesh)
     policy = load_policy(config, mesh)
     check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
-    if config.critic.kind == "none":
+    if config.critic.kind == "none" or not version:
         critic = None
     else:
         abstract = abstract_params(config, policy, mesh)
@@ -44,5 +44,5 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         written = save_policy(target, config, policy, trained)
         if critic is not None:
             save_critic(target / FOLDER, config, policy, written, critic)
-    report.say(f"checkpoint {version} is in {target}")
+    report.say(f"{f'checkpoint {version}' if version else config.model.path} is in {target}")
     return 0

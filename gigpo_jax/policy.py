@@ -17,6 +17,7 @@ from gigpo_jax.models.checksum import folder_checksum
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits, load_tokenizer, word_tokenizer
 from gigpo_jax.models.weights import load_hf, save_hf
+from gigpo_jax.packaged import located
 from gigpo_jax.run import partition
 from gigpo_jax.run.memory import check_memory
 
@@ -73,9 +74,10 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
             "config.model.path='': a folder with a model is needed (config.json, *.safetensors, tokenizer); "
             "--mode=sft makes one from nothing"
         )
-    if not Path(path).is_dir():
+    folder = located(path)
+    if not folder.is_dir():
         raise InputError(f"config.model.path={path!r}: no such folder; give a Hugging Face model folder")
-    tokenizer, shape = load_tokenizer(path), read_config(Path(path))
+    tokenizer, shape = load_tokenizer(folder), read_config(folder)
     check_fits(tokenizer, shape.vocab_size, path)
     if shape.value_head:
         raise InputError(f"config.model.path={path!r}: a critic, which scores no tokens; name a language model")
@@ -88,8 +90,8 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
     check_memory(config, shape, mesh.size)
     dtype = jnp.dtype(config.model.param_dtype)
     adapter, scale = start_adapter(config, shape, mesh)
-    loaded = load_hf(path, dtype=dtype, shardings=shardings(shape, mesh))
-    return Policy(*loaded, tokenizer, adapter, scale, "" if adapter is None else folder_checksum(Path(path)))
+    loaded = load_hf(folder, dtype=dtype, shardings=shardings(shape, mesh))
+    return Policy(*loaded, tokenizer, adapter, scale, "" if adapter is None else folder_checksum(folder))
 
 
 def start_adapter(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh) -> tuple[Any, float]:

@@ -144,7 +144,7 @@ class Trainer:
         finally:
             if ahead is not None:
                 ahead.cancel()
-        report.finish(self.workdir)
+        report.finish(self.workdir, panel=bool(self.config.eval.panel))
 
     def start_ahead(self) -> "asyncio.Task[list[Trajectory]] | None":
         """With `train.max_staleness` 1, begins the next rollout with the weights that the engine has now."""

@@ -76,7 +76,7 @@ def test_the_last_word_of_a_key_wins_and_variants_reach_the_file(tmp_path: Path)
     assert loaded("train.groups=8", "train.groups=4").train.groups == 4
     assert loaded(file="configs/alfworld.py:7b").mesh.fsdp == 8
     (tmp_path / "mine.py").write_text("x = 1\n")
-    with pytest.raises(InputError, match=r"mine.py: KeyError: 'get_config'"):
+    with pytest.raises(InputError, match=r"mine.py: no get_config in "):
         loaded(file=str(tmp_path / "mine.py"))
 
 

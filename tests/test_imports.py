@@ -66,6 +66,7 @@ def our_imports(name: str) -> set[str]:
 # mode (main, train, ..): no room may import it.
 ALLOWED = {
     "errors": set(),
+    "packaged": set(),
     "files": {"errors"},
     "references": {"errors"},
     "settings": set(),
@@ -75,11 +76,11 @@ ALLOWED = {
     "models": {"errors", "files"},
     "sampling": {"errors", "models"},
     "trajectory": {"errors", "env_bridge"},
-    "config": {"errors", "settings", "rl", "models", "envs", "env_bridge"},
+    "config": {"errors", "packaged", "settings", "rl", "models", "envs", "env_bridge"},
     "batching": {"errors", "env_bridge", "rl", "trajectory"},
     "run.partition": {"errors"},
     "run.memory": {"errors", "models"},
-    "policy": {"errors", "models", "sampling", "run.partition", "run.memory"},
+    "policy": {"errors", "packaged", "models", "sampling", "run.partition", "run.memory"},
     "run": {
         *("errors", "files", "models", "rl", "sampling", "trajectory", "config", "policy"),
         *("run.partition", "run.memory"),
@@ -95,7 +96,7 @@ ALLOWED = {
         *("action_span", "columns", "envs", "run", "run.partition", "run.memory"),
     },
     "rollout": {
-        *("errors", "files", "env_bridge", "envs", "models", "sampling", "trajectory", "config", "policy"),
+        *("errors", "packaged", "files", "env_bridge", "envs", "models", "sampling", "trajectory", "config", "policy"),
         *("run", "run.partition", "run.memory"),
     },
     "intervals": set(),

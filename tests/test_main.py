@@ -1,5 +1,6 @@
 """The command line refuses what it does not understand with one line and exit status 2."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from gigpo_jax.main import main
 
 CONFIG = "--config=configs/quickstart.py"
+ROOT = Path(__file__).parent.parent
 EXAMPLE = "--config=tests/configs/example.py"
 
 
@@ -16,7 +18,11 @@ EXAMPLE = "--config=tests/configs/example.py"
     ("flags", "message"),
     [
         ([], "--config: missing"),
-        (["--config=configs/absent.py"], "configs/absent.py"),
+        (["--config=configs/quikstart.py"], "no such file or packaged config; nearest: configs/quickstart.py"),
+        (["--config=quikstart"], "--config=quikstart: no such file or packaged config; nearest: quickstart"),
+        (["--config=alfwrld:7b"], "--config=alfwrld: no such file or packaged config; nearest: alfworld"),
+        (["--config=tiny"], "--config=tiny: no get_config in "),
+        ([CONFIG, "--mode=eval"], "no checkpoint in it; name the workdir of a training run, or add --initial"),
         ([CONFIG, "--config.train.group=3"], "config.train.group: no such key; nearest: train.groups"),
         (["--config", "configs/quickstart.py", "--config.trian.groups=3"], "config.trian.groups: no such key"),
         ([CONFIG, "--config.seed=-1"], "config.seed=-1: must be from 0 to 2147483647"),
@@ -39,7 +45,7 @@ EXAMPLE = "--config=tests/configs/example.py"
             "config.eval.trials=1: reflexion",
         ),
         (
-            [CONFIG, "--mode=eval", "--config.agent=react"],
+            [CONFIG, "--mode=eval", "--initial", "--config.agent=react"],
             "max_prompt_tokens=80: prompts of react with 1 example(s) of",
         ),
         ([CONFIG, "--mode=export"], "no checkpoint in it; name the workdir of a training run"),
@@ -54,8 +60,8 @@ EXAMPLE = "--config=tests/configs/example.py"
         ([CONFIG, "--config.mesh.fsdp=64"], "mesh"),
         ([CONFIG, "--workdir=/proc/nowhere"], "--workdir=/proc/nowhere: cannot be written"),
         ([CONFIG, "--mode=sft", "--out=/proc/nowhere/model"], "--out=/proc/nowhere: cannot be written"),
-        ([CONFIG, "--mode=eval", "--workdir=/proc/nowhere"], "--workdir=/proc/nowhere: cannot be written"),
-        ([CONFIG, "--mode=export", "--out=configs"], "configs: exists and is not a model"),
+        ([CONFIG, "--mode=eval", "--initial", "--workdir=/proc/nowhere"], "--workdir=/proc/nowhere: cannot be written"),
+        ([CONFIG, "--mode=export", "--initial", "--out=configs"], "configs: exists and is not a model"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -82,6 +88,7 @@ def test_the_process_ends_with_that_line_and_that_status(tmp_path: Path):
         ("config = default_config(); config.train.grops = 4", "grops"),
         ("config = tiny_config(); config.lock().train.grops", "grops"),
         ("config = 1 / 0", "division by zero"),
+        ("return None\n\ndel get_config\ndef get_confg():\n    config = 0", "nearest: get_confg"),
     ],
 )
 def test_a_mistake_in_a_config_file_is_one_line_and_status_2(
@@ -96,6 +103,72 @@ def test_help_names_modes_keys_and_examples(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     text = capsys.readouterr().out
-    for words in ("train ", "eval ", "sft ", "export ", "--config=configs/quickstart.py", "engine.decode_steps=16  "):
+    for words in (
+        "train ",
+        "eval ",
+        "sft ",
+        "export ",
+        "--config=quickstart",
+        "docs/guide.md",
+        "engine.decode_steps=16  ",
+    ):
         assert words in text
     assert max(map(len, text.splitlines())) <= 150
+
+
+def test_a_mistyped_workdir_is_refused_with_the_nearest_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "quickstart" / "checkpoints" / "3").mkdir(parents=True)
+    (tmp_path / "quickstart" / "config.json").write_text("{}")
+    for mode in ("eval", "export"):
+        assert main([CONFIG, f"--mode={mode}", f"--workdir={tmp_path / 'qickstart'}"]) == 2
+        assert f"(nearest: {tmp_path / 'quickstart'})" in capsys.readouterr().err
+    assert main([CONFIG, "--mode=eval", "--initial", f"--workdir={tmp_path / 'quickstart'}"]) == 2
+    assert "holds checkpoints" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["quickstart"]
+
+
+def test_print_config_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]):
+    flags = ["--config.rl.algorithm=gspo", "--config.env.generate.seed=3", "--config.rl.kl_coef=auto"]
+    assert main(["--config=quickstart", "--print_config", "--config.train.groups=16", *flags]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if "[" not in line)
+    assert lines["train.groups=16"] == "command line"  # though it is the default too
+    assert lines["env.generate.seed=3"] == "command line"
+    assert lines["model.path=models/alfworld_tiny"] == "config file"
+    assert lines["rl.ratio=sequence"] == lines["rl.old_logprobs=recompute"] == "algorithm gspo"
+    assert lines["rl.kl_coef=0.01"] == lines["rl.gamma=0.95"] == "default"
+
+
+def test_the_command_passes_its_flags_on(tmp_path: Path):
+    """From another folder, where modules of the user can be named."""
+
+    def gigpo(*words: str) -> tuple[int, str, str]:
+        environ = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "bin/gigpo", *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=tmp_path,
+            env=environ,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/gigpo").write_text("import sys\nfrom gigpo_jax.__main__ import main\n\nsys.exit(main())\n")
+    assert gigpo("tran") == (2, "", "gigpo: 'tran': no such command; nearest: train; see gigpo --help\n")
+    refused = "gigpo_jax: config.seed=-1: must be from 0 to 2147483647\n"
+    assert gigpo("eval", "--config=alfworld:7b", "--config.seed=-1") == (2, "", refused)
+    assert "usage: python -m gigpo_jax.inspect" in gigpo("inspect", "--help")[1]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/base.py").write_text("SEED = 5\n")
+    (tmp_path / "mine/run.py").write_text(
+        "from base import SEED\nfrom configs.quickstart import get_config as quickstart\n\n"
+        "def get_config():\n    config = quickstart()\n    config.seed = SEED\n    return config\n"
+    )
+    (tmp_path / "own.py").write_text(
+        "from gigpo_jax.envs.registry import ENVIRONMENTS\nGAME = ENVIRONMENTS['alfworld']\n"
+    )
+    status, told, _ = gigpo("train", "--config=mine/run.py", "--config.env.name=own:GAME", "--print_config")
+    origins = dict(line.split(maxsplit=1) for line in told.splitlines() if "[" not in line)
+    assert (status, origins["seed=5"], origins["env.name=own:GAME"]) == (0, "config file", "command line")

@@ -287,7 +287,7 @@ def test_evaluation_and_export_use_the_newest_checkpoint(whole: Path, flags: lis
     assert sum(won) / 16 == result["results"]["greedy"]["all"]["success_rate"]
     done = run(whole, "export", *flags, f"--out={tmp_path / 'hf'}")
     assert done.returncode == 0, done.stderr
-    again = run(tmp_path / "fresh", "eval", f"--config.model.path={tmp_path / 'hf'}", flags[1])
+    again = run(tmp_path / "fresh", "eval", "--initial", f"--config.model.path={tmp_path / 'hf'}", flags[1])
     assert again.returncode == 0, again.stderr
     assert json.loads((tmp_path / "fresh/eval_drawers.json").read_text())["results"] == result["results"]
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -300,7 +300,7 @@ def test_trials_of_an_agent_are_evaluated_and_saved(flags: list[str], tmp_path: 
     room = ["--config.sampling.max_prompt_tokens=900", "--config.engine.prefill_buckets=(900,)"]
     room += ["--config.batch.row_length=912", "--config.batch.rows=1", "--config.eval.examples=0"]
     agent = ["--config.agent=reflexion", "--config.eval.trials=2", "--config.eval.tasks=8"]
-    done = run(tmp_path, "eval", *flags, *room, *agent)
+    done = run(tmp_path, "eval", "--initial", *flags, *room, *agent)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "eval_drawers_reflexion.json").read_text())
     assert result["agent"] == "reflexion"
@@ -374,7 +374,8 @@ def test_an_environment_that_fails_too_often_ends_every_mode_with_its_reason_alo
     env = registry.make(down, drawers=2, games=16)
     write_panel(tmp_path / "down.json", freeze_panel("down", down, env, "test"))
     for mode, panel in (("train", ""), ("eval", tmp_path / "down.json"), ("sft", "")):
-        done = run(tmp_path / mode, mode, *flags, f"--config.env.name={down}", f"--config.eval.panel={panel}")
+        initial = ["--initial"] if mode == "eval" else []
+        done = run(tmp_path / mode, mode, *flags, *initial, f"--config.env.name={down}", f"--config.eval.panel={panel}")
         assert done.returncode == 1, done.stderr
         assert done.stdout.splitlines()[-1].endswith(reason)
         assert "Traceback" not in done.stdout + done.stderr  # nor one of the workers, whose later answers nobody takes

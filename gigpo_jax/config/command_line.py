@@ -1,17 +1,37 @@
 """The words of a command line -> a config: runs the config file and sets the keys that the words name."""
 
 import ast
+import contextlib
 import runpy
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from gigpo_jax import packaged
 from gigpo_jax.config.keys import KEYS
-from gigpo_jax.config.resolve import SECTIONS, declared, unknown_keys
-from gigpo_jax.errors import InputError
+from gigpo_jax.config.resolve import SECTIONS, declared, flat, unknown_keys
+from gigpo_jax.errors import InputError, nearest
 
 PREFIX = "--config."
+HELP = """
+commands (python -m gigpo_jax is the same program):
+{modes}
+  compare, credit, envs, inspect: gigpo COMMAND --help
+
+examples:
+  gigpo train --config=quickstart --workdir=runs/quickstart
+  gigpo train --config=alfworld:7b --config.model.path=DIR --config.train.groups=8
+  gigpo eval --config=quickstart --workdir=runs/quickstart
+  gigpo train --config=quickstart --print_config
+
+pages: docs/guide.md (modes, metrics, faults), docs/configuration.md (keys: allowed values, options of the
+environments), docs/environments.md (your own environment), docs/algorithm.md (algorithms)
+
+keys, with their defaults:
+{keys}"""
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -30,17 +50,25 @@ def load_config(file: str, words: Sequence[str]) -> ConfigDict:
     """Runs a config file and overrides keys; `resolve` has to follow.
 
     Args:
-      file: PATH or PATH:VARIANT; VARIANT is the argument of its `get_config`.
+      file: NAME or PATH, or one with :VARIANT, the argument of its `get_config`; a NAME is one of the packaged configs.
       words: `--config.KEY=VALUE`, as from `joined`.
 
     Raises:
       InputError: the file fails, a key does not exist, or a value is not of its type.
     """
     if not file:
-        raise InputError("--config: missing; for example --config=configs/quickstart.py")
-    path, _, variant = file.partition(":")
+        raise InputError("--config: missing; for example --config=quickstart")
+    name, _, variant = file.partition(":")
+    path = _config_file(name)
     try:
-        config = runpy.run_path(path)["get_config"](*[variant][: bool(variant)]).copy_and_resolve_references().unlock()
+        with _imports_beside(path):
+            names = runpy.run_path(str(path))
+            if "get_config" not in names:
+                near = nearest("get_config", names)
+                raise InputError(f"--config={file}: no get_config in {path}; nearest: {', '.join(near) or 'none'}")
+            config = names["get_config"](*[variant][: bool(variant)]).copy_and_resolve_references().unlock()
+    except InputError:
+        raise
     except Exception as error:  # a config file is a program
         raise InputError(f"--config={file}: {type(error).__name__}: {str(error).strip()}") from error
     overrides = dict(_override(word) for word in words)  # the last one wins
@@ -49,6 +77,29 @@ def load_config(file: str, words: Sequence[str]) -> ConfigDict:
     for key in sorted(overrides, key=lambda key: first.index(key) if key in first else len(first)):
         _set(config, key, overrides[key])
     return config
+
+
+def _config_file(name: str) -> Path:
+    ours = packaged.ROOT / "configs"
+    for path in (Path(name), packaged.ROOT / name, ours / f"{name}.py"):
+        if path.is_file():
+            return path
+    known = sorted(path.stem for path in ours.glob("*.py"))
+    files = {path.stem: str(path) for path in Path(name).parent.glob("*.py")} if Path(name).suffix else {}
+    near = nearest(Path(name).stem, {*files, *known}) or known
+    shown = ", ".join(files.get(stem, stem) for stem in near)
+    raise InputError(f"--config={name}: no such file or packaged config; nearest: {shown}")
+
+
+@contextlib.contextmanager
+def _imports_beside(path: Path) -> Iterator[None]:
+    """Lets a config file import its neighbours, as a script can, and the packaged configs as `configs.NAME`."""
+    before = sys.path
+    sys.path = [str(path.parent.absolute()), *before, str(packaged.ROOT)]
+    try:
+        yield
+    finally:
+        sys.path = before
 
 
 def _override(word: str) -> tuple[str, str]:
@@ -100,6 +151,33 @@ def _read(key: str, text: str, kind: Any) -> Any:
     if kind is tuple and not isinstance(value, tuple | list):
         value = (value,)
     return tuple(value) if isinstance(value, list) else value
+
+
+def origins(words: Sequence[str], asked: ConfigDict, resolved: ConfigDict) -> Iterator[str]:
+    """A line for each key of a config: its value, and where that came from.
+
+    Args:
+      words: as for `load_config`.
+      asked: its result.
+      resolved: from `resolve`.
+    """
+    given = [_override(word)[0] for word in words]
+    before = flat(asked)
+    defaults = flat({name: key.default for name, key in KEYS.items()})
+    for name, value in flat(resolved).items():
+        if value == before.get(name) and any(name == key or name.startswith(f"{key}.") for key in given):
+            origin = "command line"
+        elif value == defaults.get(name):
+            origin = "default"
+        else:
+            origin = "config file" if value == before.get(name) else f"algorithm {resolved.rl.algorithm}"
+        yield f"{f'{name}={value}':<56} {origin}"
+
+
+def help_text(modes: Mapping[str, str]) -> str:
+    """What --help says below the flags: commands, examples, pages, and a line for each key."""
+    lines = [f"  {name:<8}{text}" for name, text in modes.items()]
+    return HELP.format(modes="\n".join(lines), keys="\n".join(key_help()))
 
 
 def key_help() -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Every key of the config: default, meaning, allowed values, and whether a resumed run may change it."""
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
@@ -27,11 +27,17 @@ class Key(Setting):
 
     Attributes:
       may_change: whether a resumed run may change it: where and how a run works, not what it computes.
+      may_grow: whether a resumed run may raise it.
       auto: it is unset (None) until `resolve`, which takes the algorithm's own default where there is one.
     """
 
     may_change: bool = False
+    may_grow: bool = False
     auto: bool = False
+
+    def allows(self, before: Any, now: Any) -> bool:
+        """Whether a resumed run may have another value."""
+        return self.may_change or (self.may_grow and now > before)
 
 
 KEYS: dict[str, Key] = {
@@ -205,7 +211,7 @@ KEYS: dict[str, Key] = {
     "batch.rows": Key(4, "rows of a microbatch, over all devices", POSITIVE),
     "batch.logprob_chunk": Key(1024, "tokens whose logits exist at a time", POSITIVE),
     # training
-    "train.iterations": Key(150, "rollouts, each followed by updates", POSITIVE),
+    "train.iterations": Key(150, "rollouts, each followed by updates", POSITIVE, may_grow=True),
     "train.groups": Key(16, "tasks of an iteration", POSITIVE),
     "train.group_size": Key(8, "episodes of a task", POSITIVE),
     "train.refill_groups": Key(

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
+from gigpo_jax.packaged import located
 from gigpo_jax.policy import Policy
 from gigpo_jax.run import partition, report
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
@@ -78,7 +79,7 @@ def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, 
             key=key,
             dtype=config.engine.dtype,
             max_length=max_length(config),
-            tokenizer=tokenizer_fingerprint((Path(config.model.path) / "tokenizer.json").read_bytes()),
+            tokenizer=tokenizer_fingerprint((located(config.model.path) / "tokenizer.json").read_bytes()),
             probe=probe_tokens(policy.tokenizer, max_length(config)),
             base=policy.base,
             limits=Limits(
@@ -107,7 +108,7 @@ def _processes(config: ConfigDict, weights_dir: Path, folder: Path, key: str) ->
     servers = config.engine.vllm
     plan = launch.LaunchPlan(
         python=Path(os.path.abspath(servers.python)),  # not resolved: a venv's interpreter is a link to another one
-        model=Path(config.model.path),
+        model=located(config.model.path),
         dtype=config.engine.dtype,
         max_length=max_length(config),
         sequences=config.engine.slots,

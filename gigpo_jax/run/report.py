@@ -70,10 +70,11 @@ def iteration(done: int, of: int, metrics: Mapping[str, float]) -> None:
     say("  ".join(parts))
 
 
-def finish(workdir: Path) -> None:
+def finish(workdir: Path, *, panel: bool) -> None:
     """Prints where everything is, and the commands to type next."""
-    flags = [flag for flag in joined(sys.argv[1:]) if not flag.startswith(("--mode", "--out", "--workdir"))]
-    again = shlex.join([_program("python"), "-m", "gigpo_jax.main", f"--workdir={workdir}", *flags])
+    flags = [flag for flag in joined(sys.argv[1:]) if flag.startswith("--config")]
+    gigpo = [_program("gigpo")] if _ours("gigpo").exists() else [_program("python"), "-m", "gigpo_jax"]
+    evaluate, export = (shlex.join([*gigpo, mode, f"--workdir={workdir}", *flags]) for mode in ("eval", "export"))
     board = shlex.join([_program("tensorboard"), "--logdir", f"{workdir}/tensorboard"])
     say(
         f"""done.
@@ -83,14 +84,19 @@ def finish(workdir: Path) -> None:
   checkpoints  {workdir}/checkpoints/
 next:
   {board}
-  {again} --mode=eval      (success by task type, with intervals)
-  {again} --mode=export    (a Hugging Face folder)"""
+  {export}    (a Hugging Face folder)"""
     )
+    if panel:
+        say(f"  {evaluate}    (success by task type, with intervals)")
+
+
+def _ours(name: str) -> Path:
+    return Path(sys.executable).parent / name
 
 
 def _program(name: str) -> str:
     """What to type for a program of this Python environment: its name if the shell finds it there, else its path."""
-    ours = Path(sys.executable).parent / name
+    ours = _ours(name)
     found = shutil.which(name)
     if found and Path(found) == ours:
         return name

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +16,16 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.config.resolve import flat
-from gigpo_jax.errors import InputError
+from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.files import read_object, write_json
-from gigpo_jax.run import partition
+from gigpo_jax.run import partition, report
 
 logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 LOCK = ".lock"
 BASE = "base.json"  # which weights the adapter of a run belongs to
+_SET_UP = ("checkpoints", "tensorboard", "metrics.jsonl")  # logs of servers stay: errors name them
 _TORN = "restore the file from a copy or choose another --workdir"
 
 
@@ -53,6 +55,7 @@ def _locked(workdir: Path) -> Iterator[None]:
         return
     made = [path for path in (workdir, *workdir.parents) if not path.exists()]
     workdir.mkdir(parents=True, exist_ok=True)
+    before = set(workdir.iterdir())
     with (workdir / LOCK).open("a+") as file:
         _refuse_if_any(workdir, _holder(file, workdir))
         try:
@@ -60,6 +63,8 @@ def _locked(workdir: Path) -> Iterator[None]:
         finally:
             if not (workdir / CONFIG).exists():
                 (workdir / LOCK).unlink()
+                for path in {workdir / name for name in _SET_UP} & set(workdir.iterdir()) - before:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
                 with contextlib.suppress(OSError):  # it holds something
                     for path in made:
                         path.rmdir()
@@ -98,20 +103,64 @@ def _check_config(workdir: Path, config: ConfigDict) -> None:
         differing = [
             f"{key}={ours.get(key)!r} (there: {theirs.get(key)!r})"
             for key in sorted(ours.keys() | theirs.keys())
-            if ours.get(key) != theirs.get(key) and not (key in KEYS and KEYS[key].may_change)
+            if ours.get(key) != theirs.get(key)
+            and not (key in KEYS and KEYS[key].allows(theirs.get(key), ours.get(key)))
         ]
         if differing:
             raise InputError(
                 f"--workdir={workdir}: holds a run of another config; choose another folder or use the same values: "
                 + "; ".join(differing)
             )
+        before, now = theirs["train.iterations"], config.train.iterations
+        if now > before:
+            how = "".join(f", {key}={ours[key]} is now over all {now}" for key in _scheduled(config))
+            report.say(f"train.iterations grows from {before} to {now}{how}")
+
+
+def _scheduled(config: ConfigDict) -> list[str]:
+    """The keys of what depends on the number of iterations."""
+    keys = {
+        "optim.warmup_fraction": config.optim.warmup_fraction > 0,
+        "optim.schedule": config.optim.schedule != "constant",
+        "rl.hoelder_last": "hoelder" in config.rl.ratio and config.rl.hoelder_first != config.rl.hoelder_last,
+    }
+    return [key for key, depends in keys.items() if depends]
 
 
 def claim_workdir(workdir: Path, config: ConfigDict, base: str = "") -> None:
-    """Writes config.json and `Policy.base`, once set-up is done: after a failed start the folder takes any config."""
-    for path, content in ((workdir / BASE, {"base": base} if base else None), (workdir / CONFIG, config.to_dict())):
-        if jax.process_index() == 0 and content is not None and not path.exists():
-            write_json(path, content)
+    """Writes config.json and `Policy.base`, once set-up is done: after a failed start the folder takes any config.
+
+    The files of before stay; config.json takes a larger `train.iterations`.
+    """
+    if jax.process_index() > 0:
+        return
+    if base and not (workdir / BASE).exists():
+        write_json(workdir / BASE, {"base": base})
+    path, iterations = workdir / CONFIG, config.train.iterations
+    content = read_object(path, _TORN) if path.exists() else config.to_dict()
+    if not path.exists() or iterations > content["train"]["iterations"]:
+        write_json(path, content | {"train": content["train"] | {"iterations": iterations}})
+
+
+def check_run(workdir: Path, *, initial: bool) -> None:
+    """Refuses to read weights of a workdir without checkpoints, unless those of `model.path` are asked for.
+
+    Raises:
+      InputError: there is no checkpoint, or there is one and `initial` is given.
+    """
+    found = any((workdir / "checkpoints").glob("*"))
+    if initial and found:
+        raise InputError(
+            f"--initial: --workdir={workdir} holds checkpoints; leave --initial out or choose another folder"
+        )
+    if not (initial or found):
+        runs = [path.parent.name for path in workdir.parent.glob(f"*/{CONFIG}")]
+        near = "".join(f"{workdir.parent / name}, " for name in nearest(workdir.name, runs))
+        raise InputError(
+            f"--workdir={workdir}: no checkpoint in it; name the workdir of a training run"
+            + (f" (nearest: {near[:-2]})" if near else "")
+            + ", or add --initial for the weights of config.model.path"
+        )
 
 
 def check_adapter(workdir: Path, config: ConfigDict, base: str) -> None:

@@ -29,16 +29,25 @@ def test_the_next_commands_run_in_the_environment_that_printed_them(
     monkeypatch.setattr(
         sys, "argv", ["main.py", "--config=a b.py", "--mode", "train", "--workdir", "runs", "--config.seed=1"]
     )
-    report.finish(tmp_path)
+    report.finish(tmp_path, panel=True)
     text = capsys.readouterr()
     lines = [line.strip() for line in (text.out + text.err).partition("next:")[2].splitlines() if line.strip()]
     board, *again = [shlex.split(line.partition("    ")[0].partition("(")[0]) for line in lines]
     assert board[1:] == ["--logdir", f"{tmp_path}/tensorboard"]
-    common = ["-m", "gigpo_jax.main", f"--workdir={tmp_path}", "--config=a b.py", "--config.seed=1"]
-    assert [words[1:] for words in again] == [[*common, "--mode=eval"], [*common, "--mode=export"]]
-    ours = subprocess.check_output([again[0][0], "-c", "import sys; print(sys.prefix)"], text=True, timeout=60)
-    assert ours.strip() == sys.prefix
-    assert (again[0][0] == "python") == active
+    flags = [f"--workdir={tmp_path}", "--config=a b.py", "--config.seed=1"]
+    gigpo = (Path(here) / "gigpo").exists()
+    assert [words[1 if gigpo else 3 :] for words in again] == [["export", *flags], ["eval", *flags]]
+    program = again[0][:1] if gigpo else again[0][:3]
+    help_text = subprocess.check_output([*program, "inspect", "--help"], text=True, timeout=60)
+    assert "Shows a run" in help_text
+    assert (again[0][0] in ("gigpo", "python")) == active
+
+
+def test_no_evaluation_is_proposed_without_a_panel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report.finish(tmp_path, panel=False)
+    told = capsys.readouterr().out
+    assert " export --workdir=" in told
+    assert " eval --workdir=" not in told
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A workdir belongs to one config."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config
+from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.errors import InputError
 from gigpo_jax.run.workdir import check_adapter, check_writable, claim_workdir, open_workdir
 
@@ -149,3 +151,29 @@ def test_a_torn_config_is_named_in_one_line(tmp_path: Path, content: str | bytes
             use()
         assert "\n" not in str(caught.value)
     assert (tmp_path / "checkpoints" / "1").is_dir()
+
+
+def test_iterations_may_grow_and_the_schedules_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    config = default_config()
+    config.train.iterations, config.optim.schedule, config.rl.ratio = 30, "linear", "token"
+    claim_workdir(tmp_path, config)
+    config.train.iterations = 60
+    with open_workdir(tmp_path, config):
+        claim_workdir(tmp_path, config)
+    said = "train.iterations grows from 30 to 60, optim.schedule=linear is now over all 60\n"
+    assert capsys.readouterr().out == said
+    opened(tmp_path, config)
+    assert capsys.readouterr().out == ""
+    config.train.iterations = 59
+    with pytest.raises(InputError, match=r"train.iterations=59 \(there: 60\)"):
+        opened(tmp_path, config)
+
+
+def test_a_start_that_fails_leaves_what_was_there(tmp_path: Path):
+    for workdir in (tmp_path / "new" / "run", tmp_path / "old"):
+        (tmp_path / "old" / "tensorboard").mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(EnvError), open_workdir(workdir, default_config()):
+            (workdir / "checkpoints").mkdir()
+            (workdir / "metrics.jsonl").touch()
+            raise EnvError("the environment does not start")
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["old", "old/tensorboard"]

@@ -15,7 +15,7 @@ from tests.envs.alfworld.rooms import APPLE_WALK, ROOM, WALK
 from tests.envs.alfworld.test_engine import recorded
 from tests.envs.alfworld.test_game_file import patched_like_the_downloaded_games
 
-pytest.importorskip("textworld", reason='needs the official engine: pip install "gigpo_jax[alfworld]"')
+pytest.importorskip("textworld", reason="needs the official engine: pip install alfworld==0.4.2")
 from gigpo_jax.envs.alfworld.engine.official import OfficialGame
 
 Walk = Callable[[Game], str | None]

@@ -16,7 +16,7 @@ from tests.envs.alfworld.rooms import ROOM
 def test_without_the_packages_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_game(tmp_path, ROOM)
     monkeypatch.setitem(sys.modules, "textworld", None)  # what an import sees where the package is missing
-    with pytest.raises(InputError, match=r'pip install "gigpo_jax\[alfworld\]"'):
+    with pytest.raises(InputError, match=r"pip install alfworld==0.4.2"):
         OfficialGame(path)
 
 
@@ -28,7 +28,7 @@ def test_a_missing_game(tmp_path: Path) -> None:
 class TestWithThePackages:
     @pytest.fixture(autouse=True)
     def installed(self) -> None:
-        pytest.importorskip("textworld", reason='needs: pip install "gigpo_jax[alfworld]"')
+        pytest.importorskip("textworld", reason="needs: pip install alfworld==0.4.2")
 
     def test_play_expert_and_close(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         write_game(tmp_path, ROOM, "put an apple in microwave")

@@ -58,7 +58,7 @@ class OfficialGame:
         except ImportError as error:
             raise InputError(
                 f'engine="official" needs the alfworld package and what it depends on ({error}); '
-                'pip install "gigpo_jax[alfworld]", or use engine="native"'
+                'pip install alfworld==0.4.2, or use engine="native"'
             ) from error
         base = PddlEnv.__new__(PddlEnv)  # its __init__ would load another copy of the library
         textworld.Environment.__init__(base, textworld.EnvInfos(won=True, admissible_commands=True))

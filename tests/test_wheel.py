@@ -1,0 +1,53 @@
+"""The wheel alone, in an environment and a folder of its own, trains the quickstart."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def call(*words: object, cwd: Path) -> str:
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, timeout=400, cwd=cwd, env=environ, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_the_wheel_installed_elsewhere_trains_evaluates_and_exports(tmp_path: Path) -> None:
+    """The environment has the wheel alone; its dependencies are those that these tests run with."""
+    source, elsewhere = tmp_path / "source", tmp_path / "elsewhere"
+    source.mkdir()
+    elsewhere.mkdir()
+    for name in ("gigpo_jax", "configs", "models", "setup.py", "pyproject.toml", "README.md"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    build = "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
+    wheel = tmp_path / call(sys.executable, "-c", build, tmp_path, cwd=source).splitlines()[-1]
+    shutil.rmtree(source)
+    venv.create(tmp_path / "venv", symlinks=True)
+    python = tmp_path / "venv/bin/python"
+    own = Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=elsewhere).strip())
+    call(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=elsewhere)
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith(("gigpo_jax", "__editable__", "pip")) and not (own / path.name).exists():
+            (own / path.name).symlink_to(path)
+    where = call(python, "-c", "import gigpo_jax; print(gigpo_jax.__file__)", cwd=elsewhere)
+    assert Path(where.strip()).is_relative_to(own)
+    checked = subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(python), "check"], capture_output=True, text=True, check=False
+    )
+    assert not [line for line in checked.stdout.splitlines() if line.startswith("gigpo")], checked.stdout
+    small = ["--config.train.iterations=1", "--config.eval.tasks=4", "--config.train.groups=4"]
+    gigpo = tmp_path / "venv/bin/gigpo"
+    told = call(gigpo, "train", "--config=quickstart", "--workdir=run", *small, cwd=elsewhere)
+    assert "iteration 1/1" in told
+    assert [path.name for path in elsewhere.iterdir()] == ["run"]
+    export = next(line for line in told.splitlines() if " export " in line).partition("(")[0].split()
+    assert "checkpoint 1 is in run/export" in call(*export, cwd=elsewhere)
