@@ -186,7 +186,7 @@ KEYS: dict[str, Key] = {
     # critic: AdamW as the policy's, at a constant rate
     "critic.kind": Key(
         "none",
-        "model: of its own; head: a value head on the policy's hidden states; auto: model if the algorithm needs it",
+        "model: its own; head: a value head on the policy's hidden states; auto: model if the algorithm needs it",
         one_of("none", "model", "head"),
         auto=True,
     ),
