@@ -340,7 +340,7 @@ def test_credit_of_the_newest_checkpoint_is_measured_once(whole: Path, flags: li
     assert len(result["steps"]) == 8
     names = {name.partition(":")[0] for estimate in result["estimates"] for name in estimate["algorithms"]}
     without = {name for name in ALGORITHMS if f"not graded: {name}, which needs " in done.stdout}
-    assert without == {"rlvmr", "igpo", "a2tgpo", "text_critic"}
+    assert without == {"rlvmr", "igpo", "a2tgpo", "text_critic", "ppo", "step_ppo", "turn_ppo", "bilevel"}
     assert names == ({*ALGORITHMS} - without) | {"gigpo (step part)"}
     assert all("cosine" in estimate["grades"] for estimate in result["estimates"])
     played = (folder / "returns.jsonl").read_bytes(), (folder / "rollouts.jsonl.gz").read_bytes()

@@ -99,7 +99,7 @@ def test_runs_of_another_task_model_or_budget_are_refused(tmp_path: Path, change
 
 
 def test_what_differs_may_be_the_algorithm_and_where_it_ran(tmp_path: Path):
-    a = write_run(tmp_path / "a", ["0000", "0001"])
+    a = write_run(tmp_path / "a", ["0000", "0001"], rl__gamma=0.95)
     b = write_run(tmp_path / "b", ["0000", "0001"], rl__gamma=0.9, env__workers=7, checkpoint__every=3)
     check_comparable([read_run(a), read_run(b)])
     assert [arm.label for arm in arms_of([read_run(a), read_run(b)])] == ["gigpo gamma=0.95", "gigpo gamma=0.9"]
