@@ -1,5 +1,6 @@
 """Action spans, token by token."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -49,3 +50,11 @@ def test_characters_split_between_tokens_and_special_tokens_do_not_matter() -> N
     end = words.stop_token_ids[0]
     tokens = [*words.encode("<action>go</action>"), end]
     assert action_masks(words, ("action",))(np.array(tokens)).tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize("end", ["", "</answer>"])
+def test_responses_are_read_in_linear_time(end: str) -> None:
+    tokens = np.frombuffer(b"<search>" * 20_000 + end.encode(), np.uint8).astype(np.int32)
+    started = time.process_time()
+    assert not action_masks(Characters(), ("search", "answer"))(tokens).any()
+    assert time.process_time() - started < 5

@@ -21,7 +21,8 @@ NO_EXAMPLES: Examples = MappingProxyType({})
 MEMORY = 3  # reflections that a prompt shows, the newest ones (Reflexion, section 4)
 REFLECTION_TOKENS = 256  # the most of a reflection
 _STOP = "\nObservation"
-_ACTION = re.compile(r"(?:^|\n)[ *]*action(?: \d+)?[ *]*:[\s*]*([^\n]*[^\n *])", re.IGNORECASE)
+# Possessive (`*+`), so that a response is read in linear time.
+_ACTION = re.compile(r"(?:^|\n)[ *]*action(?: \d+)?[ *]*:[\s*]*+([^\n]*[^\n *])", re.IGNORECASE)
 _THOUGHT = re.compile(r"^[ *]*thought(?: \d+)?[ *]*:[ *]*", re.IGNORECASE)
 
 

@@ -1,6 +1,7 @@
 """Agents: the exact prompts of ReAct and Reflexion, and how responses are read."""
 
 import dataclasses
+import time
 
 import pytest
 
@@ -127,6 +128,13 @@ def test_a_prompt_that_is_too_long_keeps_examples_and_notes() -> None:
 )
 def test_a_response_of_react_is_a_thought_and_an_action(response: str, thought: str, action: str) -> None:
     assert read_step(response) == (None if action is None else (thought, action))
+
+
+@pytest.mark.parametrize("end", ["", "\t", "\nObservation"])
+def test_responses_of_react_are_read_in_linear_time(end: str) -> None:
+    started = time.process_time()
+    assert read_step("Action 1: " + "* " * 100_000 + end) is None
+    assert time.process_time() - started < 5
 
 
 def test_actions_are_those_of_the_environments_own_format() -> None:
