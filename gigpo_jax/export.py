@@ -21,7 +21,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     A critic goes into `critic/` of the folder, see `critic.save_critic`.
 
     Args:
-      config: as from `config.default_config`, validated.
+      config: as from `config.resolve`.
       workdir: of the training run.
       out: the folder; default WORKDIR/export.
 

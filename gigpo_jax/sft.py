@@ -77,7 +77,7 @@ def demonstrations(config: ConfigDict, tokenizer: Tokenizer | None) -> list[Demo
     """Lets the expert of the environment play `sft.episodes` episodes of the training split.
 
     Args:
-      config: as from `config.default_config`.
+      config: as from `config.resolve`.
       tokenizer: measures prompts; None counts words (for a tokenizer that is yet to be made).
 
     Raises:

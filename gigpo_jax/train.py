@@ -35,8 +35,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     """Trains until `train.iterations` are done, from the last checkpoint of the workdir if there is one.
 
     Args:
-      config: as from `config.default_config`, validated.
-      workdir: see DESIGN: config.json, metrics.jsonl, tensorboard/, checkpoints/, rollouts/.
+      config: as from `config.resolve`.
+      workdir: for config.json, metrics.jsonl, tensorboard/, checkpoints/, evaluations/, rollouts/.
       out: not used.
 
     Returns:

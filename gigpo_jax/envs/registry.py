@@ -12,7 +12,7 @@ from gigpo_jax.env_bridge.build import build
 from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct, PromptTemplate
 from gigpo_jax.envs.alfworld import prompt as alfworld_prompt
 from gigpo_jax.envs.blackjack import env as blackjack
-from gigpo_jax.envs.cards import replies
+from gigpo_jax.envs.cards import responses
 from gigpo_jax.envs.cards.prompt import Rules
 from gigpo_jax.envs.ezpoints import env as ezpoints
 from gigpo_jax.envs.games import observation_alone
@@ -80,10 +80,10 @@ def _cards(name: str, rules: Rules, actions: Sequence[str], max_steps: int, **op
     return Environment(
         build=f"gigpo_jax.envs.{name}.env:make",
         styles={"full": rules, "compact": observation_alone},
-        parse=partial(replies.parse, actions=actions),
+        parse=partial(responses.parse, actions=actions),
         expert=f"gigpo_jax.envs.{name}.env:make_expert",
         about=Instruct(rules.text),
-        write=replies.write,
+        write=responses.write,
         max_steps=max_steps,
         history=0,
         invalid_penalty=0.1,

@@ -1,8 +1,8 @@
 """Checkpoints for exact resumes, written in the background, whole or not at all.
 
-A checkpoint holds the train state in two parts, `params` and `rest`, those of a critic as `critic_params` and
-`critic_rest`, and a record: JSON with the iteration and what
-else a resumed run must know. Each has a checksum. Orbax is imported where it is used: the import takes a second.
+A checkpoint holds the train state in two parts, `params` and `rest`, that of a critic as `critic_params` and
+`critic_rest`, and a record: JSON with the iteration and what else a resumed run must know. Each has a checksum. Orbax
+is imported where it is used: the import takes a second.
 """
 
 import contextlib

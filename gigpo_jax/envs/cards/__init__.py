@@ -1,1 +1,1 @@
-"""What the card games share: the deck, its pictures, points games, and replies in JSON."""
+"""What the card games share: the deck, its pictures, points games, and responses in JSON."""

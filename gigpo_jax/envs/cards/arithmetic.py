@@ -133,7 +133,7 @@ def completion(formula: Sequence[str], left: Numbers, target: int, operators: st
 
 @functools.lru_cache(maxsize=1 << 14)
 def _complete(frames: _Frames, left: Numbers, target: Fraction, operators: str) -> Symbols | None:
-    """Closes the innermost parenthesis after some of the numbers, then goes on outside."""
+    """Closes the innermost parenthesis after some of the numbers, then continues outside."""
     if len(frames) == 1:
         return _endings(frames[0], left, operators).get(target)
     best: Symbols | None = None

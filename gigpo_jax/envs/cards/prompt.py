@@ -1,4 +1,4 @@
-"""Prompts of card games: the observation, the rules, and a reply in JSON."""
+"""Prompts of card games: the observation, the rules, and a response in JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ class Rules:
 
     Attributes:
       text: the game, its rules and rewards.
-      actions: what can be replied.
-      keys: of the reply, with what belongs there, before the action.
+      actions: what can be chosen.
+      keys: of the response, with what belongs there, before the action.
     """
 
     text: str
@@ -23,5 +23,5 @@ class Rules:
     def __call__(self, inputs: PromptInput, /) -> str:
         """Renders a `prompts.PromptInput`."""
         choice = ", ".join(f'"{action}"' for action in self.actions)
-        reply = ", ".join((*(f'"{key}": "<{what}>"' for key, what in self.keys), '"action": "<your action>"'))
-        return "\n".join((inputs.observation, self.text, f"Your action is one of {choice}.", f"Reply with {{{reply}}}"))
+        keys = ", ".join((*(f'"{key}": "<{what}>"' for key, what in self.keys), '"action": "<your action>"'))
+        return "\n".join((inputs.observation, self.text, f"Your action is one of {choice}.", f"Reply with {{{keys}}}"))

@@ -1,4 +1,4 @@
-"""The card games as environments: deals, replies, prompts, pictures, experts, regret."""
+"""The card games as environments: deals, responses, prompts, pictures, experts, regret."""
 
 import itertools
 import random
@@ -43,7 +43,7 @@ CARDS = ("blackjack", "ezpoints", "numberline", "points24")
         ("numberline", "+", "+"),
     ],
 )
-def test_replies_are_read_as_published(name: str, response: str, action: str) -> None:
+def test_responses_are_read_as_published(name: str, response: str, action: str) -> None:
     found = registry.spec(name).parse(response)
     assert (found.action, found.valid) == (action, action != "")
 

@@ -1,4 +1,4 @@
-"""Replies of card games: a JSON object with the action."""
+"""Responses of card games: a JSON object with the action."""
 
 from collections.abc import Sequence
 
