@@ -19,6 +19,7 @@ from gigpo_jax.errors import InputError
 # settings, the optimizer's, and the anchor.
 EQUAL = ("env.", "model.", "sampling.", "train.", "eval.")
 COMPARED = ("env.options.anchor",)
+DEFAULTS = flat({key: spec.default for key, spec in KEYS.items()})  # a run may be older than a key
 LABELS = ("rl.algorithm", "rl.preset", "env.options.anchor")  # keys that come first in the label of an arm
 
 
@@ -77,7 +78,7 @@ def read_run(folder: Path) -> Run:
       InputError: no run is there, it was not evaluated, or it is not finished.
     """
     try:
-        config = flat(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        config = DEFAULTS | flat(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         metrics = {record["step"]: record for record in map(json.loads, lines)}
         files = sorted((folder / "evaluations").glob("iteration_*.json"))

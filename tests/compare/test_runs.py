@@ -105,6 +105,18 @@ def test_what_differs_may_be_the_algorithm_and_where_it_ran(tmp_path: Path):
     assert [arm.label for arm in arms_of([read_run(a), read_run(b)])] == ["gigpo gamma=0.95", "gigpo gamma=0.9"]
 
 
+def test_a_run_may_be_older_than_a_key(tmp_path: Path):
+    new = write_run(tmp_path / "new", ["0000", "0001"])
+    old = write_run(tmp_path / "old", ["0000", "0001"], seed=1)
+    config = json.loads((old / "config.json").read_text())
+    del config["train"]["refill_groups"], config["rl"]["kl_in"]
+    (old / "config.json").write_text(json.dumps(config))
+    runs = [read_run(new), read_run(old)]
+    check_comparable(runs)
+    (arm,) = arms_of(runs)
+    assert arm.seeds == (0, 1)
+
+
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
     a = write_run(tmp_path / "a", ["0000", "0001"])
     same = write_run(tmp_path / "same", ["0000", "0001"])
