@@ -103,7 +103,7 @@ class Plan:
     Attributes:
       task: what to do.
       group, member: noted in the trajectory.
-      key: step -> the random key of its request.
+      key: (member, step) -> the random key of its request.
       past: actions that are replayed before the policy acts; the trajectory begins after them.
       reflections: on earlier trials.
       reflection: the prompt for a reflection afterwards if the task is not done; None: there is none.
@@ -112,7 +112,7 @@ class Plan:
     task: Task
     group: int
     member: int
-    key: Callable[[int], tuple[int, int]]
+    key: Callable[[int, int], tuple[int, int]]
     past: Sequence[str] = ()
     reflections: tuple[str, ...] = ()
     reflection: PromptTemplate | None = None
@@ -120,11 +120,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class EpisodeRunner:
-    """Plays single episodes."""
+    """Plays single episodes.
+
+    Attributes:
+      on_attempt: called with each trajectory as it ends; one that is aborted and not `replayed` is played again.
+    """
 
     engine: Engine
     tokenizer: Tokenizer
     settings: EpisodeSettings
+    on_attempt: Callable[[Trajectory], None] | None = None
 
     async def play(self, plan: Plan, environment: PooledEnv) -> Trajectory:
         """Plays one episode; the trajectory is aborted if the environment or the engine fails.
@@ -134,7 +139,7 @@ class EpisodeRunner:
         Raises:
           EngineLost: the engine will give no more responses.
         """
-        settings, key = self.settings, plan.key
+        settings, key = self.settings, functools.partial(plan.key, plan.member)
         trajectory, began = Trajectory(plan.task, plan.group, plan.member), False
         history = History(settings.history, plan.task.type, plan.reflections)
         try:
@@ -212,8 +217,8 @@ class EpisodeRunner:
             settings.sampling,
             max_tokens=min(settings.sampling.max_tokens, REFLECTION_TOKENS),
             stop_strings=(),
-            key=plan.key(settings.max_steps),
-            session=plan.key(0),
+            key=plan.key(plan.member, settings.max_steps),
+            session=plan.key(plan.member, 0),
         )
         completion = await _timed(_generate(self.engine, prompt.tokens, sampling), trajectory, "engine_s")
         return " ".join(self.tokenizer.decode(completion.tokens.tolist()).split())
@@ -252,7 +257,6 @@ async def rollout(
     first_group: int = 0,
     pasts: Sequence[Sequence[str]] | None = None,
     spares: Sequence[Sequence[tuple[int, Task]]] | None = None,
-    on_attempt: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task, as many at once as the pool has environments.
 
@@ -274,7 +278,6 @@ async def rollout(
       first_group: number of the first task's group; hosts that share an iteration number theirs apart.
       pasts: for each task the actions that are replayed before the policy acts; None: none.
       spares: for each task the (group number, task) that may take its place, as from `tasks.spare_groups`; None: none.
-      on_attempt: called with each trajectory as it ends; one that is aborted and not `replayed` is played again.
 
     Returns:
       The trajectories in the order of tasks, groups in their place and members, aborted and replaced ones included and
@@ -302,20 +305,9 @@ async def rollout(
             start(place, *left[0])
 
     async def episode(place: int, group: int, task: Task, member: int) -> None:
-        trials: list[Trajectory] = []
-        for number in range(member * settings.trials, (member + 1) * settings.trials):
-            plan = Plan(
-                task=task,
-                group=group,
-                member=number,
-                key=functools.partial(request_key, settings.seed, iteration, group, number),
-                past=pasts[place] if pasts else (),
-                reflections=tuple(earlier.reflection for earlier in trials if earlier.reflection),
-                reflection=settings.reflection if len(trials) + 1 < settings.trials else None,
-            )
-            trials.append(await _play(plan, runner, pool, on_attempt))
-            if trials[-1].aborted or trials[-1].won:
-                break
+        key = functools.partial(request_key, settings.seed, iteration, group)
+        plan = Plan(task, group, member * settings.trials, key, past=pasts[place] if pasts else ())
+        trials = await _trials(plan, runner, pool)
         played[place][-1][member] = trials
         if trials[-1].aborted:
             reasons[trials[-1].reason] += 1
@@ -338,15 +330,29 @@ def _check_aborted(reasons: Counter[str], episodes: int, most: float) -> None:
         raise TooManyAborted(f"{reasons.total()} of {episodes} episodes were aborted, too many to continue: {frequent}")
 
 
-async def _play(
-    plan: Plan, runner: EpisodeRunner, pool: EnvPool, on_attempt: Callable[[Trajectory], None] | None
-) -> Trajectory:
+async def _trials(first: Plan, runner: EpisodeRunner, pool: EnvPool) -> list[Trajectory]:
+    """Plays an episode, and again until it is won or aborted or no trial is left; `first` is the plan of trial 0."""
+    trials: list[Trajectory] = []
+    for trial in range(runner.settings.trials):
+        plan = replace(
+            first,
+            member=first.member + trial,
+            reflections=tuple(earlier.reflection for earlier in trials if earlier.reflection),
+            reflection=runner.settings.reflection if trial + 1 < runner.settings.trials else None,
+        )
+        trials.append(await _play(plan, runner, pool))
+        if trials[-1].aborted or trials[-1].won:
+            break
+    return trials
+
+
+async def _play(plan: Plan, runner: EpisodeRunner, pool: EnvPool) -> Trajectory:
     """Plays an episode, and again once if it is aborted."""
     for replayed in (False, True):
         trajectory = await _attempt(plan, runner, pool)
         trajectory.replayed = replayed
-        if on_attempt is not None:
-            on_attempt(trajectory)
+        if runner.on_attempt is not None:
+            runner.on_attempt(trajectory)
         if not trajectory.aborted:
             break
     return trajectory

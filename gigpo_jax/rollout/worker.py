@@ -80,14 +80,13 @@ class RolloutWorker:
 
             return await rollout(
                 tasks,
-                EpisodeRunner(self.engine, self.tokenizer, settings),
+                EpisodeRunner(self.engine, self.tokenizer, settings, on_attempt),
                 self.pool,
                 group_size=group_size,
                 iteration=iteration,
                 first_group=first_group,
                 pasts=pasts,
                 spares=spares,
-                on_attempt=on_attempt,
             )
 
     def _tell(self, trajectory: Trajectory) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import random
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -96,9 +96,10 @@ def play(
     size: int = 4,
     settings: EpisodeSettings = SETTINGS,
     iteration: int = 5,
+    on_attempt: Callable[[Trajectory], None] | None = None,
     **options: Any,
 ) -> list[Trajectory]:
-    runner = EpisodeRunner(engine or StandIn(), TOKENIZER, settings)
+    runner = EpisodeRunner(engine or StandIn(), TOKENIZER, settings, on_attempt)
     tasks = pool.tasks("train")[:groups]
     return asyncio.run(rollout(tasks, runner, pool, group_size=size, iteration=iteration, **options))
 
