@@ -7,13 +7,14 @@ standard deviation is 0.
 
     IGPO    A_t = sum over k >= t of gamma^(k-t) z_k
 
-    A2TGPO  g_t = exp(l_(t+1)) - exp(l_t),  u_t = z of g_t over the turns with the same index
+    A2TGPO  g_t = exp(l_(t+1)) - exp(l_t)
+            u_t = (g_t - mean) / (sqrt(variance + 1e-8) + 1e-6)          over the group's turns with the same index
             D_t = sum over j >= t of gamma^(j-t) u_j / sqrt(n - t)       for the n turns before the last one
             A_t = alpha D_t + z(R);  clips of turn t times 1 + clip_scale (2 sigmoid(u_t) - 1)
 
 Our choices: the papers keep the whole dialogue in one context, here l_t is behind the step's own prompt; the outcome is
 the reward of the environment (exact match), not F1; with `penalty_in="row"` the penalty of a step is taken from its
-advantage. In IGPO z has ddof 1, in A2TGPO gains have ddof 0 and outcomes 1, and a turn alone with its index has u = 0.
+advantage. z has ddof 1; the variance of u has ddof 0, as in the code of A2TGPO, so gains far below 1e-4 count little.
 """
 
 from typing import Any
@@ -28,7 +29,7 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def igpo(columns: StepColumns, *, gamma: float, penalty_in: PenaltyIn, **settings: Any) -> Advantages:
-    """The parts are what comes of the outcome and of the gains; `normalize` and `episode_stats` have no effect."""
+    """The parts are what comes of the outcome and of the gains; `episode_stats` has no effect."""
     del settings
     steps = in_order(columns)
     answer = jnp.where(steps.valid, columns.answer_logprob[steps.order], 0.0)
@@ -45,15 +46,16 @@ def igpo(columns: StepColumns, *, gamma: float, penalty_in: PenaltyIn, **setting
 def a2tgpo(
     columns: StepColumns, *, gamma: float, penalty_in: PenaltyIn, alpha: float, clip_scale: float, **settings: Any
 ) -> Advantages:
-    """The parts are the outcome and alpha D; `normalize` and `episode_stats` have no effect."""
+    """The parts are the outcome and alpha D; `episode_stats` has no effect."""
     del settings
     steps = in_order(columns)
     answer = jnp.where(steps.valid, jnp.exp(columns.answer_logprob[steps.order]), 0.0)
     turn, outcome, penalty = _turns(steps, penalty_in)
     gain = jnp.where(turn, steps.following(answer, 0.0) - answer, 0.0)
     place = segments.segments_of(turn, steps.group, steps.step)
-    u = segments.compare(gain, gain, place, turn, normalize="mean_std", ddof=0, eps=1e-6)
-    u = jnp.where(turn, u, 0.0)
+    u = jnp.where(turn, segments.compare(gain, gain, place, turn, normalize="mean", ddof=0, eps=0.0), 0.0)
+    squares = jax.ops.segment_sum(u * u, place, len(u))[place]
+    u = u / (jnp.sqrt(squares / jnp.maximum(segments.segment_count(place, turn), 1) + 1e-8) + 1e-6)
     later, _ = segments.suffix_sums(u, steps.step, steps.trajectory, gamma)
     left, _ = segments.suffix_sums(turn.astype(jnp.float32), steps.step, steps.trajectory, 1.0)
     gains = alpha * later / jnp.sqrt(jnp.maximum(left, 1.0))

@@ -181,7 +181,9 @@ def a2tgpo(c, *, gamma, penalty_in, alpha, clip_scale):
     gain = {n: probability[m] - probability[n] for rows in chains.values() for n, m in itertools.pairwise(rows)}
     u = dict.fromkeys(np.flatnonzero(c["mask"]).tolist(), 0.0)
     for rows in grouped({n: (int(c["group"][n]), int(c["step"][n])) for n in gain}):
-        u |= z({n: gain[n] for n in rows}, 0)
+        difference = z({n: gain[n] for n in rows}, 0, "mean")
+        variance = sum(x * x for x in difference.values()) / len(rows)
+        u |= {n: x / (math.sqrt(variance + 1e-8) + 1e-6) for n, x in difference.items()}
     for key, rows in chains.items():
         for at, n in enumerate(rows):
             later, last = rows[at:-1], len(rows) - 1

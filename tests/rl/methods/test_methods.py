@@ -118,6 +118,11 @@ def test_a2tgpo_by_hand() -> None:
     np.testing.assert_allclose(found.total[:5], want, atol=1e-4)
     sigmoid = 1 / (1 + np.exp(-1.0))
     np.testing.assert_allclose(found.clip_scale[:5], [0.7 + 0.6 * sigmoid, 1, 1, 1.3 - 0.6 * sigmoid, 1], atol=1e-5)
+    # Gains of 2e-4 and 0: the constants in the divisor count.
+    batch["answer_logprob"] = np.log(np.array([0.1, 0.1002, 0.1002, 0.1, 0.1], np.float32))
+    found = compiled("a2tgpo", "paper", gamma=1.0, alpha=0.3, clip_scale=0.3)(StepColumns(**padded(batch)))
+    u = 1e-4 / (np.sqrt(2e-8) + 1e-6)
+    np.testing.assert_allclose(found.total[0], 0.3 * u / np.sqrt(2) + 0.7071, atol=2e-4)
 
 
 def test_rlvmr_by_hand() -> None:
