@@ -56,6 +56,8 @@ def test_defaults_are_valid_and_locked():
         ("rl.importance_correction", "masked_mean", "rl.old_logprobs=recompute"),
         ("rl.ratio", "geometric", "one of token, sequence, product, hoelder, hoelder_tokens"),
         ("rl.hoelder_first", 0.5, "not read by rl.ratio=token"),
+        ("rl.importance_cap", 1.5, "not read by rl.importance_correction=none"),
+        ("rl.similarity", 0.8, "not read by rl.anchor_match=exact"),
         ("rl.hoelder_last", -2.5, "from -2 to 2"),
         ("model.shape.num_kv_heads", 3, "divide"),
         ("env.step_timeout_s", 0.0, "greater than 0"),
@@ -183,7 +185,15 @@ def test_an_algorithm_has_defaults_and_what_the_user_gives_wins():
 
 @pytest.mark.parametrize(
     ("algorithm", "key", "value"),
-    [("grpo", "step_weight", 1.0), ("dr_grpo", "normalize", "mean_std"), ("reinforce_pp", "step_weight", 0.5)],
+    [
+        ("grpo", "step_weight", 1.0),
+        ("dr_grpo", "normalize", "mean_std"),
+        ("reinforce_pp", "step_weight", 0.5),
+        ("igpo", "normalize", "mean"),
+        ("a2tgpo", "normalize", "mean"),
+        ("text_critic", "normalize", "mean"),
+        ("text_critic", "preset", "paper"),
+    ],
 )
 def test_what_an_algorithm_cannot_honour_is_refused(algorithm: str, key: str, value: object):
     config = default_config()

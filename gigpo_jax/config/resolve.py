@@ -274,9 +274,14 @@ def _check_sampling(config: ConfigDict) -> None:
 def _check_loss(config: ConfigDict) -> None:
     rl = config.rl
     _require(bool(rl.kl_coef) or rl.kl_in == "loss", config, "rl.kl_in", "not read with rl.kl_coef=0; leave it out")
-    for name in ("rl.hoelder_first", "rl.hoelder_last"):
+    for name, reads, by in (
+        ("rl.hoelder_first", "hoelder" in rl.ratio, f"rl.ratio={rl.ratio}"),
+        ("rl.hoelder_last", "hoelder" in rl.ratio, f"rl.ratio={rl.ratio}"),
+        ("rl.importance_cap", rl.importance_correction != "none", "rl.importance_correction=none"),
+        ("rl.similarity", rl.anchor_match == "similar", f"rl.anchor_match={rl.anchor_match}"),
+    ):
         given = value_of(config, name) != KEYS[name].default
-        _require(not given or "hoelder" in rl.ratio, config, name, f"not read by rl.ratio={rl.ratio}; leave it out")
+        _require(reads or not given, config, name, f"not read by {by}; leave it out")
 
 
 def _check_servers(config: ConfigDict) -> None:

@@ -80,8 +80,9 @@ class Algorithm:
 NO_STEP = {"step_weight": 0.0}
 ONE_EACH = {"loss_mean": "responses", "dual_clip": 0.0}  # each response counts once, as its ratio does
 STEP = {"step_weight": 1.0}  # the whole advantage is of the step
+GAINS = NO_STEP | {"normalize": "mean_std"}  # gains and outcomes have other units: both are standardised
 BASE_GRPO = Setting("grpo", "the algorithm whose advantages are changed")
-# With a critic nothing is compared within groups: other values of these would have no effect.
+# With values of states nothing is compared within groups: other values of these would have no effect.
 WHITENED = {"step_weight": 1.0, "normalize": "mean_std", "preset": "verl_agent"}
 BY_TURN = {"gamma": 0.99, "kl_coef": 0.001, "loss_mean": "responses"}
 PER_TOKEN = ("tokens", "token_value")
@@ -150,7 +151,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         token_weights=token_weights,
     ),
     "rlvmr": Algorithm(advantages=rlvmr, needs=("tag", "step_reward")),
-    "igpo": Algorithm(advantages=igpo, needs=("answer_logprob",), fixed=NO_STEP, defaults={"gamma": 1.0}),
+    "igpo": Algorithm(advantages=igpo, needs=("answer_logprob",), fixed=GAINS, defaults={"gamma": 1.0}),
     "a2tgpo": Algorithm(
         advantages=a2tgpo,
         needs=("answer_logprob", "clip_scale"),
@@ -158,7 +159,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "alpha": Setting(0.3, "weight of the information gains", NOT_NEGATIVE),
             "clip_scale": Setting(0.3, "how much the gain of a turn widens or narrows its clips", FRACTION),
         },
-        fixed=NO_STEP | {"ratio": "sequence"},
+        fixed=GAINS | {"ratio": "sequence"},
         defaults={"gamma": 1.0, "clip_low": 3e-3, "clip_high": 4e-3, "kl_coef": 0.0, "loss_mean": "responses"},
     ),
     "tree": Algorithm(advantages=tree, needs=("action",), fixed=NO_STEP),
@@ -166,7 +167,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         advantages=text_critic,
         needs=("value", "text_critic"),
         settings={"lam": Setting(0.7, "lambda of GAE over steps", FRACTION)},
-        fixed=STEP,
+        fixed=WHITENED,
     ),
     # PPO as verl-agent trains the baseline of the GiGPO paper.
     "ppo": Algorithm(gae.ppo, needs=PER_TOKEN, settings={"lam": LAM}, fixed=WHITENED, defaults={"gamma": 1.0}),
