@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.main import main
+from gigpo_jax import __main__ as command
+from gigpo_jax.main import MODES, main
 
 CONFIG = "--config=configs/quickstart.py"
 ROOT = Path(__file__).parent.parent
@@ -136,6 +137,10 @@ def test_print_config_says_where_each_value_came_from(capsys: pytest.CaptureFixt
     assert lines["model.path=models/alfworld_tiny"] == "config file"
     assert lines["rl.ratio=sequence"] == lines["rl.old_logprobs=recompute"] == "algorithm gspo"
     assert lines["rl.kl_coef=0.01"] == lines["rl.gamma=0.95"] == "default"
+
+
+def test_the_command_has_every_mode() -> None:
+    assert tuple(MODES) == command.MODES
 
 
 def test_the_command_passes_its_flags_on(tmp_path: Path):
