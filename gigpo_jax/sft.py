@@ -87,7 +87,7 @@ def demonstrations(config: ConfigDict, tokenizer: Tokenizer | None) -> list[Demo
     env = registry.make(env_config.name, **env_options(config))
     try:
         tasks = draw_tasks(split_tasks(config, env), 0, config.sft.episodes, config.seed)
-        with tqdm(tasks, "demonstrations", config.sft.episodes, leave=False) as bar:
+        with tqdm(tasks, "demonstrations", config.sft.episodes, leave=False, disable=None) as bar:
             return [
                 demonstrate(
                     env,
@@ -111,7 +111,7 @@ def words(shown: Iterable[Demonstration]) -> list[str]:
 def encode(shown: Sequence[Demonstration], tokenizer: Tokenizer, config: ConfigDict) -> list[list[Sample]]:
     """One list of samples an episode; a response that is longer than `sampling.max_response_tokens` is left out."""
     episodes = []
-    for demonstration in tqdm(shown, "tokens", leave=False):
+    for demonstration in tqdm(shown, "tokens", leave=False, disable=None):
         samples = []
         for prompt, response in demonstration.turns:
             tokens = np.asarray(tokenizer.encode_chat(prompt), np.int32)[-config.sampling.max_prompt_tokens :]
@@ -173,7 +173,8 @@ class Imitation:
           The exit status: 0 done, 1 stopped because losses were not finite, 143 or 130 after SIGTERM or Ctrl-C; in each
           case a checkpoint is there.
         """
-        with Interrupts() as interrupts, tqdm(total=self.total, initial=self.done, desc="imitation") as bar:
+        progress = tqdm(total=self.total, initial=self.done, desc="imitation", disable=None)
+        with Interrupts() as interrupts, progress as bar:
             status = 0
             try:
                 for batch in self._left():

@@ -88,10 +88,11 @@ class Trainer:
         # Frozen parameters get no gradient, which is a third of the work.
         self.flops = param_count(policy.config) * (6 if policy.frozen is None else 4)
         self.learner = Learner(config, policy, self.mesh)
-        self.timers = Timers()
+        self.timers, self.remaining = Timers(), report.Remaining()
         self.done = 0
         self.pending: dict[str, float] | None = None
         with contextlib.ExitStack() as opened:
+            opened.enter_context(self.timers.compilation())
             self.checkpoints = opened.enter_context(
                 contextlib.closing(Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep))
             )
@@ -208,7 +209,7 @@ class Trainer:
         steps = finished_steps(trajectories)
         metrics = rollout_metrics(trajectories, steps, {task.type for task in self.tasks})
         metrics["rollout/staleness"] = staleness(trajectories, self.done)
-        with tqdm(desc=f"update {self.done + 1}", leave=False, delay=1) as bar:
+        with tqdm(desc=f"update {self.done + 1}", leave=False, delay=1, disable=None) as bar:
 
             def progress(done: int, total: int) -> None:
                 bar.total = total
@@ -251,7 +252,8 @@ class Trainer:
         metrics["compile/count"] = self.learner.compile_count + self.worker.engine.compile_count
         metrics |= report.throughput(metrics, self.flops)
         self.writer.scalars(self.done, metrics)
-        report.iteration(self.done, self.config.train.iterations, metrics)
+        self.remaining.add(metrics)
+        report.iteration(self.config, self.done, metrics, self.remaining.seconds(self.config, self.done))
 
     def save(self) -> None:
         """Writes a checkpoint, unless there is one of this iteration."""

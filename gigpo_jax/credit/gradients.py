@@ -56,7 +56,7 @@ def group_gradients(
         tokens = _padded(np.concatenate([prompt, response])[:-1], length)
         return np.asarray(sketch(trained, policy.frozen, tokens, len(prompt) - 1, _padded(response, responses)))
 
-    sketches = np.stack([of(step) for step in tqdm(steps, desc="gradients", unit="step", leave=False)])
+    sketches = np.stack([of(step) for step in tqdm(steps, desc="gradients", unit="step", leave=False, disable=None)])
     _, group = np.unique([step.group for step in steps], return_inverse=True)
 
     def gradients(advantages: np.ndarray) -> np.ndarray:

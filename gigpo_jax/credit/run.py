@@ -133,7 +133,7 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     for name, missing in left_out(columns, config.rl).items():
         say(f"not graded: {name}, which needs {', '.join(missing)}")
     types = [first[step.trajectory].task.type for step in finished_steps(first)]
-    with tqdm(total=len(found), desc="grades", unit="estimate", leave=False) as bar:
+    with tqdm(total=len(found), desc="grades", unit="estimate", leave=False, disable=None) as bar:
         rows = graded(found, measurement, anchored, types, config.seed, gradients, bar.update)
     _write(folder, plan, rows, measurement, [trajectory.member for trajectory in first])
     return 0

@@ -87,7 +87,7 @@ class Sampler:
         done = read_returns(path, states)
         if len(done) == len(states):
             return dict(zip(states, done, strict=True))
-        with tqdm(total=len(states), desc="states", unit="state") as bar:
+        with tqdm(total=len(states), desc="states", unit="state", disable=None) as bar:
 
             async def play(tasks: Sequence[Task], **how: Any) -> list[Trajectory]:
                 return await self._started_worker(folder).play(

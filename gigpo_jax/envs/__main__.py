@@ -39,10 +39,10 @@ def _group(commands: Commands, name: str, text: str) -> Commands:
 
 
 def _bar(unit: str, total: int | None = None) -> Any:
-    """A progress bar, shown after half a second."""
+    """A progress bar on a terminal, shown after half a second."""
     from tqdm import tqdm  # this package needs the standard library and numpy alone until a command runs
 
-    return tqdm(total=total, unit=unit, file=sys.stderr, delay=0.5, leave=False)
+    return tqdm(total=total, unit=unit, file=sys.stderr, delay=0.5, leave=False, disable=None)
 
 
 def _range(text: str) -> int | tuple[int, int]:

@@ -27,7 +27,7 @@ def env_options(config: ConfigDict) -> dict[str, Any]:
     if not config.env.generate:
         return options
     wanted = config.env.generate.to_dict()
-    with tqdm(desc=f"{config.env.name} data", unit="", delay=1, leave=False) as bar:
+    with tqdm(desc=f"{config.env.name} data", unit="", delay=1, leave=False, disable=None) as bar:
         data = registry.generate(config.env.name, cache_folder(config.env.name), progress=bar.update, **wanted)
     return options | {"data": str(data)}
 

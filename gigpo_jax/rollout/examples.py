@@ -62,7 +62,7 @@ def _won_episodes(
     found: dict[str, list[ExpertEpisode]] = defaultdict(list)
     split, demonstrator, excluded = config.env.split, {}, panel
     if entry.examples is not None:
-        with tqdm(desc=f"{name} data for examples", unit="", delay=1, leave=False) as bar:
+        with tqdm(desc=f"{name} data for examples", unit="", delay=1, leave=False, disable=None) as bar:
             data = registry.generate(name, cache_folder(name), progress=bar.update, **entry.examples.generate)
         options, split, demonstrator, excluded = {"data": data}, "train", dict(entry.examples.demonstrator), set()
     env = registry.make(name, **options)

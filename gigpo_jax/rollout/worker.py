@@ -70,7 +70,9 @@ class RolloutWorker:
         settings = episode_settings(
             self._config, temperature=temperature, stop_token_ids=stops, examples=self._examples
         )
-        with tqdm(total=len(tasks) * group_size * settings.trials, desc=title, unit="ep", leave=False) as bar:
+        with tqdm(
+            total=len(tasks) * group_size * settings.trials, desc=title, unit="ep", leave=False, disable=None
+        ) as bar:
 
             def on_attempt(trajectory: Trajectory) -> None:
                 if trajectory.aborted:

@@ -8,12 +8,16 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from gigpo_jax.errors import printable, writing
 from gigpo_jax.run.tensorboard import EventFile, is_scalar
 
 logger = logging.getLogger(__name__)
+
+# jax's names of the durations; one that covers the other is not among them.
+_COMPILATION = ("/jax/core/compile/jaxpr_to_mlir_module_duration", "/jax/core/compile/backend_compile_duration")
 
 
 class Timers:
@@ -30,6 +34,20 @@ class Timers:
             yield
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+
+    @contextlib.contextmanager
+    def compilation(self) -> Iterator[None]:
+        """Adds what jax takes to lower and compile programs, in all threads, to `compile` while the block runs."""
+
+        def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+            if event in _COMPILATION:
+                self._seconds["compile"] = self._seconds.get("compile", 0.0) + duration_secs
+
+        jax.monitoring.register_event_duration_secs_listener(listen)
+        try:
+            yield
+        finally:
+            jax.monitoring.unregister_event_duration_listener(listen)
 
     def take(self) -> dict[str, float]:
         """Returns the seconds since the last `take` as `time/<name>`."""

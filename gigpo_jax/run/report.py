@@ -46,20 +46,52 @@ def start(config: ConfigDict, workdir: Path, tasks: int) -> None:
         say("config.eval.panel is empty: nothing but the training episodes is measured")
 
 
-def iteration(done: int, of: int, metrics: Mapping[str, float]) -> None:
-    """Prints one line for an iteration."""
-    parts = [f"iteration {done}/{of}"]
+class Remaining:
+    """How long a run will still take: the mean of the iterations of this process, without compilation."""
+
+    def __init__(self) -> None:
+        self._iterations, self._seconds = 0, 0.0
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Counts an iteration with its evaluation, if the metrics are of one."""
+        if "time/iteration" in metrics:
+            self._iterations += 1
+            self._seconds += metrics["time/iteration"] + metrics.get("time/eval", 0) - metrics.get("time/compile", 0)
+
+    def seconds(self, config: ConfigDict, done: int) -> float | None:
+        """The time after so many iterations; None before the first one, and when all are done."""
+        left = config.train.iterations - done
+        return left * self._seconds / self._iterations if self._iterations and left else None
+
+
+def duration(seconds: float) -> str:
+    """A time span for people: 45 s, 7 min, 3 h 20 min."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+
+
+def iteration(config: ConfigDict, done: int, metrics: Mapping[str, float], left: float | None) -> None:
+    """Prints one line for an iteration; `left` is what the run will still take, s."""
+    parts = [f"iteration {done}/{config.train.iterations}"]
     columns = (
         ("success", "episode/success_rate", "{:.0%}"),
         ("length", "episode/length", "{:.1f}"),
         ("valid", "action/valid_rate", "{:.0%}"),
         ("entropy", "policy/entropy", "{:.3f}"),
         ("kl", "policy/kl", "{:.4f}"),
+        ("kl penalty", "credit/kl_penalty", "{:.4f}"),
         ("grad", "policy/grad_norm", "{:.2f}"),
         ("rollout", "time/rollout", "{:.1f} s"),
         ("update", "time/update", "{:.1f} s"),
+        ("compilation", "time/compile", "{:.1f} s"),
     )
-    parts += [f"{label} {form.format(metrics[name])}" for label, name, form in columns if name in metrics]
+    absent = set() if config.rl.kl_coef and config.rl.kl_in == "loss" else {"policy/kl"}
+    if metrics.get("time/compile", 0) < 0.05:
+        absent.add("time/compile")
+    shown = [column for column in columns if column[1] in metrics.keys() - absent]
+    parts += [f"{label} {form.format(metrics[name])}" for label, name, form in shown]
     if metrics.get("episode/aborted"):
         dependent = metrics.get("episode/aborted_policy_dependent", 0)
         parts.append(f"aborted {metrics['episode/aborted']:.0f} ({dependent:.0f} policy-dependent)")
@@ -67,6 +99,8 @@ def iteration(done: int, of: int, metrics: Mapping[str, float]) -> None:
         parts.append(f"refilled {metrics['rollout/refilled_groups']:.0f} groups")
     panels = [name for name in metrics if name.startswith("val/") and name.endswith("/success_rate")]
     parts += [f"panel ({name.split('/')[1]}) {metrics[name]:.1%}" for name in panels]
+    if left is not None:
+        parts.append(f"left {duration(left)}")
     say("  ".join(parts))
 
 

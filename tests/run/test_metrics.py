@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
@@ -156,3 +158,14 @@ def test_write_json_leaves_no_temporary_file(tmp_path: Path):
     write_json(tmp_path / "x.json", {"b": 1, "a": [2]})
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
     assert json.loads((tmp_path / "x.json").read_text()) == {"a": [2], "b": 1}
+
+
+def test_compilation_has_a_time_of_its_own():
+    timers, double = Timers(), jax.jit(lambda x: x * 2)
+    with timers.compilation():
+        double(1.0)
+        assert timers.take()["time/compile"] > 0
+        double(2.0)
+        assert timers.take() == {}
+    double(np.ones(3))
+    assert timers.take() == {}

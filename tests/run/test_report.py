@@ -1,5 +1,6 @@
 """What a run says at its end: commands that work when they are typed as they stand."""
 
+import ast
 import os
 import shlex
 import subprocess
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import gigpo_jax
+from gigpo_jax.config import default_config, resolve
 from gigpo_jax.envs.__main__ import main as envs
 from gigpo_jax.main import main
 from gigpo_jax.run import report
@@ -57,7 +60,9 @@ def test_aborted_episodes_stand_in_the_line_of_an_iteration(
     aborted: float, dependent: float, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = {"episode/aborted": aborted, "episode/aborted_policy_dependent": dependent}
-    report.iteration(3, 9, metrics)
+    config = default_config()
+    config.train.iterations = 9
+    report.iteration(resolve(config), 3, metrics, None)
     assert capsys.readouterr().out.strip() == f"iteration 3/9  {shown}".strip()
 
 
@@ -76,3 +81,51 @@ def test_nor_do_those_of_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().err
     assert "\\x1b[31mnone" in told
     assert "\x1b" not in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        ({}, "entropy 1.500  kl 0.0200"),
+        ({"kl_coef": 0.0}, "entropy 1.500"),
+        ({"kl_in": "reward"}, "entropy 1.500  kl penalty 0.0300"),
+    ],
+)
+def test_the_line_has_no_column_for_a_term_that_is_off(
+    changes: dict[str, object], columns: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = default_config()
+    config.rl.update(changes)
+    metrics = {"policy/kl": 0.02, "policy/entropy": 1.5, "time/compile": 0.01}
+    report.iteration(resolve(config), 3, metrics | ({"credit/kl_penalty": 0.03} if "kl_in" in changes else {}), None)
+    assert capsys.readouterr().out == f"iteration 3/150  {columns}\n"
+
+
+def test_the_remaining_time_leaves_compilation_out(capsys: pytest.CaptureFixture[str]) -> None:
+    config, remaining = default_config(), report.Remaining()
+    remaining.add({"time/eval": 500.0, "time/compile": 3.0})  # before training
+    assert remaining.seconds(config, 0) is None
+    first = {"time/iteration": 130.0, "time/compile": 90.0}
+    remaining.add(first)
+    remaining.add({"time/iteration": 50.0, "time/eval": 30.0})
+    assert remaining.seconds(config, 30) == 120 * 60.0
+    assert remaining.seconds(config, 150) is None
+    report.iteration(resolve(config), 30, first, remaining.seconds(config, 30))
+    assert capsys.readouterr().out == "iteration 30/150  compilation 90.0 s  left 2 h 00 min\n"
+    assert [report.duration(seconds) for seconds in (59.4, 60, 3599, 86400)] == [
+        "59 s",
+        "1 min",
+        "1 h 00 min",
+        "24 h 00 min",
+    ]
+
+
+def test_progress_bars_are_for_terminals() -> None:
+    calls = {
+        f"{path}:{node.lineno}": [ast.unparse(word) for word in node.keywords]
+        for path in Path(gigpo_jax.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tqdm"
+    }
+    assert len(calls) > 5
+    assert [place for place, words in calls.items() if "disable=None" not in words] == []
