@@ -169,7 +169,8 @@ def policy_loss(
 
     share = weight
     if settings.mean == "responses":
-        share = weight / jnp.maximum(response_sums(weight, response_numbers(batch)), 1.0)
+        whole = response_sums(weight, response_numbers(batch))
+        share = weight / jnp.where(whole > 0.0, whole, 1.0)
     elif settings.mean == "constant":
         share = weight / settings.constant
     logprob, behaviour, advantage = clean(logprob), clean(batch.behaviour), clean(batch.advantage)

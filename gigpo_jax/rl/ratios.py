@@ -57,7 +57,8 @@ def sequence_log_ratio(log_ratio: Array, weight: Array, response: Array) -> Arra
       [B, C] f32.
     """
     fixed = lax.stop_gradient(log_ratio)
-    mean = response_sums(fixed * weight, response) / jnp.maximum(response_sums(weight, response), 1.0)
+    whole = response_sums(weight, response)
+    mean = response_sums(fixed * weight, response) / jnp.where(whole > 0.0, whole, 1.0)
     return mean + log_ratio - fixed
 
 

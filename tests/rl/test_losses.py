@@ -282,3 +282,11 @@ def test_a_batch_that_does_not_fit_the_settings_is_named():
         loss_of([0.0], tokens([0.0], [0.0]), replace(CLIP, correction="truncated"))
     with pytest.raises(ValueError, match=r"kl_coef=0.1 needs batch\.reference"):
         loss_of([0.0], tokens([0.0], [0.0]), replace(CLIP, kl_coef=0.1))
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+def test_a_response_whose_weights_add_up_to_less_than_1_counts_as_any_other(ratio):
+    batch = tokens([0.0] * 3, [1.0, 1.0, 2.0], [0.1, 0.3, 1.0], response=[0, 0, 1])
+    settings = LossSettings(clip_low=1.0, clip_high=9.0, ratio=ratio, mean="responses")
+    weighted = (math.exp(0.4) + 3 * math.exp(0.8)) / 4 if ratio == "token" else math.exp((0.4 + 3 * 0.8) / 4)
+    np.testing.assert_allclose(loss_of([0.4, 0.8, 0.0], batch, settings).loss, -weighted - 2.0, rtol=1e-5)
