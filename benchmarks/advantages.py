@@ -1,9 +1,13 @@
-"""GiGPO advantages of 25,600 steps: the jitted function against dicts and loops in Python, same numbers, same run.
+"""What advantages cost: GiGPO's jitted and in plain Python, and time and memory of every algorithm against GRPO.
 
     python benchmarks/advantages.py [--repeats 31]
 
-Writes benchmarks/results/advantages.json. The batch is an iteration of 16 tasks x 32 episodes x 50 steps; states recur
-as they do early in training. Rows come in the order of a rollout; "shuffled" is the same batch in random order.
+Writes benchmarks/results/advantages.json. The first batch is an iteration of 16 tasks x 32 episodes x 50 steps, for
+the jitted GiGPO against dicts and loops in Python, same numbers, same run; rows come in the order of a rollout,
+"shuffled" is the same batch in random order. The catalogue runs on 16 and on 160 tasks x 8 episodes x 30 steps, every
+algorithm once a round. Ratios of time are of the fastest calls, because other work on the machine only adds. Memory is
+the peak of the compiled program's temporary buffers. Scores, tags and values that an algorithm needs are given, not
+computed. States recur as they do early in training.
 """
 
 import argparse
@@ -19,32 +23,83 @@ import jax
 import numpy as np
 
 from gigpo_jax.rl.advantages import gigpo_advantages
-from gigpo_jax.rl.algorithms import PRESETS
+from gigpo_jax.rl.algorithms import ALGORITHMS, BASE, PRESETS, make_advantages
+from gigpo_jax.rl.methods.gigpo import gigpo
+from gigpo_jax.rl.types import StepColumns
 
-GROUPS, MEMBERS, STEPS = 16, 32, 50
+RESPONSE = 512  # tokens, the longest
 COLUMNS = ("reward", "penalty", "trajectory", "step", "group", "anchor", "mask")
 GOAL_MS = 10.0
 Columns = dict[str, np.ndarray]
 
 
-def make_batch(seed: int) -> Columns:
-    """16 x 32 x 50 step rows in rollout order; half the episodes win."""
+def make_batch(seed: int, groups: int, members: int, steps: int) -> Columns:
+    """groups x members x steps rows in rollout order; half the episodes win."""
     rng = np.random.default_rng(seed)
-    rows = GROUPS * MEMBERS * STEPS
-    trajectory, step = (x.astype(np.int32) for x in np.divmod(np.arange(rows), STEPS))
-    group = (trajectory // MEMBERS).astype(np.int32)
+    rows = groups * members * steps
+    trajectory, step = (x.astype(np.int32) for x in np.divmod(np.arange(rows), steps))
+    group = (trajectory // members).astype(np.int32)
     states = rng.integers(0, 2**32, size=(400, 2), dtype=np.uint32)
     # Few states at first, more later: group sizes from loners to a hundred.
     anchor = states[(rng.integers(0, 8 + 6 * step) + 7 * step) % len(states)]
-    won = rng.random(GROUPS * MEMBERS) < 0.5
+    won = rng.random(groups * members) < 0.5
     return {
-        "reward": (10.0 * (won[trajectory] & (step == STEPS - 1))).astype(np.float32),
+        "reward": (10.0 * (won[trajectory] & (step == steps - 1))).astype(np.float32),
         "penalty": (0.1 * (rng.random(rows) < 0.1)).astype(np.float32),
         "trajectory": trajectory,
         "step": step,
         "group": group,
         "anchor": anchor,
         "mask": np.ones(rows, bool),
+    }
+
+
+def with_optional(batch: Columns, seed: int) -> StepColumns:
+    """The batch with every optional column: 50 actions, the other columns random."""
+    rng = np.random.default_rng(seed)
+    rows = len(batch["mask"])
+    last = np.append(batch["trajectory"][1:] != batch["trajectory"][:-1], True)
+    tokens = rng.integers(1, RESPONSE + 1, rows, dtype=np.int32)
+    token_value = rng.random((rows, RESPONSE), np.float32) * (np.arange(RESPONSE) < tokens[:, None])
+    numbers = {name: rng.random(rows, np.float32) for name in ("entropy", "value", "step_reward", "answer_logprob")}
+    return StepColumns(
+        **batch,
+        **numbers,
+        action=rng.integers(0, 2**32, size=(50, 2), dtype=np.uint32)[rng.integers(0, 50, rows)],
+        next_anchor=np.where(last[:, None], 0, np.roll(batch["anchor"], -1, 0)).astype(np.uint32),
+        tag=rng.integers(0, 5, rows, dtype=np.int32),
+        tokens=tokens,
+        token_value=token_value,
+    )
+
+
+def catalogue(columns: StepColumns, repeats: int) -> dict[str, dict[str, float]]:
+    """Time and temporary memory of each algorithm whose advantages differ from GRPO's, wrappers also over GiGPO."""
+    chosen = {name: (name, {}) for name, a in ALGORITHMS.items() if name in ("grpo", "gigpo") or a.advantages != gigpo}
+    chosen |= {f"{name} over gigpo": (name, {BASE: "gigpo"}) for name in chosen if BASE in ALGORITHMS[name].settings}
+    how = {"gamma": 0.95, "step_weight": 1.0, "normalize": "mean_std"}
+    columns = jax.device_put(columns)
+    programs = {
+        label: jax.jit(make_advantages(name, "verl_agent", **how, **base)).lower(columns).compile()
+        for label, (name, base) in chosen.items()
+    }
+    times: dict[str, list[float]] = {label: [] for label in programs}
+    for _ in range(repeats + 1):  # the first round warms up
+        for label, program in programs.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(program(columns))
+            times[label].append(1e3 * (time.perf_counter() - begin))
+    least = {label: min(of[1:]) for label, of in times.items()}
+    memory = {label: program.memory_analysis().temp_size_in_bytes for label, program in programs.items()}
+    return {
+        label: {
+            "median_ms": round(statistics.median(times[label][1:]), 3),
+            "min_ms": round(least[label], 3),
+            "time_ratio": round(least[label] / least["grpo"], 2),
+            "temporary_bytes": memory[label],
+            "memory_ratio": round(memory[label] / memory["grpo"], 2),
+        }
+        for label in programs
     }
 
 
@@ -97,7 +152,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=31)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "advantages.json")
     args = parser.parse_args()
-    batch = make_batch(0)
+    batch = make_batch(0, 16, 32, 50)
     rows = len(batch["mask"])
     order = np.random.default_rng(1).permutation(rows)
     shuffled = {name: x[order] for name, x in batch.items()}
@@ -124,11 +179,21 @@ def main() -> None:
     print(f"{'':24}{'median ms':>12}{'min ms':>12}")
     for name, row in results.items():
         print(f"{name:24}{row['median_ms']:12.2f}{row['min_ms']:12.2f}")
+    costs = {}
+    for tasks in (16, 160):
+        columns = with_optional(make_batch(0, tasks, 8, 30), 1)
+        size = len(columns.mask)
+        costs[size] = catalogue(columns, args.repeats)
+        print(f"\n{size} steps{'':15}{'min ms':>12}{'to grpo':>10}{'MB':>10}{'to grpo':>10}")
+        for name, row in costs[size].items():
+            megabytes = row["temporary_bytes"] / 1e6
+            print(f"{name:28}{row['min_ms']:8.2f}{row['time_ratio']:10.2f}{megabytes:10.2f}{row['memory_ratio']:10.2f}")
     record = {
         "steps": rows,
         "goal_ms": GOAL_MS,
         "largest_difference": difference,
         "results": results,
+        "catalogue": costs,
         "machine": {"backend": jax.default_backend(), "cores": os.cpu_count(), "python": platform.python_version()},
         "jax": jax.__version__,
     }

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.batching import step_columns
 from gigpo_jax.errors import InputError
 from gigpo_jax.rl.advantages import CHOICES, given
-from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS, algorithm, make_advantages
+from gigpo_jax.rl.algorithms import ALGORITHMS, BASE, PRESETS, algorithm, make_advantages
 from gigpo_jax.rl.types import OPTIONAL, StepColumns
 from gigpo_jax.trajectory import Step
 
@@ -68,7 +68,8 @@ def estimates(
 ) -> list[Estimate]:
     """The estimates of all algorithms and presets, of GiGPO's step part alone, and of variants of GiGPO.
 
-    Algorithms of the catalogue have their default settings. One that needs another column is left out.
+    Algorithms of the catalogue have their default settings, wrappers also GiGPO as their base. One that needs another
+    column is left out.
 
     Args:
       anchored: anchor option -> all steps of the rollouts, the same ones but for their anchors.
@@ -99,8 +100,14 @@ def estimates(
 
 def left_out(computed: Collection[str], rl: ConfigDict) -> dict[str, list[str]]:
     """The algorithms of the catalogue that `estimates` leaves out, and what they need that is not there."""
-    own = {need for need in algorithm(rl.algorithm, rl.settings).needs if need not in OPTIONAL}
-    missing = {name: {*algorithm(name).needs} - GIVEN - {*computed} - own for name in ALGORITHMS}
+    run = algorithm(rl.algorithm, rl.settings)
+    there = GIVEN | {*computed} | {need for need in run.needs if need not in OPTIONAL}
+    missing = {}
+    for name in ALGORITHMS:
+        other = algorithm(name)
+        # The values of a text critic are not those of a critic.
+        absent = {"value"} if other.needs_critic and not run.needs_critic else set()
+        missing[name] = {*other.needs} - (there - absent)
     return {name: sorted(needs) for name, needs in missing.items() if needs}
 
 
@@ -110,6 +117,9 @@ def _of_preset(
     settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
     names = [name for name in ALGORITHMS if name not in left_out(given(columns), rl)]
     results = {name: make_advantages(name, preset, **settings)(columns) for name in names}
+    for name in names:
+        if BASE in ALGORITHMS[name].settings:
+            results[f"{name} over gigpo"] = make_advantages(name, preset, base="gigpo", **settings)(columns)
     totals = {name: np.asarray(result.total) for name, result in results.items()}
     totals[STEP_PART] = np.asarray(results["gigpo"].step)
     for text, changed in variants.items():

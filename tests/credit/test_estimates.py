@@ -31,7 +31,9 @@ def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_
     assert missing["empg"] == ["entropy"]
     assert missing["a2tgpo"] == ["answer_logprob"]
     names = {name for e in found for name in e.names}
-    assert names == ({*ALGORITHMS} - {*missing}) | {STEP_PART, "gigpo step_weight=0", "gigpo penalty_in=reward"}
+    wrapped = {f"{name} over gigpo" for name in ("salt", "repeat_discount", "response_weight")}
+    variants = {"gigpo step_weight=0", "gigpo penalty_in=reward"}
+    assert names == ({*ALGORITHMS} - {*missing}) | {STEP_PART} | wrapped | variants
     assert len({e.values.tobytes() for e in found}) == len(found)
     rloo = where["rloo", "any"]  # neither the preset nor the anchor matters to it
     assert rloo.values[0] == pytest.approx(10.0)
@@ -41,12 +43,16 @@ def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_
     assert where["gigpo:paper", "fine"] is not where["gigpo:paper", "coarse"]
 
 
-def test_values_are_those_of_the_algorithm() -> None:
+@pytest.mark.parametrize(
+    ("label", "name", "base"),
+    [("gigpo", "gigpo", {}), ("repeat_discount over gigpo", "repeat_discount", {"base": "gigpo"})],
+)
+def test_values_are_those_of_the_algorithm(label: str, name: str, base: dict[str, str]) -> None:
     rl = resolve(default_config(), trains=False).rl
     fine = steps(list("abcad"))
-    (one,) = [e for e in estimates({"fine": fine}, rl, {}) if "gigpo:paper" in e.labels]
+    (one,) = [e for e in estimates({"fine": fine}, rl, {}) if f"{label}:paper" in e.labels]
     settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
-    expected = make_advantages("gigpo", "paper", **settings)(step_columns(fine)).total
+    expected = make_advantages(name, "paper", **settings, **base)(step_columns(fine, needs=("action",))).total
     np.testing.assert_array_equal(one.values, np.asarray(expected)[:5])
 
 
@@ -60,7 +66,9 @@ def test_the_text_critic_is_graded_where_a_run_has_one() -> None:
         return {name for e in estimates(anchored, rl, {}, values) for name in e.names}
 
     assert "text_critic" not in names({})
-    assert "text_critic" in names({"value": np.arange(5, dtype=np.float32)})
+    found = names({"value": np.arange(5, dtype=np.float32)})
+    assert "text_critic" in found
+    assert {"step_ppo", "turn_ppo"}.isdisjoint(found)  # their critic is another one
 
 
 @pytest.mark.parametrize("text", ["gama=1", "gamma=much", "penalty_in=nowhere", "gamma"])
