@@ -50,6 +50,7 @@ setup(
         "search": ["aiohttp>=3.9", "pyarrow>=15"],
         "search-dense": ["aiohttp>=3.9", "faiss-cpu>=1.8", "onnxruntime>=1.18", "torch>=2.6"],
         "vllm": ["aiohttp>=3.9"],  # the client; vLLM itself lives in an environment of its own (docs/scaling.md)
+        "wandb": ["wandb>=0.31"],
         "web": ["flask>=3.0"],
         "dev": [
             "aiohttp>=3.9",

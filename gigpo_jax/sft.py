@@ -24,6 +24,7 @@ from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.interrupts import Interrupts
+from gigpo_jax.run.loggers import find_loggers
 from gigpo_jax.run.metrics import MetricsWriter, Timers
 from gigpo_jax.run.workdir import check_adapter, check_writable, claim_workdir, host_folder, open_workdir
 
@@ -46,6 +47,7 @@ def _run(config: ConfigDict, workdir: Path, out: str) -> int:
     check_writable(target.parent, "--out")
     mesh = partition.make_mesh(**config.mesh)
     partition.local_rows(mesh, config.batch.rows)
+    loggers = find_loggers(config)
     policy = load_policy(config, mesh) if config.model.path else None
     check_adapter(workdir, config, policy.base if policy else "")
     try:
@@ -64,6 +66,7 @@ def _run(config: ConfigDict, workdir: Path, out: str) -> int:
         )
     imitation = Imitation(config, policy, mesh, episodes, workdir)
     claim_workdir(workdir, config, policy.base)
+    imitation.writer.open_loggers(loggers, config)
     status = imitation.run()
     if status:
         return status
@@ -133,6 +136,7 @@ class Imitation:
 
     Attributes:
       state: parameters, optimizer and counters.
+      writer: of metrics; its loggers are opened by the caller.
       done: updates made; what a checkpoint records.
       total: updates to make.
     """
@@ -163,7 +167,7 @@ class Imitation:
             self.done = record["update"]
             covered = {"step": record["metrics_step"], "done": self.done}
             report.say(f"continuing after update {self.done}")
-        self._writer = MetricsWriter(host_folder(workdir), **covered)
+        self.writer = MetricsWriter(host_folder(workdir), **covered)
         self._timers = Timers()
 
     def run(self) -> int:
@@ -189,7 +193,7 @@ class Imitation:
                 status = 1
             self._save()
         self._checkpoints.close()
-        self._writer.close()
+        self.writer.close()
         return status
 
     def _left(self) -> Iterator[StepBatch]:
@@ -225,12 +229,12 @@ class Imitation:
             report.say(f"epoch {self.done // per_epoch}: held-out {record['sft/held_out_loss']:.4f} nats a token")
         if due:
             bar.set_postfix(loss=f"{record['sft/loss']:.3f}")
-            self._writer.scalars(self.done, record | packing_stats([batch]) | self._timers.take())
+            self.writer.scalars(self.done, record | packing_stats([batch]) | self._timers.take())
         if self.done % self._config.sft.checkpoint_every == 0:
             self._save()
 
     def _save(self) -> None:
-        self._checkpoints.save(self.done, self.state, {"update": self.done, "metrics_step": self._writer.step})
+        self._checkpoints.save(self.done, self.state, {"update": self.done, "metrics_step": self.writer.step})
 
     def _held_out(self) -> float:
         """Cross-entropy of the held-out responses, in nats a token."""

@@ -19,12 +19,14 @@ from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options, list_tasks
 from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
+from gigpo_jax.rollout.sample import sample
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.interrupts import Interrupts
+from gigpo_jax.run.loggers import find_loggers, verbatim
 from gigpo_jax.run.metrics import MetricsWriter, Timers
 from gigpo_jax.run.workdir import check_adapter, claim_workdir, host_folder, open_workdir
 from gigpo_jax.sampling.base import EngineLost
@@ -80,6 +82,7 @@ class Trainer:
         self.mesh = partition.make_mesh(**config.mesh)
         partition.local_rows(self.mesh, config.batch.rows)
         objective(config)
+        loggers = find_loggers(config)
         options = env_options(config)
         self.tasks = list_tasks(config, options)
         self.panel = evaluate.panel_tasks(config, options) if config.eval.panel else None
@@ -119,6 +122,7 @@ class Trainer:
                 )
             )
             claim_workdir(workdir, config, policy.base)
+            self.writer.open_loggers(loggers, config)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> "Trainer":
@@ -131,7 +135,7 @@ class Trainer:
         """All iterations that are left."""
         if self.done == 0:
             report.start(self.config, self.workdir, len(self.tasks))
-            self.writer.text(0, "config", str(self.config))
+            self.writer.text(0, "config", verbatim(str(self.config)))
             self.record(await self.evaluate(last=True))
         await self.finish_iteration()
         ahead: asyncio.Task[list[Trajectory]] | None = None
@@ -145,7 +149,7 @@ class Trainer:
         finally:
             if ahead is not None:
                 ahead.cancel()
-        report.finish(self.workdir, panel=bool(self.config.eval.panel))
+        report.finish(self.config, self.workdir)
 
     def start_ahead(self) -> "asyncio.Task[list[Trajectory]] | None":
         """With `train.max_staleness` 1, begins the next rollout with the weights that the engine has now."""
@@ -226,8 +230,9 @@ class Trainer:
                 "temperature": self.config.sampling.temperature,
                 "decode": self.worker.tokenizer.decode,
             }
-            write_rollouts(self.workdir / "rollouts" / name, saved(trajectories, credit, entropies, **how))
-            self.writer.text(self.done + 1, "rollout/sample", report.sample(trajectories))
+            rollouts = saved(trajectories, credit, entropies, **how)
+            write_rollouts(self.workdir / "rollouts" / name, rollouts)
+            self.writer.text(self.done + 1, "rollout/sample", sample(rollouts))
         self.writer.histogram(self.done + 1, "credit/anchor_group_size", np.bincount(credit.anchor_group))
         return {name: float(value) for name, value in (metrics | learnt).items()}
 

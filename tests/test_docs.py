@@ -7,6 +7,7 @@ from pathlib import Path
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
 from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
 from gigpo_jax.rollout.demonstrations import response_text
+from gigpo_jax.run.glossary import DESCRIPTIONS
 
 ROOT = Path(__file__).parent.parent
 
@@ -14,6 +15,11 @@ ROOT = Path(__file__).parent.parent
 def test_the_configuration_page_is_that_of_the_code():
     page = runpy.run_path(str(ROOT / "docs/make_configuration.py"))
     assert (ROOT / "docs/configuration.md").read_text() == page["page"]()
+
+
+def test_the_guide_names_every_metric_that_the_loggers_describe():
+    page = (ROOT / "docs/guide.md").read_text()
+    assert [name for name in DESCRIPTIONS if f"`{name}`" not in page and f"`{name.split('/')[-1]}`" not in page] == []
 
 
 def test_files_that_pages_name_are_there():

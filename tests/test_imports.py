@@ -82,7 +82,7 @@ ALLOWED = {
     "run.memory": {"errors", "models"},
     "policy": {"errors", "packaged", "models", "sampling", "run.partition", "run.memory"},
     "run": {
-        *("errors", "files", "models", "rl", "sampling", "trajectory", "config", "policy"),
+        *("errors", "files", "references", "models", "rl", "sampling", "trajectory", "config", "policy"),
         *("run.partition", "run.memory"),
     },
     "action_span": {"models"},

@@ -16,6 +16,7 @@ from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.run.glossary import description
 
 CONFIG = "tests/configs/example.py"
 LIMIT_S = 240
@@ -77,6 +78,7 @@ def test_a_run_leaves_what_it_promises(whole: Path):
     assert steps[1]["policy/kl"] < steps[6]["policy/kl"]  # the policy leaves its reference
     assert steps[1]["rollout/episodes"] == 16 + 4 * steps[1]["rollout/refilled_groups"]
     assert sum(step["rollout/refilled_groups"] for step in steps[1:]) > 0
+    assert [name for step in steps for name in step if name != "step" and not description(name)] == []
     names = {path.name for path in whole.iterdir()}
     assert {"config.json", "metrics.jsonl", "tensorboard", "checkpoints", "rollouts", "evaluations"} <= names
     evaluation = json.loads((whole / "evaluations" / "iteration_000003.json").read_text())

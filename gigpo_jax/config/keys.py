@@ -44,6 +44,12 @@ KEYS: dict[str, Key] = {
     "seed": Key(0, "decides task order, sampling keys and initial weights", SEED),
     "distributed": Key(False, "several hosts run this program together (jax.distributed)"),
     "agent": Key("plain", "of --mode=eval: plain, react, reflexion, or module:NAME (docs/agents.md)"),
+    "log.to": Key(
+        ("tensorboard",),
+        "who shows the metrics beside metrics.jsonl: tensorboard, wandb, module:NAME (docs/guide.md)",
+        each(Rule("a name", bool), str),
+        may_change=True,
+    ),
     # environment
     "env.name": Key("alfworld", "an environment of gigpo_jax.envs.registry, or module:NAME"),
     "env.split": Key("train", "the split of the training tasks"),

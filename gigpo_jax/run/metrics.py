@@ -1,18 +1,19 @@
-"""Metrics of a run, written to metrics.jsonl and TensorBoard, and timers."""
+"""Metrics of a run, written to metrics.jsonl and its loggers, and timers."""
 
 import contextlib
 import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
-from gigpo_jax.errors import printable, writing
-from gigpo_jax.run.tensorboard import EventFile, is_scalar
+from gigpo_jax.errors import writing
+from gigpo_jax.run.loggers import Logger, Start, start_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,37 +57,41 @@ class Timers:
 
 
 class MetricsWriter:
-    """Writes metrics.jsonl and TensorBoard's files; both are complete after each call.
+    """Writes metrics.jsonl, which is complete after each call, and calls the loggers.
 
-    TensorBoard's files are given up with a warning when they cannot be written.
+    A logger that fails is given up with a warning.
 
     Attributes:
       step: of the last record in metrics.jsonl, for checkpoints; -1 if there is none.
     """
 
     def __init__(self, folder: Path, *, step: int = -1, done: int = -1) -> None:
-        """Opens the files and removes what a resumed run will write again.
+        """Opens metrics.jsonl and removes what a resumed run will write again.
 
         Args:
-          folder: holds metrics.jsonl and tensorboard/; made if needed.
+          folder: holds metrics.jsonl and the loggers' folders; made if needed.
           step: of the last record that the checkpoint covers.
           done: the last step that the checkpoint covers; its record may come later.
 
         Raises:
           StorageError: metrics.jsonl cannot be written.
         """
-        self.step = step
+        self.step, self._done = step, done
         self._path = folder / "metrics.jsonl"
         with writing(self._path):
             folder.mkdir(parents=True, exist_ok=True)
             self._path.touch()
             _keep_records(self._path, step)
             self._file = self._path.open("ab")
-        self._board: EventFile | None = None
-        with self._board_may_fail():
-            self._board = EventFile(
-                folder / "tensorboard", lambda event: event.step <= (step if is_scalar(event) else done)
-            )
+        self._loggers: dict[str, Logger] = {}
+
+    def open_loggers(self, makers: Mapping[str, Callable[[Start], Logger]], config: ConfigDict) -> None:
+        """Starts the loggers of `find_loggers`, before the first record; on the first of several hosts."""
+        records = list(_records(self._path))
+        start = start_of(config, self._path.parent, self.step, self._done, records)
+        for name, make in makers.items() if jax.process_index() == 0 else ():
+            with self._may_fail(name):
+                self._loggers[name] = make(start)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the numbers of a step.
@@ -111,42 +116,47 @@ class MetricsWriter:
                 os.truncate(self._path, end)
                 raise
         self.step = step
-        with self._board_may_fail():
-            if self._board is not None:
-                self._board.scalars(step, numbers)
+        self._call(lambda logger: logger.scalars(step, numbers))
 
     def histogram(self, step: int, name: str, values: np.ndarray) -> None:
-        """Writes a distribution to TensorBoard."""
-        with self._board_may_fail():
-            if self._board is not None and len(values):
-                self._board.histogram(step, name, values)
+        """Gives a distribution to the loggers."""
+        if len(values):
+            self._call(lambda logger: logger.histogram(step, name, values))
 
-    def text(self, step: int, name: str, text: str) -> None:
-        """Writes text to TensorBoard, indented, so that Markdown shows it verbatim."""
-        with self._board_may_fail():
-            if self._board is not None:
-                self._board.text(step, name, "\n".join("    " + printable(line) for line in text.splitlines()))
+    def text(self, step: int, name: str, markdown: str) -> None:
+        """Gives a text to the loggers."""
+        self._call(lambda logger: logger.text(step, name, markdown))
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes metrics.jsonl and the loggers."""
         self._file.close()
-        if self._board is not None:
-            self._board.close()
+        self._call(lambda logger: logger.close())
+
+    def _call(self, do: Callable[[Logger], None]) -> None:
+        for name, made in list(self._loggers.items()):
+            with self._may_fail(name):
+                do(made)
 
     @contextlib.contextmanager
-    def _board_may_fail(self) -> Iterator[None]:
+    def _may_fail(self, name: str) -> Iterator[None]:
         try:
             yield
-        except OSError as err:
-            board, self._board = self._board, None
-            if board is not None:
-                with contextlib.suppress(OSError):  # it flushes again
-                    board.close()
-            logger.warning(
-                "%s: TensorBoard's files cannot be written (%s) and are given up; metrics.jsonl is still written",
-                self._path.with_name("tensorboard"),
-                err.strerror,
-            )
+        except Exception as err:  # loggers are programs of others
+            made = self._loggers.pop(name, None)
+            if made is not None:
+                with contextlib.suppress(Exception):
+                    made.close()
+            reason = getattr(err, "strerror", None) or f"{type(err).__name__}: {err}"
+            logger.warning("the logger %s failed (%s) and is given up; %s is still written", name, reason, self._path)
+
+
+def _records(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
+    """The whole records of a metrics.jsonl; null is NaN."""
+    for line in path.read_bytes().splitlines(keepends=True):
+        step = _step(line)
+        if step >= 0:
+            values = json.loads(line)
+            yield step, {name: np.nan if value is None else value for name, value in values.items() if name != "step"}
 
 
 def _keep_records(path: Path, last: int) -> None:

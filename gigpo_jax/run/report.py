@@ -4,7 +4,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from gigpo_jax.config.command_line import joined
 from gigpo_jax.errors import printable
-from gigpo_jax.trajectory import Trajectory
 
 # Dense bfloat16 peak of one device, FLOP/s, by the start of its kind (vendors' data sheets).
 PEAK_FLOPS = {
@@ -104,24 +103,25 @@ def iteration(config: ConfigDict, done: int, metrics: Mapping[str, float], left:
     say("  ".join(parts))
 
 
-def finish(workdir: Path, *, panel: bool) -> None:
+def finish(config: ConfigDict, workdir: Path) -> None:
     """Prints where everything is, and the commands to type next."""
     flags = [flag for flag in joined(sys.argv[1:]) if flag.startswith("--config")]
     gigpo = [_program("gigpo")] if _ours("gigpo").exists() else [_program("python"), "-m", "gigpo_jax"]
     evaluate, export = (shlex.join([*gigpo, mode, f"--workdir={workdir}", *flags]) for mode in ("eval", "export"))
     board = shlex.join([_program("tensorboard"), "--logdir", f"{workdir}/tensorboard"])
-    say(
-        f"""done.
-  metrics      {workdir}/metrics.jsonl
-  TensorBoard  {workdir}/tensorboard/
-  rollouts     {workdir}/rollouts/ (docs/rollouts.md: prompts, responses, anchors, advantages)
-  checkpoints  {workdir}/checkpoints/
-next:
-  {board}
-  {export}    (a Hugging Face folder)"""
-    )
-    if panel:
-        say(f"  {evaluate}    (success by task type, with intervals)")
+    has_board = "tensorboard" in config.log.to
+    lines = [
+        "done.",
+        f"  metrics      {workdir}/metrics.jsonl",
+        *[f"  TensorBoard  {workdir}/tensorboard/"] * has_board,
+        f"  rollouts     {workdir}/rollouts/ (docs/rollouts.md: prompts, responses, anchors, advantages)",
+        f"  checkpoints  {workdir}/checkpoints/",
+        "next:",
+        *[f"  {board}"] * has_board,
+        f"  {export}    (a Hugging Face folder)",
+        *[f"  {evaluate}    (success by task type, with intervals)"] * bool(config.eval.panel),
+    ]
+    say("\n".join(lines))
 
 
 def _ours(name: str) -> Path:
@@ -135,18 +135,6 @@ def _program(name: str) -> str:
     if found and Path(found) == ours:
         return name
     return os.path.relpath(ours) if ours.is_relative_to(Path.cwd()) else str(ours)
-
-
-def sample(trajectories: Sequence[Trajectory]) -> str:
-    """The first episode that was won, else the first, as text."""
-    done = [trajectory for trajectory in trajectories if not trajectory.aborted]
-    if not done:
-        return "no episode was finished"
-    shown = next((trajectory for trajectory in done if trajectory.won), done[0])
-    lines = [f"task {shown.task.id}, {'won' if shown.won else 'lost'}"]
-    for turn in shown.turns:
-        lines += ["", turn.prompt, "> " + turn.response]
-    return "\n".join(lines)
 
 
 def throughput(metrics: Mapping[str, float], flops: int) -> dict[str, float]:

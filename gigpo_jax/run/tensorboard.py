@@ -6,59 +6,111 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.plugins.custom_scalar import metadata as custom_scalars
+from tensorboard.plugins.custom_scalar.layout_pb2 import (
+    Category,
+    Chart,
+    Layout,
+    MarginChartContent,
+    MultilineChartContent,
+)
 from tensorboard.plugins.histogram.summary_v2 import histogram_pb
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
+from tensorboard.util.tensor_util import make_tensor_proto
 
 from gigpo_jax.files import replacing
+from gigpo_jax.run.glossary import CHARTS, PANEL, description
+from gigpo_jax.run.loggers import Start
 
 # Bytes of a record: length 8, its checksum 4, the event, its checksum 4.
 _HEAD, _TAIL = 12, 4
 
 
-class EventFile:
-    """A new event file in a folder. Every method may raise `OSError`."""
+class TensorBoard:
+    """An event file in tensorboard/NAME below the folder of a run. Every method may raise `OSError`."""
 
-    def __init__(self, folder: Path, keep: Callable[[Event], bool]) -> None:
-        """Starts a file.
-
-        Args:
-          folder: made if needed.
-          keep: whether an event stays in the files that are there; a resumed run writes the others again.
-        """
-        folder.mkdir(exist_ok=True)
-        for path in folder.glob("events.out.tfevents.*"):
-            _prune(path, keep)
+    def __init__(self, start: Start) -> None:
+        """Starts a file, and removes events from older ones that a resumed run will write again."""
+        board = start.folder / "tensorboard"
+        for path in board.rglob("events.out.tfevents.*"):
+            _prune(path, lambda event: event.step <= (start.step if is_scalar(event) else start.done))
+        folder = board / start.name
+        folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         self._file = (folder / name).open("wb")
+        self._described: set[str] = set()
         self._write(Event(file_version="brain.Event:2"))
+        if start.done < 0:
+            self._write(Event(summary=hparams_pb({key: _hparam(value) for key, value in start.config.items()})))
+            self._write(Event(summary=_layout()))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the numbers of a step."""
-        numbers = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        numbers = [
+            Summary.Value(tag=name, simple_value=value, metadata=self._metadata(name)) for name, value in values.items()
+        ]
         self._write(Event(step=step, summary=Summary(value=numbers)))
 
     def histogram(self, step: int, name: str, values: np.ndarray) -> None:
         """Writes a distribution."""
-        self._write(Event(step=step, summary=histogram_pb(name, values)))
+        self._write(Event(step=step, summary=histogram_pb(name, values, description=description(name))))
 
-    def text(self, step: int, name: str, text: str) -> None:
-        """Writes a text; TensorBoard shows it as Markdown."""
-        self._write(Event(step=step, summary=text_pb(name, text)))
+    def text(self, step: int, name: str, markdown: str) -> None:
+        """Writes a text."""
+        self._write(Event(step=step, summary=text_pb(name, markdown, description=description(name))))
 
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
 
+    def _metadata(self, name: str) -> SummaryMetadata | None:
+        """Of the first value of a metric in a file; TensorBoard reads no other."""
+        if name in self._described:
+            return None
+        self._described.add(name)
+        plugin = SummaryMetadata.PluginData(plugin_name="scalars")
+        return SummaryMetadata(summary_description=description(name), plugin_data=plugin)
+
     def _write(self, event: Event) -> None:
         event.wall_time = time.time()
         RecordWriter(self._file).write(event.SerializeToString())
         self._file.flush()
+
+
+def _hparam(value: Any) -> bool | float | str:
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _layout() -> Summary:
+    """The page "Custom Scalars": what matters first; other pages sort by name."""
+    value, lower, upper = PANEL
+    band = MarginChartContent(series=[MarginChartContent.Series(value=value, lower=lower, upper=upper)])
+    charts = {
+        title: [
+            Chart(title=", ".join(names), multiline=MultilineChartContent(tag=[f"^{n}$" for n in names]))
+            for names in groups
+        ]
+        for title, groups in CHARTS.items()
+    }
+    charts[next(iter(CHARTS))].insert(0, Chart(title=value, margin=band))
+    layout = Layout(category=[Category(title=title, chart=chart) for title, chart in charts.items()])
+    return Summary(
+        value=[
+            Summary.Value(
+                tag=custom_scalars.CONFIG_SUMMARY_TAG,
+                tensor=make_tensor_proto(layout.SerializeToString()),
+                metadata=custom_scalars.create_summary_metadata(),
+            )
+        ]
+    )
 
 
 def is_scalar(event: Event) -> bool:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 CONFIG = "config.json"
 LOCK = ".lock"
 BASE = "base.json"  # which weights the adapter of a run belongs to
-_SET_UP = ("checkpoints", "tensorboard", "metrics.jsonl")  # logs of servers stay: errors name them
+_SET_UP = ("checkpoints", "metrics.jsonl")  # logs of servers stay: errors name them
 _TORN = "restore the file from a copy or choose another --workdir"
 
 

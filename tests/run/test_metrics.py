@@ -12,10 +12,14 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
+from gigpo_jax.config import default_config, resolve
 from gigpo_jax.errors import StorageError
 from gigpo_jax.files import write_json
+from gigpo_jax.run.loggers import find_loggers, verbatim
 from gigpo_jax.run.metrics import MetricsWriter, Timers
 from tests.small_disk import SmallDisk
+
+NAME = "example-gigpo-tiny-seed0"
 
 
 def records(workdir: Path) -> list[dict]:
@@ -23,28 +27,36 @@ def records(workdir: Path) -> list[dict]:
 
 
 def events(workdir: Path) -> EventAccumulator:
-    accumulator = EventAccumulator(str(workdir / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0})
+    accumulator = EventAccumulator(str(workdir / "tensorboard" / NAME), size_guidance={"scalars": 0, "tensors": 0})
     accumulator.Reload()
     return accumulator
 
 
 def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path: Path):
-    writer = MetricsWriter(tmp_path)
+    writer = opened(tmp_path)
     writer.scalars(0, {"policy/kl": 0.5})
     step = writer.step
     writer.scalars(1, {"policy/kl": 0.25})
     writer.close()
-    writer = MetricsWriter(tmp_path, step=step, done=0)
+    writer = opened(tmp_path, step=step, done=0)
     writer.scalars(1, {"policy/kl": 0.125})
     writer.close()
     assert records(tmp_path) == [{"step": 0, "policy/kl": 0.5}, {"step": 1, "policy/kl": 0.125}]
 
 
+def opened(folder: Path, *loggers: str, step: int = -1, done: int = -1) -> MetricsWriter:
+    config = default_config()
+    config.env.name, config.model.path, config.log.to = "example", "models/tiny", loggers or ("tensorboard",)
+    writer = MetricsWriter(folder, step=step, done=done)
+    writer.open_loggers(find_loggers(config), resolve(config))
+    return writer
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from gigpo_jax.run.metrics import MetricsWriter
-writer = MetricsWriter(Path(sys.argv[1]))
+from tests.run.test_metrics import opened
+writer = opened(Path(sys.argv[1]), *sys.argv[2:])
 for step in range(4):
     writer.text(step, "sample", f"of {step}")
     writer.histogram(step, "sizes", [1, step + 1])
@@ -58,9 +70,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_after_a_kill_tensorboard_holds_each_covered_point_once(step: int, done: int, tmp_path: Path):
     killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path], timeout=60, check=False)
     assert killed.returncode == -signal.SIGKILL
-    newest = max((tmp_path / "tensorboard").iterdir())
+    newest = max((tmp_path / "tensorboard" / NAME).iterdir())
     newest.write_bytes(newest.read_bytes() + b"\x40\0\0\0\0\0\0\0torn")
-    writer = MetricsWriter(tmp_path, step=step, done=done)
+    writer = opened(tmp_path, step=step, done=done)
     for i in range(done + 1, 6):
         writer.text(i, "sample", f"of {i} again")
         writer.histogram(i, "sizes", [1, i + 1])
@@ -77,11 +89,11 @@ def test_after_a_kill_tensorboard_holds_each_covered_point_once(step: int, done:
 def test_a_short_metrics_file_is_cut_to_whole_records_with_a_warning(tmp_path: Path, caplog):
     lines = "".join(f'{{"step": {i}, "loss": {i}.0}}\n' for i in range(5))
     (tmp_path / "metrics.jsonl").write_text(lines.replace('{"step": 1,', '{"step": 1\\') + '{"step": 5, "lo')
-    MetricsWriter(tmp_path, step=4, done=4).close()
+    opened(tmp_path, step=4, done=4).close()
     assert not caplog.records
     assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 5  # a damaged line costs no others
     (tmp_path / "metrics.jsonl").write_text(lines[:-4])
-    writer = MetricsWriter(tmp_path, step=6, done=6)
+    writer = opened(tmp_path, step=6, done=6)
     assert "ends with step 3, its checkpoint is of step 6: the records between are lost" in caplog.text
     writer.scalars(7, {"loss": 7})
     writer.close()
@@ -92,21 +104,21 @@ def test_tensorboard_on_a_full_disk_is_given_up_and_the_metrics_go_on(
     tmp_path: Path, small_disk: SmallDisk, caplog: pytest.LogCaptureFixture
 ):
     (tmp_path / "tensorboard").symlink_to(small_disk(16))
-    writer = MetricsWriter(tmp_path)
+    writer = opened(tmp_path)
     for step in range(20):
         writer.text(step, "sample", "text " * 500)
         writer.scalars(step, {"loss": 1.0})
     writer.close()
     assert len(records(tmp_path)) == 20
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert "TensorBoard's files cannot be written (No space left on device) and are given up" in warning
-    MetricsWriter(tmp_path, step=19, done=19).close()  # nor does the next start need the space
+    assert "the logger tensorboard failed (No space left on device) and is given up" in warning
+    opened(tmp_path, step=19, done=19).close()  # nor does the next start need the space
     assert len(records(tmp_path)) == 20
 
 
 def test_metrics_on_a_full_disk_end_with_a_whole_record(small_disk: SmallDisk):
     disk = small_disk(16)
-    writer = MetricsWriter(disk)
+    writer = opened(disk)
     where = rf"{disk}/metrics.jsonl: cannot be written \(No space left on device\)"
     with pytest.raises(StorageError, match=where):  # noqa: PT012
         for step in range(1000):
@@ -119,17 +131,17 @@ def test_metrics_on_a_full_disk_end_with_a_whole_record(small_disk: SmallDisk):
 
 
 def test_numbers_that_are_not_finite_stay_valid_json(tmp_path: Path):
-    writer = MetricsWriter(tmp_path)
+    writer = opened(tmp_path)
     writer.scalars(3, {"policy/loss": float("nan"), "a": 1})
     writer.close()
     assert records(tmp_path) == [{"step": 3, "a": 1.0, "policy/loss": None}]
 
 
 def test_tensorboard_reads_scalars_histograms_and_text(tmp_path: Path):
-    writer = MetricsWriter(tmp_path)
+    writer = opened(tmp_path)
     writer.scalars(7, {"episode/success_rate": 0.75})
     writer.histogram(7, "credit/anchor_group_size", [1, 1, 2, 8])
-    writer.text(7, "rollout/sample", "<script>alert(1)</script>\nsecond \x1b[31m\ud800 line")
+    writer.text(7, "rollout/sample", verbatim("<script>alert(1)</script>\nsecond \x1b[31m\ud800 line"))
     writer.close()
     read = events(tmp_path)
     (scalar,) = read.Scalars("episode/success_rate")

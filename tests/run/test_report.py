@@ -32,7 +32,9 @@ def test_the_next_commands_run_in_the_environment_that_printed_them(
     monkeypatch.setattr(
         sys, "argv", ["main.py", "--config=a b.py", "--mode", "train", "--workdir", "runs", "--config.seed=1"]
     )
-    report.finish(tmp_path, panel=True)
+    config = default_config()
+    config.eval.panel = "drawers"
+    report.finish(config, tmp_path)
     text = capsys.readouterr()
     lines = [line.strip() for line in (text.out + text.err).partition("next:")[2].splitlines() if line.strip()]
     board, *again = [shlex.split(line.partition("    ")[0].partition("(")[0]) for line in lines]
@@ -46,11 +48,14 @@ def test_the_next_commands_run_in_the_environment_that_printed_them(
     assert (again[0][0] in ("gigpo", "python")) == active
 
 
-def test_no_evaluation_is_proposed_without_a_panel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report.finish(tmp_path, panel=False)
+def test_only_what_the_run_has_is_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = default_config()
+    config.log.to = ()
+    report.finish(config, tmp_path)
     told = capsys.readouterr().out
     assert " export --workdir=" in told
     assert " eval --workdir=" not in told
+    assert "tensorboard" not in told.lower()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,66 @@
+"""Weights & Biases. A resumed run continues under its id; what its server does not have is sent again."""
+
+import html
+import os
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.run.loggers import Start
+
+try:
+    import wandb
+except ImportError as err:
+    raise InputError("config.log.to: wandb is not installed; pip install 'gigpo_jax[wandb]'") from err
+
+
+class WeightsAndBiases:
+    """A W&B run; WANDB_MODE, WANDB_PROJECT and the other variables of wandb hold.
+
+    Steps that the server has are not sent again: a repeated iteration has the same metrics. Offline there is no server,
+    and each start makes a folder that holds all metrics of the run up to its end.
+    """
+
+    def __init__(self, start: Start) -> None:
+        """Starts or continues the run, and sends the records that it lacks."""
+        folder = start.folder / "wandb"
+        folder.mkdir(exist_ok=True)
+        known = folder / "id.txt"
+        if not known.exists():
+            known.write_text(uuid.uuid4().hex[:8])
+        self._run = wandb.init(
+            dir=start.folder,
+            id=known.read_text(),
+            resume="allow",
+            name=start.name,
+            project=os.environ.get("WANDB_PROJECT") or "gigpo_jax",
+            config=dict(start.config),
+            settings=wandb.Settings(console="off", quiet=True, login_timeout=60, finish_timeout=600),
+        )
+        self._first = self._run.step
+        for step, values in start.records:
+            self.scalars(step, values)
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Sends the numbers of a step."""
+        self._log(step, dict(values), commit=True)
+
+    def histogram(self, step: int, name: str, values: np.ndarray) -> None:
+        """Sends a distribution."""
+        self._log(step, {name: wandb.Histogram(values)}, commit=False)
+
+    def text(self, step: int, name: str, markdown: str) -> None:
+        """Sends a text, shown as it is."""
+        page = wandb.Html(f"<pre>{html.escape(markdown)}</pre>", inject=False)
+        self._log(step, {name: page}, commit=False)
+
+    def close(self) -> None:
+        """Ends the run; what is not sent within ten minutes stays in the folder, for `wandb sync`."""
+        self._run.finish()
+
+    def _log(self, step: int, values: dict[str, Any], *, commit: bool) -> None:
+        if step >= self._first:
+            self._run.log(values, step=step, commit=commit)

@@ -1,0 +1,64 @@
+"""An episode as Markdown."""
+
+from dataclasses import replace
+
+from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
+from gigpo_jax.rollout.sample import sample
+
+STEP = SavedStep(
+    prompt="# Find the coin\nYou see a drawer.",
+    response="<action>open</action>",
+    action="open",
+    valid=True,
+    admissible=True,
+    observation="You see a drawer.",
+    anchor="a",
+    reward=0.0,
+    penalty=0.0,
+    finish_reason="stop",
+    version=0,
+    prompt_length=3,
+    tokens=(1,),
+    logprobs=(0.0,),
+    episode_advantage=0.5,
+    step_advantage=-0.125,
+    advantage=0.375,
+    anchor_group_size=4,
+)
+LAST = replace(STEP, observation="<b>open</b> \x1b[31m", response="take", valid=False, reward=10.0, penalty=0.1)
+EPISODE = SavedEpisode("id1", "find_coin", "train", "", 0, 0, True, 1.0, False, "", (STEP, LAST), words="find a coin")
+
+MARKDOWN = """\
+**won**, score 1, 2 steps
+
+    task id1
+    find a coin
+
+### Step 1: reward 0, advantage +0.375 (episode +0.500, step -0.125; anchor group of 4)
+
+Prompt
+
+    # Find the coin
+    You see a drawer.
+
+Response
+
+    <action>open</action>
+
+### Step 2: reward 10 - penalty 0.1, advantage +0.375 (episode +0.500, step -0.125; anchor group of 4)
+
+Observation
+
+    <b>open</b> \\x1b[31m
+
+Response (invalid)
+
+    take"""
+
+
+def test_the_sample_has_reward_and_credit_of_each_step_and_texts_as_they_are() -> None:
+    lost, aborted = replace(EPISODE, won=False), replace(EPISODE, aborted=True)
+    replaced = replace(EPISODE, replaced=True)
+    assert sample(Rollouts(0, 1.0, (aborted, replaced, lost, EPISODE), {})) == MARKDOWN
+    assert sample(Rollouts(0, 1.0, (aborted, lost), {})).startswith("**lost**")
+    assert sample(Rollouts(0, 1.0, (aborted, replaced), {})) == "no episode was finished"
