@@ -12,8 +12,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import step_samples, value_columns
-from gigpo_jax.columns import computed_columns
-from gigpo_jax.critic import saved_values
+from gigpo_jax.columns.computed import computed_columns
+from gigpo_jax.columns.critic import saved_values
+from gigpo_jax.columns.token_logprobs import make_token_logprobs
 from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
@@ -32,7 +33,6 @@ from gigpo_jax.run.checkpoint import newest_params, newest_record
 from gigpo_jax.run.interrupts import run_async
 from gigpo_jax.run.workdir import check_adapter, check_writable
 from gigpo_jax.sampling.base import EngineLost
-from gigpo_jax.scoring import make_token_scores
 from gigpo_jax.trajectory import Trajectory, finished_steps
 
 
@@ -288,8 +288,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     for decoding, trajectories in played.items():
         temperature = config.eval.temperature if decoding == "sampled" else 0.0
         steps = finished_steps(trajectories)
-        score = partial(make_token_scores(config, policy, mesh, temperature), trained, policy.frozen)
-        columns = computed_columns(chosen(config).needs, steps, score, config, policy.tokenizer, critic)
+        logprobs = partial(make_token_logprobs(config, policy, mesh, temperature), trained, policy.frozen)
+        columns = computed_columns(chosen(config).needs, steps, logprobs, config, policy.tokenizer, critic)
         if token_values is not None:
             found = token_values((trained, policy.frozen), step_samples(steps))
             columns |= value_columns(found, config.sampling.max_response_tokens)
@@ -297,7 +297,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         how = {"gamma": config.rl.gamma, "iteration": version, "temperature": temperature}
         host = f".host{jax.process_index()}" if jax.process_count() > 1 else ""
         episodes = path.with_name(f"{path.stem}_{decoding}{host}{SUFFIX}")
-        entropies = score(step_samples(steps)).entropy
+        entropies = logprobs(step_samples(steps)).entropy
         write_rollouts(episodes, saved(trajectories, credit, entropies, decode=worker.tokenizer.decode, **how))
         report.say(f"written: {episodes}")
     return 0

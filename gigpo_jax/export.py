@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.critic import CHECKPOINT, FOLDER, abstract_params, save_critic
+from gigpo_jax.columns.critic import CHECKPOINT, FOLDER, abstract_params, save_critic
 from gigpo_jax.errors import writing
 from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import load_policy, save_policy

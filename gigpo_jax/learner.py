@@ -12,7 +12,6 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from gigpo_jax.action_span import action_masks
 from gigpo_jax.batching import (
     Sample,
     make_minibatches,
@@ -22,9 +21,12 @@ from gigpo_jax.batching import (
     value_columns,
     weighted_by_episode,
 )
-from gigpo_jax.columns import computed_columns
-from gigpo_jax.critic import CHECKPOINT as CRITIC
-from gigpo_jax.critic import Critic
+from gigpo_jax.columns.action_span import action_masks
+from gigpo_jax.columns.computed import computed_columns
+from gigpo_jax.columns.critic import CHECKPOINT as CRITIC
+from gigpo_jax.columns.critic import Critic
+from gigpo_jax.columns.text_critic import TextCritic
+from gigpo_jax.columns.token_logprobs import TokenLogprobs, make_token_logprobs
 from gigpo_jax.envs import registry
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
@@ -34,8 +36,6 @@ from gigpo_jax.rl.types import StepBatch, StepColumns, ValueTargets
 from gigpo_jax.run import partition
 from gigpo_jax.run.checkpoint import parts_of, state_of
 from gigpo_jax.run.metrics import Timers
-from gigpo_jax.scoring import TokenScores, make_token_scores
-from gigpo_jax.text_critic import TextCritic
 from gigpo_jax.trajectory import Step, StepCredit, with_less_reward
 
 Progress = Callable[[int, int], None]  # (minibatches done, of all)
@@ -112,8 +112,8 @@ class Learner:
         forward = forward_function(config, policy.config, mesh)
         how = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
         self._update = update.make_update(forward, optimizer, loss, **how, state_shardings=self.state_shardings)
-        self._score = update.make_score(forward, **how)
-        self._token_scores = make_token_scores(config, policy, mesh, config.sampling.temperature)
+        self._logprobs = update.make_logprobs(forward, **how)
+        self._token_logprobs = make_token_logprobs(config, policy, mesh, config.sampling.temperature)
 
     @property
     def params(self) -> Any:
@@ -122,8 +122,8 @@ class Learner:
 
     @property
     def compile_count(self) -> int:
-        """How many programs were compiled for updates and scores."""
-        programs: tuple[Any, ...] = (self._update, self._score)
+        """How many programs were compiled for updates and log-probabilities."""
+        programs: tuple[Any, ...] = (self._update, self._logprobs)
         critic = 0 if self._critic is None else self._critic.compile_count
         return sum(program._cache_size() for program in programs) + critic
 
@@ -157,9 +157,9 @@ class Learner:
         """
         with timers.time("advantage"):
             steps, kl_penalty = self._with_kl_penalty(steps)
-            score = functools.partial(self._token_scores, self.state.params, self._policy.frozen)
+            logprobs = functools.partial(self._token_logprobs, self.state.params, self._policy.frozen)
             tokenizer = self._policy.tokenizer
-            columns = computed_columns(self._needs, steps, score, self._config, tokenizer, self.text_critic)
+            columns = computed_columns(self._needs, steps, logprobs, self._config, tokenizer, self.text_critic)
             if self._critic is not None:
                 values = self._critic.values(self._both, step_samples(steps))
                 columns |= value_columns(values, self._config.sampling.max_response_tokens)
@@ -173,9 +173,9 @@ class Learner:
             metrics |= self._apply(batches, iteration, progress)
         return metrics, credit
 
-    def scores(self, steps: Sequence[Step]) -> TokenScores:
+    def token_logprobs(self, steps: Sequence[Step]) -> TokenLogprobs:
         """Log-probability and entropy of the present policy at each response token of the steps."""
-        return self._token_scores(self.state.params, self._policy.frozen, step_samples(steps))
+        return self._token_logprobs(self.state.params, self._policy.frozen, step_samples(steps))
 
     def _with_kl_penalty(self, steps: Sequence[Step]) -> tuple[Sequence[Step], dict[str, float]]:
         """With `rl.kl_in="reward"`, takes `rl.kl_coef` times the KL estimate of a step from its reward; and metrics.
@@ -184,9 +184,9 @@ class Learner:
         """
         if self._reference is None or self._kl_in_loss:
             return steps, {}
-        reference = self._token_scores(self._reference, self._policy.frozen, step_samples(steps)).logprob
+        reference = self._token_logprobs(self._reference, self._policy.frozen, step_samples(steps)).logprob
         recomputed = self._config.rl.old_logprobs == "recompute"
-        old = self.scores(steps).logprob if recomputed else [step.turn.logprobs for step in steps]
+        old = self.token_logprobs(steps).logprob if recomputed else [step.turn.logprobs for step in steps]
         penalties = [self._config.rl.kl_coef * float(np.sum(a - b)) for a, b in zip(old, reference, strict=True)]
         total, count = partition.all_hosts(np.array([sum(penalties), len(steps)], np.float32)).sum(0)
         return with_less_reward(steps, penalties), {"credit/kl_penalty": float(total) / max(float(count), 1.0)}
@@ -245,7 +245,7 @@ class Learner:
         policy_learns = iteration >= self._config.critic.warmup_iterations
         # Old log-probabilities are those of the parameters before any of this iteration's updates.
         if policy_learns and self._config.rl.old_logprobs == "recompute":
-            batches = [dataclasses.replace(b, proximal=self._scored(self.state.params, b)) for b in batches]
+            batches = [dataclasses.replace(b, proximal=self._logprobs_of(self.state.params, b)) for b in batches]
         records: list[update.Metrics] = []
         for number, batch in enumerate(batches):
             records.append({})
@@ -269,13 +269,13 @@ class Learner:
 
     def _update_policy(self, batch: StepBatch, iteration: int) -> update.Metrics:
         if self._kl_in_loss:
-            batch = dataclasses.replace(batch, reference=self._scored(self._reference, batch))
+            batch = dataclasses.replace(batch, reference=self._logprobs_of(self._reference, batch))
         self.state, record = self._update(self.state, batch, self._policy.frozen, np.int32(iteration))
         return record
 
-    def _scored(self, trained: Any, batch: StepBatch) -> jax.Array:
-        plain = dataclasses.replace(batch, proximal=None, values=None)  # one program for all scores
-        return self._score(trained, plain, self._policy.frozen)
+    def _logprobs_of(self, trained: Any, batch: StepBatch) -> jax.Array:
+        plain = dataclasses.replace(batch, proximal=None, values=None)  # one program for all
+        return self._logprobs(trained, plain, self._policy.frozen)
 
 
 def step_credit(

@@ -157,7 +157,7 @@ class Imitation:
         self.state, where = start_state(config, policy, mesh, optimizer)
         forward, chunk = forward_function(config, policy.config, mesh), config.batch.logprob_chunk
         self._step = update.make_sft_update(forward, optimizer, chunk=chunk, state_shardings=where)
-        self._score = update.make_score(forward, chunk=chunk)
+        self._logprobs = update.make_logprobs(forward, chunk=chunk)
         self._checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
         restored = self._checkpoints.restore(self.state, where)
         self.done = 0
@@ -248,6 +248,6 @@ class Imitation:
             rows=partition.local_rows(self._mesh, config.batch.rows),
         ):
             batch = partition.global_batch(self._mesh, batch)
-            total -= float(self._score(self.state.params, batch, self._frozen).sum())
+            total -= float(self._logprobs(self.state.params, batch, self._frozen).sum())
             count += float(batch.weight.sum())
         return total / max(count, 1.0)

@@ -220,7 +220,7 @@ class Trainer:
                 bar.update(done - bar.n)
 
             saving = bool(self.config.train.save_rollouts) and self.done % self.config.train.save_rollouts == 0
-            entropies = self.learner.scores(steps).entropy if saving else None
+            entropies = self.learner.token_logprobs(steps).entropy if saving else None
             learnt, credit = self.learner.learn(steps, self.done, self.timers, progress)
         if saving:
             name = f"iteration_{self.done + 1:06d}.host{jax.process_index()}{SUFFIX}"

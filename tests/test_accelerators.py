@@ -64,7 +64,7 @@ def test_learner(platform: str, dtype: str) -> None:
     mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
     learner = Learner(resolve(config), Policy(SHAPE, qwen2.init(SHAPE, jax.random.key(0)), None), mesh)  # type: ignore[arg-type]
     batch = partition.global_batch(mesh, make_batch())
-    scored = lowered(learner._score, platform, learner.state.params, batch)
+    scored = lowered(learner._logprobs, platform, learner.state.params, batch)
     check_kernels(scored, platform, dtype, backward=False)
     batch = jax.tree.map(jnp.asarray, make_batch())
     batch = StepBatch(**{**vars(batch), "reference": batch.behaviour})

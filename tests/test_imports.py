@@ -85,15 +85,13 @@ ALLOWED = {
         *("errors", "files", "references", "models", "rl", "sampling", "trajectory", "config", "policy"),
         *("run.partition", "run.memory"),
     },
-    "action_span": {"models"},
-    "tagged": {"trajectory"},
-    "columns": {"envs", "models", "batching", "scoring", "tagged", "text_critic", "trajectory"},
-    "scoring": {"errors", "rl", "batching", "policy", "run.partition"},
-    "text_critic": {"env_bridge", "trajectory"},
-    "critic": {"errors", "rl", "models", "batching", "policy", "scoring", "run", "run.partition"},
+    "columns": {
+        *("errors", "env_bridge", "envs", "models", "rl", "trajectory", "batching", "policy"),
+        *("run", "run.partition"),
+    },
     "learner": {
-        *("errors", "rl", "trajectory", "config", "batching", "policy", "scoring", "text_critic", "critic"),
-        *("action_span", "columns", "envs", "run", "run.partition", "run.memory"),
+        *("errors", "rl", "trajectory", "config", "batching", "policy", "columns"),
+        *("envs", "run", "run.partition", "run.memory"),
     },
     "rollout": {
         *("errors", "packaged", "files", "env_bridge", "envs", "models", "sampling", "trajectory", "config", "policy"),
@@ -102,7 +100,7 @@ ALLOWED = {
     "intervals": set(),
     "credit": {
         *("errors", "files", "env_bridge", "envs", "rl", "models", "sampling", "trajectory", "config", "batching"),
-        *("policy", "scoring", "columns", "text_critic", "critic", "learner", "run", "run.partition", "rollout"),
+        *("policy", "columns", "learner", "run", "run.partition", "rollout"),
     },
     "compare": {"errors", "files", "config"},
     "inspect": {"errors", "config", "rollout", "intervals"},

@@ -1,4 +1,4 @@
-"""Which parameters score what, in which order steps are learnt, and at which temperature, over whole iterations."""
+"""Which parameters give which log-probabilities, the order of learning, and the temperature, over whole iterations."""
 
 import dataclasses
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from gigpo_jax.action_span import action_masks
 from gigpo_jax.batching import make_minibatches, step_samples
+from gigpo_jax.columns.action_span import action_masks
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner import Learner, NotFinite, make_optimizer
@@ -79,7 +79,7 @@ def test_two_iterations_of_two_epochs_by_hand() -> None:
     optimizer = make_optimizer(config, config.train.iterations)
     settings = {"chunk": config.batch.logprob_chunk, "temperature": 0.7}
     step = update.make_update(forward, optimizer, LossSettings(0.2, 0.2, kl_coef=0.5), **settings)
-    score = update.make_score(forward, **settings)
+    logprobs = update.make_logprobs(forward, **settings)
     state = update.init_state(start(), optimizer)
     first = []
     for iteration, (_, credit) in enumerate(got):
@@ -90,9 +90,9 @@ def test_two_iterations_of_two_epochs_by_hand() -> None:
             batches += make_minibatches(samples, steps=4, row_length=32, rows=2, rng=order)
         assert len(batches) == 6
         batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
-        before = [score(state.params, batch) for batch in batches]  # of the policy that played, for all of them
+        before = [logprobs(state.params, batch) for batch in batches]  # of the policy that played, for all of them
         for number, (batch, proximal) in enumerate(zip(batches, before, strict=True)):
-            batch = dataclasses.replace(batch, reference=score(start(), batch), proximal=proximal)
+            batch = dataclasses.replace(batch, reference=logprobs(start(), batch), proximal=proximal)
             state, metrics = step(state, batch, None, np.int32(iteration))
             if number == 0:
                 first.append(float(metrics["policy/behaviour_mismatch"]))
@@ -110,7 +110,7 @@ def test_kl_in_the_reward_is_a_penalty_of_each_step() -> None:
     learner, other, start_policy = make_learner(config), make_learner(plain), make_learner(plain)
     found = []
     for iteration in (0, 1):
-        now, reference = (policy.scores(steps).logprob for policy in (other, start_policy))
+        now, reference = (policy.token_logprobs(steps).logprob for policy in (other, start_policy))
         penalties = [0.5 * float((a - b).sum()) for a, b in zip(now, reference, strict=True)]
         metrics, credit = learner.learn(steps, iteration, Timers(), no_progress)
         _, by_hand = other.learn(with_less_reward(steps, penalties), iteration, Timers(), no_progress)

@@ -12,7 +12,9 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from gigpo_jax.batching import step_samples, value_columns
-from gigpo_jax.columns import computed_columns
+from gigpo_jax.columns.computed import computed_columns
+from gigpo_jax.columns.critic import saved_values
+from gigpo_jax.columns.token_logprobs import make_token_logprobs
 from gigpo_jax.config.resolve import TAGGED
 from gigpo_jax.credit.estimates import estimates, left_out
 from gigpo_jax.credit.grades import reliability
@@ -22,7 +24,6 @@ from gigpo_jax.credit.replay import replay
 from gigpo_jax.credit.report import Row, as_json, plot, table
 from gigpo_jax.credit.sampler import Sampler
 from gigpo_jax.credit.states import State, choose_steps, states_around
-from gigpo_jax.critic import saved_values
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import Prompt, build_prompt
@@ -42,7 +43,6 @@ from gigpo_jax.run.interrupts import Interrupts
 from gigpo_jax.run.report import say
 from gigpo_jax.run.workdir import check_adapter, check_writable
 from gigpo_jax.sampling.base import EngineLost
-from gigpo_jax.scoring import make_token_scores
 from gigpo_jax.trajectory import Trajectory, finished_steps
 
 
@@ -97,7 +97,8 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     folder = workdir / "credit" / f"iteration_{version:06d}"
     claim(folder, config, plan.continuations)
     say(f"weights: {f'checkpoint {version} of {workdir}' if version else config.model.path}; results: {folder}")
-    scores = make_token_scores(config, policy, mesh, config.sampling.temperature)
+    of_policy = make_token_logprobs(config, policy, mesh, config.sampling.temperature)
+    logprobs = partial(of_policy, trained, policy.frozen)
     critic = text_critic(config, newest_record(workdir / "checkpoints"))
     values = None
     if config.critic.kind != "none":
@@ -108,7 +109,7 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
         policy.whole(trained),
         options=options,
         version=version,
-        scores=partial(scores, trained, policy.frozen),
+        logprobs=logprobs,
         critic=critic,
         values=values,
     )
@@ -122,8 +123,7 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     measurement = measured(first, finished_steps(first), played.rows, played.returns)
     gradients = group_gradients(config, policy, mesh, trained, measurement.steps) if plan.gradients else None
     known = {"entropy", "logprob", *(("tag", "step_reward") if config.env.prompt == TAGGED else ())}
-    score = partial(scores, trained, policy.frozen)
-    columns = computed_columns(known, finished_steps(first), score, config, policy.tokenizer)
+    columns = computed_columns(known, finished_steps(first), logprobs, config, policy.tokenizer)
     own = str(options.get("anchor", ""))
     if critic is not None and own in anchored:
         columns["value"] = critic.values(anchored[own])

@@ -9,7 +9,9 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from gigpo_jax.batching import Sample, step_samples, value_columns
-from gigpo_jax.columns import computed_columns
+from gigpo_jax.columns.computed import computed_columns
+from gigpo_jax.columns.text_critic import TextCritic
+from gigpo_jax.columns.token_logprobs import TokenLogprobs
 from gigpo_jax.credit.continuations import continue_from, read_returns
 from gigpo_jax.credit.states import State
 from gigpo_jax.env_bridge.types import Task
@@ -17,8 +19,6 @@ from gigpo_jax.learner import chosen, objective, step_credit
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.record import Rollouts, read_rollouts, saved, write_rollouts
 from gigpo_jax.rollout.worker import RolloutWorker
-from gigpo_jax.scoring import TokenScores
-from gigpo_jax.text_critic import TextCritic
 from gigpo_jax.trajectory import Trajectory, finished_steps
 
 ROLLOUTS, RETURNS = "rollouts.jsonl.gz", "returns.jsonl"
@@ -36,13 +36,13 @@ class Sampler:
         *,
         options: dict[str, Any],
         version: int,
-        scores: Callable[[Sequence[Sample]], TokenScores],
+        logprobs: Callable[[Sequence[Sample]], TokenLogprobs],
         critic: TextCritic | None,
         values: Callable[[Sequence[Sample]], list[np.ndarray]] | None,
     ) -> None:
-        """Takes what `RolloutWorker` takes, a function that scores the tokens of samples, and a critic of one kind."""
+        """Takes what `RolloutWorker` takes, a function that gives log-probabilities, and a critic of one kind."""
         self._config, self._policy, self._params = config, policy, params
-        self._options, self._version, self._scores, self._critic = options, version, scores, critic
+        self._options, self._version, self._logprobs, self._critic = options, version, logprobs, critic
         self._values = values
         self._worker: RolloutWorker | None = None
 
@@ -72,12 +72,12 @@ class Sampler:
             )
             steps = finished_steps(trajectories)
             tokenizer, samples = self._policy.tokenizer, step_samples(steps)
-            columns = computed_columns(chosen(config).needs, steps, self._scores, config, tokenizer, self._critic)
+            columns = computed_columns(chosen(config).needs, steps, self._logprobs, config, tokenizer, self._critic)
             if self._values is not None:
                 columns |= value_columns(self._values(samples), config.sampling.max_response_tokens)
             credit = step_credit(config, objective(config)[0], steps, columns)[1]
             how = {"gamma": config.rl.gamma, "iteration": self._version, "temperature": temperature}
-            entropies = self._scores(step_samples(steps)).entropy
+            entropies = self._logprobs(step_samples(steps)).entropy
             write_rollouts(path, saved(trajectories, credit, entropies, decode=tokenizer.decode, **how))
         return read_rollouts(path)
 

@@ -261,6 +261,6 @@ def _check(logprob: Array, batch: StepBatch, settings: LossSettings) -> None:
         if array is not None and array.shape != logprob.shape:
             raise ValueError(f"{name} must have the shape of logprob {logprob.shape}, got {array.shape}")
     if settings.kl_coef and batch.reference is None:
-        raise ValueError(f"kl_coef={settings.kl_coef} needs batch.reference (see make_score)")
+        raise ValueError(f"kl_coef={settings.kl_coef} needs batch.reference (see make_logprobs)")
     if settings.correction != "none" and batch.proximal is None:
-        raise ValueError(f"correction={settings.correction!r} needs batch.proximal (see make_score)")
+        raise ValueError(f"correction={settings.correction!r} needs batch.proximal (see make_logprobs)")

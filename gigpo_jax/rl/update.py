@@ -193,22 +193,22 @@ def make_sft_update(
     """Builds the supervised step, cross-entropy of the response tokens; arguments and result as for `make_update`."""
     how: dict[str, Any] = {"chunk": chunk, "temperature": 1.0, "state_shardings": state_shardings}
 
-    def loss(*scores: Any, iteration: jax.Array) -> LossSums:
+    def loss(*sums: Any, iteration: jax.Array) -> LossSums:
         del iteration
-        return imitation_loss(*scores)
+        return imitation_loss(*sums)
 
     return _make(forward, optimizer, loss, loss_total, masks=False, **how)
 
 
-def make_score(forward: Forward, *, chunk: int = 1024, temperature: float = 1.0) -> Callable[..., jax.Array]:
+def make_logprobs(forward: Forward, *, chunk: int = 1024, temperature: float = 1.0) -> Callable[..., jax.Array]:
     """Builds a jitted (params, minibatch, frozen=None) -> log-probabilities [M, B, C] f32 of the response tokens.
 
-    `dataclasses.replace(batch, reference=score(reference_params, batch))` gives a minibatch its reference policy, and
-    `replace(batch, proximal=score(params, batch))` recomputes the old log-probabilities. Arguments as for
+    `dataclasses.replace(batch, reference=logprobs(reference, batch))` gives a minibatch its reference policy, and
+    `replace(batch, proximal=logprobs(params, batch))` recomputes the old log-probabilities. Arguments as for
     `make_update`; padding is 0.
     """
 
-    def score(params: Params, batch: StepBatch, frozen: Params = None) -> jax.Array:
+    def logprobs(params: Params, batch: StepBatch, frozen: Params = None) -> jax.Array:
         bound = partial(forward, params, frozen)
 
         def body(m: jax.Array, out: jax.Array) -> jax.Array:
@@ -218,7 +218,7 @@ def make_score(forward: Forward, *, chunk: int = 1024, temperature: float = 1.0)
         out = jax.lax.fori_loop(0, batch.microbatches, body, jnp.zeros_like(batch.behaviour))
         return jnp.where(batch.weight > 0, out, 0.0)
 
-    return jax.jit(score)
+    return jax.jit(logprobs)
 
 
 def microbatch(batch: StepBatch, m: jax.Array | int) -> StepBatch:

@@ -34,10 +34,10 @@ def sample(
       tokens [S] i32, and [S] f32 their log-probabilities (nats) in the distribution they were drawn from; for
       temperature 0 in the softmax of the logits.
     """
-    scores, log_sum = processed(logits, temperature, top_p, top_k)
+    scaled, log_sum = processed(logits, temperature, top_p, top_k)
     uniform = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
-    tokens = jnp.where(temperature > 0, _draw(scores, uniform), jnp.argmax(scores, axis=-1)).astype(jnp.int32)
-    chosen = jnp.take_along_axis(scores, tokens[:, None], axis=-1)[:, 0]
+    tokens = jnp.where(temperature > 0, _draw(scaled, uniform), jnp.argmax(scaled, axis=-1)).astype(jnp.int32)
+    chosen = jnp.take_along_axis(scaled, tokens[:, None], axis=-1)[:, 0]
     return tokens, chosen - log_sum
 
 
@@ -53,19 +53,19 @@ def processed(
       top_k: [S] i32.
 
     Returns:
-      scores [S, V] f32, at most 0 and 0 for the likeliest, -inf for what is not kept; and [S] f32 the logarithm of
+      scaled [S, V] f32, at most 0 and 0 for the likeliest, -inf for what is not kept; and [S] f32 the logarithm of
       the sum of their exponentials, so that log-probabilities are the difference.
     """
     sampled = temperature > 0
-    scores = logits.astype(jnp.float32) / jnp.where(sampled, temperature, 1.0)[:, None]
-    scores = scores - jnp.max(scores, axis=-1, keepdims=True)
+    scaled = logits.astype(jnp.float32) / jnp.where(sampled, temperature, 1.0)[:, None]
+    scaled = scaled - jnp.max(scaled, axis=-1, keepdims=True)
     cut_k, cut_p = sampled & (top_k > 0), sampled & (top_p < 1)
-    scores = jax.lax.cond(jnp.any(cut_k), lambda x: _keep_top_k(x, top_k, cut_k), lambda x: x, scores)
-    scores = jax.lax.cond(jnp.any(cut_p), lambda x: _keep_top_p(x, top_p, cut_p), lambda x: x, scores)
-    return scores, jnp.log(jnp.sum(jnp.exp(scores), axis=-1))
+    scaled = jax.lax.cond(jnp.any(cut_k), lambda x: _keep_top_k(x, top_k, cut_k), lambda x: x, scaled)
+    scaled = jax.lax.cond(jnp.any(cut_p), lambda x: _keep_top_p(x, top_p, cut_p), lambda x: x, scaled)
+    return scaled, jnp.log(jnp.sum(jnp.exp(scaled), axis=-1))
 
 
-def _draw(scores: jax.Array, uniform: jax.Array) -> jax.Array:
+def _draw(scaled: jax.Array, uniform: jax.Array) -> jax.Array:
     """Draws a token [S] i32 by inverting the cumulative distribution: of blocks of tokens, then inside the block.
 
     Two uniform numbers a row: with V = 151,936 the Gumbel trick (`jax.random.categorical`), which needs V, takes 24
@@ -73,12 +73,12 @@ def _draw(scores: jax.Array, uniform: jax.Array) -> jax.Array:
     often as it should be.
 
     Args:
-      scores: [S, V] f32 from `processed`.
+      scaled: [S, V] f32 from `processed`.
       uniform: [S, 2] f32 in [0, 1).
     """
-    rows, vocabulary = scores.shape
+    rows, vocabulary = scaled.shape
     blocks = -(-vocabulary // BLOCK)
-    weights = jnp.exp(scores)
+    weights = jnp.exp(scaled)
     padded = jnp.pad(weights, ((0, 0), (0, blocks * BLOCK - vocabulary))).reshape(rows, blocks, BLOCK)
     block = _invert(jnp.sum(padded, axis=-1), uniform[:, 0])
     inside = jnp.take_along_axis(padded, block[:, None, None], axis=1)[:, 0]
@@ -98,30 +98,30 @@ def _invert(weights: jax.Array, uniform: jax.Array) -> jax.Array:
     return jnp.argmax(cumulative > target[:, None], axis=-1)
 
 
-def _keep_top_k(scores: jax.Array, top_k: jax.Array, rows: jax.Array) -> jax.Array:
-    """-inf for scores [S, V] below the k-th largest of their row, in those `rows` [S] bool."""
-    bits = _ordered_bits(scores)
-    enough = jnp.where(rows, jnp.minimum(top_k, scores.shape[-1]), 1)
-    lowest = _largest_threshold(lambda low: jnp.sum(bits >= low[:, None], axis=-1) >= enough, scores.shape[0])
-    return jnp.where((bits >= lowest[:, None]) | ~rows[:, None], scores, -jnp.inf)
+def _keep_top_k(scaled: jax.Array, top_k: jax.Array, rows: jax.Array) -> jax.Array:
+    """-inf for scaled [S, V] below the k-th largest of their row, in those `rows` [S] bool."""
+    bits = _ordered_bits(scaled)
+    enough = jnp.where(rows, jnp.minimum(top_k, scaled.shape[-1]), 1)
+    lowest = _largest_threshold(lambda low: jnp.sum(bits >= low[:, None], axis=-1) >= enough, scaled.shape[0])
+    return jnp.where((bits >= lowest[:, None]) | ~rows[:, None], scaled, -jnp.inf)
 
 
-def _keep_top_p(scores: jax.Array, top_p: jax.Array, rows: jax.Array) -> jax.Array:
-    """-inf for scores [S, V] outside the fewest likeliest tokens that hold `top_p` [S], in those `rows` [S] bool."""
-    bits = _ordered_bits(scores)
-    weights = jnp.exp(scores)
+def _keep_top_p(scaled: jax.Array, top_p: jax.Array, rows: jax.Array) -> jax.Array:
+    """-inf for scaled [S, V] outside the fewest likeliest tokens that hold `top_p` [S], in those `rows` [S] bool."""
+    bits = _ordered_bits(scaled)
+    weights = jnp.exp(scaled)
     share = top_p * jnp.sum(weights, axis=-1)
 
     def holds(low: jax.Array) -> jax.Array:
         return jnp.sum(jnp.where(bits >= low[:, None], weights, 0.0), axis=-1) >= share
 
-    lowest = _largest_threshold(holds, scores.shape[0])
-    return jnp.where((bits >= lowest[:, None]) | ~rows[:, None], scores, -jnp.inf)
+    lowest = _largest_threshold(holds, scaled.shape[0])
+    return jnp.where((bits >= lowest[:, None]) | ~rows[:, None], scaled, -jnp.inf)
 
 
-def _ordered_bits(scores: jax.Array) -> jax.Array:
+def _ordered_bits(scaled: jax.Array) -> jax.Array:
     """Maps f32 to u32 of the same order."""
-    bits = jax.lax.bitcast_convert_type(scores + 0.0, jnp.uint32)  # + 0.0 makes -0.0 equal to 0.0
+    bits = jax.lax.bitcast_convert_type(scaled + 0.0, jnp.uint32)  # + 0.0 makes -0.0 equal to 0.0
     return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
 
 

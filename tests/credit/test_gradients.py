@@ -9,7 +9,7 @@ from gigpo_jax.credit.gradients import WIDTH, folded, group_gradients
 from gigpo_jax.models import qwen2
 from gigpo_jax.policy import fresh_policy
 from gigpo_jax.run import partition
-from tests.test_scoring import small, step
+from tests.columns.test_token_logprobs import small, step
 
 
 def test_a_sketch_keeps_lengths_and_angles_of_arrays_with_structure() -> None:

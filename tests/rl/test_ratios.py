@@ -12,7 +12,7 @@ import pytest
 from gigpo_jax.rl.losses import LossSettings, LossSums, loss_total, policy_loss
 from gigpo_jax.rl.ratios import response_numbers
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import init_state, make_optimizer, make_score, make_update
+from gigpo_jax.rl.update import init_state, make_logprobs, make_optimizer, make_update
 from tests.rl.test_losses import responses, tokens
 from tests.rl.test_update_settings import forward, make_batch, params
 
@@ -178,7 +178,7 @@ def test_p_follows_the_iteration_in_one_program():
     """p = 1 - k / 2: the largest ratio is the largest of the responses' Hölder means."""
     batch, optimizer = make_batch(), make_optimizer(lr=1e-9)
     update = make_update(forward, optimizer, replace(NARROW, **WIDE, power=lambda k: 1.0 - k / 2), chunk=16)
-    now = np.asarray(make_score(forward)(params(), batch), np.float64)
+    now = np.asarray(make_logprobs(forward)(params(), batch), np.float64)
     ratios, response, weight = np.exp(now - batch.behaviour), np.asarray(response_numbers(batch)), batch.weight
     for iteration in (0, 2, 4):
         state = init_state(params(), optimizer)

@@ -18,8 +18,8 @@ from gigpo_jax.rl.update import (
     Optimizer,
     TrainState,
     init_state,
+    make_logprobs,
     make_optimizer,
-    make_score,
     make_sft_update,
     make_update,
 )
@@ -178,7 +178,7 @@ def test_first_adamw_step_by_hand() -> None:
 
 def test_ratio_is_one_on_policy_whether_recomputed_or_not() -> None:
     batch = pack(make_samples())
-    own = make_score(forward)(params(), batch)
+    own = make_logprobs(forward)(params(), batch)
     _, metrics = shared_update()(fresh(OPTIMIZER), dataclasses.replace(batch, behaviour=own))
     assert float(metrics["policy/ratio_max"]) == pytest.approx(1.0, abs=1e-5)
     assert float(metrics["policy/behaviour_mismatch"]) < 1e-5
@@ -190,7 +190,7 @@ def test_ratio_is_one_on_policy_whether_recomputed_or_not() -> None:
 def test_score_is_the_log_probability_of_each_response_token() -> None:
     samples = make_samples()
     batch = pack(samples)
-    got = np.asarray(make_score(forward, temperature=0.7, chunk=5)(params(), batch))
+    got = np.asarray(make_logprobs(forward, temperature=0.7, chunk=5)(params(), batch))
     behaviour, weight = np.asarray(batch.behaviour), np.asarray(batch.weight)
     expected = {}
     for s in samples:

@@ -11,7 +11,7 @@ import pytest
 from gigpo_jax.batching import Sample, make_minibatches
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import TrainState, init_state, make_optimizer, make_score, make_update
+from gigpo_jax.rl.update import TrainState, init_state, make_logprobs, make_optimizer, make_update
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 OPTIMIZER = make_optimizer(lr=1e-2)
@@ -44,7 +44,7 @@ def run(
 
 def test_the_update_scores_at_the_temperature_of_the_sampler() -> None:
     batch = make_batch()
-    own = make_score(forward, temperature=0.7)(params(), batch)
+    own = make_logprobs(forward, temperature=0.7)(params(), batch)
     _, metrics = run(dataclasses.replace(batch, behaviour=own), temperature=0.7)
     assert float(metrics["policy/ratio_max"]) == pytest.approx(1.0, abs=1e-5)
     assert float(metrics["policy/behaviour_mismatch"]) < 1e-5
@@ -52,7 +52,7 @@ def test_the_update_scores_at_the_temperature_of_the_sampler() -> None:
 
 def test_truncated_importance_weights_reach_the_loss() -> None:
     batch = make_batch()
-    own = make_score(forward)(params(), batch)
+    own = make_logprobs(forward)(params(), batch)
     batch = dataclasses.replace(batch, proximal=own, behaviour=own - 1.0)  # the engine thought all responses rarer
     plain, capped = (run(batch, correction=correction)[1] for correction in ("none", "truncated"))
     assert float(capped["policy/loss"]) == pytest.approx(2 * float(plain["policy/loss"]), rel=1e-5)
@@ -61,7 +61,7 @@ def test_truncated_importance_weights_reach_the_loss() -> None:
 
 def test_the_ratio_of_a_whole_response_is_its_own_and_no_neighbours() -> None:
     batch = make_batch()
-    own = make_score(forward)(params(), batch)
+    own = make_logprobs(forward)(params(), batch)
     gap = jnp.asarray(np.random.default_rng(1).normal(0, 0.3, own.shape), jnp.float32)
     _, metrics = run(dataclasses.replace(batch, behaviour=own - gap), ratio="sequence")
     segments, index, weight = (np.asarray(x) for x in (batch.segment_ids, batch.response_index, batch.weight))

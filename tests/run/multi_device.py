@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from gigpo_jax import critic
 from gigpo_jax.batching import Sample, make_minibatches
+from gigpo_jax.columns import critic
 from gigpo_jax.config import default_config
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shardings

@@ -1,4 +1,4 @@
-"""Advantages from the values of a critic that reads text (`gigpo_jax.text_critic`). Ours, not published."""
+"""Advantages from the values of a critic that reads text (`gigpo_jax.columns.text_critic`). Ours, not published."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The optional columns of `StepColumns` that need more than a step's own text: scores, tags, known answers."""
+"""The optional columns of `StepColumns`: log-probabilities, tags, known answers, values."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -6,18 +6,18 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import Sample, step_samples
+from gigpo_jax.columns.tagged import tag_columns
+from gigpo_jax.columns.text_critic import TextCritic
+from gigpo_jax.columns.token_logprobs import TokenLogprobs
 from gigpo_jax.envs import registry
 from gigpo_jax.models.tokenizer import Tokenizer
-from gigpo_jax.scoring import TokenScores
-from gigpo_jax.tagged import tag_columns
-from gigpo_jax.text_critic import TextCritic
 from gigpo_jax.trajectory import Step
 
 
 def computed_columns(
     needs: Collection[str],
     steps: Sequence[Step],
-    score: Callable[[Sequence[Sample]], TokenScores],
+    logprobs: Callable[[Sequence[Sample]], TokenLogprobs],
     config: ConfigDict,
     tokenizer: Tokenizer,
     critic: TextCritic | None = None,
@@ -27,14 +27,14 @@ def computed_columns(
     Args:
       needs: names of columns; other names are passed over.
       steps: of this host; all hosts call this together.
-      score: samples -> scores under the policy before the updates.
+      logprobs: samples -> log-probabilities under the policy before the updates.
       config: as from `config.resolve`.
       tokenizer: of the policy.
       critic: it tells the column `value`; None: there is none.
     """
     columns: dict[str, np.ndarray] = {}
     if not {"entropy", "logprob"}.isdisjoint(needs):
-        columns |= score(step_samples(steps)).means()
+        columns |= logprobs(step_samples(steps)).means()
     if not {"tag", "step_reward"}.isdisjoint(needs):
         columns |= tag_columns(steps)
     if critic is not None:
@@ -43,7 +43,7 @@ def computed_columns(
         limit = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
         prefix = tokenizer.encode(registry.spec(config.env.name).answer_prefix)
         samples = [_answer_sample(step, prefix, tokenizer.encode(step.answer), limit) for step in steps]
-        columns["answer_logprob"] = score(samples).means()["logprob"]
+        columns["answer_logprob"] = logprobs(samples).means()["logprob"]
     return {name: column for name, column in columns.items() if name in needs}
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import Sample
+from gigpo_jax.columns.token_logprobs import make_token_arrays
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import read_config
@@ -25,7 +26,6 @@ from gigpo_jax.rl.critic import Values, make_value_update
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.run import partition
 from gigpo_jax.run.checkpoint import newest_params
-from gigpo_jax.scoring import make_token_arrays
 
 HEAD = "value_head"
 CHECKPOINT = "critic_"  # begins the names of the critic's parts of a checkpoint

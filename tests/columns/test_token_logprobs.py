@@ -6,11 +6,11 @@ import pytest
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import step_samples
+from gigpo_jax.columns.token_logprobs import make_token_logprobs
 from gigpo_jax.config import default_config
 from gigpo_jax.models import qwen2
 from gigpo_jax.policy import fresh_policy
 from gigpo_jax.run import partition
-from gigpo_jax.scoring import make_token_scores
 from gigpo_jax.trajectory import Step, Turn
 
 
@@ -35,7 +35,7 @@ def test_every_token_has_the_scores_of_its_own_place(temperature: float) -> None
     policy = fresh_policy(config, mesh, ["a b c d e f g h i j k l m n o p"])
     rng = np.random.default_rng(0)
     samples = step_samples([step(number, rng, policy.config.vocab_size) for number in range(23)])
-    found = make_token_scores(config, policy, mesh, temperature)(policy.params, None, samples)
+    found = make_token_logprobs(config, policy, mesh, temperature)(policy.params, None, samples)
     means = found.means()
     assert len(found.entropy) == len(found.logprob) == len(samples)
     for number, one in enumerate(samples):

@@ -23,7 +23,7 @@ from gigpo_jax.rl.update import microbatch, response_logprobs
 from gigpo_jax.run import partition
 
 
-class TokenScores(NamedTuple):
+class TokenLogprobs(NamedTuple):
     """Of N samples, one array [R] f32 a sample, nats."""
 
     logprob: list[np.ndarray]
@@ -38,11 +38,11 @@ class TokenScores(NamedTuple):
         return {"logprob": mean(self.logprob), "entropy": mean(self.entropy)}
 
 
-Score = Callable[[Any, Any, Sequence[Sample]], TokenScores]  # (trained parameters, frozen ones, samples)
+Score = Callable[[Any, Any, Sequence[Sample]], TokenLogprobs]  # (trained parameters, frozen ones, samples)
 
 
-def make_token_scores(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, temperature: float) -> Score:
-    """Builds a function (trained parameters, frozen ones, samples) -> `TokenScores`.
+def make_token_logprobs(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, temperature: float) -> Score:
+    """Builds a function (trained parameters, frozen ones, samples) -> `TokenLogprobs`.
 
     All hosts call it together, each with its own samples.
 
@@ -60,7 +60,7 @@ def make_token_scores(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mes
         return response_logprobs(functools.partial(forward, trained, frozen), batch, **how)
 
     found = make_token_arrays(config, mesh, measure)
-    return lambda trained, frozen, samples: TokenScores(*found(trained, frozen, samples))
+    return lambda trained, frozen, samples: TokenLogprobs(*found(trained, frozen, samples))
 
 
 def make_token_arrays(

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from gigpo_jax import critic
 from gigpo_jax.batching import step_samples
+from gigpo_jax.columns import critic
 from gigpo_jax.config import resolve
 from gigpo_jax.errors import InputError
 from gigpo_jax.learner import Learner

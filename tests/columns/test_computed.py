@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from gigpo_jax.batching import Sample
-from gigpo_jax.columns import computed_columns
+from gigpo_jax.columns.computed import computed_columns
+from gigpo_jax.columns.tagged import tag_columns
+from gigpo_jax.columns.token_logprobs import TokenLogprobs
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import word_tokenizer
-from gigpo_jax.scoring import TokenScores
-from gigpo_jax.tagged import tag_columns
 from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
 
 PROMPT = np.arange(40, dtype=np.int32)
@@ -69,9 +69,9 @@ def test_answers_are_scored_behind_the_prompts_of_their_steps() -> None:
     ]
     seen: list[Sample] = []
 
-    def score(samples) -> TokenScores:
+    def score(samples) -> TokenLogprobs:
         seen.extend(samples)
-        return TokenScores([np.array([-1.0, -2.0])] * len(samples), [np.zeros(2)] * len(samples))
+        return TokenLogprobs([np.array([-1.0, -2.0])] * len(samples), [np.zeros(2)] * len(samples))
 
     found = computed_columns({"answer_logprob", "action"}, finished_steps(trajectories), score, config, tokenizer)
     assert {name: column.tolist() for name, column in found.items()} == {"answer_logprob": [-1.5, -1.5]}

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gigpo_jax.action_span import action_masks
+from gigpo_jax.columns.action_span import action_masks
 from gigpo_jax.models.tokenizer import Tokenizer, load_tokenizer, word_tokenizer
 
-MODEL = Path(__file__).parents[1] / "models/alfworld_tiny"
+MODEL = Path(__file__).parents[2] / "models/alfworld_tiny"
 
 
 class Characters(Tokenizer):

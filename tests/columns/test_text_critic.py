@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gigpo_jax import text_critic, train
+from gigpo_jax import train
+from gigpo_jax.columns import text_critic
+from gigpo_jax.columns.text_critic import TextCritic, features, fit, remaining_returns, state_words
 from gigpo_jax.config import resolve
 from gigpo_jax.run.checkpoint import newest_record
-from gigpo_jax.text_critic import TextCritic, features, fit, remaining_returns, state_words
 from gigpo_jax.trajectory import Step, Turn
 
 EMPTY = np.zeros(0)
@@ -132,8 +133,8 @@ def test_a_stopped_run_continues_with_the_critic_that_it_had(tmp_path, monkeypat
             {k: v for k, v in line.items() if not k.startswith(("time", "throughput", "compile"))} for line in lines
         ]
 
-    config = runpy.run_path(str(Path(__file__).parent / "configs" / "example.py"))["get_config"]().unlock()
-    config.model.path = str(Path(__file__).parents[1] / "models" / "alfworld_tiny")
+    config = runpy.run_path(str(Path(__file__).parents[1] / "configs" / "example.py"))["get_config"]().unlock()
+    config.model.path = str(Path(__file__).parents[2] / "models" / "alfworld_tiny")
     config.batch.row_length, config.train.save_rollouts = 80, 0
     config.train.iterations, config.train.groups, config.checkpoint.every, config.eval.every = 3, 2, 1, 0
     config.rl.algorithm = "text_critic"

@@ -1,0 +1,1 @@
+"""What algorithms may need of steps beside the rollout: log-probabilities, action spans, tags, values."""
