@@ -43,7 +43,7 @@ def test_importance_weights_are_truncated_only_where_they_are_asked_for() -> Non
     config.engine.name, config.rl.importance_cap = "vllm", 1.5
     loss = objective(resolve(config))[1]
     assert (loss.correction, loss.importance_cap) == ("truncated", 1.5)
-    config.rl.importance_correction = "none"
+    config.rl.importance_correction, config.rl.importance_cap = "none", default_config().rl.importance_cap
     assert objective(resolve(config))[1].correction == "none"
 
 
