@@ -21,7 +21,7 @@ def draw(arms: Sequence[Arm], folder: Path) -> list[Path]:
     """
     import matplotlib.figure
 
-    figure = matplotlib.figure.Figure(figsize=(12, 4), layout="constrained")
+    figure = matplotlib.figure.Figure(figsize=(12, 4.8), layout="constrained")
     axes = figure.subplots(1, 3, sharey=True)
     for number, arm in enumerate(arms):
         won = arm.won()
@@ -39,7 +39,10 @@ def draw(arms: Sequence[Arm], folder: Path) -> list[Path]:
             axis.grid(alpha=0.3)
     run = arms[0].runs[0]
     axes[0].set_ylabel(f"success on {run.panel[0]} (%), {len(run.tasks)} tasks")
-    axes[0].legend(title="arm (seeds)", frameon=False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, title="arm (seeds)", frameon=False, loc="outside lower center", ncols=min(len(arms), 3)
+    )
     paths = [folder / f"comparison.{kind}" for kind in ("png", "svg")]
     for path in paths:
         figure.savefig(path, dpi=120)
