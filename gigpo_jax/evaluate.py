@@ -1,7 +1,7 @@
 """A policy on a frozen panel of tasks: success and score with 95% intervals, over all and per task type."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.files import write_json
 from gigpo_jax.intervals import mean_interval, wilson_interval
 from gigpo_jax.learner import chosen, objective, step_credit, text_critic
-from gigpo_jax.policy import load_policy
+from gigpo_jax.policy import Policy, load_policy
 from gigpo_jax.rollout.environment import env_options
 from gigpo_jax.rollout.examples import make_examples
 from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
@@ -281,6 +281,21 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         what = {"panel": panel.name, "sha256": panel.sha256, "iteration": version, "agent": config.agent}
         write_json(path, what | {"results": named})
     report.say(f"written: {path}")
+    _save_episodes(config, workdir, policy, mesh, trained, played, path, version)
+    return 0
+
+
+def _save_episodes(
+    config: ConfigDict,
+    workdir: Path,
+    policy: Policy,
+    mesh: jax.sharding.Mesh,
+    trained: Any,
+    played: Mapping[str, Sequence[Trajectory]],
+    path: Path,
+    version: int,
+) -> None:
+    """Writes the episodes of each decoding beside the result `path`, with the credit that training would give them."""
     advantages, _ = objective(config)
     critic = text_critic(config, newest_record(workdir / "checkpoints"))
     has_critic = config.critic.kind != "none"
@@ -298,9 +313,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         host = f".host{jax.process_index()}" if jax.process_count() > 1 else ""
         episodes = path.with_name(f"{path.stem}_{decoding}{host}{SUFFIX}")
         entropies = logprobs(step_samples(steps)).entropy
-        write_rollouts(episodes, saved(trajectories, credit, entropies, decode=worker.tokenizer.decode, **how))
+        write_rollouts(episodes, saved(trajectories, credit, entropies, decode=policy.tokenizer.decode, **how))
         report.say(f"written: {episodes}")
-    return 0
 
 
 def _labels(config: ConfigDict, decoding: str) -> list[str]:

@@ -9,7 +9,7 @@ from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import Prompt
 from gigpo_jax.env_bridge.types import Observation, Task, anchor_hash
 from gigpo_jax.errors import InputError
-from gigpo_jax.rollout.record import SavedEpisode
+from gigpo_jax.rollout.record import SavedEpisode, SavedStep
 from gigpo_jax.trajectory import Trajectory, Turn
 
 
@@ -50,28 +50,31 @@ def replay(
                     f"config.env.name: task {task.id!r} answered the same actions differently at step "
                     f"{len(trajectory.turns)}; credit needs an environment that replays exactly"
                 )
-            trajectory.turns.append(
-                Turn(
-                    prompt_tokens=np.asarray(shown.tokens, np.int32),
-                    response_tokens=np.asarray(step.tokens, np.int32),
-                    logprobs=np.asarray(step.logprobs, np.float32),
-                    prompt=step.prompt,
-                    response=step.response,
-                    action=step.action,
-                    valid=step.valid,
-                    admissible=step.admissible,
-                    observation=observation.text,
-                    anchor=observation.anchor,
-                    reward=step.reward,
-                    penalty=step.penalty,
-                    finish_reason=step.finish_reason,
-                    version=step.version,
-                    choices=None if observation.admissible is None else anchor_hash("\n".join(observation.admissible)),
-                    regret=result.info.get("regret"),
-                    task=observation.task,
-                )
-            )
+            trajectory.turns.append(_turn(step, observation, shown, result.info.get("regret")))
             history.add(observation.text, step.action)
             observation = result.observation
         trajectories.append(trajectory)
     return trajectories
+
+
+def _turn(step: SavedStep, observation: Observation, shown: Prompt, regret: float | None) -> Turn:
+    """The turn that a saved step was, with the anchor and the regret of the replay."""
+    return Turn(
+        prompt_tokens=np.asarray(shown.tokens, np.int32),
+        response_tokens=np.asarray(step.tokens, np.int32),
+        logprobs=np.asarray(step.logprobs, np.float32),
+        prompt=step.prompt,
+        response=step.response,
+        action=step.action,
+        valid=step.valid,
+        admissible=step.admissible,
+        observation=observation.text,
+        anchor=observation.anchor,
+        reward=step.reward,
+        penalty=step.penalty,
+        finish_reason=step.finish_reason,
+        version=step.version,
+        choices=None if observation.admissible is None else anchor_hash("\n".join(observation.admissible)),
+        regret=regret,
+        task=observation.task,
+    )

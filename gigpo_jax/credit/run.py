@@ -1,7 +1,7 @@
 """A measurement from start to end: plays what is missing, grades, writes the results."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,9 +11,10 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from gigpo_jax.batching import step_samples, value_columns
+from gigpo_jax.batching import Sample, step_samples, value_columns
 from gigpo_jax.columns.computed import computed_columns
 from gigpo_jax.columns.critic import saved_values
+from gigpo_jax.columns.text_critic import TextCritic
 from gigpo_jax.columns.token_logprobs import make_token_logprobs
 from gigpo_jax.config.resolve import TAGGED
 from gigpo_jax.credit.estimates import estimates, left_out
@@ -43,7 +44,7 @@ from gigpo_jax.run.interrupts import Interrupts
 from gigpo_jax.run.report import say
 from gigpo_jax.run.workdir import check_adapter, check_writable
 from gigpo_jax.sampling.base import EngineLost
-from gigpo_jax.trajectory import Trajectory, finished_steps
+from gigpo_jax.trajectory import Step, Trajectory, finished_steps
 
 
 @dataclass(frozen=True)
@@ -124,11 +125,8 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     gradients = group_gradients(config, policy, mesh, trained, measurement.steps) if plan.gradients else None
     known = {"entropy", "logprob", *(("tag", "step_reward") if config.env.prompt == TAGGED else ())}
     columns = computed_columns(known, finished_steps(first), logprobs, config, policy.tokenizer)
-    own = str(options.get("anchor", ""))
-    if critic is not None and own in anchored:
-        columns["value"] = critic.values(anchored[own])
-    if values is not None:
-        columns |= value_columns(values(step_samples(finished_steps(first))), config.sampling.max_response_tokens)
+    own = anchored.get(str(options.get("anchor", "")))
+    columns |= _values(config, critic, own, values, finished_steps(first))
     found = estimates(anchored, config.rl, plan.variants, columns)
     for name, missing in left_out(columns, config.rl).items():
         say(f"not graded: {name}, which needs {', '.join(missing)}")
@@ -137,6 +135,20 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
         rows = graded(found, measurement, anchored, types, config.seed, gradients, bar.update)
     _write(folder, plan, rows, measurement, [trajectory.member for trajectory in first])
     return 0
+
+
+def _values(
+    config: ConfigDict,
+    critic: TextCritic | None,
+    own: Sequence[Step] | None,
+    values: Callable[[Sequence[Sample]], list[np.ndarray]] | None,
+    steps: Sequence[Step],
+) -> dict[str, np.ndarray]:
+    """The columns that a critic of the run gives; a text critic reads the run's own anchors, `own`."""
+    columns = {} if critic is None or own is None else {"value": critic.values(own)}
+    if values is not None:
+        columns |= value_columns(values(step_samples(steps)), config.sampling.max_response_tokens)
+    return columns
 
 
 async def _play(
