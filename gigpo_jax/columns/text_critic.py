@@ -14,7 +14,7 @@ before it is learnt from. No tokens are generated, and no gradient reaches the p
 import base64
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 import scipy.optimize
 import scipy.sparse
 
+from gigpo_jax.batching import Join
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.trajectory import Step
 
@@ -33,7 +34,6 @@ PENALTY = 20.0  # of half the squared weights; the cross-entropy is summed over 
 UPDATES = 15  # of L-BFGS, which begins at zero
 
 _WORD = re.compile(r"[^\W\d]+")
-Join = Callable[[np.ndarray], np.ndarray]  # [k of this host, ...] -> [of all hosts, ...]; `partition.all_rows`
 
 
 class TextCritic:

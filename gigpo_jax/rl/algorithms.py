@@ -16,18 +16,20 @@ import numpy as np
 
 from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.references import load
-from gigpo_jax.rl import gae
 from gigpo_jax.rl.advantages import CHOICES, Advantages
+from gigpo_jax.rl.methods.bilevel import bilevel
 from gigpo_jax.rl.methods.empg import empg
 from gigpo_jax.rl.methods.gigpo import gigpo
 from gigpo_jax.rl.methods.hgpo import hgpo
 from gigpo_jax.rl.methods.igpo import a2tgpo, igpo
+from gigpo_jax.rl.methods.ppo import ppo
 from gigpo_jax.rl.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from gigpo_jax.rl.methods.repeat_discount import repeat_discount
 from gigpo_jax.rl.methods.response_weight import response_weight, token_weights
 from gigpo_jax.rl.methods.rloo import rloo
 from gigpo_jax.rl.methods.rlvmr import rlvmr
 from gigpo_jax.rl.methods.salt import salt
+from gigpo_jax.rl.methods.step_ppo import step_ppo
 from gigpo_jax.rl.methods.text_critic import text_critic
 from gigpo_jax.rl.methods.tree import tree
 from gigpo_jax.rl.types import OPTIONAL, StepColumns
@@ -170,10 +172,10 @@ ALGORITHMS: dict[str, Algorithm] = {
         fixed=WHITENED,
     ),
     # PPO as verl-agent trains the baseline of the GiGPO paper.
-    "ppo": Algorithm(gae.ppo, needs=PER_TOKEN, settings={"lam": LAM}, fixed=WHITENED, defaults={"gamma": 1.0}),
+    "ppo": Algorithm(ppo, needs=PER_TOKEN, settings={"lam": LAM}, fixed=WHITENED, defaults={"gamma": 1.0}),
     # StepPO (arXiv 2604.18401), with clips, gamma and KL coefficient of its scripts.
     "step_ppo": Algorithm(
-        gae.step_ppo,
+        step_ppo,
         needs=("value",),
         settings={"lam": LAM},
         fixed=WHITENED | {"ratio": "sequence"},
@@ -181,7 +183,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     ),
     # Turn-PPO (arXiv 2512.17008).
     "turn_ppo": Algorithm(
-        gae.step_ppo,
+        step_ppo,
         needs=("value",),
         settings={"lam": replace(LAM, default=0.9)},
         fixed=WHITENED | {"ratio": "product"},
@@ -189,7 +191,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     ),
     # RAGEN (arXiv 2504.20073) and VAGEN, whose scripts have gamma 0.95 from step to step and 1 from token to token.
     "bilevel": Algorithm(
-        gae.bilevel,
+        bilevel,
         needs=PER_TOKEN,
         settings={"lam": LAM, "token_gamma": Setting(1.0, "discount from token to token", FRACTION)},
         fixed=WHITENED,

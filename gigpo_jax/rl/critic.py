@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from gigpo_jax.rl.losses import Sums
 from gigpo_jax.rl.types import StepBatch, ValueTargets
 from gigpo_jax.rl.update import Metrics, Optimizer, Params, TrainState, Update, make_step
 
@@ -17,27 +18,14 @@ Values = Callable[[Params, Params, StepBatch], Array]
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class ValueSums:
-    """Sums over tokens at which a critic learns; [] f32 each.
+class ValueSums(Sums):
+    """Sums over tokens at which a critic learns.
 
     Attributes:
-      loss: differentiable.
-      tokens: the sum of the weights.
-      clipped: tokens whose gradient the clip removed.
+      clipped: [] f32, tokens whose gradient the clip removed.
     """
 
-    loss: Array
-    tokens: Array
     clipped: Array
-
-    @classmethod
-    def zero(cls) -> "ValueSums":
-        """The sums over no tokens."""
-        return cls(*(jnp.zeros((), jnp.float32) for _ in range(3)))
-
-    def __add__(self, other: "ValueSums") -> "ValueSums":
-        """Joins the sums of two sets of tokens."""
-        return jax.tree.map(jnp.add, self, other)
 
     def means(self) -> dict[str, Array]:
         """The metrics but the loss by name."""

@@ -3,11 +3,11 @@
     d_t = r_t + gamma V_(t+1) - V_t            A_t = d_t + gamma lam A_(t+1)            target of V_t: A_t + V_t
 
 V and A are 0 after the last step of a trajectory and after the last token of a response, also where the limit of steps
-or tokens cut it. Advantages are whitened over all steps or tokens of an iteration. `rl.preset` has no meaning here: a
-penalty is part of the reward of its step.
+or tokens cut it. The methods that use it whiten advantages over all steps or tokens of an iteration. `rl.preset` has no
+meaning for them: a penalty is part of the reward of its step.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from gigpo_jax.rl import segments
-from gigpo_jax.rl.advantages import Advantages
 from gigpo_jax.rl.types import StepColumns
 
 
@@ -130,6 +129,8 @@ def bilevel_gae(
 
     Returns:
       [N, R] each.
+
+    Ten parameters: like the other estimators it takes columns one by one, so that it can be used without `StepColumns`.
     """
     token_mask = token_mask & mask[:, None]
     last = last_tokens(token_mask)
@@ -160,46 +161,10 @@ def whiten(values: Array, mask: Array) -> Array:
     return centred * lax.rsqrt(variance + 1e-8)
 
 
-def step_ppo(columns: StepColumns, *, gamma: float, lam: float, **_: Any) -> Advantages:
-    """GAE over steps, whitened (StepPO, arXiv 2604.18401; also the advantage of Turn-PPO, arXiv 2512.17008)."""
-    c = columns
-    found = step_gae(c.reward - c.penalty, c.value, c.trajectory, c.step, c.group, c.mask, gamma=gamma, lam=lam)
-    step = whiten(found.advantage, c.mask)
-    return Advantages(total=step, episode=jnp.zeros_like(step), step=step, target=found.target)
-
-
-def ppo(columns: StepColumns, *, gamma: float, lam: float, **_: Any) -> Advantages:
-    """GAE over the tokens of each response, whitened (PPO, arXiv 1707.06347, as verl-agent trains its baseline).
-
-    Each response is an episode by itself, whose reward is the return of the whole trajectory minus the penalty of its
-    step, at the last token.
-    """
-    c, mask, score = columns, _token_mask(columns), columns.reward
-    if len(c.mask):
-        segment = segments.segments_of(c.mask, c.group, c.trajectory)
-        score = jax.ops.segment_sum(jnp.where(c.mask, c.reward, 0.0), segment, len(c.mask))[segment] - c.penalty
-    reward = jnp.where(last_tokens(mask), score[:, None], 0.0)
-    return _of_tokens(token_gae(reward, c.token_value, mask, gamma=gamma, lam=lam), mask)
-
-
-def bilevel(columns: StepColumns, *, gamma: float, lam: float, token_gamma: float, **_: Any) -> Advantages:
-    """GAE over steps and then over the tokens of each response, whitened: `bilevel_gae`."""
-    c, mask = columns, _token_mask(columns)
-    how = {"gamma": gamma, "lam": lam, "token_gamma": token_gamma}
-    where = {"trajectory": c.trajectory, "step": c.step, "group": c.group, "mask": c.mask}
-    return _of_tokens(bilevel_gae(c.reward - c.penalty, c.token_value, mask, **where, **how), mask)
-
-
-def _token_mask(columns: StepColumns) -> Array:
+def response_mask(columns: StepColumns) -> Array:
     """[N, R] bool, the response tokens of unmasked rows."""
     place = jnp.arange(columns.token_value.shape[1])
     return (place < columns.tokens[:, None]) & columns.mask[:, None]
-
-
-def _of_tokens(found: Gae, mask: Array) -> Advantages:
-    tokens = whiten(found.advantage, mask)
-    step = jnp.sum(tokens, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)
-    return Advantages(total=step, episode=jnp.zeros_like(step), step=step, tokens=tokens, target=found.target)
 
 
 @jax.jit
@@ -214,7 +179,7 @@ def value_metrics(columns: StepColumns, target: Array) -> dict[str, Array]:
       The mean value, and the share of the targets' variance that the values explain, 1 - Var(target - value) /
       Var(target), 0 if the targets are all the same; [] f32.
     """
-    value, mask = (columns.value, columns.mask) if target.ndim == 1 else (columns.token_value, _token_mask(columns))
+    value, mask = (columns.value, columns.mask) if target.ndim == 1 else (columns.token_value, response_mask(columns))
     count = jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
 
     def mean(x: Array) -> Array:

@@ -5,8 +5,8 @@ does not depend on how a minibatch was cut. Log-probabilities are in nats.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -55,14 +55,34 @@ class LossSettings:
     constant: float = 1.0
 
 
-@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class LossSums:
-    """Sums over response tokens; `a + b` joins two microbatches, `LossSums.zero()` is the empty one.
+class Sums:
+    """Sums over tokens; `a + b` joins two microbatches.
 
     Attributes:
       loss: [] f32, differentiable.
-      tokens: [] f32, response tokens (the sum of the weights).
+      tokens: [] f32, the sum of the weights.
+    """
+
+    loss: Array
+    tokens: Array
+
+    @classmethod
+    def zero(cls) -> Self:
+        """The sums over no tokens."""
+        return cls(*(jnp.zeros((), jnp.float32) for _ in fields(cls)))
+
+    def __add__(self, other: Self) -> Self:
+        """Joins the sums of two sets of tokens."""
+        return jax.tree.map(jnp.add, self, other)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LossSums(Sums):
+    """Sums over response tokens.
+
+    Attributes:
       kl: [] f32, k3 estimate of KL(policy || reference).
       entropy: [] f32.
       clipped: [] f32, tokens whose gradient the clip removed.
@@ -71,8 +91,6 @@ class LossSums:
       ratio_max: [] f32, largest probability ratio; joined by maximum.
     """
 
-    loss: Array
-    tokens: Array
     kl: Array
     entropy: Array
     clipped: Array
@@ -80,15 +98,9 @@ class LossSums:
     mismatch: Array
     ratio_max: Array
 
-    @classmethod
-    def zero(cls) -> "LossSums":
-        """The sums over no tokens."""
-        return cls(*(jnp.zeros((), jnp.float32) for _ in range(8)))
-
-    def __add__(self, other: "LossSums") -> "LossSums":
+    def __add__(self, other: Self) -> Self:
         """Joins the sums of two sets of tokens."""
-        sums = jax.tree.map(jnp.add, self, other)
-        return replace(sums, ratio_max=jnp.maximum(self.ratio_max, other.ratio_max))
+        return replace(super().__add__(other), ratio_max=jnp.maximum(self.ratio_max, other.ratio_max))
 
     def means(self) -> dict[str, Array]:
         """The metrics but the loss by name, means over tokens; 0 without tokens."""

@@ -1,21 +1,14 @@
 """Advantages from the values of a critic that reads text (`gigpo_jax.columns.text_critic`). Ours, not published."""
 
+from dataclasses import replace
 from typing import Any
 
-import jax.numpy as jnp
-
 from gigpo_jax.rl.advantages import Advantages
-from gigpo_jax.rl.gae import step_gae, whiten
+from gigpo_jax.rl.methods.step_ppo import step_ppo
 from gigpo_jax.rl.types import StepColumns
 
 
 def text_critic(columns: StepColumns, *, lam: float, **settings: Any) -> Advantages:
-    """GAE over steps, whitened over the batch; the episode part is zero.
-
-    Values are undiscounted, with penalties taken off the rewards, so gamma is 1. `settings` have no effect.
-    """
-    c = columns
-    reward = c.reward - c.penalty
-    found = step_gae(reward, c.value, c.trajectory, c.step, c.group, c.mask, gamma=1.0, lam=lam)
-    step = whiten(found.advantage, c.mask)
-    return Advantages(total=step, episode=jnp.zeros_like(step), step=step)
+    """The advantages of StepPO with gamma 1, for values are undiscounted; `settings` have no effect."""
+    del settings
+    return replace(step_ppo(columns, gamma=1.0, lam=lam), target=None)  # the critic learns on the host
