@@ -5,6 +5,12 @@ the reliability, the share of the measured variance that is not noise:
 
     reliability = 1 - mean(error^2) / var(measured)         corrected = pearson / sqrt(reliability)     (Spearman 1904)
 
+An estimate x = slope * true + error, the error uncorrelated with the true advantage, has error / slope in reward units:
+
+    noise = var(error / slope) / mean(measurement's error^2) = (1 / corrected^2 - 1) reliability / (1 - reliability)
+
+A measurement with 1/k of the continuations has noise k.
+
 Intervals are 95% percentile intervals of a bootstrap over task groups: steps of a group share its task and baseline.
 Ranks are computed once, not anew in each resample. N steps, G task groups, B resamples.
 """
@@ -50,9 +56,9 @@ def grade(estimate: np.ndarray, measured: Measured, seed: int) -> dict[str, Inte
       seed: of the resamples; estimates that share it are compared on the same resamples.
 
     Returns:
-      `pearson`, `corrected`, `spearman`: correlations; `sign`: share of the steps with a clear measured sign at which
-      the estimate has that sign, a zero counting half; `zero`: share of the steps whose estimate is 0. NaN where a
-      value is not defined.
+      `pearson`, `corrected`, `spearman`: correlations; `noise`: see above, infinite without a positive correlation;
+      `sign`: share of the steps with a clear measured sign at which the estimate has that sign, a zero counting half;
+      `zero`: share of the steps whose estimate is 0. NaN where a value is not defined.
     """
     return {name: interval(values) for name, values in resampled(estimate, measured, seed).items()}
 
@@ -73,9 +79,12 @@ def resampled(estimate: np.ndarray, measured: Measured, seed: int) -> dict[str, 
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = (total(y * y) - total(y) ** 2 / count) / (count - 1)
         reliability = 1 - total(measured.error**2) / count / variance
+        corrected = pearson / np.sqrt(np.where(reliability > 0, reliability, np.nan))
+        noise = (np.where(corrected > 0, corrected, 0.0) ** -2 - 1) * reliability / (1 - reliability)
         return {
             "pearson": pearson,
-            "corrected": pearson / np.sqrt(np.where(reliability > 0, reliability, np.nan)),
+            "corrected": corrected,
+            "noise": np.where(np.isnan(corrected), np.nan, noise),
             "spearman": _correlation(total, ranks(x), ranks(y)),
             "sign": total(clear * agrees) / total(clear.astype(np.float64)),
             "zero": total((x == 0).astype(np.float64)) / count,
@@ -90,8 +99,11 @@ def reliability(measured: Measured) -> float:
 
 def interval(values: np.ndarray) -> Interval:
     """The value of the sample and the interval of its resamples; those without a value are left out."""
-    rest = values[1:][np.isfinite(values[1:])]
-    low, high = np.percentile(rest, [2.5, 97.5]) if len(rest) else (np.nan, np.nan)
+    rest = values[1:][~np.isnan(values[1:])]
+    if not len(rest):
+        return float(values[0]), float("nan"), float("nan")
+    # Nothing lies between a number and infinity.
+    low, high = np.percentile(rest, [2.5, 97.5], method="linear" if np.isfinite(rest).all() else "nearest")
     return float(values[0]), float(low), float(high)
 
 

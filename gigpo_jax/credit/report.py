@@ -15,6 +15,7 @@ from gigpo_jax.run.report import say
 COLUMNS = {
     "corrected": "correlation",
     "difference": "minus grpo",
+    "noise": "noise",
     "spearman": "rank corr.",
     "sign": "sign right",
     "zero": "no credit",

@@ -35,6 +35,21 @@ def test_the_correction_recovers_the_correlation_with_the_truth() -> None:
     assert 0.02 < high - low < 0.12
 
 
+def test_the_noise_of_an_estimate_is_that_of_its_error_in_units_of_the_measurements() -> None:
+    truth, measured = sample()
+    rng = np.random.default_rng(1)
+    expected = 1.5**2 / np.mean(measured.error**2)
+    estimate = truth + 1.5 * rng.normal(size=len(truth))
+    value, low, high = grade(estimate, measured, 0)["noise"]
+    assert value == pytest.approx(expected, rel=0.1)
+    assert low < expected < high
+    assert grade(7 * estimate, measured, 0)["noise"] == pytest.approx((value, low, high))
+    again = measured.error * rng.normal(size=len(truth))  # a second measurement, of a quarter of the continuations
+    assert grade(truth + 2 * again, measured, 0)["noise"][0] == pytest.approx(4.0, rel=0.15)
+    assert grade(-truth, measured, 0)["noise"] == (np.inf, np.inf, np.inf)
+    assert np.isnan(grade(np.zeros(4000), measured, 0)["noise"][0])
+
+
 def test_intervals_follow_the_groups_not_the_steps() -> None:
     """Copies of a step in its group add nothing."""
     truth, measured = sample(400, 40)

@@ -97,6 +97,19 @@ def test_a_perfect_estimate_grades_one_and_noise_zero(found: tuple) -> None:
     assert sum(low <= 0 <= high for _, low, high in noise) >= 6
 
 
+def test_the_exact_advantages_have_no_noise_and_others_that_which_was_added(found: tuple) -> None:
+    episodes, _, chosen, _, returns = found
+    measured = Measured(*advantages(episodes, chosen, returns), np.array([step.group for step in chosen]))
+    truth = exact(chosen, episodes)
+    perfect = grade(truth, measured, 0)["noise"]
+    assert perfect[0] == pytest.approx(0.0, abs=0.3)
+    assert grade(7 * truth, measured, 0)["noise"] == pytest.approx(perfect)
+    rng, size = np.random.default_rng(0), np.sqrt(np.mean(measured.error**2))
+    added = [grade(truth + 2 * size * rng.normal(size=60), measured, 0)["noise"][0] for _ in range(40)]
+    assert np.median(added) == pytest.approx(4.0, abs=1.5)
+    assert all(grade(rng.normal(size=60), measured, 0)["noise"][2] > 20.0 for _ in range(8))
+
+
 def test_steps_are_whole_episodes_of_every_group_and_more_steps_begin_with_fewer(found: tuple) -> None:
     _, steps, _, _, _ = found
     few, many = choose_steps(steps, 30, 0), choose_steps(steps, 90, 0)
