@@ -74,7 +74,7 @@ ALLOWED = {
     "envs": {"errors", "files", "references", "env_bridge"},
     "rl": {"errors", "references", "settings"},
     "models": {"errors", "files"},
-    "sampling": {"errors", "models"},
+    "sampling": {"errors", "env_bridge", "models"},
     "trajectory": {"errors", "env_bridge"},
     "config": {"errors", "packaged", "settings", "rl", "models", "envs", "env_bridge"},
     "batching": {"errors", "env_bridge", "rl", "trajectory"},

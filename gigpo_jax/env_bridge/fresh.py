@@ -85,7 +85,7 @@ def guard(lifeline: str, function: str, *arguments: str) -> None:
     child = os.fork()
     if not child:
         os.setpgid(0, 0)
-        _die_with_guard()
+        die_with_parent(signal.SIGKILL)
         os.close(int(lifeline))
         module, _, name = function.partition(":")
         getattr(importlib.import_module(module), name)(*arguments)
@@ -124,10 +124,10 @@ def _wait(child: int, woken: int, deadline: float | None) -> int | None:
         os.read(woken, 4096)
 
 
-def _die_with_guard() -> None:
-    """Should the guard itself be killed, the kernel kills this process (Linux)."""
+def die_with_parent(number: int) -> None:
+    """Has the kernel send this process a signal when its parent is killed (Linux)."""
     if sys.platform == "linux":
-        guard = os.getppid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != guard:  # it died before
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it died before
             os._exit(1)

@@ -129,9 +129,9 @@ def gigpo_advantages(
 ) -> Advantages:
     """Computes GiGPO advantages of environment steps (arXiv 2505.10978, eq. 3 to 8).
 
-    The columns are the fields of `StepColumns`; each pair of (trajectory, step) occurs once. Masked values, NaN
-    included, have no effect. Where steps of a trajectory are missing (0, 2, 5), returns discount by the difference of
-    the step indices.
+    The parameters are the fields of `StepColumns` and the settings, one by one, so that it can be used without the
+    rest of the package. Each pair of (trajectory, step) occurs once. Masked values, NaN included, have no effect. Where
+    steps of a trajectory are missing (0, 2, 5), returns discount by the difference of the step indices.
 
     Args:
       reward, penalty, trajectory, step, group, anchor, mask: see `StepColumns`.

@@ -260,12 +260,6 @@ async def rollout(
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task, as many at once as the pool has environments.
 
-    An episode that fails is tried again, up to `EpisodeSettings.trials` times in all; every trial is a member of the
-    group, with keys of its own: trial t of episode e is member e x trials + t.
-
-    An aborted episode is played again once, with the same keys: if the failure was of a process, it becomes the episode
-    that it would have been. What fails again is left aborted.
-
     A group without signal (`trajectory.gives_signal`) is marked as replaced as soon as its last episode ends, and the
     next of its spare groups is played at once.
 
@@ -280,8 +274,7 @@ async def rollout(
       spares: for each task the (group number, task) that may take its place, as from `tasks.spare_groups`; None: none.
 
     Returns:
-      The trajectories in the order of tasks, groups in their place and members, aborted and replaced ones included and
-      marked.
+      Trajectories in the order of tasks, groups in their place and members; aborted and replaced ones are marked.
 
     Raises:
       TooManyAborted: more than `max_aborted_fraction` of all episodes were aborted.
@@ -296,23 +289,16 @@ async def rollout(
         for member in range(group_size):
             running.create_task(episode(place, number, task, member))
 
-    def ended(place: int) -> None:
-        newest = [trials[-1] for trials in played[place][-1] if trials]
-        left = spares[place][len(played[place]) - 1 :] if spares else ()
-        if left and len(newest) == group_size and not gives_signal(newest):
-            for trajectory in newest:
-                trajectory.replaced = True
-            start(place, *left[0])
-
     async def episode(place: int, group: int, task: Task, member: int) -> None:
         key = functools.partial(request_key, settings.seed, iteration, group)
         plan = Plan(task, group, member * settings.trials, key, past=pasts[place] if pasts else ())
-        trials = await _trials(plan, runner, pool)
-        played[place][-1][member] = trials
+        played[place][-1][member] = trials = await _trials(plan, runner, pool)
         if trials[-1].aborted:
             reasons[trials[-1].reason] += 1
             _check_aborted(reasons, group_size * sum(map(len, played)), settings.max_aborted_fraction)
-        ended(place)
+        left = spares[place][len(played[place]) - 1 :] if spares else ()
+        if left and _replaced(played[place][-1]):
+            start(place, *left[0])
 
     try:
         async with asyncio.TaskGroup() as running:
@@ -323,6 +309,16 @@ async def rollout(
     return [trajectory for groups in played for group in groups for trials in group for trajectory in trials]
 
 
+def _replaced(group: Sequence[Sequence[Trajectory]]) -> bool:
+    """Whether all episodes of a group, given as their trials, have ended without signal; they are marked then."""
+    newest = [trials[-1] for trials in group if trials]
+    if len(newest) < len(group) or gives_signal(newest):
+        return False
+    for trajectory in newest:
+        trajectory.replaced = True
+    return True
+
+
 def _check_aborted(reasons: Counter[str], episodes: int, most: float) -> None:
     """Raises TooManyAborted if more than the fraction `most` of the episodes were aborted."""
     if reasons.total() > most * episodes:
@@ -331,7 +327,11 @@ def _check_aborted(reasons: Counter[str], episodes: int, most: float) -> None:
 
 
 async def _trials(first: Plan, runner: EpisodeRunner, pool: EnvPool) -> list[Trajectory]:
-    """Plays an episode, and again until it is won or aborted or no trial is left; `first` is the plan of trial 0."""
+    """Plays an episode, and again until it is won or aborted or no trial is left.
+
+    Every trial is a member of the group, with keys of its own: trial t of episode e is member e x trials + t. The plan
+    of trial 0 is `first`.
+    """
     trials: list[Trajectory] = []
     for trial in range(runner.settings.trials):
         plan = replace(
@@ -347,7 +347,10 @@ async def _trials(first: Plan, runner: EpisodeRunner, pool: EnvPool) -> list[Tra
 
 
 async def _play(plan: Plan, runner: EpisodeRunner, pool: EnvPool) -> Trajectory:
-    """Plays an episode, and again once if it is aborted."""
+    """Plays an episode, and again once, with the same keys, if it is aborted.
+
+    If the failure was of a process, it becomes the episode that it would have been.
+    """
     for replayed in (False, True):
         trajectory = await _attempt(plan, runner, pool)
         trajectory.replayed = replayed

@@ -1,6 +1,7 @@
 """Whole runs whose rollouts come from vLLM servers: the same learning, honest staleness, faults and ends."""
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -14,8 +15,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from gigpo_jax.env_bridge.fresh import die_with_parent
 from gigpo_jax.rollout.record import read_rollouts
-from gigpo_jax.sampling.vllm.worker.guard import _die_with_parent
 from tests.sampling.vllm import serving
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800), pytest.mark.usefixtures("compiled_once")]
@@ -34,8 +35,9 @@ def command(workdir: pathlib.Path, *flags: str) -> list[str]:
 def running(workdir: pathlib.Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """A run whose output goes to WORKDIR.out; it ends with the block, and with this process should that be killed."""
     with pathlib.Path(f"{workdir}.out").open("a") as out:
+        with_parent = functools.partial(die_with_parent, signal.SIGTERM)
         process = subprocess.Popen(
-            command(workdir, *flags), stdout=out, stderr=out, text=True, cwd=ROOT, preexec_fn=_die_with_parent
+            command(workdir, *flags), stdout=out, stderr=out, text=True, cwd=ROOT, preexec_fn=with_parent
         )
     try:
         yield process

@@ -3,10 +3,13 @@
 Standard input is a pipe whose other end the starter holds open. When it closes, because the starter closed it or was
 killed, the server and all its processes get SIGTERM and, after a grace period, SIGKILL. So do the processes that a
 server leaves behind when it ends by itself. Linux and macOS; standard library alone.
+
+Not `env_bridge.fresh`, which runs a function of this package and ends it with SIGKILL alone: a server is a command of
+another interpreter, and needs SIGTERM and time to free shared memory.
 """
 
 import contextlib
-import ctypes
+import functools
 import os
 import select
 import signal
@@ -14,14 +17,16 @@ import subprocess
 import sys
 import time
 
+from gigpo_jax.env_bridge.fresh import die_with_parent
+
 GRACE_S = 10.0
 POLL_S = 0.2
-PR_SET_PDEATHSIG = 1
 
 
 def run(command: list[str]) -> int:
     """Runs a command in its own session until it ends or standard input closes; returns its exit status."""
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent)
+    with_guard = functools.partial(die_with_parent, signal.SIGTERM)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=with_guard)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         while process.poll() is None:
@@ -49,12 +54,6 @@ def _signal(group: int, number: int) -> bool:
         os.killpg(group, number)
         return True
     return False
-
-
-def _die_with_parent() -> None:
-    """Lets the kernel send SIGTERM to the server if the guard is killed (Linux)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 if __name__ == "__main__":
