@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 
 ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "gigpo_jax/__init__.py").read_text()).group(1)
-DATA = {"gigpo_jax.data.configs": "configs", "gigpo_jax.data.models": "models"}  # gigpo_jax.packaged finds them
+DATA = {"gigpo_jax.data.configs": "configs", "gigpo_jax.data.models": "models"}  # gigpo_jax.config.packaged finds them
 
 setup(
     name="gigpo_jax",

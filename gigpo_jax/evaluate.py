@@ -20,7 +20,6 @@ from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 from gigpo_jax.files import write_json
-from gigpo_jax.intervals import mean_interval, wilson_interval
 from gigpo_jax.learner import chosen, objective, step_credit, text_critic
 from gigpo_jax.policy import Policy, load_policy
 from gigpo_jax.rollout.environment import env_options
@@ -31,6 +30,7 @@ from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import newest_params, newest_record
 from gigpo_jax.run.interrupts import run_async
+from gigpo_jax.run.intervals import mean_interval, wilson_interval
 from gigpo_jax.run.workdir import check_adapter, check_writable
 from gigpo_jax.sampling.base import EngineLost
 from gigpo_jax.trajectory import Trajectory, finished_steps

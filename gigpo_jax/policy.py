@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from absl import logging
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.packaged import located
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.adapter_file import load_adapter, save_adapter
@@ -17,7 +18,6 @@ from gigpo_jax.models.checksum import folder_checksum
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits, load_tokenizer, word_tokenizer
 from gigpo_jax.models.weights import load_hf, save_hf
-from gigpo_jax.packaged import located
 from gigpo_jax.run import partition
 from gigpo_jax.run.memory import check_memory
 

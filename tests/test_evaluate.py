@@ -4,7 +4,7 @@ import pytest
 
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.evaluate import Outcome, outcomes, summarise, table
-from gigpo_jax.intervals import mean_interval, wilson_interval
+from gigpo_jax.run.intervals import mean_interval, wilson_interval
 from gigpo_jax.trajectory import Trajectory
 
 

@@ -66,7 +66,6 @@ def our_imports(name: str) -> set[str]:
 # mode (main, train, ..): no room may import it.
 ALLOWED = {
     "errors": set(),
-    "packaged": set(),
     "files": {"errors"},
     "references": {"errors"},
     "settings": set(),
@@ -76,11 +75,11 @@ ALLOWED = {
     "models": {"errors", "files"},
     "sampling": {"errors", "env_bridge", "models"},
     "trajectory": {"errors", "env_bridge"},
-    "config": {"errors", "packaged", "settings", "rl", "models", "envs", "env_bridge"},
+    "config": {"errors", "settings", "rl", "models", "envs", "env_bridge"},
     "batching": {"errors", "env_bridge", "rl", "trajectory"},
     "run.partition": {"errors"},
     "run.memory": {"errors", "models"},
-    "policy": {"errors", "packaged", "models", "sampling", "run.partition", "run.memory"},
+    "policy": {"errors", "config", "models", "sampling", "run.partition", "run.memory"},
     "run": {
         *("errors", "files", "references", "models", "rl", "sampling", "trajectory", "config", "policy"),
         *("run.partition", "run.memory"),
@@ -94,16 +93,15 @@ ALLOWED = {
         *("envs", "run", "run.partition", "run.memory"),
     },
     "rollout": {
-        *("errors", "packaged", "files", "env_bridge", "envs", "models", "sampling", "trajectory", "config", "policy"),
+        *("errors", "files", "env_bridge", "envs", "models", "sampling", "trajectory", "config", "policy"),
         *("run", "run.partition", "run.memory"),
     },
-    "intervals": set(),
     "credit": {
         *("errors", "files", "env_bridge", "envs", "rl", "models", "sampling", "trajectory", "config", "batching"),
         *("policy", "columns", "learner", "run", "run.partition", "rollout"),
     },
     "compare": {"errors", "files", "config"},
-    "inspect": {"errors", "config", "rollout", "intervals"},
+    "inspect": {"errors", "config", "rollout", "run"},
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from gigpo_jax import packaged
+from gigpo_jax.config import packaged
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.config.resolve import SECTIONS, declared, flat, unknown_keys
 from gigpo_jax.errors import InputError, nearest

@@ -14,8 +14,8 @@ from typing import Any
 
 from gigpo_jax.config.resolve import flat
 from gigpo_jax.errors import InputError
-from gigpo_jax.intervals import wilson_interval
 from gigpo_jax.rollout.record import SUFFIX, Rollouts, SavedEpisode, SavedStep, read_rollouts
+from gigpo_jax.run.intervals import wilson_interval
 
 Measured = Mapping[tuple[int, int, int], tuple[float, float, float | None]]
 MAX_EPISODES = 500  # of a page; the newest files come first

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.packaged import located
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
-from gigpo_jax.packaged import located
 from gigpo_jax.policy import Policy
 from gigpo_jax.run import partition, report
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
