@@ -77,7 +77,8 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
     folder = located(path)
     if not folder.is_dir():
         raise InputError(f"config.model.path={path!r}: no such folder; give a Hugging Face model folder")
-    tokenizer, shape = load_tokenizer(folder), read_config(folder)
+    tokenizer = load_tokenizer(folder, enable_thinking=config.model.enable_thinking)
+    shape = read_config(folder)
     check_fits(tokenizer, shape.vocab_size, path)
     if shape.value_head:
         raise InputError(f"config.model.path={path!r}: a critic, which scores no tokens; name a language model")

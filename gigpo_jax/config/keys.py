@@ -75,6 +75,9 @@ KEYS: dict[str, Key] = {
     "env.max_aborted_fraction": Key(0.5, "of an iteration's episodes; the run stops above it", FRACTION),
     # model
     "model.path": Key("", 'a Hugging Face model folder; "": random weights of model.shape (only --mode=sft)'),
+    "model.enable_thinking": Key(
+        True, "the switch of chat templates such as Qwen3's; False: prompts end with an empty reasoning block"
+    ),
     "model.shape.hidden_size": Key(128, "width; model.shape is a Qwen2.5 architecture with a word tokenizer", POSITIVE),
     "model.shape.intermediate_size": Key(384, "inner width of the feed-forward layers", POSITIVE),
     "model.shape.num_layers": Key(4, "decoder layers", POSITIVE),

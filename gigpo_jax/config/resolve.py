@@ -225,6 +225,12 @@ def _check_model(config: ConfigDict, trains: bool) -> None:
         f"must divide model.shape.num_heads={model.shape.num_heads}",
     )
     _require(
+        model.enable_thinking or bool(model.path),
+        config,
+        "model.enable_thinking",
+        "the word tokenizer of model.shape has no such switch; leave it out",
+    )
+    _require(
         not lora.rank or bool(model.path),
         config,
         "model.lora.rank",

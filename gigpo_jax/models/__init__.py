@@ -1,4 +1,4 @@
-"""Qwen2.5 in Flax: the model, its weights, its tokenizer. Knows nothing of reinforcement learning.
+"""Qwen2.5, Qwen3 and Llama 3 in Flax: the model, its weights, its tokenizer. Knows nothing of reinforcement learning.
 
     from gigpo_jax.models import load_hf, logits, save_hf
 

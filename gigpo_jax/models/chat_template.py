@@ -45,7 +45,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 class ChatTemplate:
     """A compiled template. Compiling and rendering may raise any exception: what fails is the template's code."""
 
-    def __init__(self, source: str, values: dict[str, str]) -> None:
+    def __init__(self, source: str, values: dict[str, Any]) -> None:
         """Compiles the text `source`; `values` are variables beside `messages` and `add_generation_prompt`."""
         environment = _Environment(trim_blocks=True, lstrip_blocks=True)
         environment.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)

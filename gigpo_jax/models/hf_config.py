@@ -1,11 +1,13 @@
 """config.json of a Hugging Face folder <-> `Qwen2Config`; unsupported features are refused."""
 
 import pathlib
+from dataclasses import asdict
 from typing import Any
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.files import read_object
-from gigpo_jax.models.qwen2 import Qwen2Config
+from gigpo_jax.models.qwen2_config import MODEL_TYPES, Qwen2Config
+from gigpo_jax.models.rotary import RopeScaling
 from gigpo_jax.models.tokenizer import token_ids
 
 _LARGEST = {  # generous: it stops a broken file before anything of such a size is tried
@@ -17,8 +19,9 @@ _LARGEST = {  # generous: it stops a broken file before anything of such a size 
     "num_key_value_heads": 2**10,
     "head_dim": 2**12,
     "max_position_embeddings": 2**30,
+    "original_max_position_embeddings": 2**30,
 }
-_CRITIC = "Qwen2ForTokenClassification"  # with one label: what transformers calls a model with a value head
+_CRITIC = "ForTokenClassification"  # with one label: what transformers calls a model with a value head
 _FIX = "use the config.json that belongs to the model"
 
 
@@ -49,7 +52,9 @@ def read_config(path: str | pathlib.Path) -> Qwen2Config:
             max_position_embeddings=_size(given, "max_position_embeddings", file, 32768),
             bos_token_id=bos[0] if bos else None,
             eos_token_id=eos if isinstance(raw.get("eos_token_id"), list) else eos[0] if eos else None,
-            value_head=raw.get("architectures") == [_CRITIC],
+            value_head=raw.get("architectures") == [raw["model_type"].capitalize() + _CRITIC],
+            model_type=raw["model_type"],
+            rope_scaling=_rope_scaling(rope, file),
         )
     except ValueError as err:
         raise InputError(f"{file}: {err}; {_FIX}") from err
@@ -59,7 +64,7 @@ def config_json(config: Qwen2Config, dtype: str) -> dict[str, Any]:
     """The content of config.json for transformers and vLLM; `dtype` is that of the weights, such as "bfloat16"."""
     eos = config.eos_token_id
     content = {
-        "architectures": [_CRITIC if config.value_head else "Qwen2ForCausalLM"],
+        "architectures": [config.model_type.capitalize() + (_CRITIC if config.value_head else "ForCausalLM")],
         "attention_dropout": 0.0,
         "bos_token_id": config.bos_token_id,
         "eos_token_id": list(eos) if isinstance(eos, tuple) else eos,
@@ -68,23 +73,26 @@ def config_json(config: Qwen2Config, dtype: str) -> dict[str, Any]:
         "initializer_range": 0.02,
         "intermediate_size": config.intermediate_size,
         "max_position_embeddings": config.max_position_embeddings,
-        "max_window_layers": config.num_layers,
-        "model_type": "qwen2",
+        "model_type": config.model_type,
         "num_attention_heads": config.num_heads,
         "num_hidden_layers": config.num_layers,
         "num_key_value_heads": config.num_kv_heads,
         "rms_norm_eps": config.rms_norm_eps,
         "rope_theta": config.rope_theta,
-        "sliding_window": None,
         "tie_word_embeddings": config.tie_word_embeddings,
         "torch_dtype": dtype,
         "use_cache": True,
-        "use_sliding_window": False,
         "vocab_size": config.vocab_size,
     }
+    if config.model_type == "llama":
+        content |= {"attention_bias": False, "mlp_bias": False}
+    else:
+        content |= {"max_window_layers": config.num_layers, "sliding_window": None, "use_sliding_window": False}
+    if config.rope_scaling is not None:
+        content["rope_scaling"] = {"rope_type": "llama3", **asdict(config.rope_scaling)}
     if config.value_head:
         content["num_labels"] = 1
-    if config.head_dim * config.num_heads != config.hidden_size:
+    if config.model_type == "qwen3" or config.head_dim * config.num_heads != config.hidden_size:
         content["head_dim"] = config.head_dim
     return content
 
@@ -97,17 +105,31 @@ def _rope(raw: dict[str, Any], file: pathlib.Path) -> dict[str, Any]:
     return rope
 
 
+def _rope_scaling(rope: dict[str, Any], file: pathlib.Path) -> RopeScaling | None:
+    if rope.get("rope_type", rope.get("type", "default")) == "default":
+        return None
+    return RopeScaling(
+        factor=_number(rope, "factor", file, 0.0),
+        low_freq_factor=_number(rope, "low_freq_factor", file, 0.0),
+        high_freq_factor=_number(rope, "high_freq_factor", file, 0.0),
+        original_max_position_embeddings=_size(rope, "original_max_position_embeddings", file),
+    )
+
+
 def _refuse_other_models(raw: dict[str, Any], rope: dict[str, Any], file: pathlib.Path) -> None:
-    if raw.get("model_type") != "qwen2":
+    if raw.get("model_type") not in MODEL_TYPES:
         found = raw.get("model_type", raw.get("architectures"))
-        raise InputError(f"{file}: model_type={found!r:.80} is not supported; use a Qwen2.5 model (qwen2)")
+        fix = "use a Qwen2.5, Qwen3 or Llama 3 model (qwen2, qwen3, llama)"
+        raise InputError(f"{file}: model_type={found!r:.80} is not supported; {fix}")
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
+    if kind not in (("default", "llama3") if raw["model_type"] == "llama" else ("default",)):
         raise InputError(f"{file}: rotary scaling {kind!r:.80} is not supported; remove rope_scaling")
     if raw.get("use_sliding_window") or "sliding_attention" in str(raw.get("layer_types")):
         raise InputError(f"{file}: use_sliding_window is not supported; set it to false to attend to everything")
     if raw.get("hidden_act", "silu") != "silu":
-        raise InputError(f"{file}: hidden_act={raw['hidden_act']!r:.80} is not supported; Qwen2.5 has silu")
+        raise InputError(f"{file}: hidden_act={raw['hidden_act']!r:.80} is not supported; these models have silu")
+    if raw.get("attention_bias") or raw.get("mlp_bias"):
+        raise InputError(f"{file}: attention_bias and mlp_bias are not supported; use a model without them")
     if raw.get("quantization_config"):
         raise InputError(f"{file}: quantized weights are not supported; use the model without quantization_config")
 

@@ -1,4 +1,4 @@
-"""Qwen2.5 in Flax NNX: configuration, forward pass over packed rows, and a static KV cache.
+"""Qwen2.5, Qwen3 and Llama 3 in Flax NNX: forward pass over packed rows, and a static KV cache.
 
 The NNX modules name and initialise the parameters and define one layer. All functions take the parameters explicitly,
 as a nested dict of arrays; the layers are stacked along a first axis L. The dtype of the computation may differ from
@@ -17,6 +17,8 @@ from flax import nnx
 from gigpo_jax.models.attention import attention, cached_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
 from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, normal
+from gigpo_jax.models.qwen2_config import PUBLISHED as PUBLISHED
+from gigpo_jax.models.qwen2_config import Qwen2Config
 from gigpo_jax.models.rotary import Rotary, rotary, rotate
 
 Params = dict[str, Any]
@@ -24,60 +26,6 @@ Params = dict[str, Any]
 REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
     "full": None,  # keep each layer's input only
     "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,  # keep the projections, recompute the rest
-}
-
-
-@dataclass(frozen=True)
-class Qwen2Config:
-    """The shape of a model; `hf_config.py` maps the names to those of config.json.
-
-    Attributes:
-      vocab_size: V, rows of the embedding.
-      hidden_size: D, width of the residual stream.
-      intermediate_size: F, width inside the SwiGLU block.
-      num_layers: L.
-      num_heads: H, query heads.
-      num_kv_heads: G, key/value heads; divides H.
-      head_dim: K, even.
-      rope_theta: base of the rotary frequencies.
-      rms_norm_eps: added to the mean square before the root.
-      tie_word_embeddings: whether the output uses the input embedding.
-      max_position_embeddings: longest sequence the model was trained for, in tokens.
-      bos_token_id: as config.json has it, or None.
-      eos_token_id: as config.json has it (one id or several), or None.
-      value_head: whether the output is one value a token, in place of scores of tokens: a critic.
-    """
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rope_theta: float = 1_000_000.0
-    rms_norm_eps: float = 1e-6
-    tie_word_embeddings: bool = True
-    max_position_embeddings: int = 32768
-    bos_token_id: int | None = None
-    eos_token_id: int | tuple[int, ...] | None = None
-    value_head: bool = False
-
-    def __post_init__(self) -> None:
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_kv_heads={self.num_kv_heads} must divide num_heads={self.num_heads}")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim={self.head_dim} must be even for rotary embeddings")
-
-
-# https://huggingface.co/Qwen (Qwen2.5-*-Instruct, config.json)
-PUBLISHED: dict[str, Qwen2Config] = {
-    "0.5b": Qwen2Config(151936, 896, 4864, 24, 14, 2, 64, bos_token_id=151643, eos_token_id=151645),
-    "1.5b": Qwen2Config(151936, 1536, 8960, 28, 12, 2, 128, bos_token_id=151643, eos_token_id=151645),
-    "3b": Qwen2Config(151936, 2048, 11008, 36, 16, 2, 128, bos_token_id=151643, eos_token_id=151645),
-    "7b": Qwen2Config(
-        152064, 3584, 18944, 28, 28, 4, 128, tie_word_embeddings=False, bos_token_id=151643, eos_token_id=151645
-    ),
 }
 
 
@@ -93,11 +41,15 @@ class Layer(nnx.Module):
         def linear(name: str, inputs: int, outputs: int, bias: bool) -> Linear:
             return Linear(inputs, outputs, bias=bias, dtype=dtype, rngs=rngs, adapted=name in adapted)
 
+        bias = config.model_type == "qwen2"
         self.head_dim = head_dim
         self.attention_norm = RMSNorm(width, eps=config.rms_norm_eps, dtype=dtype)
-        self.query = linear("query", width, config.num_heads * head_dim, True)
-        self.key = linear("key", width, config.num_kv_heads * head_dim, True)
-        self.value = linear("value", width, config.num_kv_heads * head_dim, True)
+        self.query = linear("query", width, config.num_heads * head_dim, bias)
+        self.key = linear("key", width, config.num_kv_heads * head_dim, bias)
+        self.value = linear("value", width, config.num_kv_heads * head_dim, bias)
+        if config.model_type == "qwen3":
+            self.query_norm = RMSNorm(head_dim, eps=config.rms_norm_eps, dtype=dtype)
+            self.key_norm = RMSNorm(head_dim, eps=config.rms_norm_eps, dtype=dtype)
         self.out = linear("out", config.num_heads * head_dim, width, False)
         self.mlp_norm = RMSNorm(width, eps=config.rms_norm_eps, dtype=dtype)
         self.gate = linear("gate", width, inner, False)
@@ -119,6 +71,8 @@ class Layer(nnx.Module):
         query, key, value = (
             z.reshape(*z.shape[:-1], -1, self.head_dim) for z in (self.query(y), self.key(y), self.value(y))
         )
+        if hasattr(self, "query_norm"):
+            query, key = self.query_norm(query), self.key_norm(key)
         mixed, extra = attend(rotate(query, angles), rotate(key, angles), value)
         x = x + self.out(mixed.reshape(*x.shape[:-1], -1))
         y = self.mlp_norm(x)
@@ -167,13 +121,15 @@ def param_count(config: Qwen2Config) -> int:
 def logical_axes(config: Qwen2Config) -> Params:
     """Names the axes of every parameter, for sharding: a tree like the parameters with tuples of axis names.
 
-    The names are "layers", "vocab", "embed", "heads" (H x K, one head after the other), "kv_heads" (G x K), "mlp" and
-    "value".
+    The names are "layers", "vocab", "embed", "heads" (H x K, one head after the other), "kv_heads" (G x K), "head" (K),
+    "mlp" and "value".
     """
     linear = {"query": "heads", "key": "kv_heads", "value": "kv_heads"}
-    layers: Params = {
-        name: {"kernel": ("layers", "embed", out), "bias": ("layers", out)} for name, out in linear.items()
-    }
+    layers: Params = {name: {"kernel": ("layers", "embed", out)} for name, out in linear.items()}
+    if config.model_type == "qwen2":
+        layers = {name: layers[name] | {"bias": ("layers", out)} for name, out in linear.items()}
+    if config.model_type == "qwen3":
+        layers |= {name: {"scale": ("layers", "head")} for name in ("query_norm", "key_norm")}
     layers |= {name: {"kernel": ("layers", "embed", "mlp")} for name in ("gate", "up")}
     layers |= {"out": {"kernel": ("layers", "heads", "embed")}, "down": {"kernel": ("layers", "mlp", "embed")}}
     layers |= {name: {"scale": ("layers", "embed")} for name in ("attention_norm", "mlp_norm")}
@@ -304,7 +260,7 @@ def decode(
       The logits [S, V] f32 of the next token, and the cache with the new token.
     """
     graph = _layer_graph(config, adapted_linears(params))
-    angles = rotary(positions, config.head_dim, config.rope_theta)
+    angles = rotary(positions, config.head_dim, config.rope_theta, config.rope_scaling)
 
     # The cache is the carry of the loop and is updated in place; as input and output of a scan it would be copied.
     def body(index: jax.Array, carry: tuple[jax.Array, KVCache]) -> tuple[jax.Array, KVCache]:
@@ -338,7 +294,7 @@ def _forward(
     positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
     segment_ids = jnp.ones(tokens.shape, jnp.int32) if segment_ids is None else segment_ids
     graph = _layer_graph(config, adapted_linears(params))
-    angles = rotary(positions, config.head_dim, config.rope_theta)
+    angles = rotary(positions, config.head_dim, config.rope_theta, config.rope_scaling)
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
         mixed = attention(query, key, value, segment_ids, max_segment=execution.max_segment)

@@ -50,16 +50,24 @@ class Tokenizer:
     vocab_size: int
     stop_token_ids: tuple[int, ...]
 
-    def __init__(self, files: dict[str, bytes], *, stop_token_ids: Iterable[int] = (), source: str = "tokenizer"):
+    def __init__(
+        self,
+        files: dict[str, bytes],
+        *,
+        stop_token_ids: Iterable[int] = (),
+        source: str = "tokenizer",
+        enable_thinking: bool = True,
+    ):
         """Builds a tokenizer from file contents.
 
         Args:
           files: contents by name, as in `FILES`; the first two are required.
           stop_token_ids: more ids that end a response, beside the eos token of tokenizer_config.json.
           source: its name in error messages.
+          enable_thinking: the switch of chat templates such as Qwen3's; False closes the reasoning block in the prompt.
 
         Raises:
-          InputError: a file is missing or broken, or the chat template fails on a short message.
+          InputError: a file is missing or broken, the chat template fails on a short message, or it has no such switch.
         """
         for name in FILES[:2]:
             if name not in files:
@@ -71,12 +79,19 @@ class Tokenizer:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(files["tokenizer.json"])
             special = {key: text for key in SPECIAL if (text := _content(config.get(key))) is not None}
             template = _template_source(files, config)
-            self._template = None if template is None else ChatTemplate(template, special)
+            templates = [
+                ChatTemplate(template, special | {"enable_thinking": thinks})
+                for thinks in ((True,) if enable_thinking else (False, True))
+                if template is not None
+            ]
             self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         except Exception as err:  # tokenizers raises bare Exception for a file that it cannot read
             raise InputError(f"{source}: tokenizer files cannot be read ({_one_line(err)}); download again") from err
-        if self._template is not None:
-            self._render(self._template, "text")  # a template that fails or never ends is found here
+        self._template = templates[0] if templates else None
+        # A template that fails or never ends is found here.
+        texts = {self._render(template, "text") for template in templates}
+        if not enable_thinking and len(texts) < 2:
+            raise InputError(f"{source}: its chat template has no thinking switch; leave model.enable_thinking out")
         added = self._tokenizer.get_added_tokens_decoder()
         special_texts = {token.content for token in added.values() if token.special} - {""}
         specials = sorted(special_texts, key=len, reverse=True)
@@ -127,11 +142,11 @@ class Tokenizer:
             (folder / name).write_bytes(content)
 
 
-def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
+def load_tokenizer(path: str | pathlib.Path, *, enable_thinking: bool = True) -> Tokenizer:
     """Reads the tokenizer of a Hugging Face folder; generation_config.json and config.json may name more stop ids.
 
     Raises:
-      InputError: the folder or a file is missing or broken.
+      InputError: the folder or a file is missing or broken, or as of `Tokenizer`.
     """
     folder = pathlib.Path(path)
     if not folder.is_dir():
@@ -139,7 +154,7 @@ def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
     files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
     beside = [folder / name for name in ("generation_config.json", "config.json") if (folder / name).exists()]
     stops = [stop for file in beside for stop in token_ids(read_object(file), "eos_token_id", file)]
-    return Tokenizer(files, stop_token_ids=stops, source=str(folder))
+    return Tokenizer(files, stop_token_ids=stops, source=str(folder), enable_thinking=enable_thinking)
 
 
 def token_ids(content: dict[str, Any], key: str, path: pathlib.Path) -> tuple[int, ...]:

@@ -27,7 +27,12 @@ from gigpo_jax.models.tokenizer import Tokenizer, check_fits
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
-_LAYER = LINEARS | {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+_LAYER = LINEARS | {
+    "attention_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    "query_norm": "self_attn.q_norm",
+    "key_norm": "self_attn.k_norm",
+}
 _TOP = {
     "embed": "model.embed_tokens.weight",
     "final_norm.scale": "model.norm.weight",

@@ -27,6 +27,7 @@ RULES: dict[str, str | None] = {
     "embed": "fsdp",
     "heads": "tensor",
     "kv_heads": "tensor",
+    "head": None,
     "mlp": "tensor",
     "rank": None,
     "value": None,

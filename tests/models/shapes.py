@@ -6,16 +6,29 @@ import numpy as np
 
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
+from gigpo_jax.models.rotary import RopeScaling
 
-# name -> (query heads, key/value heads, tied, theta, more); all heads are 8 wide and D = 8 H.
+# name -> (query heads, key/value heads, tied, theta, more); heads are 8 wide if not said otherwise, and D = 8 H.
 SMALL: dict[str, Qwen2Config] = {
-    name: Qwen2Config(61, 8 * heads, 40, 3, heads, groups, 8, rope_theta=theta, tie_word_embeddings=tied, **more)
+    name: Qwen2Config(
+        61,
+        8 * heads,
+        40,
+        3,
+        heads,
+        groups,
+        **{"head_dim": 8, "rope_theta": theta, "tie_word_embeddings": tied, **more},
+    )
     for name, (heads, groups, tied, theta, more) in {
         "mha_tied": (4, 4, True, 1e6, {}),
         "gqa2_untied": (4, 2, False, 1e4, {"rms_norm_eps": 1e-5}),
         "gqa4_tied": (8, 2, True, 1e4, {"eos_token_id": (3, 5), "bos_token_id": 1}),
         "gqa7_untied": (14, 2, False, 1e6, {"eos_token_id": 3}),
         "mqa_tied": (4, 1, True, 1e6, {}),
+        "qwen3_tied": (4, 2, True, 1e6, {"head_dim": 12, "model_type": "qwen3"}),
+        "qwen3_untied": (4, 1, False, 1e4, {"model_type": "qwen3"}),
+        "llama": (4, 2, False, 1e4, {"model_type": "llama"}),
+        "llama3": (4, 4, True, 5e5, {"model_type": "llama", "rope_scaling": RopeScaling(8.0, 1.0, 4.0, 16)}),
     }.items()
 }
 

@@ -31,14 +31,15 @@ def merged_by_hand(params: qwen2.Params, adapter: qwen2.Params, scale: float) ->
     return params | {"layers": layers}
 
 
-@pytest.mark.parametrize("config", [ALL, SOME])
-def test_beside_the_kernels_equals_merged_into_them(config: LoraConfig) -> None:
-    params, adapter = random_params(SHAPE), random_adapter(SHAPE, config)
+@pytest.mark.parametrize(("name", "config"), [("gqa2_untied", ALL), ("gqa2_untied", SOME), ("qwen3_tied", ALL)])
+def test_beside_the_kernels_equals_merged_into_them(name: str, config: LoraConfig) -> None:
+    shape = SMALL[name]
+    params, adapter = random_params(shape), random_adapter(shape, config)
     merged = merged_by_hand(params, adapter, config.alpha / config.rank)
-    expected = qwen2.logits(SHAPE, merged, TOKENS)
+    expected = qwen2.logits(shape, merged, TOKENS)
     attached = lora.attach(params, adapter, config.scale)
-    np.testing.assert_allclose(qwen2.logits(SHAPE, attached, TOKENS), expected, atol=1e-5)
-    assert np.abs(expected - qwen2.logits(SHAPE, params, TOKENS)).max() > 0.05
+    np.testing.assert_allclose(qwen2.logits(shape, attached, TOKENS), expected, atol=1e-5)
+    assert np.abs(expected - qwen2.logits(shape, params, TOKENS)).max() > 0.05
     copy = jax.tree.map(jnp.copy, params)
     for name, leaves in lora.merge(copy, adapter, config.scale)["layers"].items():
         for part, leaf in leaves.items():

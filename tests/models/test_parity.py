@@ -1,4 +1,4 @@
-"""The model is Qwen2: transformers, reading what `save_hf` wrote, gives the same logits and gradients."""
+"""Qwen2, Qwen3 and Llama: transformers, reading what `save_hf` wrote, gives the same logits and gradients."""
 
 import dataclasses
 import pathlib
@@ -20,7 +20,9 @@ transformers = pytest.importorskip("transformers")
 def test_logits_and_gradients_equal_those_of_transformers(name: str, tmp_path: pathlib.Path) -> None:
     config, params = SMALL[name], random_params(SMALL[name])
     save_hf(tmp_path / "model", config, params)
-    theirs, report = transformers.Qwen2ForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
+    theirs, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert theirs.config.architectures == [type(theirs).__name__]
+    assert theirs.config.model_type == config.model_type
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert theirs.dtype == torch.float32
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (2, 33))
@@ -42,7 +44,8 @@ def test_logits_and_gradients_equal_those_of_transformers(name: str, tmp_path: p
     for parameter in theirs.parameters():
         parameter.data = parameter.grad  # written as weights, gradients come back under our names
     theirs.save_pretrained(tmp_path / "gradient")
-    _, their_gradient = load_hf(tmp_path / "gradient")
+    their_config, their_gradient = load_hf(tmp_path / "gradient")
+    assert their_config == config
     for (path, ours), other in zip(
         jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(their_gradient), strict=True
     ):
@@ -50,12 +53,13 @@ def test_logits_and_gradients_equal_those_of_transformers(name: str, tmp_path: p
         assert error < 1e-3, f"{jax.tree_util.keystr(path)}: {error}"
 
 
-def test_values_equal_those_of_transformers(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("name", ["gqa2_untied", "qwen3_tied", "llama3"])
+def test_values_equal_those_of_transformers(name: str, tmp_path: pathlib.Path) -> None:
     """A critic is stored as a token classifier with one label."""
-    config = dataclasses.replace(SMALL["gqa2_untied"], value_head=True)
+    config = dataclasses.replace(SMALL[name], value_head=True)
     params = random_params(config)
     save_hf(tmp_path / "critic", config, params)
-    classifier = transformers.Qwen2ForTokenClassification
+    classifier = transformers.AutoModelForTokenClassification
     theirs, report = classifier.from_pretrained(tmp_path / "critic", output_loading_info=True)
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (2, 33))

@@ -34,10 +34,19 @@ def rows(prompts: list[list[np.ndarray]], length: int) -> tuple[np.ndarray, np.n
     return tokens, positions, segments
 
 
-# Qwen2.5 as published: https://huggingface.co/Qwen/Qwen2.5-7B-Instruct and the smaller ones.
+# As published: https://huggingface.co/Qwen/Qwen2.5-7B-Instruct, https://huggingface.co/Qwen/Qwen3-8B, the smaller ones.
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("0.5b", 494_032_768), ("1.5b", 1_543_714_304), ("3b", 3_085_938_688), ("7b", 7_615_616_512)],
+    [
+        ("0.5b", 494_032_768),
+        ("1.5b", 1_543_714_304),
+        ("3b", 3_085_938_688),
+        ("7b", 7_615_616_512),
+        ("qwen3-0.6b", 596_049_920),
+        ("qwen3-1.7b", 1_720_574_976),
+        ("qwen3-4b", 4_022_468_096),
+        ("qwen3-8b", 8_190_735_360),
+    ],
 )
 def test_published_shapes(name: str, count: int) -> None:
     config = PUBLISHED[name]
@@ -61,6 +70,7 @@ def test_axes_are_named_like_the_parameters(name: str) -> None:
         "embed": config.hidden_size,
         "heads": config.num_heads * config.head_dim,
         "kv_heads": config.num_kv_heads * config.head_dim,
+        "head": config.head_dim,
         "mlp": config.intermediate_size,
     }
     named = jax.tree.map(
@@ -154,6 +164,15 @@ def test_prefill_and_decode_equal_the_full_forward(dtype: str) -> None:
             np.testing.assert_allclose(out[slots[row]], expected[row, read[row] + step], atol=atol)
     np.testing.assert_array_equal(cache.key[:, 1], 7)
     assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("name", ["qwen3_tied", "llama3"])
+def test_norms_of_heads_and_scaled_rotation_hold_in_decoding(name: str) -> None:
+    config, params, tokens = SMALL[name], random_params(SMALL[name]), PROMPTS[1][None]
+    cache = qwen2.init_cache(config, 1, 16)
+    _, cache = qwen2.prefill(config, params, cache, tokens[:, :11], np.array([11]), np.array([0]))
+    out, _ = qwen2.decode(config, params, cache, tokens[:, 11], np.array([11]))
+    np.testing.assert_allclose(out, qwen2.logits(config, params, tokens)[:, 11], atol=1e-5)
 
 
 def test_decoding_copies_no_cache() -> None:

@@ -21,6 +21,13 @@ from gigpo_jax.models.tokenizer import load_tokenizer, word_tokenizer
 from gigpo_jax.models.weights import INDEX, SINGLE, is_finite, load_hf, save_hf
 from tests.models.shapes import SMALL, random_params
 
+ROPE = {
+    "rope_type": "llama3",
+    "factor": 8,
+    "low_freq_factor": 1,
+    "high_freq_factor": 4,
+    "original_max_position_embeddings": 16,
+}
 TIED, UNTIED = SMALL["gqa4_tied"], SMALL["gqa2_untied"]
 
 
@@ -194,7 +201,18 @@ BROKEN: dict[str, tuple[Callable[[pathlib.Path], None], str]] = {
     "eos": (edit("config.json", eos_token_id="3"), "eos_token_id='3' must be a token id"),
     "eos list": (edit("config.json", eos_token_id=[3, None]), "eos_token_id=.3, None. must be a token id"),
     "heads without width": (edit("config.json", num_attention_heads=64), "head_dim=0 must be a whole number"),
-    "other model": (edit("config.json", model_type="llama"), "model_type='llama'"),
+    "other model": (edit("config.json", model_type="gemma"), "model_type='gemma'"),
+    "other type": (edit("config.json", model_type="qwen3"), "tensor model.layers.0.self_attn.k_norm.weight is missing"),
+    "biases": (edit("config.json", model_type="qwen3", attention_bias=True), "attention_bias and mlp_bias"),
+    "scaled qwen2": (edit("config.json", rope_scaling={"rope_type": "llama3"}), "rotary scaling 'llama3'"),
+    "scaled by nothing": (
+        edit("config.json", model_type="llama", rope_scaling={"rope_type": "llama3"}),
+        "factor=0.0 must be a finite number above 0",
+    ),
+    "scaled the wrong way": (
+        edit("config.json", model_type="llama", rope_scaling=ROPE | {"low_freq_factor": 4}),
+        "high_freq_factor=4.0 must be above 4.0",
+    ),
     "yarn": (edit("config.json", rope_scaling={"type": "yarn", "factor": 4.0}), "rotary scaling 'yarn'"),
     "yarn 5": (edit("config.json", rope_parameters={"rope_type": "yarn"}), "rotary scaling 'yarn'"),
     "window": (edit("config.json", use_sliding_window=True), "use_sliding_window"),

@@ -19,6 +19,7 @@ from gigpo_jax.models.hf_config import config_json
 from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.sampling.vllm import weight_store
 from gigpo_jax.sampling.vllm.worker import extension
+from tests.models.shapes import SMALL
 
 ROOT = pathlib.Path(__file__).parents[3]
 SHAPE = qwen2.Qwen2Config(40, 16, 32, 2, 4, 2, 4, tie_word_embeddings=False)
@@ -154,11 +155,16 @@ def test_fingerprints_tell_vocabularies_and_architectures_apart(tmp_path: pathli
     config, _ = load_hf(ROOT / "models/alfworld_tiny")
     served = json.loads((ROOT / "models/alfworld_tiny/config.json").read_text())
     assert extension.architecture(config_json(config, "float32")) == extension.architecture(served)
-    assert len(extension.ARCHITECTURE) == 11
+    assert len(extension.ARCHITECTURE) == 12
     for name in extension.ARCHITECTURE:
-        assert extension.architecture(served | {name: 3}) != extension.architecture(served), name
+        other = {name: {"factor": 3} if name == "rope_scaling" else 3}
+        assert extension.architecture(served | other) != extension.architecture(served), name
     newer = {k: v for k, v in served.items() if k != "rope_theta"} | {"rope_parameters": {"rope_theta": 10000.0}}
     assert extension.architecture(newer) == extension.architecture(served)
+    scaled = config_json(SMALL["llama3"], "float32")
+    rope = {"rope_parameters": scaled["rope_scaling"] | {"rope_theta": scaled["rope_theta"]}}
+    newer = {k: v for k, v in scaled.items() if k not in ("rope_theta", "rope_scaling")} | rope
+    assert extension.architecture(newer) == extension.architecture(scaled)
 
 
 @pytest.mark.parametrize("module", ["worker.extension", "worker.access", "worker.guard", "launch"])

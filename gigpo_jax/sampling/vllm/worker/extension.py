@@ -36,6 +36,7 @@ ARCHITECTURE = (
     "tie_word_embeddings",
     "rms_norm_eps",
     "rope_theta",
+    "rope_scaling",
 )
 
 
@@ -156,11 +157,10 @@ def verified(file: pathlib.Path, checksum: str) -> Iterator[tuple[dict[str, Entr
 def architecture(config: dict[str, Any]) -> dict[str, Any]:
     """Returns the values of a config.json that must agree for two models to share weights."""
     heads = config.get("num_attention_heads") or 1
-    defaults = {
-        "rope_theta": (config.get("rope_parameters") or {}).get("rope_theta"),
-        "head_dim": config.get("hidden_size", 0) // heads,
-    }
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    defaults = {"rope_theta": rope.get("rope_theta"), "head_dim": config.get("hidden_size", 0) // heads}
     config = defaults | {name: value for name, value in config.items() if value is not None}
+    config["rope_scaling"] = {name: value for name, value in rope.items() if name.endswith(("factor", "embeddings"))}
     return {name: config.get(name) for name in ARCHITECTURE}
 
 
