@@ -10,34 +10,20 @@ admissible. docs/evidence.md has the protocol of the comparison and what came ou
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config import default_config
+from configs.tiny import tiny_config
 
 
 def long_config() -> ConfigDict:
     """What the warm start (alfworld_long_sft.py) and the training share, unlocked."""
-    config = default_config().unlock()
-    config.env.generate = ConfigDict(
-        {"splits": {"train": 2000, "valid_unseen": 128}, "size": "small", "seed": 0, "receptacles": 8, "objects": 4}
-    )
+    config = tiny_config()
+    config.env.generate.update(receptacles=8, objects=4)
     config.env.max_steps = 30
-    config.env.history = 4
-    config.env.prompt = "compact"
     config.sampling.max_prompt_tokens = 96
-    config.sampling.max_response_tokens = 16
-    config.model.shape.update(
-        hidden_size=64, intermediate_size=192, num_layers=3, num_heads=4, num_kv_heads=2, rope_theta=1e4
-    )
-    config.model.compute_dtype = "float32"
-    config.model.remat = "none"
+    config.model.shape.update(hidden_size=64, intermediate_size=192, num_layers=3)
     config.model.unroll = 3
-    config.engine.dtype = "float32"
     config.engine.slots = 64
     config.engine.decode_steps = 12
     config.engine.prefill_buckets = (64, 80, 96)
-    config.engine.prefill_rows = (32,)
-    config.batch.row_length = 768
-    config.batch.rows = 1
-    config.batch.logprob_chunk = 4096
     return config
 
 

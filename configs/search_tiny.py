@@ -18,33 +18,23 @@ Measured with version 0.1 on 2 busy cores (load average about 15): 10 and 14 min
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config import default_config
+from configs.tiny import tiny_config
 
 
 def tiny_search_config() -> ConfigDict:
     """What this experiment and its warm start share, unlocked."""
-    config = default_config().unlock()
+    config = tiny_config()
     config.env.name = "search"
     config.env.options = ConfigDict({"topk": 1})
     config.env.generate = ConfigDict({"people": 2400, "questions": 0, "seed": 0})
     config.env.max_steps = 4
-    config.env.history = 4
-    config.env.prompt = "compact"
     config.sampling.max_prompt_tokens = 112
-    config.sampling.max_response_tokens = 16
     config.sampling.stop = ("</search>", "</answer>")
-    config.model.shape.update(
-        hidden_size=128, intermediate_size=192, num_layers=3, num_heads=4, num_kv_heads=2, rope_theta=1e4
-    )
-    config.model.compute_dtype = "float32"
-    config.model.remat = "none"
+    config.model.shape.update(intermediate_size=192, num_layers=3)
     config.model.unroll = 3
-    config.engine.dtype = "float32"
     config.engine.prefill_buckets = (32, 64, 112)
-    config.engine.prefill_rows = (32,)
     config.batch.row_length = 256
     config.batch.rows = 3
-    config.batch.logprob_chunk = 4096
     return config
 
 

@@ -1,8 +1,8 @@
-"""What the tiny ALFWorld experiments share: small rooms, short prompts, a model that a laptop trains.
+"""What the experiments for laptops share: small rooms, short prompts, a small model with a word-level tokenizer.
 
-Rooms of 4 receptacles and 3 objects, 9 actions an episode, prompts of about 48 tokens (67 at most). A model of 0.8 M
-parameters with a word-level tokenizer. Not an experiment itself: quickstart.py, quickstart_sft.py and
-alfworld_small.py build on it.
+Rooms of 4 receptacles and 3 objects, 9 actions an episode, prompts of about 48 tokens (67 at most), 0.8 M parameters.
+Not an experiment itself: quickstart.py, alfworld_long.py, webshop_tiny.py, search_tiny.py and their warm starts build
+on it.
 """
 
 from ml_collections import ConfigDict
