@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.prompts import Instruct, PromptInput, PromptTemplate
-from gigpo_jax.errors import InputError, nearest
-from gigpo_jax.references import load
+from gigpo_jax.references import find
 
 # Task type -> episodes that were won, up to the last action; "" stands for all types that are not there.
 Examples = Mapping[str, Sequence[PromptInput]]
@@ -153,18 +152,5 @@ AGENTS: dict[str, Agent] = {
 
 
 def find_agent(name: str) -> Agent:
-    """The agent of a name: a key of `AGENTS`, or "module:NAME" for an `Agent` of one's own.
-
-    Raises:
-      InputError: there is none; the message lists the known ones.
-    """
-    if name in AGENTS:
-        return AGENTS[name]
-    if ":" in name:
-        found = load(name, key="config.agent")
-        if not isinstance(found, Agent):
-            raise InputError(f"config.agent={name!r}: that is a {type(found).__name__}, not an agents.Agent")
-        return found
-    near = nearest(name, AGENTS)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise InputError(f"config.agent={name!r}: unknown; {hint}known are {', '.join(AGENTS)}, or module:NAME")
+    """A key of `AGENTS`, or "module:NAME" for an `Agent` of one's own; InputError if there is none of that name."""
+    return find(name, AGENTS, Agent, key="config.agent")

@@ -22,8 +22,8 @@ from gigpo_jax.envs.search import actions as search_actions
 from gigpo_jax.envs.search import prompt as search_prompt
 from gigpo_jax.envs.sokoban import prompt as sokoban_prompt
 from gigpo_jax.envs.webshop import prompt as webshop_prompt
-from gigpo_jax.errors import InputError, nearest
-from gigpo_jax.references import load
+from gigpo_jax.errors import InputError
+from gigpo_jax.references import find
 
 
 @dataclass(frozen=True)
@@ -250,23 +250,8 @@ ENVIRONMENTS: dict[str, Environment] = {
 
 
 def spec(name: str) -> Environment:
-    """The entry of a name: a key of `ENVIRONMENTS`, or "module:NAME" for an `Environment` of one's own.
-
-    Raises:
-      InputError: an unknown name; the message lists the known ones.
-    """
-    if name in ENVIRONMENTS:
-        return ENVIRONMENTS[name]
-    if ":" in name:
-        found = load(name, key="config.env.name")
-        if not isinstance(found, Environment):
-            raise InputError(f'config.env.name="{name}": that is a {type(found).__name__}, not a registry.Environment')
-        return found
-    near = nearest(name, ENVIRONMENTS)
-    hint = f'did you mean "{near[0]}"? ' if near else ""
-    raise InputError(
-        f'config.env.name="{name}": unknown; {hint}known are {", ".join(sorted(ENVIRONMENTS))}, or module:NAME'
-    )
+    """A key of `ENVIRONMENTS`, or "module:NAME" for an `Environment` of one's own; InputError if there is none."""
+    return find(name, ENVIRONMENTS, Environment, key="config.env.name")
 
 
 def make(name: str, **options: Any) -> TextEnv:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.errors import InputError, nearest
-from gigpo_jax.references import load
+from gigpo_jax.references import find
 from gigpo_jax.rl.advantages import CHOICES, Advantages
 from gigpo_jax.rl.methods.bilevel import bilevel
 from gigpo_jax.rl.methods.empg import empg
@@ -237,13 +237,7 @@ def algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> 
 
 
 def _find(name: str, key: str) -> Algorithm:
-    if name in ALGORITHMS:
-        return ALGORITHMS[name]
-    if ":" not in name:
-        raise InputError(f"{key}={name!r}: no such algorithm; choose one of {', '.join(ALGORITHMS)}, or module:NAME")
-    found = load(name, key=key)
-    if not isinstance(found, Algorithm):
-        raise InputError(f'{key}="{name}": that is a {type(found).__name__}, not an rl.algorithms.Algorithm')
+    found = find(name, ALGORITHMS, Algorithm, key=key)
     if unknown := sorted({*found.needs} - {*NEEDS}):
         raise InputError(f'{key}="{name}": needs {", ".join(unknown)}; there is {", ".join(NEEDS)}')
     return found

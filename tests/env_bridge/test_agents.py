@@ -160,7 +160,7 @@ def test_an_agent_of_ones_own_is_named_by_its_module() -> None:
     assert find_agent("tests.env_bridge.test_agents:TERSE") is TERSE
     for name, message in (
         ("raect", "config.agent='raect': unknown; did you mean 'react'? known are plain, react, reflexion, or module:"),
-        ("tests.env_bridge.test_agents:REACT", "that is a str, not an agents.Agent"),
+        ("tests.env_bridge.test_agents:REACT", "that is of type str, not gigpo_jax.env_bridge.agents.Agent"),
         ("no.such:AGENT", "config.agent: cannot load no.such:AGENT"),
     ):
         with pytest.raises(InputError) as refused:

@@ -87,7 +87,7 @@ def test_the_command_freezes_and_checks(small: Path, tmp_path: Path, capsys: pyt
     assert main([*freeze, "--each", "0"]) == 2
     assert "--each 0" in capsys.readouterr().err
     assert main(["panels", "freeze", "alfword", *freeze[3:]]) == 2
-    assert capsys.readouterr().err.startswith('ENV="alfword": unknown; did you mean "alfworld"?')
+    assert capsys.readouterr().err.startswith("ENV='alfword': unknown; did you mean 'alfworld'?")
     assert main([*freeze, "--generate", 'splits={"valid_unseen": 6}', "--generate", "size=huge"]) == 2
     assert capsys.readouterr().err.startswith("--generate size='huge': no such size")
 

@@ -20,10 +20,10 @@ def test_an_environment_of_the_table_and_one_of_a_module_are_found() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("alfwrld", 'config.env.name="alfwrld": unknown; did you mean "alfworld"? known are alfworld, blackjack'),
-        ("", 'config.env.name="": unknown; known are'),
+        ("alfwrld", "config.env.name='alfwrld': unknown; did you mean 'alfworld'? known are alfworld, blackjack"),
+        ("", "config.env.name='': unknown; known are"),
         ("no.such.module:ENV", "cannot load no.such.module:ENV (No module named 'no')"),
-        ("tests.env_bridge.failing:FailingEnv", "not a registry.Environment"),
+        ("tests.env_bridge.failing:FailingEnv", "not gigpo_jax.envs.registry.Environment"),
         (":", "cannot load"),
     ],
 )

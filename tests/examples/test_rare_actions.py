@@ -51,8 +51,11 @@ def test_without_a_bonus_it_is_grpo() -> None:
         ),
         (["settings.bonus=1"], "config.rl.settings.bonus: no such key of the algorithm gigpo"),
         (["algorithm=examples.rare_actions:RARE"], "config.rl.algorithm: cannot load examples.rare_actions:RARE"),
-        (["algorithm=examples.rare_actions:jnp"], 'config.rl.algorithm="examples.rare_actions:jnp": that is a module'),
-        (["algorithm=gipgo"], "config.rl.algorithm='gipgo': no such algorithm; choose one of gigpo, grpo"),
+        (
+            ["algorithm=examples.rare_actions:jnp"],
+            "config.rl.algorithm='examples.rare_actions:jnp': that is of type module",
+        ),
+        (["algorithm=gipgo"], "config.rl.algorithm='gipgo': unknown; did you mean 'gigpo'? known are gigpo, grpo"),
     ],
 )
 def test_mistakes_are_named_before_a_run(words: list[str], message: str) -> None:
