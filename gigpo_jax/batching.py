@@ -23,7 +23,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.rl.types import StepBatch, StepColumns, ValueTargets
 from gigpo_jax.trajectory import Step
 
-_DTYPES = {"action_mask": np.bool_, "clip_scale": np.float32}
+_DTYPES = {"action_mask": np.bool_, "clip_scale": np.float32, "teacher": np.float32}
 _WORTH_WORKERS = 512  # steps; fewer are grouped faster than worker processes start
 Join = Callable[[np.ndarray], np.ndarray]  # [k of this host, ...] -> [of all hosts, ...]; `partition.all_rows`
 Agree = Callable[[np.ndarray], np.ndarray]  # [k] of this host -> [hosts, k]; `partition.all_hosts`
@@ -42,6 +42,7 @@ class Sample:
       action_mask: [R] bool, the response's action span; None: not needed.
       clip_scale: of every response token, the factor of the loss's clips.
       values: [R] each, what a critic learns; None: there is none.
+      teacher: [R] f32, nats; see `StepBatch`. A number stands for any.
     """
 
     prompt_tokens: np.ndarray
@@ -52,6 +53,7 @@ class Sample:
     action_mask: np.ndarray | None = None
     clip_scale: float = 1.0
     values: ValueTargets | None = None
+    teacher: float | np.ndarray = 0.0
 
 
 def bucket(n: int, minimum: int = 256) -> int:

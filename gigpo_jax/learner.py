@@ -21,6 +21,7 @@ from gigpo_jax.batching import (
     value_columns,
     weighted_by_episode,
 )
+from gigpo_jax.columns import hindsight
 from gigpo_jax.columns.action_span import action_masks
 from gigpo_jax.columns.computed import computed_columns
 from gigpo_jax.columns.critic import CHECKPOINT as CRITIC
@@ -114,6 +115,7 @@ class Learner:
         self._update = update.make_update(forward, optimizer, loss, **how, state_shardings=self.state_shardings)
         self._logprobs = update.make_logprobs(forward, **how)
         self._token_logprobs = make_token_logprobs(config, policy, mesh, config.sampling.temperature)
+        self._teacher = hindsight.Teacher(config, policy, self._token_logprobs) if "teacher" in self._needs else None
 
     @property
     def params(self) -> Any:
@@ -129,12 +131,15 @@ class Learner:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """The train states of policy and critic as the parts of a checkpoint."""
-        return parts_of(self.state) | ({} if self._critic is None else parts_of(self._critic.state, CRITIC))
+        """The train states of policy and critic, and the teacher, as the parts of a checkpoint."""
+        parts = parts_of(self.state) | ({} if self._critic is None else parts_of(self._critic.state, CRITIC))
+        return parts | ({} if self._teacher is None else {hindsight.CHECKPOINT: self._teacher.params})
 
     def restore(self, parts: Mapping[str, Any]) -> None:
-        """Takes the train states of a checkpoint over."""
+        """Takes the parts of a checkpoint over."""
         self.state = state_of(parts)
+        if self._teacher is not None:
+            self._teacher.params = parts[hindsight.CHECKPOINT]
         if self._critic is not None:
             self._critic.state = state_of(parts, CRITIC)
 
@@ -158,8 +163,8 @@ class Learner:
         with timers.time("advantage"):
             steps, kl_penalty = self._with_kl_penalty(steps)
             logprobs = functools.partial(self._token_logprobs, self.state.params, self._policy.frozen)
-            tokenizer = self._policy.tokenizer
-            columns = computed_columns(self._needs, steps, logprobs, self._config, tokenizer, self.text_critic)
+            others = self._config, self._policy.tokenizer, self.text_critic
+            columns = computed_columns(self._needs, steps, logprobs, *others)
             if self._critic is not None:
                 values = self._critic.values(self._both, step_samples(steps))
                 columns |= value_columns(values, self._config.sampling.max_response_tokens)
@@ -167,8 +172,11 @@ class Learner:
             if self.text_critic is not None:
                 self.text_critic.learn(steps)
             metrics |= kl_penalty
+            samples = self._samples(steps, credit, columns)
+            if self._teacher is not None:
+                samples = self._teacher.scored(samples, steps, iteration, self.state.params)
         with timers.time("update"):
-            batches = self._minibatches(self._samples(steps, credit, columns), iteration)
+            batches = self._minibatches(samples, iteration)
             metrics |= over_hosts(packing_stats(batches))
             metrics |= self._apply(batches, iteration, progress)
         return metrics, credit
@@ -212,16 +220,13 @@ class Learner:
             scales = credit.clip_scale.tolist()
             samples = [dataclasses.replace(x, clip_scale=scale) for x, scale in zip(samples, scales, strict=True)]
         if credit.tokens is not None:
-            samples = [
-                dataclasses.replace(x, advantage=row[: len(x.response_tokens)])
-                for x, row in zip(samples, credit.tokens, strict=True)
-            ]
+            rows = zip(samples, credit.tokens, strict=True)
+            samples = [dataclasses.replace(x, advantage=row[: len(x.response_tokens)]) for x, row in rows]
         if credit.target is not None:
             old = columns["value" if credit.target.ndim == 1 else "token_value"]
-            samples = [
-                dataclasses.replace(x, values=value_targets(value, target, len(x.response_tokens)))
-                for x, value, target in zip(samples, old, credit.target, strict=True)
-            ]
+            each = zip(samples, old, credit.target, strict=True)
+            learnt = [value_targets(value, target, len(x.response_tokens)) for x, value, target in each]
+            samples = [dataclasses.replace(x, values=values) for x, values in zip(samples, learnt, strict=True)]
         return samples
 
     def _minibatches(self, samples: Sequence[Sample], iteration: int) -> list[StepBatch]:
@@ -235,7 +240,7 @@ class Learner:
                 rows=self._rows,
                 rng=np.random.default_rng((config.seed, iteration, epoch)),
                 agree=partition.all_hosts,
-                optional=[name for name in ("action_mask", "clip_scale") if name in self._needs]
+                optional=[name for name in ("action_mask", "clip_scale", "teacher") if name in self._needs]
                 + ["values"] * (self._critic is not None),
             )
         return batches
@@ -363,7 +368,7 @@ def objective(config: ConfigDict) -> tuple[Callable[[StepColumns], rl_advantages
     Args:
       config: as from `config.resolve`.
     """
-    rl = config.rl
+    rl, of_tokens = config.rl, chosen(config).token_advantages
     advantages = algorithms.make_advantages(
         rl.algorithm,
         rl.preset,
@@ -384,6 +389,7 @@ def objective(config: ConfigDict) -> tuple[Callable[[StepColumns], rl_advantages
         power=optax.linear_schedule(rl.hoelder_first, rl.hoelder_last, config.train.iterations),
         mean=rl.loss_mean,
         constant=config.sampling.max_response_tokens,
+        token_advantages=of_tokens and functools.partial(of_tokens, **rl.settings),
     )
     return jax.jit(advantages), loss
 

@@ -32,6 +32,7 @@ class Turn:
       regret: how many actions more the goal needs than after the best action; None if the environment does not tell.
       task: the task in words.
       thought: what the response has before the action, where the agent's format has it apart.
+      feedback: the text that the environment answered to the action.
     """
 
     prompt_tokens: np.ndarray
@@ -53,6 +54,7 @@ class Turn:
     regret: float | None = None
     task: str = ""
     thought: str = ""
+    feedback: str = ""
 
 
 @dataclass(eq=False)

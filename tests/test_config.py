@@ -59,6 +59,7 @@ def test_defaults_are_valid_and_locked():
         ("rl.importance_cap", 1.5, "not read by rl.importance_correction=none"),
         ("rl.similarity", 0.8, "not read by rl.anchor_match=exact"),
         ("rl.hoelder_last", -2.5, "from -2 to 2"),
+        ("eval.examples", 2, "the prompts of config.agent=plain show no examples"),
         ("model.shape.num_kv_heads", 3, "divide"),
         ("env.step_timeout_s", 0.0, "greater than 0"),
         ("model.lora.rank", -1, "0 or greater"),
@@ -129,6 +130,7 @@ def test_old_logprobs_and_their_correction_follow_the_engine(engine: str, given:
     [
         ({"algorithm": "gspo", "ratio": "token"}, "rl.ratio", "always has 'sequence'"),
         ({"algorithm": "dapo", "kl_in": "reward"}, "rl.kl_in", "not read with rl.kl_coef=0"),
+        ({"algorithm": "response_weight", "ratio": "product"}, "rl.ratio", "response_weight cannot weigh them"),
         ({"algorithm": "gmpo", "hoelder_last": -1.0}, "rl.hoelder_last", "always has 0.0"),
         (
             {"old_logprobs": "recompute", "importance_correction": "masked_sequence", "importance_cap": 1.0},

@@ -78,7 +78,7 @@ ALLOWED = {
     "config": {"errors", "settings", "rl", "models", "envs", "env_bridge"},
     "batching": {"errors", "env_bridge", "rl", "trajectory"},
     "run.partition": {"errors"},
-    "run.memory": {"errors", "models"},
+    "run.memory": {"errors", "models", "rl"},
     "policy": {"errors", "config", "models", "sampling", "run.partition", "run.memory"},
     "run": {
         *("errors", "files", "references", "models", "rl", "sampling", "trajectory", "config", "policy"),

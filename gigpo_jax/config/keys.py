@@ -147,7 +147,7 @@ KEYS: dict[str, Key] = {
         Rule(f"one of {', '.join(ALGORITHMS)}, or module:NAME", lambda value: value in ALGORITHMS or ":" in value),
     ),
     "rl.preset": Key("verl_agent", "how advantages are computed (docs/algorithm.md)", one_of(*PRESETS)),
-    "rl.gamma": Key(0.95, "discount of step returns", FRACTION, auto=True),
+    "rl.gamma": Key(0.95, "discount of step returns, in saved rollouts and the credit oracle too", FRACTION, auto=True),
     "rl.step_weight": Key(1.0, "omega, weight of the step advantage (equation 8)", NOT_NEGATIVE, auto=True),
     "rl.normalize": Key(
         "mean_std", "mean_std divides by the standard deviation", one_of("mean_std", "mean"), auto=True

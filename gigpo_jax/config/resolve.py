@@ -279,6 +279,9 @@ def _check_sampling(config: ConfigDict) -> None:
 
 def _check_loss(config: ConfigDict) -> None:
     rl = config.rl
+    weighs = algorithm(rl.algorithm, rl.settings).token_weights is not None
+    fix = f"one cost for all tokens of a response, so {rl.algorithm} cannot weigh them; choose token or sequence"
+    _require(not weighs or rl.ratio in ("token", "sequence"), config, "rl.ratio", fix)
     _require(bool(rl.kl_coef) or rl.kl_in == "loss", config, "rl.kl_in", "not read with rl.kl_coef=0; leave it out")
     for name, reads, by in (
         ("rl.hoelder_first", "hoelder" in rl.ratio, f"rl.ratio={rl.ratio}"),
@@ -333,7 +336,10 @@ def _check_environment(config: ConfigDict) -> None:
 
 
 def _check_agent(config: ConfigDict, trains: bool) -> None:
-    reflects, trials = find_agent(config.agent).reflection is not None, config.eval.trials
+    agent, trials = find_agent(config.agent), config.eval.trials
+    reflects, given = agent.reflection is not None, config.eval.examples != KEYS["eval.examples"].default
+    fix = f"the prompts of config.agent={config.agent} show no examples; leave it out"
+    _require(agent.template is not None or not given, config, "eval.examples", fix)
     _require(
         trials > 1 or not reflects, config, "eval.trials", f"{config.agent} reflects between trials; use 2 or more"
     )

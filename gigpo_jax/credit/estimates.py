@@ -16,7 +16,7 @@ from gigpo_jax.rl.types import OPTIONAL, StepColumns
 from gigpo_jax.trajectory import Step
 
 # What rollouts tell, beside the columns of every algorithm, and what the loss needs but no advantage.
-GIVEN = {"action", "next_anchor", "history", "action_mask", "clip_scale"}
+GIVEN = {"action", "next_anchor", "history", "action_mask", "clip_scale", "teacher"}
 STEP_PART = "gigpo (step part)"
 _NUMBERS = ("gamma", "step_weight")
 

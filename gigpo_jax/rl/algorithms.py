@@ -13,6 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.references import find
@@ -29,11 +30,12 @@ from gigpo_jax.rl.methods.response_weight import response_weight, token_weights
 from gigpo_jax.rl.methods.rloo import rloo
 from gigpo_jax.rl.methods.rlvmr import rlvmr
 from gigpo_jax.rl.methods.salt import salt
+from gigpo_jax.rl.methods.serl import hindsight_advantages, serl
 from gigpo_jax.rl.methods.step_ppo import step_ppo
 from gigpo_jax.rl.methods.text_critic import text_critic
 from gigpo_jax.rl.methods.tree import tree
 from gigpo_jax.rl.types import OPTIONAL, StepColumns
-from gigpo_jax.settings import FRACTION, NOT_NEGATIVE, PART, Setting, one_of
+from gigpo_jax.settings import FRACTION, NOT_NEGATIVE, PART, Setting, at_least, one_of
 
 # The switches on which published implementations differ; docs/algorithm.md explains them.
 PRESETS: dict[str, dict[str, str | int]] = {
@@ -44,8 +46,9 @@ PRESETS: dict[str, dict[str, str | int]] = {
 
 # What an algorithm may need beside the seven columns: optional columns; "action_mask" and "clip_scale" in
 # its batches; "history": a prompt shows at least as many past steps as its setting `history` says; "text_critic":
-# `value` is its.
-NEEDS = (*OPTIONAL, "text_critic", "action_mask", "clip_scale", "history")
+# `value` is its; "teacher": in its batches too, of a copy of the policy that its settings `refresh` and `iterations`
+# are of.
+NEEDS = (*OPTIONAL, "text_critic", "action_mask", "clip_scale", "history", "teacher")
 BASE = "base"  # the setting of a wrapper that names the algorithm whose advantages it changes
 
 
@@ -64,6 +67,7 @@ class Algorithm:
       defaults: its own defaults of settings under `rl`; values that the user gives win.
       token_weights: (action mask [R] bool of a response, its own settings as keywords) -> [R] f32, greater than 0: the
         weights of the response's tokens in the loss; needs "action_mask". None: all are 1.
+      token_advantages: as in `LossSettings`, with its own settings as keywords; needs "teacher" and "action_mask".
     """
 
     advantages: Callable[..., Advantages] = gigpo
@@ -72,6 +76,7 @@ class Algorithm:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     token_weights: Callable[..., np.ndarray] | None = None
+    token_advantages: Callable[..., Array] | None = None
 
     @property
     def needs_critic(self) -> bool:
@@ -152,6 +157,19 @@ ALGORITHMS: dict[str, Algorithm] = {
         },
         token_weights=token_weights,
     ),
+    "serl": Algorithm(
+        advantages=serl,
+        needs=("action_mask", "teacher"),
+        settings={
+            BASE: BASE_GRPO,
+            "strength": Setting(0.5, "of hindsight in the first iteration", FRACTION),
+            "iterations": Setting(50, "in which the strength falls to 0; no scoring pass afterwards", at_least(1)),
+            "weight_clip": Setting(0.2, "how far the weight of a token may be from 1", FRACTION),
+            "refresh": Setting(10, "iterations after which the copy of the policy is renewed", at_least(1)),
+        },
+        defaults={"kl_coef": 0.0},
+        token_advantages=hindsight_advantages,
+    ),
     "rlvmr": Algorithm(advantages=rlvmr, needs=("tag", "step_reward")),
     "igpo": Algorithm(advantages=igpo, needs=("answer_logprob",), fixed=GAINS, defaults={"gamma": 1.0}),
     "a2tgpo": Algorithm(
@@ -221,6 +239,7 @@ def algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> 
             base,
             advantages=found.advantages,
             token_weights=found.token_weights or base.token_weights,
+            token_advantages=found.token_advantages or base.token_advantages,
             needs=(*base.needs, *found.needs),
             settings={**base.settings, **found.settings},
             fixed={**base.fixed, **found.fixed},

@@ -40,6 +40,8 @@ class LossSettings:
         "constant", the mean over responses of their token sums, each divided by `constant` tokens whatever its length
         (Dr. GRPO, arXiv 2503.20783). "episodes": as "tokens", of a batch that weighs tokens by their episodes.
       constant: tokens; the length limit of responses.
+      token_advantages: ([B, C] advantages, [B, C] log-probabilities of `batch.teacher` less the policy's, action mask,
+        iteration) -> [B, C] advantages in their place; None: they stay.
     """
 
     clip_low: float
@@ -53,6 +55,7 @@ class LossSettings:
     power: Callable[[ArrayLike], ArrayLike] = lambda _: 0.0
     mean: Mean = "tokens"
     constant: float = 1.0
+    token_advantages: Callable[[Array, Array, Array, ArrayLike], Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ def policy_loss(
       entropy: [B, C] f32, of its distributions.
       batch: a microbatch, fields without the M axis.
       settings: see `LossSettings`.
-      iteration: [] i32, read by `settings.power`.
+      iteration: [] i32, read by `settings.power` and `settings.token_advantages`.
 
     Raises:
       ValueError: a shape differs, or the batch lacks log-probabilities that the settings need.
@@ -187,6 +190,9 @@ def policy_loss(
         share = weight / settings.constant
     logprob, behaviour, advantage = clean(logprob), clean(batch.behaviour), clean(batch.advantage)
     old = behaviour if batch.proximal is None else clean(batch.proximal)
+    if settings.token_advantages is not None:
+        difference = lax.stop_gradient(clean(batch.teacher) - logprob)
+        advantage = settings.token_advantages(advantage, difference, batch.action_mask, iteration)
     cost, ratio, clipped, dual_clipped = _cost(logprob - old, advantage, weight, batch, settings, iteration)
     if settings.correction in ("truncated", "truncated_sequence"):
         importance = ratios.importance_weight(old - behaviour, batch, settings.correction, settings.importance_cap)
@@ -268,7 +274,7 @@ def loss_total(batch: StepBatch, settings: LossSettings | None = None) -> Array:
 
 
 def _check(logprob: Array, batch: StepBatch, settings: LossSettings) -> None:
-    for name in ("behaviour", "advantage", "weight", "reference", "proximal"):
+    for name in ("behaviour", "advantage", "weight", "reference", "proximal", "teacher"):
         array = getattr(batch, name)
         if array is not None and array.shape != logprob.shape:
             raise ValueError(f"{name} must have the shape of logprob {logprob.shape}, got {array.shape}")

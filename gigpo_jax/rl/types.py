@@ -44,6 +44,8 @@ class StepBatch:
       action_mask: [M, B, C] bool, tokens of the response's action span, or None.
       clip_scale: [M, B, C] f32, factor of the clips of a ratio other than hoelder_tokens, or None.
       values: `ValueTargets` of [M, B, C] each, what a critic learns, or None.
+      teacher: [M, B, C] f32, nats; log-probabilities of a copy of the policy that knows what came of the action, or
+        None.
     """
 
     tokens: Any
@@ -60,6 +62,7 @@ class StepBatch:
     action_mask: Any = None
     clip_scale: Any = None
     values: Any = None
+    teacher: Any = None
 
 
 @jax.tree_util.register_dataclass

@@ -200,6 +200,7 @@ class EpisodeRunner:
             regret=result.info.get("regret"),
             task=observation.task,
             thought=parsed.thought,
+            feedback=result.observation.text,
         )
         return turn, result
 

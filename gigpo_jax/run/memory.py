@@ -13,6 +13,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.qwen2 import Qwen2Config, param_count
+from gigpo_jax.rl.algorithms import algorithm
 
 GIB = 2.0**30
 
@@ -20,9 +21,9 @@ GIB = 2.0**30
 def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[str, float]:
     """Bytes on each device by purpose, without XLA's temporaries and fragmentation.
 
-    Parameters are split over `fsdp` and `tensor`, rows over `data` and `fsdp`. With an adapter, gradients, optimizer
-    and reference policy are of its size. A critic of its own has parameters, gradients and moments in float32; a value
-    head is too small to count.
+    Parameters are split over `fsdp` and `tensor`, rows over `data` and `fsdp`. With an adapter, gradients, optimizer,
+    reference policy and teacher are of its size. A critic of its own has parameters, gradients and moments in float32;
+    a value head is too small to count.
 
     Args:
       config: as from `config.resolve`.
@@ -57,6 +58,7 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
         "gradients": trained * 4 / parts,
         "optimizer": trained * 8 / parts,
         "reference policy": trained_bytes / parts * (config.rl.kl_coef > 0),
+        "teacher": trained_bytes / parts * ("teacher" in algorithm(config.rl.algorithm, config.rl.settings).needs),
         "critic": critic * 16 / parts,
         "KV cache": (config.engine.name == "jax") * cache * jnp.dtype(config.engine.dtype).itemsize / mesh["tensor"],
         "activations": tokens * shape.num_layers * kept * compute

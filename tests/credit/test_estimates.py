@@ -31,7 +31,7 @@ def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_
     assert missing["empg"] == ["entropy"]
     assert missing["a2tgpo"] == ["answer_logprob"]
     names = {name for e in found for name in e.names}
-    wrapped = {f"{name} over gigpo" for name in ("salt", "repeat_discount", "response_weight")}
+    wrapped = {f"{name} over gigpo" for name in ("salt", "repeat_discount", "response_weight", "serl")}
     variants = {"gigpo step_weight=0", "gigpo penalty_in=reward"}
     assert names == ({*ALGORITHMS} - {*missing}) | {STEP_PART} | wrapped | variants
     assert len({e.values.tobytes() for e in found}) == len(found)

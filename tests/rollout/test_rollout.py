@@ -180,7 +180,7 @@ def test_a_turn_holds_what_was_shown_said_and_done() -> None:
             assert " ".join(earlier.action for earlier in past) in turn.prompt
             assert turn.prompt.split(" | ")[1:] == [earlier.observation for earlier in past]
             result = environment.step(turn.action)
-            assert turn.reward == result.reward
+            assert (turn.reward, turn.feedback) == (result.reward, result.observation.text)
             observation = result.observation
         assert (trajectory.won, trajectory.score) == (result.info["won"], result.info["score"])
         assert trajectory.total_reward == (10 if trajectory.won else 0)

@@ -69,3 +69,11 @@ def test_a_critic_of_its_own_has_parameters_gradients_and_moments_in_float32():
     assert memory_plan(resolve(config), PUBLISHED["7b"], devices=4)["critic"] == 16 * (untied + 3584 + 1) / 4
     config.critic.kind = "head"
     assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4)["critic"] == 0
+
+
+def test_a_teacher_is_a_copy_of_what_is_trained():
+    config = default_config()
+    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["teacher"] == 0
+    config.rl.algorithm = "serl"
+    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)
+    assert (plan["teacher"], plan["reference policy"]) == (4 * 1_543_714_304, 0)

@@ -190,3 +190,15 @@ def a2tgpo(c, *, gamma, penalty_in, alpha, clip_scale):
             d = sum(gamma ** int(c["step"][m] - c["step"][n]) * u[m] for m in later) / math.sqrt(max(last - at, 1))
             out[n] = alpha * d + outcome[key] - taken[n], 1 + clip_scale * (2 / (1 + math.exp(-u[n])) - 1)
     return out
+
+
+def serl(advantage, difference, action, iteration, *, strength, iterations, weight_clip):
+    """Of tokens, any shape: the advantages that hindsight gives."""
+    part = strength * max(0.0, 1 - iteration / iterations)
+    out = advantage.astype(float)
+    for at in np.ndindex(out.shape):
+        if action[at]:
+            sign = math.copysign(1.0, out[at]) if out[at] else 0.0
+            weight = math.exp(sign * min(max(float(difference[at]), -20.0), 20.0))
+            out[at] *= (1 - part) + part * min(max(weight, 1 - weight_clip), 1 + weight_clip)
+    return out
