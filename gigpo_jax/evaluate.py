@@ -29,6 +29,7 @@ from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import newest_params, newest_record
+from gigpo_jax.run.hosts import Hosts, HostsStopped
 from gigpo_jax.run.interrupts import run_async
 from gigpo_jax.run.intervals import mean_interval, wilson_interval
 from gigpo_jax.run.workdir import check_adapter, check_writable
@@ -183,9 +184,9 @@ class Evaluator:
             )
         return out
 
-    async def outcomes(self, *, greedy: bool) -> dict[str, list[Outcome]]:
+    def outcomes(self, played: Mapping[str, Sequence[Trajectory]]) -> dict[str, list[Outcome]]:
         """How one episode of every task ended, over all hosts and in the panel's order, by decoding."""
-        return {name: outcomes(played, self._tasks) for name, played in (await self.play(greedy=greedy)).items()}
+        return {name: outcomes(trajectories, self._tasks) for name, trajectories in played.items()}
 
 
 def metrics(results: dict[str, list[Outcome]]) -> dict[str, float]:
@@ -261,11 +262,13 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         folder=workdir / "servers",
         examples=examples,
     )
+    hosts = Hosts()
     try:
-        played = run_async(Evaluator(config, worker, tasks).play(greedy=True))
-    except (EngineLost, TooManyAborted) as error:
+        with hosts.stopping():
+            played = run_async(hosts.share(Evaluator(config, worker, tasks).play(greedy=True)))
+    except (EngineLost, TooManyAborted, HostsStopped) as error:
         report.say(f"not evaluated: {error}")
-        return 1
+        return error.stop.status if isinstance(error, HostsStopped) else 1
     finally:
         worker.close()
     named = {

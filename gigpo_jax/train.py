@@ -17,6 +17,7 @@ from gigpo_jax.learner import Learner, NotFinite, objective, text_critic
 from gigpo_jax.models.qwen2 import param_count
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options, list_tasks
+from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.sample import sample
@@ -25,6 +26,7 @@ from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
+from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
 from gigpo_jax.run.interrupts import Interrupts
 from gigpo_jax.run.loggers import find_loggers, verbatim
 from gigpo_jax.run.metrics import MetricsWriter, Timers
@@ -46,8 +48,12 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       aborted, 143 or 130 after SIGTERM or Ctrl-C; in each case a checkpoint is there.
     """
     del out
-    with open_workdir(workdir, config), Trainer(config, workdir) as trainer:
-        return asyncio.run(_train(trainer))
+    hosts = Hosts()
+    with open_workdir(workdir, config):
+        with hosts.stopping():
+            trainer = Trainer(config, workdir, hosts)
+        with trainer, hosts.stopping():
+            return asyncio.run(_train(trainer))
 
 
 async def _train(trainer: "Trainer") -> int:
@@ -56,29 +62,35 @@ async def _train(trainer: "Trainer") -> int:
     with Interrupts(lambda: loop.call_soon_threadsafe(task.cancel)) as interrupts:
         try:
             await trainer.train()
+            stop = Stop(0, "")
         except asyncio.CancelledError:
             if not interrupts.status:
                 raise
-            report.say(f"stopped after iteration {trainer.done}; the same command continues from there")
+            text = f"stopped after iteration {trainer.done}; the same command continues from there"
+            stop = await trainer.hosts.stop(Stop(interrupts.status, text))
         except (NotFinite, EngineLost, TooManyAborted) as error:
-            report.say(f"stopped in iteration {trainer.done + 1}: {error}")
+            stop = await trainer.hosts.stop(Stop(1, f"stopped in iteration {trainer.done + 1}: {error}"))
+        except HostsStopped as stopped:
+            stop = stopped.stop
+        if stop.text:
+            report.say(stop.text)
+        if stop.saves:
             trainer.save()
-            return 1
-        trainer.save()
-        return interrupts.status
+        return stop.status or interrupts.status
 
 
 class Trainer:
     """Everything a training run holds.
 
     Attributes:
+      hosts: those that train together.
       done: iterations whose updates are made; what a checkpoint records.
       pending: metrics of iteration `done` that wait for its evaluation; None once they are written.
     """
 
-    def __init__(self, config: ConfigDict, workdir: Path) -> None:
+    def __init__(self, config: ConfigDict, workdir: Path, hosts: Hosts) -> None:
         """Checks everything that is cheap to check; then loads, restores the last checkpoint, and starts processes."""
-        self.config, self.workdir = config, workdir
+        self.config, self.workdir, self.hosts = config, workdir, hosts
         self.mesh = partition.make_mesh(**config.mesh)
         partition.local_rows(self.mesh, config.batch.rows)
         objective(config)
@@ -142,7 +154,7 @@ class Trainer:
         try:
             while self.done < self.config.train.iterations:
                 with self.timers.time("iteration"):
-                    trajectories = await (ahead or self.roll_out(self.done))
+                    trajectories = await self.hosts.share(ahead or self.roll_out(self.done))
                     ahead = self.start_ahead()
                     await self.update(trajectories, ahead)
                 await self.finish_iteration()
@@ -176,7 +188,7 @@ class Trainer:
             finally:
                 self.pending = await uninterrupted(learning)
                 self.done += 1
-            await ahead  # raises what it failed with
+            await self.hosts.share(ahead)  # raises what it failed with
         with self.timers.time("weight_sync"):
             self.worker.update_weights(self.learner.params, self.done)
 
@@ -189,6 +201,7 @@ class Trainer:
         self.record(self.pending | evaluation)
         self.pending = None
         if self.done % self.config.checkpoint.every == 0:
+            await self.hosts.share(asyncio.sleep(0))
             self.save()
 
     async def roll_out(self, iteration: int) -> list[Trajectory]:
@@ -203,7 +216,7 @@ class Trainer:
                 group_size=train.group_size,
                 iteration=iteration,
                 first_group=first,
-                spares=host_share(spares)[1],
+                ends=GroupEnd(train.finish_fraction, host_share(spares)[1]),
                 temperature=self.config.sampling.temperature,
                 title=f"rollout {iteration + 1}",
             )
@@ -244,7 +257,8 @@ class Trainer:
         panel, tasks = self.panel
         with self.timers.time("eval"):
             evaluator = evaluate.Evaluator(self.config, self.worker, tasks)
-            results = await evaluator.outcomes(greedy=self.config.eval.greedy and last)
+            played = await self.hosts.share(evaluator.play(greedy=self.config.eval.greedy and last))
+            results = evaluator.outcomes(played)
         if jax.process_index() == 0:
             name = f"iteration_{self.done:06d}.json"
             write_json(self.workdir / "evaluations" / name, evaluate.record(panel, tasks, self.done, results))

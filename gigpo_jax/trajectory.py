@@ -72,6 +72,7 @@ class Trajectory:
       reason: why, in one line; "" if it was not aborted.
       policy_dependent: whether the environment failed at one of its actions, or the engine refused one of its prompts;
         leaving such an episode out may bias the statistics.
+      unfinished: whether it is aborted because enough other episodes of its group had ended.
       replayed: whether it was aborted before and this is the second attempt.
       replaced: whether its group gave no signal and another group was played in its place; nothing is learnt from it.
       environment_s: time spent waiting for the environment, s.
@@ -89,6 +90,7 @@ class Trajectory:
     aborted: bool = False
     reason: str = ""
     policy_dependent: bool = False
+    unfinished: bool = False
     replayed: bool = False
     replaced: bool = False
     environment_s: float = 0.0
@@ -100,6 +102,11 @@ class Trajectory:
         """Marks the episode as aborted; it is neither won nor has it a score."""
         self.aborted, self.won, self.score = True, False, 0.0
         self.reason, self.policy_dependent = " ".join(reason.split()), policy_dependent
+
+    def leave_unfinished(self) -> None:
+        """Marks the episode as aborted because its group has ended."""
+        self.abort("enough other episodes of its group had ended", policy_dependent=False)
+        self.unfinished = True
 
     @property
     def total_reward(self) -> float:

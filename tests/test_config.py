@@ -22,6 +22,7 @@ def test_defaults_are_valid_and_locked():
         ("train.group_size", 1, "standard deviation"),
         ("train.minibatch", 6401, "= 6400 steps"),
         ("train.refill_groups", -1, "0 or greater"),
+        ("train.finish_fraction", 0.1, "leaves 1 of the 8 episodes"),
         ("env.overlong_buffer", 513, "at most sampling.max_response_tokens=512"),
         ("env.overlong_penalty", 0.5, "not read without env.overlong_buffer"),
         ("batch.row_length", 2559, "at least 2560"),

@@ -48,7 +48,7 @@ def found(groups: range) -> dict:
         "advantages": credit.total.tolist(),
         "credit": metrics_of_credit,
         "trials": summarise(outcomes(played, TASKS, 2)),
-        "panel": metrics(asyncio.run(evaluator.outcomes(greedy=True))),
+        "panel": metrics(evaluator.outcomes(asyncio.run(evaluator.play(greedy=True)))),
     }
 
 

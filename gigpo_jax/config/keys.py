@@ -228,6 +228,9 @@ KEYS: dict[str, Key] = {
         "a group whose episodes all end alike is replaced by one of another task, at most so many times; 0: off",
         NOT_NEGATIVE,
     ),
+    "train.finish_fraction": Key(
+        1.0, "of a group's episodes; once they have ended, the others are cancelled; 1: off (docs/scaling.md)", PART
+    ),
     "train.minibatch": Key(256, "environment steps of an optimizer update", POSITIVE),
     "train.epochs": Key(1, "passes over an iteration's steps", POSITIVE),
     "train.max_staleness": Key(0, "1: rollout and update overlap, with weights one update old (vllm)", one_of(0, 1)),

@@ -1,5 +1,6 @@
 """From a config as the user wrote it to one in which every key has its value, and the check of all of them at once."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -174,6 +175,13 @@ def _check_sizes(config: ConfigDict) -> None:
         config,
         "train.refill_groups",
         "the episode of a group of one always ends alike; use 0, or train.group_size of at least 2",
+    )
+    finished = math.ceil(train.finish_fraction * train.group_size)
+    _require(
+        train.finish_fraction == 1 or finished > 1,
+        config,
+        "train.finish_fraction",
+        f"leaves {finished} of the {train.group_size} episodes of a group; at least 2 are compared",
     )
     most_steps = train.groups * train.group_size * config.env.max_steps
     _require(

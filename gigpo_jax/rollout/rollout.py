@@ -22,8 +22,9 @@ from gigpo_jax.env_bridge.prompts import Prompt, PromptTemplate, build_prompt
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task, anchor_hash
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
+from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd, end_early, replaced
 from gigpo_jax.sampling.base import Completion, Engine, EngineLost, SamplingParams, request_key
-from gigpo_jax.trajectory import Trajectory, Turn, gives_signal
+from gigpo_jax.trajectory import Trajectory, Turn
 
 _T = TypeVar("_T")
 
@@ -257,12 +258,12 @@ async def rollout(
     iteration: int,
     first_group: int = 0,
     pasts: Sequence[Sequence[str]] | None = None,
-    spares: Sequence[Sequence[tuple[int, Task]]] | None = None,
+    ends: GroupEnd = WHOLE_GROUPS,
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task, as many at once as the pool has environments.
 
-    A group without signal (`trajectory.gives_signal`) is marked as replaced as soon as its last episode ends, and the
-    next of its spare groups is played at once.
+    A group without signal (`trajectory.gives_signal`) is marked as replaced as soon as it ends, and the next of its
+    spare groups is played at once.
 
     Args:
       tasks: one group each, in this order.
@@ -272,10 +273,10 @@ async def rollout(
       iteration: part of every request's key; evaluations use negative numbers.
       first_group: number of the first task's group; hosts that share an iteration number theirs apart.
       pasts: for each task the actions that are replayed before the policy acts; None: none.
-      spares: for each task the (group number, task) that may take its place, as from `tasks.spare_groups`; None: none.
+      ends: when a group ends, and what may follow it.
 
     Returns:
-      Trajectories in the order of tasks, groups in their place and members; aborted and replaced ones are marked.
+      Trajectories in the order of tasks, groups in their place and members; those that do not count are marked.
 
     Raises:
       TooManyAborted: more than `max_aborted_fraction` of all episodes were aborted.
@@ -283,12 +284,12 @@ async def rollout(
     """
     settings = runner.settings
     played: list[list[list[list[Trajectory]]]] = [[] for _ in tasks]  # tasks, groups in their place, episodes, trials
+    tasks_of: list[list[asyncio.Task[None]]] = [[] for _ in tasks]  # of the newest group in each place
     reasons: Counter[str] = Counter()
 
     def start(place: int, number: int, task: Task) -> None:
         played[place].append([[] for _ in range(group_size)])
-        for member in range(group_size):
-            running.create_task(episode(place, number, task, member))
+        tasks_of[place] = [running.create_task(episode(place, number, task, member)) for member in range(group_size)]
 
     async def episode(place: int, group: int, task: Task, member: int) -> None:
         key = functools.partial(request_key, settings.seed, iteration, group)
@@ -297,8 +298,9 @@ async def rollout(
         if trials[-1].aborted:
             reasons[trials[-1].reason] += 1
             _check_aborted(reasons, group_size * sum(map(len, played)), settings.max_aborted_fraction)
-        left = spares[place][len(played[place]) - 1 :] if spares else ()
-        if left and _replaced(played[place][-1]):
+        end_early(played[place][-1], ends.enough(group_size), task, group, tasks_of[place])
+        left = ends.spares[place][len(played[place]) - 1 :] if ends.spares else ()
+        if left and replaced(played[place][-1]):
             start(place, *left[0])
 
     try:
@@ -308,16 +310,6 @@ async def rollout(
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None  # the first failure cancelled the others
     return [trajectory for groups in played for group in groups for trials in group for trajectory in trials]
-
-
-def _replaced(group: Sequence[Sequence[Trajectory]]) -> bool:
-    """Whether all episodes of a group, given as their trials, have ended without signal; they are marked then."""
-    newest = [trials[-1] for trials in group if trials]
-    if len(newest) < len(group) or gives_signal(newest):
-        return False
-    for trajectory in newest:
-        trajectory.replaced = True
-    return True
 
 
 def _check_aborted(reasons: Counter[str], episodes: int, most: float) -> None:

@@ -47,7 +47,8 @@ def rollout_metrics(
     for kind in sorted(filter(None, task_types)):
         values[f"episode/success_rate/{kind}"] = [t.won for t in done if t.task.type == kind]
     totals = {
-        "episode/aborted": float(len(trajectories) - len(done)),
+        "episode/aborted": float(sum(t.aborted and not t.unfinished for t in trajectories)),
+        "episode/unfinished": float(sum(t.unfinished for t in trajectories)),
         "episode/aborted_policy_dependent": float(sum(t.policy_dependent for t in trajectories)),
         "episode/replayed": float(sum(t.replayed for t in trajectories)),
         "rollout/episodes": float(len(done)),

@@ -13,6 +13,7 @@ from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.engines import for_engine, make_engine
 from gigpo_jax.rollout.environment import episode_settings, make_pool
+from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
 from gigpo_jax.rollout.rollout import EpisodeRunner, rollout
 from gigpo_jax.run import report
 from gigpo_jax.trajectory import Trajectory
@@ -60,7 +61,7 @@ class RolloutWorker:
         title: str,
         first_group: int = 0,
         pasts: Sequence[Sequence[str]] | None = None,
-        spares: Sequence[Sequence[tuple[int, Task]]] | None = None,
+        ends: GroupEnd = WHOLE_GROUPS,
     ) -> list[Trajectory]:
         """Plays `group_size` episodes of each task, of up to `eval.trials` trials each.
 
@@ -88,7 +89,7 @@ class RolloutWorker:
                 iteration=iteration,
                 first_group=first_group,
                 pasts=pasts,
-                spares=spares,
+                ends=ends,
             )
 
     def _tell(self, trajectory: Trajectory) -> None:

@@ -8,6 +8,7 @@ DESCRIPTIONS = {
     "episode/regret": "mean actions that an episode wasted",
     "episode/aborted": "episodes that the environment or the engine failed",
     "episode/aborted_policy_dependent": "of these: failed at an action, or the engine refused a prompt",
+    "episode/unfinished": "episodes that were cancelled because enough others of their group had ended",
     "episode/replayed": "episodes that were played a second time after a failure",
     "action/valid_rate": "share of the responses that kept to the format",
     "action/admissible_rate": "share of the actions that were listed",

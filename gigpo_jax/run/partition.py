@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.errors import InputError
 
+LOST_S = 50  # without a sign of life of a host the others end
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")  # the mesh axes that split the rows of a batch
 
@@ -80,7 +81,15 @@ def connect_hosts() -> None:
     address, *numbers = (os.environ.get(name) for name in names)
     count, number = (None if value is None else int(value) for value in numbers)
     try:
-        jax.distributed.initialize(address, count, number, initialization_timeout=300)
+        jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM; see run/hosts.py
+        jax.distributed.initialize(
+            address,
+            count,
+            number,
+            initialization_timeout=300,
+            heartbeat_timeout_seconds=LOST_S,
+            shutdown_timeout_seconds=LOST_S,
+        )
     except (RuntimeError, ValueError) as err:
         found = ", ".join(f"{name}={os.environ.get(name, '')!r}" for name in names)
         reason = (str(err).splitlines() or [""])[0]

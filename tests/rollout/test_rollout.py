@@ -18,6 +18,7 @@ from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.data.generate import generate_games
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
+from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.rollout import EpisodeRunner, EpisodeSettings, rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.rollout.tasks import spare_groups
@@ -92,7 +93,7 @@ def test_groups_without_signal_are_replaced_by_the_next_spare_group() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         tasks = pool.tasks("train")
         spares = spare_groups(tasks, 5, 6, 2, seed=3)
-        plain, refilled = play(pool, size=2), play(pool, size=2, spares=spares)
+        plain, refilled = play(pool, size=2), play(pool, size=2, ends=GroupEnd(spares=spares))
         runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
         expected, kept = [], []
         for place, group in by_group(plain).items():
@@ -114,14 +115,47 @@ def test_groups_without_signal_are_replaced_by_the_next_spare_group() -> None:
     assert metrics["rollout/groups_without_signal"] == len(replaced) + kept.count(False)
     assert metrics["rollout/steps"] == sum(len(t.turns) for t in refilled)
     with EnvPool(EXAMPLE.build, workers=3, envs_per_worker=2) as pool:
-        assert same(play(pool, size=2, spares=spares), refilled), "whatever ends first"
+        assert same(play(pool, size=2, ends=GroupEnd(spares=spares)), refilled), "whatever ends first"
+
+
+class Straggling(StandIn):
+    """Member 0 of each group gets no response, and member 3 an error, until `helped`."""
+
+    helped = False
+
+    async def generate(self, tokens: Any, params: SamplingParams) -> Completion:
+        member = next(m for m in range(4) for g in range(6) if params.session == request_key(SETTINGS.seed, 5, g, m, 0))
+        if not self.helped and member == 0:
+            await asyncio.sleep(3600)
+        if not self.helped and member == 3:
+            raise ValueError("no answer")
+        return await super().generate(tokens, params)
+
+
+def test_a_group_ends_when_enough_of_its_episodes_have_ended() -> None:
+    engine = Straggling()
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=3) as pool:
+        plain = play(pool)
+        some = play(pool, engine, ends=GroupEnd(fraction=0.4))
+        engine.helped = True
+        assert same(play(pool, engine), plain), "the environments of cancelled episodes are free again"
+    for group, whole in zip(by_group(some).values(), by_group(plain).values(), strict=True):
+        assert [t.member for t in group] == [0, 1, 2, 3]
+        assert same(group[1:3], whole[1:3]), "40% of 4 episodes are 2; one that is aborted is none of them"
+        assert [t.aborted for t in group] == [True, False, False, True]
+        assert group[0].unfinished
+    metrics = rollout_metrics(some, finished_steps(some), ())
+    aborted = sum(not t.unfinished for t in some if t.aborted)
+    assert metrics["episode/unfinished"] == 12 - aborted
+    assert metrics["episode/aborted"] == aborted
+    assert metrics["rollout/episodes"] == 12
 
 
 def test_a_group_whose_episodes_were_aborted_is_replaced_too() -> None:
     settings = dataclasses.replace(SETTINGS, max_aborted_fraction=0.9)
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         spares = spare_groups(pool.tasks("train"), 5, 6, 1, seed=3)
-        hit = play(pool, StandIn(fail=0.2), size=3, settings=settings, spares=spares)
+        hit = play(pool, StandIn(fail=0.2), size=3, settings=settings, ends=GroupEnd(spares=spares))
     for group in by_group(hit).values():
         left = [t for t in group if not t.aborted]
         assert group[0].replaced == (group[0].group < 6 and len({t.score for t in left}) < 2)
