@@ -82,6 +82,8 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
     check_fits(tokenizer, shape.vocab_size, path)
     if shape.value_head:
         raise InputError(f"config.model.path={path!r}: a critic, which scores no tokens; name a language model")
+    if shape.vision is not None:
+        raise InputError(f"config.model.path={path!r}: runs train models of text alone so far; name one of these")
     template = len(tokenizer.encode_chat(""))
     if config.sampling.max_prompt_tokens <= template:
         raise InputError(

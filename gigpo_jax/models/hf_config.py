@@ -9,6 +9,7 @@ from gigpo_jax.files import read_object
 from gigpo_jax.models.qwen2_config import MODEL_TYPES, Qwen2Config
 from gigpo_jax.models.rotary import RopeScaling
 from gigpo_jax.models.tokenizer import token_ids
+from gigpo_jax.models.vision_config import VL, decoder_json, read_vision, vision_json
 
 _LARGEST = {  # generous: it stops a broken file before anything of such a size is tried
     "vocab_size": 2**24,
@@ -32,6 +33,8 @@ def read_config(path: str | pathlib.Path) -> Qwen2Config:
         raise InputError(f"{folder}: no such model folder; give the path of a downloaded Hugging Face model")
     file = folder / "config.json"
     raw = read_object(file)
+    vl = raw.get("model_type") == VL
+    raw = decoder_json(raw) if vl else raw
     rope = _rope(raw, file)
     _refuse_other_models(raw, rope, file)
     given = {key: value for key, value in (raw | rope).items() if value is not None}
@@ -55,6 +58,7 @@ def read_config(path: str | pathlib.Path) -> Qwen2Config:
             value_head=raw.get("architectures") == [raw["model_type"].capitalize() + _CRITIC],
             model_type=raw["model_type"],
             rope_scaling=_rope_scaling(rope, file),
+            vision=read_vision(raw, rope, folder, width) if vl else None,
         )
     except ValueError as err:
         raise InputError(f"{file}: {err}; {_FIX}") from err
@@ -92,6 +96,8 @@ def config_json(config: Qwen2Config, dtype: str) -> dict[str, Any]:
         content["rope_scaling"] = {"rope_type": "llama3", **asdict(config.rope_scaling)}
     if config.value_head:
         content["num_labels"] = 1
+    if config.vision is not None:
+        content |= vision_json(config.vision, config.hidden_size)
     if config.model_type == "qwen3" or config.head_dim * config.num_heads != config.hidden_size:
         content["head_dim"] = config.head_dim
     return content
@@ -119,7 +125,7 @@ def _rope_scaling(rope: dict[str, Any], file: pathlib.Path) -> RopeScaling | Non
 def _refuse_other_models(raw: dict[str, Any], rope: dict[str, Any], file: pathlib.Path) -> None:
     if raw.get("model_type") not in MODEL_TYPES:
         found = raw.get("model_type", raw.get("architectures"))
-        fix = "use a Qwen2.5, Qwen3 or Llama 3 model (qwen2, qwen3, llama)"
+        fix = "use a Qwen2.5, Qwen2.5-VL, Qwen3 or Llama 3 model (qwen2, qwen2_5_vl, qwen3, llama)"
         raise InputError(f"{file}: model_type={found!r:.80} is not supported; {fix}")
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in (("default", "llama3") if raw["model_type"] == "llama" else ("default",)):

@@ -20,6 +20,8 @@ from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, normal
 from gigpo_jax.models.qwen2_config import PUBLISHED as PUBLISHED
 from gigpo_jax.models.qwen2_config import Qwen2Config
 from gigpo_jax.models.rotary import Rotary, rotary, rotate
+from gigpo_jax.models.vision import Images, VisionTower, encode, placed
+from gigpo_jax.models.vision import logical_axes as vision_axes
 
 Params = dict[str, Any]
 
@@ -95,6 +97,8 @@ class Qwen2(nnx.Module):
             self.value_head = ValueHead(config.hidden_size, dtype=dtype)
         elif not config.tie_word_embeddings:
             self.head = nnx.Param(normal(rngs, (config.vocab_size, config.hidden_size), dtype))
+        if config.vision is not None:
+            self.vision = VisionTower(config.vision, config.hidden_size, dtype=dtype, rngs=rngs)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "dtype"))
@@ -134,6 +138,8 @@ def logical_axes(config: Qwen2Config) -> Params:
     layers |= {"out": {"kernel": ("layers", "heads", "embed")}, "down": {"kernel": ("layers", "mlp", "embed")}}
     layers |= {name: {"scale": ("layers", "embed")} for name in ("attention_norm", "mlp_norm")}
     axes: Params = {"embed": ("vocab", "embed"), "layers": layers, "final_norm": {"scale": ("embed",)}}
+    if config.vision is not None:
+        axes["vision"] = vision_axes()
     if config.value_head:
         return axes | {"value_head": {"kernel": ("embed", "value"), "bias": ("value",)}}
     return axes if config.tie_word_embeddings else axes | {"head": ("vocab", "embed")}
@@ -180,6 +186,7 @@ def hidden_states(
     positions: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     execution: Execution = Execution(),
+    images: Images | None = None,
 ) -> jax.Array:
     """Runs the model up to the final norm.
 
@@ -187,14 +194,15 @@ def hidden_states(
       config: the shape.
       params: as from `init`.
       tokens: [B, T] i32.
-      positions: [B, T] i32, from 0 in each segment; None counts 0..T-1.
+      positions: [B, T] i32, from 0 in each segment; None counts 0..T-1. [3, B, T] for texts with images.
       segment_ids: [B, T] i32, 0 for padding, segments from 1; None is one segment a row.
       execution: dtype, rematerialisation and sharding.
+      images: those of a model with a vision tower; None: there are none.
 
     Returns:
       [B, T, D] in the compute dtype.
     """
-    return _forward(config, params, tokens, positions, segment_ids, execution)[0]
+    return _forward(config, params, tokens, positions, segment_ids, execution, images)[0]
 
 
 def logits(
@@ -208,7 +216,7 @@ def logits(
 ) -> jax.Array:
     """Scores every next token: [B, T] -> [B, T, V] f32. Arguments as for `hidden_states`."""
     hidden = hidden_states(config, params, tokens, positions, segment_ids, Execution(dtype))
-    return _unembed(config, params, hidden)
+    return unembed(config, params, hidden)
 
 
 def init_cache(config: Qwen2Config, slots: int, length: int, dtype: Any = jnp.float32) -> KVCache:
@@ -224,6 +232,8 @@ def prefill(
     tokens: jax.Array,
     lengths: jax.Array,
     slots: jax.Array,
+    positions: jax.Array | None = None,
+    images: Images | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs prompts and writes them into slots of the cache, from index 0.
 
@@ -234,18 +244,24 @@ def prefill(
       tokens: [B, T] i32, each prompt padded on the right; T at most the cache's length.
       lengths: [B] i32, tokens of each prompt without padding.
       slots: [B] i32, the slot of each prompt; a row with S or more is dropped.
+      positions, images: as for `hidden_states`.
 
     Returns:
       The logits [B, V] f32 after the last token of each prompt, and the cache.
     """
     segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
-    hidden, (keys, values) = _forward(config, params, tokens, None, segment_ids, Execution(), keep=True)
+    hidden, (keys, values) = _forward(config, params, tokens, positions, segment_ids, Execution(), images, keep=True)
     hidden = jnp.take_along_axis(hidden, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)[:, 0]
-    return _unembed(config, params, hidden), write_prompts(cache, keys, values, slots)
+    return unembed(config, params, hidden), write_prompts(cache, keys, values, slots)
 
 
 def decode(
-    config: Qwen2Config, params: Params, cache: KVCache, tokens: jax.Array, positions: jax.Array
+    config: Qwen2Config,
+    params: Params,
+    cache: KVCache,
+    tokens: jax.Array,
+    positions: jax.Array,
+    shift: jax.Array | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs one token of every slot.
 
@@ -255,12 +271,14 @@ def decode(
       cache: updated in place if donated or carried through a loop.
       tokens: [S] i32, the newest token of each slot.
       positions: [S] i32, the number of tokens before it; at the cache's length or more nothing is written.
+      shift: [S] i32, added to it for the rotary embedding, as images take fewer positions than tokens; None: 0.
 
     Returns:
       The logits [S, V] f32 of the next token, and the cache with the new token.
     """
     graph = _layer_graph(config, adapted_linears(params))
-    angles = rotary(positions, config.head_dim, config.rope_theta, config.rope_scaling)
+    turned = positions if shift is None else positions + shift
+    angles = rotary(turned, config.head_dim, config.rope_theta, config.rope_scaling)
 
     # The cache is the carry of the loop and is updated in place; as input and output of a scan it would be copied.
     def body(index: jax.Array, carry: tuple[jax.Array, KVCache]) -> tuple[jax.Array, KVCache]:
@@ -275,7 +293,7 @@ def decode(
 
     x = params["embed"][tokens]
     x, cache = jax.lax.fori_loop(0, config.num_layers, body, (x, cache))
-    return _unembed(config, params, _final_norm(config, params, x)), cache
+    return unembed(config, params, _final_norm(config, params, x)), cache
 
 
 def _forward(
@@ -285,6 +303,7 @@ def _forward(
     positions: jax.Array | None,
     segment_ids: jax.Array | None,
     execution: Execution,
+    images: Images | None,
     *,
     keep: bool = False,
 ) -> tuple[jax.Array, Any]:
@@ -294,7 +313,8 @@ def _forward(
     positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
     segment_ids = jnp.ones(tokens.shape, jnp.int32) if segment_ids is None else segment_ids
     graph = _layer_graph(config, adapted_linears(params))
-    angles = rotary(positions, config.head_dim, config.rope_theta, config.rope_scaling)
+    sections = config.vision.sections if config.vision is not None and positions.ndim == 3 else ()
+    angles = rotary(positions, config.head_dim, config.rope_theta, config.rope_scaling, sections)
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
         mixed = attention(query, key, value, segment_ids, max_segment=execution.max_segment)
@@ -304,10 +324,18 @@ def _forward(
         x, kept = nnx.merge(graph, layer)(x, angles, attend)
         return constrain(x), kept
 
-    if execution.remat != "none":
-        body = jax.checkpoint(body, policy=REMAT_POLICIES[execution.remat], prevent_cse=False)
-    x = constrain(params["embed"][tokens].astype(dtype))
-    x, kept = jax.lax.scan(body, x, params["layers"], unroll=min(execution.unroll, config.num_layers))
+    def remat(body: Callable) -> Callable:
+        if execution.remat == "none":
+            return body
+        return jax.checkpoint(body, policy=REMAT_POLICIES[execution.remat], prevent_cse=False)
+
+    x = params["embed"][tokens].astype(dtype)
+    if images is not None:
+        assert config.vision is not None
+        features = encode(config.vision, params["vision"], images.patches, images.grid, dtype=dtype, wrap=remat)
+        x = placed(x, features, images.index)
+    unroll = min(execution.unroll, config.num_layers)
+    x, kept = jax.lax.scan(remat(body), constrain(x), params["layers"], unroll=unroll)
     return _final_norm(config, params, x), kept
 
 
@@ -316,7 +344,8 @@ def _final_norm(config: Qwen2Config, params: Params, x: jax.Array) -> jax.Array:
     return nnx.merge(nnx.graphdef(norm), params["final_norm"])(x)
 
 
-def _unembed(config: Qwen2Config, params: Params, hidden: jax.Array) -> jax.Array:
+def unembed(config: Qwen2Config, params: Params, hidden: jax.Array) -> jax.Array:
+    """Scores of all tokens: hidden states [..., D] -> [..., V] f32."""
     matrix = output_embedding(config, params).astype(hidden.dtype)
     return jnp.einsum("...d,vd->...v", hidden, matrix, preferred_element_type=jnp.float32)
 

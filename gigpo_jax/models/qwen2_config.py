@@ -7,6 +7,7 @@ and keys, whose scale the heads of a layer share; Llama has neither, and may sca
 from dataclasses import dataclass
 
 from gigpo_jax.models.rotary import RopeScaling
+from gigpo_jax.models.vision import VisionConfig
 
 MODEL_TYPES = ("qwen2", "qwen3", "llama")
 
@@ -32,6 +33,7 @@ class Qwen2Config:
       value_head: whether the output is one value a token, in place of scores of tokens: a critic.
       model_type: one of `MODEL_TYPES`, as in config.json.
       rope_scaling: of the rotary frequencies; None for none.
+      vision: the tower that reads images; None for none.
     """
 
     vocab_size: int
@@ -50,12 +52,15 @@ class Qwen2Config:
     value_head: bool = False
     model_type: str = "qwen2"
     rope_scaling: RopeScaling | None = None
+    vision: VisionConfig | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_kv_heads={self.num_kv_heads} must divide num_heads={self.num_heads}")
         if self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} must be even for rotary embeddings")
+        if self.vision is not None and 2 * sum(self.vision.sections) != self.head_dim:
+            raise ValueError(f"mrope_section={list(self.vision.sections)} must sum to {self.head_dim // 2}")
 
 
 # https://huggingface.co/Qwen (Qwen2.5-*-Instruct and Qwen3-*, config.json)

@@ -1,6 +1,8 @@
 """Rotary position embeddings (RoFormer, arXiv 2104.09864, equation 34), in float32."""
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -37,11 +39,24 @@ class RopeScaling:
         return frequencies * (kept + (1 - kept) / self.factor)
 
 
-def rotary(positions: jax.Array, head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Rotary:
-    """Cosines and sines [..., 1, K/2] f32 of the angles at positions [...] i32, for heads of even width K."""
+def rotary(
+    positions: jax.Array,
+    head_dim: int,
+    theta: float,
+    scaling: RopeScaling | None = None,
+    sections: Sequence[int] = (),
+) -> Rotary:
+    """Cosines and sines [..., 1, K/2] f32 of the angles at positions [...] i32, for heads of even width K.
+
+    With `sections`, whose sum is K/2, positions have a first axis: the first sections[0] frequencies turn with
+    positions[0], the next ones with positions[1], and so on (M-RoPE, arXiv 2409.12191, section 2.1).
+    """
     half = jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim
     frequencies = theta**-half if scaling is None else scaling.apply(theta**-half)
     angles = positions[..., None, None].astype(jnp.float32) * frequencies
+    if sections:
+        parts = jnp.split(angles, list(itertools.accumulate(sections[:-1])), axis=-1)
+        angles = jnp.concatenate([part[axis] for axis, part in enumerate(parts)], axis=-1)
     return jnp.cos(angles), jnp.sin(angles)
 
 

@@ -23,6 +23,8 @@ from gigpo_jax.models.linears import LINEARS
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
 from gigpo_jax.models.safetensors_file import SUFFIX, Entry, OnTensor, read_header, write_file
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits
+from gigpo_jax.models.vision import FRAMES
+from gigpo_jax.models.vision_config import PREPROCESSOR, preprocessor_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -40,6 +42,22 @@ _TOP = {
     "value_head.kernel": "score.weight",
     "value_head.bias": "score.bias",
 }
+_VISION_LAYER = {
+    "attention_norm": "norm1",
+    "qkv": "attn.qkv",
+    "out": "attn.proj",
+    "mlp_norm": "norm2",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+_VISION = {
+    "patch": "patch_embed.proj",
+    "merger_norm": "merger.ln_q",
+    "merger_in": "merger.mlp.0",
+    "merger_out": "merger.mlp.2",
+}
+_IN_MEMORY = {"model.visual.": "visual.", "model.language_model.": "model."}  # names of modules -> of published files
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}  # read
 _NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # written
 Places = dict[str, tuple[pathlib.Path, Entry]]  # tensor name -> the file that has it, and where in it
@@ -54,16 +72,20 @@ class _Leaf:
       shape: of the whole array.
       names: of its tensors: one for each layer if `stacked`, else one.
       transposed: whether the tensors are [out, in].
+      inputs: the axes of `in`, if the tensors have several.
     """
 
     shape: tuple[int, ...]
     names: tuple[str, ...]
     stacked: bool
     transposed: bool
+    inputs: tuple[int, ...] = ()
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
         shape = self.shape[1:] if self.stacked else self.shape
+        if self.inputs:
+            return (shape[-1], *self.inputs)
         return shape[::-1] if self.transposed else shape
 
 
@@ -154,12 +176,19 @@ def _leaves(config: Qwen2Config) -> tuple[list[_Leaf], Any]:
     leaves = []
     for keys, abstract in flat:
         path = [key.key for key in keys]
-        if path[0] == "layers":
-            suffix = f"{_LAYER[path[1]]}.{'bias' if path[2] == 'bias' else 'weight'}"
-            names = tuple(f"model.layers.{layer}.{suffix}" for layer in range(config.num_layers))
+        vision, stacked = path[0] == "vision", "layers" in path[:2]
+        kind = "bias" if path[-1] == "bias" else "weight"
+        if vision and stacked:
+            names = [f"visual.blocks.{n}.{_VISION_LAYER[path[2]]}.{kind}" for n in range(abstract.shape[0])]
+        elif vision:
+            names = [f"visual.{_VISION[path[1]]}.{kind}"]
+        elif stacked:
+            names = [f"model.layers.{n}.{_LAYER[path[1]]}.{kind}" for n in range(abstract.shape[0])]
         else:
-            names = (_TOP[".".join(path)],)
-        leaves.append(_Leaf(abstract.shape, names, path[0] == "layers", path[-1] == "kernel"))
+            names = [_TOP[".".join(path)]]
+        side = config.vision.patch_size if config.vision is not None else 0
+        inputs = (3, FRAMES, side, side) if path[:2] == ["vision", "patch"] else ()
+        leaves.append(_Leaf(abstract.shape, tuple(names), stacked, path[-1] == "kernel", inputs))
     return leaves, tree
 
 
@@ -186,6 +215,7 @@ def _read(leaf: _Leaf, places: Places, dtype: np.dtype, index: tuple[slice, ...]
             row[...] = 0.0
             continue
         tensor = mapped(*places[name])
+        tensor = tensor.reshape(len(tensor), -1) if leaf.inputs else tensor
         with np.errstate(over="ignore"):
             row[...] = (tensor.T if leaf.transposed else tensor)[inner]
         check_finite(places[name][0], name, row)
@@ -220,7 +250,7 @@ def is_finite(array: np.ndarray) -> bool:
 def _check_tensors(folder: pathlib.Path, config: Qwen2Config) -> Places:
     """The place of each tensor; raises InputError if the tensors are not those of `config`."""
     paths = _weight_files(folder)
-    found = {name: (file, entry) for file in paths for name, entry in read_header(file).items()}
+    found = {_published(name): (file, entry) for file in paths for name, entry in read_header(file).items()}
     expected = {name: leaf.stored_shape for leaf in _leaves(config)[0] for name in leaf.names}
     for name, shape in expected.items():
         if name not in found:
@@ -239,6 +269,12 @@ def _check_tensors(folder: pathlib.Path, config: Qwen2Config) -> Places:
             f"{folder}: {len(extra)} tensors do not belong to config.json's model ({extra[0]}); use its own"
         )
     return {name: found[name] for name in expected}
+
+
+def _published(name: str) -> str:
+    """The name of a tensor in published files."""
+    prefix = next((prefix for prefix in _IN_MEMORY if name.startswith(prefix)), "")
+    return _IN_MEMORY.get(prefix, "") + name.removeprefix(prefix)
 
 
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -329,7 +365,10 @@ def _write_small_files(folder: pathlib.Path, config: Qwen2Config, dtype: np.dtyp
         tokenizer.save(folder)
         stops = list(dict.fromkeys([*tokenizer.stop_token_ids, *stops]))
     generation = {"bos_token_id": config.bos_token_id, "do_sample": True, "eos_token_id": stops or None}
-    for name, content in (("config.json", config_json(config, dtype.name)), ("generation_config.json", generation)):
+    files = {"config.json": config_json(config, dtype.name), "generation_config.json": generation}
+    if config.vision is not None:
+        files[PREPROCESSOR] = preprocessor_json(config.vision)
+    for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
 
 

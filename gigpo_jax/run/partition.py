@@ -30,6 +30,7 @@ RULES: dict[str, str | None] = {
     "kv_heads": "tensor",
     "head": None,
     "mlp": "tensor",
+    "patch": None,
     "rank": None,
     "value": None,
 }

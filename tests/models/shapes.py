@@ -7,6 +7,7 @@ import numpy as np
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
 from gigpo_jax.models.rotary import RopeScaling
+from gigpo_jax.models.vision import VisionConfig
 
 # name -> (query heads, key/value heads, tied, theta, more); heads are 8 wide if not said otherwise, and D = 8 H.
 SMALL: dict[str, Qwen2Config] = {
@@ -31,6 +32,20 @@ SMALL: dict[str, Qwen2Config] = {
         "llama3": (4, 4, True, 5e5, {"model_type": "llama", "rope_scaling": RopeScaling(8.0, 1.0, 4.0, 16)}),
     }.items()
 }
+
+# One layer of the tower has windows, one has none: images of more than 8 patches a side have several windows.
+VISION = VisionConfig(
+    depth=2,
+    hidden_size=32,
+    intermediate_size=40,
+    num_heads=2,
+    full_layers=(1,),
+    sections=(2, 3, 3),
+    image_token=55,
+    start_token=53,
+    end_token=54,
+)
+VL = Qwen2Config(61, 64, 40, 2, 4, 2, 16, vision=VISION)
 
 
 def random_params(config: Qwen2Config, seed: int = 0, dtype: jnp.dtype = jnp.float32) -> Params:

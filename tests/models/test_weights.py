@@ -19,7 +19,7 @@ from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
 from gigpo_jax.models.tokenizer import load_tokenizer, word_tokenizer
 from gigpo_jax.models.weights import INDEX, SINGLE, is_finite, load_hf, save_hf
-from tests.models.shapes import SMALL, random_params
+from tests.models.shapes import SMALL, VL, random_params
 
 ROPE = {
     "rope_type": "llama3",
@@ -123,7 +123,7 @@ SHARDED = """
 import sys, jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 8)
 from jax.sharding import NamedSharding, PartitionSpec
-from gigpo_jax.models import qwen2, weights
+from gigpo_jax.models import qwen2, qwen2_5_vl, weights
 config, params = weights.load_hf(sys.argv[1])
 mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
 rules = {"embed": "fsdp", "heads": "tensor", "kv_heads": "tensor", "mlp": "tensor"}
@@ -135,8 +135,9 @@ for one, two, sharding in zip(*map(jax.tree.leaves, (params, sharded, shardings)
     np.testing.assert_array_equal(one, two)
 kernel = sharded["layers"]["gate"]["kernel"]
 assert kernel.addressable_shards[0].data.size * 4 == kernel.size
-tokens = np.arange(24).reshape(2, 12)
-run = jax.jit(lambda params: qwen2.logits(config, params, tokens))
+tokens = np.array([[1, 2, 3, 55, 55, 55, 55, 4], [5, 6, 55, 55, 55, 55, 7, 8]])
+images = [np.full((56, 56, 3), shade, np.uint8) for shade in (50, 200)]
+run = lambda params: qwen2_5_vl.logits(config, params, tokens, images)
 np.testing.assert_allclose(run(params), run(sharded), atol=1e-5)
 weights.save_hf(sys.argv[2], config, sharded)
 print("equal")
@@ -144,7 +145,7 @@ print("equal")
 
 
 def test_loading_into_a_mesh_of_8_devices_equals_loading_whole(tmp_path: pathlib.Path) -> None:
-    save_hf(tmp_path / "m", UNTIED, random_params(UNTIED), max_shard_bytes=20_000)
+    save_hf(tmp_path / "m", VL, random_params(VL), max_shard_bytes=100_000)
     command = [sys.executable, "-c", SHARDED, str(tmp_path / "m"), str(tmp_path / "again")]
     out = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert out.stdout.strip() == "equal", out.stderr

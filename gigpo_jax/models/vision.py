@@ -1,0 +1,236 @@
+"""The vision tower of Qwen2.5-VL: patches of images -> features in the width of the decoder.
+
+Patches stand in the order of the published processor: squares of merge x merge patches row by row, and the patches of a
+square row by row. Window attention is a mask over this order; the published code permutes the patches instead.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gigpo_jax.models.layers import Linear, RMSNorm
+from gigpo_jax.models.rotary import Rotary, rotate
+
+MEAN = (0.48145466, 0.4578275, 0.40821073)  # of CLIP, a channel, of values from 0 to 1
+STD = (0.26862954, 0.26130258, 0.27577711)
+MERGE = 2  # patches along a side of the square that becomes one token
+FRAMES = 2  # a kernel covers two frames; a still image is the same frame twice
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """The shape of a vision tower, and what the decoder knows of images; the defaults are those of Qwen2.5-VL.
+
+    Attributes:
+      depth: layers.
+      hidden_size: width of the residual stream, W.
+      intermediate_size: width inside the SwiGLU block.
+      num_heads: heads, each W / num_heads wide; a multiple of 4.
+      patch_size: pixels along a side of a patch.
+      window_size: pixels along a side of a window.
+      full_layers: the layers whose attention covers the whole image.
+      sections: frequencies of the decoder's rotary embedding that turn with frame, row and column (M-RoPE).
+      image_token: id of a place in the text that a feature takes.
+      start_token: id before an image.
+      end_token: id after it.
+      min_pixels: images with fewer are enlarged.
+      max_pixels: images with more are reduced.
+    """
+
+    depth: int = 32
+    hidden_size: int = 1280
+    intermediate_size: int = 3420
+    num_heads: int = 16
+    patch_size: int = 14
+    window_size: int = 112
+    full_layers: tuple[int, ...] = (7, 15, 23, 31)
+    sections: tuple[int, int, int] = (16, 24, 24)
+    image_token: int = 151655
+    start_token: int = 151652
+    end_token: int = 151653
+    min_pixels: int = 3136
+    max_pixels: int = 12845056
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % (4 * self.num_heads):
+            raise ValueError(f"vision hidden_size={self.hidden_size} must be a multiple of 4 x {self.num_heads} heads")
+        if self.window_size % (MERGE * self.patch_size):
+            raise ValueError(f"window_size={self.window_size} must be a multiple of {MERGE} x {self.patch_size}")
+
+    @property
+    def square(self) -> int:
+        """Pixels along a side of the square that becomes one token."""
+        return MERGE * self.patch_size
+
+    @property
+    def patch_values(self) -> int:
+        """Numbers in a patch of one frame."""
+        return 3 * self.patch_size**2
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Images:
+    """The images of a batch of texts, each once, and where their features stand.
+
+    Attributes:
+      patches: [N, P, 588] u8, values in the order (channel, row, column); zeros after the image's own.
+      grid: [N, 2] i32, rows and columns of patches; 0 for no image.
+      index: [B, T] i32, for each token the feature in its place, from 0 to N x P / 4 - 1, or -1: the token's embedding.
+    """
+
+    patches: Any
+    grid: Any
+    index: Any
+
+
+class VisionLayer(nnx.Module):
+    """One layer of the tower."""
+
+    def __init__(self, config: VisionConfig, *, dtype: Any, rngs: nnx.Rngs) -> None:
+        width, inner = config.hidden_size, config.intermediate_size
+        linear = functools.partial(Linear, bias=True, dtype=dtype, rngs=rngs)
+        self.heads = config.num_heads
+        self.attention_norm = RMSNorm(width, eps=1e-6, dtype=dtype)
+        self.qkv = linear(width, 3 * width)
+        self.out = linear(width, width)
+        self.mlp_norm = RMSNorm(width, eps=1e-6, dtype=dtype)
+        self.gate = linear(width, inner)
+        self.up = linear(width, inner)
+        self.down = linear(inner, width)
+
+    def __call__(self, x: jax.Array, angles: Rotary, mask: jax.Array) -> jax.Array:
+        """Runs the layer on x [N, P, W]; mask [N, P, P] bool: may the second axis see the third?"""
+        query, key, value = jnp.split(self.qkv(self.attention_norm(x)), 3, axis=-1)
+        query, key, value = (y.reshape(*y.shape[:-1], self.heads, -1) for y in (query, key, value))
+        mixed = jax.nn.dot_product_attention(rotate(query, angles), rotate(key, angles), value, mask=mask[:, None])
+        x = x + self.out(mixed.reshape(x.shape))
+        y = self.mlp_norm(x)
+        return x + self.down(jax.nn.silu(self.gate(y)) * self.up(y))
+
+
+class VisionTower(nnx.Module):
+    """The parameters of the tower: embedding of patches, stacked layers, and the merger of squares."""
+
+    def __init__(self, config: VisionConfig, out: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
+        @nnx.split_rngs(splits=config.depth)
+        @nnx.vmap(in_axes=0)
+        def layers(rngs: nnx.Rngs) -> VisionLayer:
+            return VisionLayer(config, dtype=dtype, rngs=rngs)
+
+        width, merged = config.hidden_size, MERGE**2 * config.hidden_size
+        self.patch = Linear(FRAMES * config.patch_values, width, bias=False, dtype=dtype, rngs=rngs)
+        self.layers = layers(rngs)
+        self.merger_norm = RMSNorm(width, eps=1e-6, dtype=dtype)
+        self.merger_in = Linear(merged, merged, bias=True, dtype=dtype, rngs=rngs)
+        self.merger_out = Linear(merged, out, bias=True, dtype=dtype, rngs=rngs)
+
+
+def logical_axes() -> dict[str, Any]:
+    """The axes of the tower's parameters, as `qwen2.logical_axes`."""
+
+    def linear(inputs: str, outputs: str, *stacked: str, bias: bool = True) -> dict[str, Any]:
+        return {"kernel": (*stacked, inputs, outputs)} | ({"bias": (*stacked, outputs)} if bias else {})
+
+    inner = {name: linear("embed", "mlp", "layers") for name in ("qkv", "gate", "up")}
+    outer = {name: linear("mlp", "embed", "layers") for name in ("out", "down")}
+    norms = {name: {"scale": ("layers", "embed")} for name in ("attention_norm", "mlp_norm")}
+    return {
+        "patch": linear("patch", "embed", bias=False),
+        "layers": inner | outer | norms,
+        "merger_norm": {"scale": ("embed",)},
+        "merger_in": linear("embed", "mlp"),
+        "merger_out": linear("mlp", "embed"),
+    }
+
+
+def encode(
+    config: VisionConfig,
+    params: dict[str, Any],
+    patches: jax.Array,
+    grid: jax.Array,
+    *,
+    dtype: Any,
+    wrap: Callable[[Callable], Callable] = lambda body: body,
+) -> jax.Array:
+    """Runs the tower; each image for itself.
+
+    Args:
+      config: the shape.
+      params: those of a `VisionTower`.
+      patches: [N, P, 588] u8.
+      grid: [N, 2] i32; both as in `Images`.
+      dtype: of the computation.
+      wrap: applied to the function of one layer, for rematerialisation.
+
+    Returns:
+      [N, P / 4, D], one feature a square; those beyond an image's own have no meaning.
+    """
+    layer, norm, merger_in, merger_out = _graphs(config, params["merger_out"]["bias"].shape[0])
+    rows, columns, used = _places(grid, patches.shape[1])
+    same = used[:, :, None] & used[:, None, :]
+    cells = config.window_size // config.patch_size
+    window = (rows // cells) * 2**16 + columns // cells
+    inside = same & (window[:, :, None] == window[:, None, :])
+    angles = _angles(rows, columns, config.hidden_size // config.num_heads)
+
+    def body(x: jax.Array, inputs: tuple[Any, jax.Array]) -> tuple[jax.Array, None]:
+        leaves, full = inputs
+        return nnx.merge(layer, leaves)(x, angles, jnp.where(full, same, inside)), None
+
+    x = _embed_patches(config, params["patch"]["kernel"], patches, dtype)
+    full = jnp.zeros(config.depth, bool).at[jnp.array(config.full_layers, int)].set(True)
+    x, _ = jax.lax.scan(wrap(body), x, (params["layers"], full))
+    x = nnx.merge(norm, params["merger_norm"])(x)
+    x = x.reshape(x.shape[0], -1, MERGE**2 * x.shape[-1])
+    x = jax.nn.gelu(nnx.merge(merger_in, params["merger_in"])(x), approximate=False)
+    return nnx.merge(merger_out, params["merger_out"])(x)
+
+
+def placed(x: jax.Array, features: jax.Array, index: jax.Array) -> jax.Array:
+    """Puts features [N, F, D] in the places that `Images.index` [B, T] names into the embeddings x [B, T, D]."""
+    flat = features.reshape(-1, features.shape[-1]).astype(x.dtype)
+    return jnp.where((index >= 0)[..., None], flat[jnp.maximum(index, 0)], x)
+
+
+def _embed_patches(config: VisionConfig, kernel: jax.Array, patches: jax.Array, dtype: Any) -> jax.Array:
+    # Both frames of a still image are the same, so their kernels can be added.
+    kernel = kernel.reshape(3, FRAMES, config.patch_size**2, -1).sum(1).reshape(config.patch_values, -1)
+    mean, std = (jnp.repeat(jnp.array(values, jnp.float32), config.patch_size**2) for values in (MEAN, STD))
+    values = (patches.astype(jnp.float32) / 255 - mean) / std
+    return values.astype(dtype) @ kernel.astype(dtype)
+
+
+def _places(grid: jax.Array, patches: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Row, column [N, P] i32 of each patch, and whether it belongs to the image [N, P] bool."""
+    number = jnp.arange(patches)
+    square, inside = number // MERGE**2, number % MERGE**2
+    across = jnp.maximum(grid[:, 1:] // MERGE, 1)
+    rows = square // across * MERGE + inside // MERGE
+    columns = square % across * MERGE + inside % MERGE
+    return rows, columns, number < grid[:, :1] * grid[:, 1:]
+
+
+def _angles(rows: jax.Array, columns: jax.Array, head_dim: int) -> Rotary:
+    """The first half of the frequencies turns with the row, the second with the column: [N, P, 1, K / 2] f32 each."""
+    frequencies = 1e4 ** -(jnp.arange(0, head_dim // 2, 2, dtype=jnp.float32) / (head_dim // 2))
+    angles = [place[..., None, None].astype(jnp.float32) * frequencies for place in (rows, columns)]
+    joined = jnp.concatenate(angles, axis=-1)
+    return jnp.cos(joined), jnp.sin(joined)
+
+
+@functools.cache
+def _graphs(config: VisionConfig, out: int) -> tuple[Any, Any, Any, Any]:
+    """What `nnx.merge` combines with the parameters of a layer, and of the merger's three parts."""
+
+    def make() -> tuple[Any, Any, Any, Any]:
+        tower = VisionTower(config, out, dtype=jnp.float32, rngs=nnx.Rngs(0))
+        layer = VisionLayer(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
+        return layer, tower.merger_norm, tower.merger_in, tower.merger_out
+
+    return tuple(map(nnx.graphdef, nnx.eval_shape(make)))  # type: ignore[return-value]

@@ -1,0 +1,188 @@
+"""The model is Qwen2.5-VL: transformers, reading what `save_hf` wrote, gives the same logits, gradients and tokens."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.models import qwen2, qwen2_5_vl
+from gigpo_jax.models.images import expand, grid_of, layout, pack_images
+from gigpo_jax.models.qwen2 import Qwen2Config
+from gigpo_jax.models.vision import VisionConfig
+from gigpo_jax.models.weights import load_hf, save_hf
+from tests.models.shapes import SMALL, VISION, VL, random_params
+from tests.models.test_images import random_image
+
+# The widths of Qwen2.5-VL-3B, but few layers and words.
+WIDE = Qwen2Config(2048, 2048, 11008, 1, 16, 2, 128, vision=VisionConfig(depth=2, full_layers=(1,), image_token=55))
+IMAGES = [random_image(56, 84), random_image(252, 280), random_image(96, 96)]
+TEXTS = ([1, 2, 53, 55, 54, 3, 4, 53, 55, 54, 5, 6], [7, 53, 55, 54, 8, 9, 10])  # each image in one place
+
+
+def texts_and_images(config: VisionConfig) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    """Two texts with expanded places, and the images of each."""
+    parts = [IMAGES[:2], IMAGES[2:]]
+    texts = [np.array(expand(config, t, [grid_of(config, x) for x in part])) for t, part in zip(TEXTS, parts)]
+    return texts, parts
+
+
+def in_transformers(folder: pathlib.Path) -> Any:
+    transformers = pytest.importorskip("transformers")
+    model, report = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return model
+
+
+def their_inputs(config: VisionConfig, tokens: np.ndarray, images: Sequence[np.ndarray]) -> dict[str, Any]:
+    torch = pytest.importorskip("torch")
+    processors = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
+    bounds = {"shortest_edge": config.min_pixels, "longest_edge": config.max_pixels}
+    read = processors.Qwen2VLImageProcessorPil(size=bounds)(images, return_tensors="pt")
+    places = torch.tensor((tokens == config.image_token).astype(int))[None]
+    return dict(read) | {"input_ids": torch.tensor(tokens)[None], "mm_token_type_ids": places}
+
+
+def check_logits_and_gradients(config: Qwen2Config, folder: pathlib.Path) -> None:
+    torch = pytest.importorskip("torch")
+    assert config.vision is not None
+    params, (texts, parts) = random_params(config), texts_and_images(config.vision)
+    if config is WIDE:  # of this width, random weights of that size would drown everything in rounding
+        params = jax.tree.map(lambda x: x * 0.1 if x.ndim > 1 and x.shape[-1] > 64 else x, params)
+    save_hf(folder / "model", config, params)
+    theirs = in_transformers(folder / "model")
+    for text, images in zip(texts, parts, strict=True):
+        expected = theirs(**their_inputs(config.vision, text, images)).logits
+        got = qwen2_5_vl.logits(config, params, text[None], images)
+        assert np.abs(expected.detach().numpy()).max() > 1
+        np.testing.assert_allclose(got, expected.detach().numpy(), atol=1e-4, rtol=0)
+
+    positions, placed = qwen2_5_vl.inputs(config, texts[0][None], parts[0])
+    tokens = texts[0][None]
+
+    def loss(params: qwen2.Params) -> jax.Array:
+        hidden = qwen2.hidden_states(config, params, tokens, positions, images=placed)
+        logp = jax.nn.log_softmax(qwen2.unembed(config, params, hidden)[:, :-1])
+        return -jnp.take_along_axis(logp, tokens[:, 1:, None], axis=-1).mean()
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    flat = theirs(**their_inputs(config.vision, texts[0], parts[0])).logits[0, :-1]
+    their_loss = torch.nn.functional.cross_entropy(flat, torch.tensor(texts[0][1:]))
+    their_loss.backward()
+    assert float(value) == pytest.approx(their_loss.item(), rel=1e-5)
+    for parameter in theirs.parameters():
+        parameter.data = parameter.grad  # written as weights, gradients come back under our names
+    theirs.save_pretrained(folder / "gradient")
+    _, their_gradient = load_hf(folder / "gradient")
+    for (path, ours), other in zip(
+        jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(their_gradient), strict=True
+    ):
+        error = jnp.linalg.norm(ours - other) / jnp.linalg.norm(other)
+        assert error < 1e-3, f"{jax.tree_util.keystr(path)}: {error}"
+
+
+def test_logits_and_gradients_equal_those_of_transformers(tmp_path: pathlib.Path) -> None:
+    check_logits_and_gradients(VL, tmp_path)
+
+
+@pytest.mark.long
+def test_logits_and_gradients_of_the_published_widths(tmp_path: pathlib.Path) -> None:
+    check_logits_and_gradients(WIDE, tmp_path)
+
+
+def test_packed_rows_with_images_equal_the_texts_alone() -> None:
+    """Two texts, three images of three sizes, one row; the second text uses the first one's first image again."""
+    params, (texts, parts) = random_params(VL), texts_and_images(VISION)
+    again = np.array(expand(VISION, TEXTS[1], [grid_of(VISION, IMAGES[0])]))
+    texts, parts = [*texts, again], [*parts, IMAGES[:1]]
+    layouts = [layout(VISION, t, [grid_of(VISION, x) for x in part]) for t, part in zip(texts, parts)]
+    first = np.cumsum([0, *(rows * columns for rows, columns in (grid_of(VISION, x) for x in IMAGES))])
+    starts = [0, first[2], 0]
+    index = np.concatenate([np.where(x.index < 0, -1, x.index + start) for x, start in zip(layouts, starts)])
+    packed = jax.jit(qwen2.hidden_states, static_argnums=(0, 5))(
+        VL,
+        params,
+        np.concatenate(texts)[None],
+        np.concatenate([x.positions for x in layouts], axis=1)[:, None],
+        np.repeat([1, 2, 3], [len(text) for text in texts])[None],
+        qwen2.Execution(remat="full"),
+        pack_images(VISION, IMAGES, index[None]),
+    )
+    got = np.split(np.asarray(qwen2.unembed(VL, params, packed))[0], np.cumsum([len(text) for text in texts])[:-1])
+    for text, part, row in zip(texts, parts, got, strict=True):
+        np.testing.assert_allclose(row, qwen2_5_vl.logits(VL, params, text[None], part)[0], atol=1e-4)
+
+
+def test_greedy_decoding_equals_that_of_transformers(tmp_path: pathlib.Path) -> None:
+    """Token for token, behind an image that takes 90 tokens and 10 positions."""
+    params, (texts, parts) = random_params(VL), texts_and_images(VISION)
+    text, images, steps = texts[0], parts[0], 12
+    save_hf(tmp_path / "model", VL, params)
+    their = their_inputs(VISION, text, images)
+    expected = in_transformers(tmp_path / "model").generate(**their, max_new_tokens=steps, do_sample=False)
+    positions, placed = qwen2_5_vl.inputs(VL, text[None], images)
+    shift = layout(VISION, text, [grid_of(VISION, image) for image in images]).shift
+    assert shift < -80
+    cache = qwen2.init_cache(VL, 1, len(text) + steps)
+    lengths, slot = np.array([len(text)]), np.array([0])
+    scores, cache = jax.jit(qwen2.prefill, static_argnums=0)(
+        VL, params, cache, text[None], lengths, slot, positions, placed
+    )
+    decode = jax.jit(qwen2.decode, static_argnums=0)
+    drawn: list[int] = []
+    for step in range(steps):
+        drawn.append(int(scores[0].argmax()))
+        place = jnp.array([len(text) + step])
+        scores, cache = decode(VL, params, cache, jnp.array(drawn[-1:]), place, jnp.array([shift]))
+    assert drawn == expected[0, len(text) :].tolist()
+    assert len(set(drawn)) > 2
+
+
+def test_folders_in_both_layouts_and_in_shards_are_the_same_model(tmp_path: pathlib.Path) -> None:
+    config = dataclasses.replace(VL, vision=dataclasses.replace(VISION, max_pixels=100_352), tie_word_embeddings=False)
+    params = random_params(config)
+    save_hf(tmp_path / "model", config, params, max_shard_bytes=100_000)
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) > 2
+    again, same = load_hf(tmp_path / "model")
+    assert again == config
+    safetensors = pytest.importorskip("safetensors.numpy")
+    tensors: dict[str, np.ndarray] = {}
+    for file in (tmp_path / "model").glob("*.safetensors"):
+        tensors |= safetensors.load_file(file)
+        file.unlink()
+    (tmp_path / "model" / "model.safetensors.index.json").unlink()
+    names = {"visual.": "model.visual.", "model.": "model.language_model.", "lm_head.": "lm_head."}
+    in_memory = {
+        new + name.removeprefix(old): tensor
+        for name, tensor in tensors.items()
+        for old, new in names.items()
+        if name.startswith(old)
+    }
+    safetensors.save_file(in_memory, tmp_path / "model" / "model.safetensors")
+    _, third = load_hf(tmp_path / "model")
+    for (path, ours), read, other in zip(
+        jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(same), jax.tree.leaves(third), strict=True
+    ):
+        np.testing.assert_array_equal(ours, read, err_msg=str(path))
+        np.testing.assert_array_equal(ours, other, err_msg=str(path))
+
+
+def test_parameters_of_the_published_model_are_counted() -> None:
+    """The tower of Qwen2.5-VL-3B has 668.7 M, measured in transformers."""
+    assert qwen2.param_count(dataclasses.replace(qwen2.PUBLISHED["3b"], vision=VisionConfig())) == 3_754_622_976
+
+
+def test_images_that_do_not_fit_the_text_or_the_model_are_refused() -> None:
+    params = random_params(VL)
+    with pytest.raises(InputError, match="places for 0 of 1 images"):
+        qwen2_5_vl.logits(VL, params, np.array([[1, 2]]), IMAGES[:1])
+    with pytest.raises(InputError, match="4 places for the 6 features"):
+        qwen2_5_vl.logits(VL, params, np.array([[1, 55, 55, 55, 55]]), IMAGES[:1])
+    text = SMALL["gqa2_untied"]
+    with pytest.raises(InputError, match="reads text alone"):
+        qwen2_5_vl.logits(text, random_params(text), np.array([[1, 2]]), IMAGES[:1])
