@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
@@ -119,8 +120,9 @@ class Learner:
 
     @property
     def params(self) -> Any:
-        """The whole policy, for an engine; what of it is trained is gone with the next update."""
-        return self._policy.whole(self.state.params)
+        """The whole policy, for an engine; what of it is trained is gone with the next update, unless both overlap."""
+        overlap = self._config.train.max_staleness and self._config.engine.name == "jax"
+        return self._policy.whole(jax.tree.map(jnp.copy, self.state.params) if overlap else self.state.params)
 
     @property
     def compile_count(self) -> int:

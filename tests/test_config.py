@@ -50,7 +50,6 @@ def test_defaults_are_valid_and_locked():
         ("sampling.top_p", 0.9, "rl.old_logprobs=recompute"),
         ("mesh.fsdp", -1, "only one axis"),
         ("engine.vllm.urls", "http://a:1", "engine.name=vllm"),
-        ("train.max_staleness", 1, "engine.name=vllm"),
         ("train.max_staleness", 2, "one of 0, 1"),
         ("rl.importance_cap", 0.0, "greater than 0"),
         ("rl.importance_correction", "truncated", "rl.old_logprobs=recompute"),

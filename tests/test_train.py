@@ -211,6 +211,23 @@ def test_two_hosts_play_the_same_episodes_as_one(whole: Path, flags: list[str], 
     assert [e.replaced for e in alone] == [e.replaced for e in together]
 
 
+def test_rollouts_during_the_update_have_weights_that_are_one_update_old(whole: Path, flags: list[str], tmp_path: Path):
+    short = ["--config.train.iterations=3", "--config.train.max_staleness=1", "--config.train.save_rollouts=1"]
+    done = run(tmp_path / "run", "train", *flags, *short, "--config.eval.every=0")
+    assert done.returncode == 0, done.stderr
+    steps = records(tmp_path / "run")[1:]
+    assert [step["rollout/staleness"] for step in steps] == [0, 1, 1]
+    assert steps[0]["policy/behaviour_mismatch"] < 1e-4 < steps[2]["policy/behaviour_mismatch"]
+    first, second, third = (
+        read_rollouts(tmp_path / f"run/rollouts/iteration_00000{number}.host0.jsonl.gz").episodes
+        for number in (1, 2, 3)
+    )
+    assert {step.version for episode in first + second for step in episode.steps} == {0}
+    assert {step.version for episode in third for step in episode.steps} == {1}
+    alone = read_rollouts(whole / "rollouts/iteration_000001.host0.jsonl.gz").episodes
+    assert [step.tokens for e in first for step in e.steps] == [step.tokens for e in alone for step in e.steps]
+
+
 def test_a_workdir_of_another_config_is_refused(whole: Path, flags: list[str]):
     before = (whole / "metrics.jsonl").read_bytes()
     done = run(whole, "train", *flags, "--config.optim.lr=0.5", "--config.rl.gamma=0.5")

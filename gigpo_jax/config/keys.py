@@ -233,7 +233,7 @@ KEYS: dict[str, Key] = {
     ),
     "train.minibatch": Key(256, "environment steps of an optimizer update", POSITIVE),
     "train.epochs": Key(1, "passes over an iteration's steps", POSITIVE),
-    "train.max_staleness": Key(0, "1: rollout and update overlap, with weights one update old (vllm)", one_of(0, 1)),
+    "train.max_staleness": Key(0, "1: rollout and update overlap, with weights one update old", one_of(0, 1)),
     "train.save_rollouts": Key(10, "iterations between saved rollouts; 0: none", NOT_NEGATIVE, may_change=True),
     "sft.episodes": Key(4000, "demonstrations", POSITIVE),
     "sft.epochs": Key(1, "passes over the demonstrations", POSITIVE),

@@ -137,7 +137,7 @@ def _require(holds: bool, config: ConfigDict, name: str, fix: str) -> None:
 
 
 def _fill(config: ConfigDict) -> None:
-    rl, vllm = config.rl, config.engine.name == "vllm"
+    rl, differs = config.rl, config.engine.name == "vllm" or config.train.max_staleness > 0
     for section in SECTIONS:
         holder, last = _holder(config, section)
         holder[last] = ConfigDict({name: value for name, value in holder[last].items() if value not in (None, "")})
@@ -156,9 +156,9 @@ def _fill(config: ConfigDict) -> None:
             holder, last = _holder(config, name)
             holder[last] = own.get(name, key.default)
     if rl.old_logprobs == "auto":
-        rl.old_logprobs = own.get("rl.old_logprobs", "recompute" if vllm or rl.ratio in SENSITIVE else "engine")
+        rl.old_logprobs = own.get("rl.old_logprobs", "recompute" if differs or rl.ratio in SENSITIVE else "engine")
     if rl.importance_correction == "auto":
-        rl.importance_correction = "truncated" if vllm and rl.old_logprobs == "recompute" else "none"
+        rl.importance_correction = "truncated" if differs and rl.old_logprobs == "recompute" else "none"
 
 
 def _check_sizes(config: ConfigDict) -> None:
@@ -303,12 +303,6 @@ def _check_loss(config: ConfigDict) -> None:
 
 def _check_servers(config: ConfigDict) -> None:
     servers, vllm = config.engine.vllm, config.engine.name == "vllm"
-    _require(
-        config.train.max_staleness == 0 or vllm,
-        config,
-        "train.max_staleness",
-        "the in-process engine shares the learner's arrays; use 0, or engine.name=vllm",
-    )
     if not vllm:
         _require(not servers.urls, config, "engine.vllm.urls", "needs engine.name=vllm")
         return

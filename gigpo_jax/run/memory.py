@@ -60,6 +60,9 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
         "reference policy": trained_bytes / parts * (config.rl.kl_coef > 0),
         "teacher": trained_bytes / parts * ("teacher" in algorithm(config.rl.algorithm, config.rl.settings).needs),
         "critic": critic * 16 / parts,
+        "rollout's parameters": trained_bytes
+        / parts
+        * bool(config.train.max_staleness and config.engine.name == "jax"),
         "KV cache": (config.engine.name == "jax") * cache * jnp.dtype(config.engine.dtype).itemsize / mesh["tensor"],
         "activations": tokens * shape.num_layers * kept * compute
         + min(config.batch.logprob_chunk, tokens) * shape.vocab_size * 4 * 2,
