@@ -38,7 +38,7 @@ def replay(
     for episode in episodes:
         if episode.aborted:
             continue
-        task = Task(episode.task, episode.type, episode.split, episode.data)
+        task = Task(episode.task, episode.type, episode.split, episode.data, episode.answer)
         trajectory = Trajectory(task, episode.group, episode.member, won=episode.won, score=episode.score)
         observation, history = env.reset(task), History(window)
         trajectory.words = observation.task

@@ -123,8 +123,7 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     anchored = {anchor: finished_steps(episodes) for anchor, episodes in played.episodes.items()}
     measurement = measured(first, finished_steps(first), played.rows, played.returns)
     gradients = group_gradients(config, policy, mesh, trained, measurement.steps) if plan.gradients else None
-    known = {"entropy", "logprob", *(("tag", "step_reward") if config.env.prompt == TAGGED else ())}
-    columns = computed_columns(known, finished_steps(first), logprobs, config, policy.tokenizer)
+    columns = computed_columns(_known(config, first), finished_steps(first), logprobs, config, policy.tokenizer)
     own = anchored.get(str(options.get("anchor", "")))
     columns |= _values(config, critic, own, values, finished_steps(first))
     found = estimates(anchored, config.rl, plan.variants, columns)
@@ -135,6 +134,13 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
         rows = graded(found, measurement, anchored, types, config.seed, gradients, bar.update)
     _write(folder, plan, rows, measurement, [trajectory.member for trajectory in first])
     return 0
+
+
+def _known(config: ConfigDict, episodes: Sequence[Trajectory]) -> set[str]:
+    """The optional columns that the policy and the episodes tell."""
+    tags = {"tag", "step_reward"} if config.env.prompt == TAGGED else set()
+    answers = {"answer_logprob"} if all(episode.task.answer for episode in episodes) else set()
+    return {"entropy", "logprob"} | tags | answers
 
 
 def _values(

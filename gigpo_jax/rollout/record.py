@@ -13,7 +13,8 @@ from gigpo_jax.errors import InputError, writing
 from gigpo_jax.files import replacing
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
 
-FORMAT, VERSION = "gigpo_jax rollouts", 1
+FORMAT, VERSION = "gigpo_jax rollouts", 2
+READ = (1, 2)  # versions that are read; version 1 has no answers
 SUFFIX = ".jsonl.gz"
 _SHARED = ("prompt", "response", "action", "observation", "anchor")  # texts that are stored once a file
 _OF_TURN = (
@@ -68,7 +69,7 @@ class SavedStep:
 
 @dataclass(frozen=True)
 class SavedEpisode:
-    """One episode; fields as in `trajectory.Trajectory`, of its task the id, type, split and data."""
+    """One episode; fields as in `trajectory.Trajectory`, of its task the id, type, split, data and answer."""
 
     task: str
     type: str
@@ -84,6 +85,7 @@ class SavedEpisode:
     words: str = ""
     replaced: bool = False
     reflection: str = ""
+    answer: str = ""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ def read_rollouts(path: Path) -> Rollouts:
             lines = (json.loads(line) for line in file)
             header = next(lines)
             found = header.get("format"), header.get("version")
-            if found != (FORMAT, VERSION):
+            if found not in [(FORMAT, version) for version in READ]:
                 raise InputError(f"{path}: format and version are {found}, need {(FORMAT, VERSION)}; save it again")
             episodes = tuple(_episode(line, header["texts"]) for line in lines)
     except (OSError, EOFError, StopIteration, ValueError, KeyError, TypeError, IndexError, AttributeError) as err:
@@ -218,7 +220,8 @@ def _saved_step(turn: Turn) -> SavedStep:
 def _saved_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEpisode:
     task = trajectory.task
     same = {name: getattr(trajectory, name) for name in _OF_TRAJECTORY}
-    return SavedEpisode(task=task.id, type=task.type, split=task.split, data=task.data, steps=tuple(steps), **same)
+    same |= {name: getattr(task, name) for name in ("type", "split", "data", "answer")}
+    return SavedEpisode(task=task.id, steps=tuple(steps), **same)
 
 
 def _rounded(values: np.ndarray) -> tuple[float, ...]:

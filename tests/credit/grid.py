@@ -45,7 +45,10 @@ class Grid:
         self._cell = self._goal = 0
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return [Task(f"{split}/{goal}", "far" if goal > 7 else "near", split, str(goal)) for goal in range(1, SIDE**2)]
+        return [
+            Task(f"{split}/{goal}", "far" if goal > 7 else "near", split, str(goal), f"cell {goal}")
+            for goal in range(1, SIDE**2)
+        ]
 
     def _observation(self) -> Observation:
         anchor = f"cell {self._cell}" if self._anchor == "cell" else ""

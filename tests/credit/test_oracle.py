@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gigpo_jax.config import default_config, resolve
 from gigpo_jax.credit.continuations import continue_from, read_returns
 from gigpo_jax.credit.grades import Measured, grade, reliability
 from gigpo_jax.credit.replay import replay
+from gigpo_jax.credit.run import _known
 from gigpo_jax.credit.states import State, advantages, choose_steps, states_around
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import build_prompt
@@ -142,6 +144,13 @@ def test_a_stopped_measurement_goes_on_and_gives_the_same(pool: EnvPool, found: 
         read_returns(path, [State(99, states[0].task, ()), *states])
 
 
+def test_answers_are_scored_where_every_task_has_one(rollouts: Rollouts) -> None:
+    config, episodes = resolve(default_config()), again(rollouts, grid.Grid())
+    assert _known(config, episodes) == {"entropy", "logprob", "answer_logprob"}
+    episodes[0].task = dataclasses.replace(episodes[0].task, answer="")
+    assert _known(config, episodes) == {"entropy", "logprob"}
+
+
 def test_replays_give_other_anchors_and_the_regret_of_every_action(rollouts: Rollouts) -> None:
     plain, blind = again(rollouts, grid.Grid()), again(rollouts, grid.Grid(anchor="none"))
     one, other = finished_steps(plain), finished_steps(blind)
@@ -151,6 +160,7 @@ def test_replays_give_other_anchors_and_the_regret_of_every_action(rollouts: Rol
     assert {step.turn.regret for step in one} == {0.0, 1.0, 2.0}  # towards the goal, against a wall, away from it
     for step in one:
         goal = int(plain[step.trajectory].task.data)
+        assert step.answer == f"cell {goal}"
         cell = int(step.turn.observation.split()[1])
         after = grid.distance(grid.move(cell, step.turn.action), goal)
         assert step.turn.regret == after - grid.distance(cell, goal) + 1

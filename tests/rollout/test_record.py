@@ -3,6 +3,7 @@
 import gzip
 import json
 import pathlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def turn(reward: float, text: str = "") -> Turn:
 
 def example(text: str = "") -> Rollouts:
     """An episode of two steps, one that was aborted, and one whose group was replaced."""
-    task = Task("train/1", "look", "train", "data")
+    task = Task("train/1", "look", "train", "data", "the " + NASTY)
     trajectories = [
         Trajectory(task, 0, 0, [turn(1.0)], aborted=True, reason="engine: " + NASTY, reflection="Next: " + NASTY),
         Trajectory(task, 0, 1, [turn(1.0, text), turn(10.0, text)], won=True, score=1.0, words="look up"),
@@ -57,7 +58,7 @@ def example(text: str = "") -> Rollouts:
 def test_a_step_holds_what_training_computed_of_it() -> None:
     aborted, done, replaced = example().episodes
     assert (done.task, done.type, done.split, done.data, done.won) == ("train/1", "look", "train", "data", True)
-    assert done.words == "look up"
+    assert (done.words, done.answer) == ("look up", "the " + NASTY)
     first, last = done.steps
     assert (first.reward, first.penalty, first.returns, last.returns) == (1.0, 0.5, 1.0 + 0.5 * 10.0, 10.0)
     assert (first.episode_advantage, first.step_advantage, first.advantage) == (0.5, -1.0, -0.5)
@@ -79,6 +80,16 @@ def test_what_is_written_is_read_back(tmp_path: pathlib.Path) -> None:
     assert content.isascii()
     assert b"\x1b" not in content, "a terminal that shows the file must not act on it"
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_file_of_version_1_is_read_without_answers(tmp_path: pathlib.Path) -> None:
+    path, new = tmp_path / "old.jsonl.gz", example()
+    write_rollouts(path, new)
+    header, *episodes = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
+    assert (header["version"], [episode.pop("answer") for episode in episodes]) == (2, ["the " + NASTY] * 3)
+    lines = [json.dumps(line) + "\n" for line in (header | {"version": 1}, *episodes)]
+    path.write_bytes(gzip.compress("".join(lines).encode()))
+    assert read_rollouts(path).episodes == tuple(replace(episode, answer="") for episode in new.episodes)
 
 
 def test_the_same_rollouts_give_the_same_bytes_and_shared_texts_are_stored_once(tmp_path: pathlib.Path) -> None:
