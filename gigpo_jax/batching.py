@@ -56,9 +56,9 @@ class Sample:
     teacher: float | np.ndarray = 0.0
 
 
-def bucket(n: int, minimum: int = 256) -> int:
-    """The smallest of minimum, 1.5 minimum, 2 minimum, 3 minimum, 4 minimum, ... that is at least n."""
-    size = minimum
+def bucket(n: int) -> int:
+    """The smallest of 256, 384, 512, 768, 1024, ... that is at least n."""
+    size = 256
     while size < n:
         size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
     return size

@@ -8,29 +8,10 @@ import numpy as np
 from gigpo_jax import batching
 from gigpo_jax.batching import step_columns
 from gigpo_jax.env_bridge.types import Task, anchor_hash
-from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
+from gigpo_jax.trajectory import Trajectory, finished_steps
+from tests.turns import make_turn
 
 WORDS = [f"word{n}" for n in range(12)]
-
-
-def turn(anchor: str) -> Turn:
-    one = np.ones(1, np.int32)
-    return Turn(
-        prompt_tokens=one,
-        response_tokens=one,
-        logprobs=one.astype(np.float32),
-        prompt="",
-        response="",
-        action="",
-        valid=True,
-        admissible=None,
-        observation="",
-        anchor=anchor,
-        reward=0.0,
-        penalty=0.0,
-        finish_reason="stop",
-        version=0,
-    )
 
 
 def trajectories(seed: int, groups: int = 4, members: int = 3, steps: int = 4) -> list[Trajectory]:
@@ -46,7 +27,7 @@ def trajectories(seed: int, groups: int = 4, members: int = 3, steps: int = 4) -
                     words[int(rng.integers(len(words)))] = "other"
                 texts.append(" ".join(words))
             task = Task(f"t{group}", "", "train")
-            made.append(Trajectory(task, group, member, [turn(text) for text in texts]))
+            made.append(Trajectory(task, group, member, [make_turn(anchor=text) for text in texts]))
     return made
 
 

@@ -27,6 +27,7 @@ from gigpo_jax.env_bridge.types import Task, anchor_hash
 from gigpo_jax.errors import InputError
 from gigpo_jax.rl.types import OPTIONAL
 from gigpo_jax.trajectory import Step, Trajectory, Turn, finished_steps
+from tests.turns import make_turn
 
 
 def make_samples(lengths: list[tuple[int, int]], seed: int = 0) -> list[Sample]:
@@ -203,21 +204,12 @@ def test_hosts_agree_on_shapes_and_trip_counts() -> None:
 
 def test_steps_of_aborted_trajectories_are_left_out() -> None:
     def turn(i: int) -> Turn:
-        return Turn(
+        return make_turn(
             prompt_tokens=np.array([i, 1], np.int32),
-            response_tokens=np.array([2], np.int32),
             logprobs=np.array([-float(i)], np.float32),
-            prompt="",
-            response="",
-            action="",
-            valid=True,
-            admissible=None,
-            observation="",
             anchor=f"state {i % 2}",
             reward=float(i),
             penalty=0.5 * i,
-            finish_reason="stop",
-            version=0,
         )
 
     task = Task("t", "", "train")
@@ -252,10 +244,9 @@ def test_small_numbers_by_hand() -> None:
 
 
 def test_optional_columns_are_collected_only_where_needed():
-    none = np.zeros(1, np.int32)
     rows = [("a", 4, 0), ("a", 4, 1), ("b", 4, 2), ("c", 7, 0), ("a", 7, 1)]
     steps = [
-        Step(where, number, 0, Turn(none, none, none, "", "", f"go {n}", True, None, "", anchor, 0.0, 0.0, "", 0))
+        Step(where, number, 0, make_turn(action=f"go {n}", anchor=anchor))
         for n, (anchor, where, number) in enumerate(rows)
     ]
     plain = step_columns(steps)

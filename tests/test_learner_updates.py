@@ -20,7 +20,8 @@ from gigpo_jax.rl import update
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.run import partition
 from gigpo_jax.run.metrics import Timers
-from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps, with_less_reward
+from gigpo_jax.trajectory import StepCredit, Trajectory, finished_steps, with_less_reward
+from tests.turns import make_turn
 
 SHAPE = qwen2.Qwen2Config(31, 16, 32, 1, 2, 1, 8)
 STEPS = 3
@@ -48,11 +49,14 @@ def make_trajectories(logprob: float = -3.0) -> list[Trajectory]:
         for step in range(STEPS):
             prompt, response = (rng.integers(0, 31, n).astype(np.int32) for n in (4, 3))
             turns.append(
-                Turn(
-                    prompt, response, np.full(3, logprob, np.float32), "", "", "", True, None, "", f"state {step}",
-                    reward=float(member % 2 and step == STEPS - 1), penalty=0.0, finish_reason="stop", version=0,
+                make_turn(
+                    prompt_tokens=prompt,
+                    response_tokens=response,
+                    logprobs=np.full(3, logprob, np.float32),
+                    anchor=f"state {step}",
+                    reward=float(member % 2 and step == STEPS - 1),
                 )
-            )  # fmt: skip
+            )
         out.append(Trajectory(Task("task", "train", ""), 0, member, turns))
     return out
 

@@ -12,7 +12,8 @@ from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.evaluate import Evaluator, metrics, outcomes, summarise
 from gigpo_jax.learner import objective, step_credit
-from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
+from gigpo_jax.trajectory import Trajectory, finished_steps
+from tests.turns import make_turn
 
 TASKS = [Task(f"task {n}", ("heat", "cool")[n % 2], "valid") for n in range(7)]
 
@@ -20,10 +21,10 @@ TASKS = [Task(f"task {n}", ("heat", "cool")[n % 2], "valid") for n in range(7)]
 def episode(task: Task, group: int, member: int = 0) -> Trajectory:
     """An episode that is a function of its group and member."""
     rng = np.random.default_rng((group, member))
-    one, turns = np.zeros(1, np.int32), []
+    turns = []
     for _ in range(rng.integers(1, 6)):
         reward, anchor = float(rng.normal()), f"state {rng.integers(3)}"
-        turns.append(Turn(one, one, one.astype(np.float32), "", "", "", True, None, "", anchor, reward, 0.1, "stop", 0))
+        turns.append(make_turn(anchor=anchor, reward=reward, penalty=0.1))
     score = float(rng.random())
     return Trajectory(task, group, member, turns, score > 0.3, score, aborted=(group, member) == (1, 0))
 

@@ -1,29 +1,12 @@
-"""What the tests of the pool share: its builders, all its environments at once, and whether processes run."""
+"""What the tests of the pool share: its builders, and all its environments at once."""
 
 import asyncio
-import pathlib
-import time
 from collections.abc import Awaitable
 
 from gigpo_jax.env_bridge.pool import EnvPool, PooledEnv
 
 EXAMPLE = "gigpo_jax.envs.example.env:TreasureEnv"
 FAILING = "tests.env_bridge.failing:"
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def gone(pids: list[int] | tuple[int, ...], within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not any(map(alive, pids))
 
 
 async def lend_all(pool: EnvPool) -> list[PooledEnv]:

@@ -11,7 +11,8 @@ from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
-from tests.env_bridge.pools import EXAMPLE, FAILING, gone, lend_all, outcomes
+from tests.env_bridge.pools import EXAMPLE, FAILING, lend_all, outcomes
+from tests.processes import gone
 
 
 def test_128_episodes_at_once_give_what_the_environment_gives_alone() -> None:

@@ -14,7 +14,8 @@ import pytest
 from gigpo_jax.env_bridge.pool import EnvPool, PooledEnv
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.errors import InputError
-from tests.env_bridge.pools import EXAMPLE, FAILING, alive, gone, lend_all, outcomes
+from tests.env_bridge.pools import EXAMPLE, FAILING, lend_all, outcomes
+from tests.processes import alive, gone
 
 
 @pytest.mark.parametrize(

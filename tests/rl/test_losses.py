@@ -10,7 +10,8 @@ from gigpo_jax.batching import make_minibatches, step_samples, weighted_by_episo
 from gigpo_jax.rl.losses import LossSettings, LossSums, k3, loss_total, policy_loss
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import microbatch
-from gigpo_jax.trajectory import Step, Turn
+from gigpo_jax.trajectory import Step
+from tests.turns import make_turn
 
 CLIP = LossSettings(clip_low=0.2, clip_high=0.28)
 
@@ -176,7 +177,7 @@ def test_the_loss_is_a_mean_over_episodes():
     for trajectory, responses in lengths.items():
         for number, n in enumerate(responses):
             ids = rng.integers(0, 9, n).astype(np.int32)
-            turn = Turn(ids[:1], ids, np.zeros(n, np.float32), "", "", "", True, None, "", "", 0.0, 0.0, "stop", 0)
+            turn = make_turn(response_tokens=ids, logprobs=np.zeros(n, np.float32))
             steps.append(Step(trajectory, number, 0, turn))
             advantages.append(rng.normal())
     samples = weighted_by_episode(step_samples(steps, np.asarray(advantages)), steps, longest=30)

@@ -8,26 +8,21 @@ import pytest
 from gigpo_jax.env_bridge.types import Task, anchor_hash
 from gigpo_jax.rollout.statistics import ambiguous_anchors, rollout_metrics
 from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
+from tests.turns import make_turn
 
 
 def turn(
     response: int, reward: float = 0.0, *, valid: bool = True, admissible: bool | None = True, end: str = "stop"
 ) -> Turn:
-    return Turn(
+    return make_turn(
         prompt_tokens=np.zeros(10, np.int32),
         response_tokens=np.zeros(response, np.int32),
         logprobs=np.zeros(response, np.float32),
-        prompt="",
-        response="",
         action="look",
         valid=valid,
         admissible=admissible,
-        observation="",
-        anchor="",
         reward=reward,
-        penalty=0.0,
         finish_reason=end,
-        version=0,
     )
 
 

@@ -24,9 +24,9 @@ _POLICY = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'n
 class Visit:
     """One visitor's episode; `log` has the actions so far, with their rewards."""
 
-    def __init__(self, catalogue: Catalogue, goal: int = 0) -> None:
+    def __init__(self, catalogue: Catalogue) -> None:
         self.session = Session(catalogue)
-        self.open(goal)
+        self.open(0)
 
     def open(self, goal: int) -> None:
         self.goal = goal

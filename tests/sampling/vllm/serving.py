@@ -10,7 +10,6 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -73,23 +72,6 @@ def family(process: ServerProcess) -> dict[int, str]:
         found |= children
         parents = set(children)
     return found
-
-
-def gone(pids: Iterator[int] | dict[int, str], limit_s: float = 60.0) -> bool:
-    """Whether all these processes end within the limit."""
-    until = time.monotonic() + limit_s
-    left = set(pids)
-    while left and time.monotonic() < until:
-        left = {pid for pid in left if _running(pid)}
-        time.sleep(0.1)
-    return not left
-
-
-def _running(pid: int) -> bool:
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def kill_hard(process: ServerProcess) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gigpo_jax.errors import InputError
 from gigpo_jax.sampling.vllm import launch as vllm_launch
 from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, check_plan, free_ports, server_environment
-from tests.sampling.vllm.serving import gone
+from tests.processes import gone
 
 ROOT = pathlib.Path(__file__).parents[3]
 TREE = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '300']); print(p.pid, flush=True); time.sleep(300)"
@@ -122,7 +122,7 @@ def test_nothing_of_a_server_outlives_its_end(end: str, tmp_path: pathlib.Path) 
     else:
         victims = {"kill the learner": process.pid, "kill the guard": guard, "kill the server": server}
         os.kill(victims[end], signal.SIGKILL)
-    expected = {guard: "", server: ""} | ({} if end == "kill the guard" else {sleeper: ""})
+    expected = {guard, server} | (set() if end == "kill the guard" else {sleeper})
     assert gone(expected, 30.0)
     for pid in (process.pid, sleeper):
         if pathlib.Path(f"/proc/{pid}").exists():
@@ -143,7 +143,7 @@ def test_a_server_that_will_not_end_is_killed_and_one_that_is_started_again_is_e
     pid = _first_pid(log)
     process.stdin.close()
     try:
-        assert gone({pid: ""}, 30.0)
+        assert gone([pid], 30.0)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -154,7 +154,7 @@ def test_a_server_that_will_not_end_is_killed_and_one_that_is_started_again_is_e
     first = _first_pid(again.log)
     again.start()
     try:
-        assert gone({first: ""}, 30.0)
+        assert gone([first], 30.0)
         assert again.running
     finally:
         again.stop()

@@ -17,6 +17,7 @@ import pytest
 
 from gigpo_jax.env_bridge.fresh import die_with_parent
 from gigpo_jax.rollout.record import read_rollouts
+from tests.processes import gone
 from tests.sampling.vllm import serving
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800), pytest.mark.usefixtures("compiled_once")]
@@ -100,7 +101,7 @@ def test_the_quickstart_learns_with_vllm_as_it_does_in_process_through_two_kills
         servers |= descendants(process.pid)
         process.kill()
         process.wait()
-        assert serving.gone(servers, 60.0)
+        assert gone(servers, 60.0)
         assert "restarted (1 of 3)" in run(vllm, *with_vllm)
         finish(in_process, ours)
     theirs, here = records(vllm), records(ours)

@@ -1,0 +1,30 @@
+"""Turns for tests that care about few of their fields."""
+
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.trajectory import Turn
+
+ONE = np.zeros(1, np.int32)
+PLAIN: dict[str, Any] = {
+    "prompt_tokens": ONE,
+    "response_tokens": ONE,
+    "logprobs": ONE.astype(np.float32),
+    "prompt": "",
+    "response": "",
+    "action": "",
+    "valid": True,
+    "admissible": None,
+    "observation": "",
+    "anchor": "",
+    "reward": 0.0,
+    "penalty": 0.0,
+    "finish_reason": "stop",
+    "version": 0,
+}
+
+
+def make_turn(**fields: Any) -> Turn:
+    """A turn with these fields; the others are those of one response token and no text."""
+    return Turn(**PLAIN | fields)
