@@ -21,7 +21,7 @@ setup(
     package_dir=DATA,
     include_package_data=True,
     package_data={
-        "gigpo_jax": ["py.typed", "envs/**/*.json", "envs/**/*.css", "envs/**/*.html", "inspect/page.*"],
+        "gigpo_jax": ["py.typed", "envs/**/*.json", "envs/**/*.css", "envs/**/*.html", "inspect/page.*", "**/*.txtpb"],
         "gigpo_jax.data.models": ["*/*"],
     },
     entry_points={"console_scripts": ["gigpo=gigpo_jax.__main__:main"]},
@@ -46,6 +46,8 @@ setup(
     extras_require={
         "gpu": ["jax[cuda13]>=0.10"],
         "tpu": ["jax[tpu]>=0.10"],
+        "preflight-gpu": ["jax[cuda13]>=0.10"],  # --mode=preflight: the compilers, without the devices
+        "preflight-tpu": ["jax[tpu]>=0.10"],
         "plot": ["matplotlib>=3.8"],
         "search": ["aiohttp>=3.9", "pyarrow>=15"],
         "search-dense": ["aiohttp>=3.9", "faiss-cpu>=1.8", "onnxruntime>=1.18", "torch>=2.6"],

@@ -30,6 +30,7 @@ from gigpo_jax.columns.critic import Critic
 from gigpo_jax.columns.text_critic import TextCritic
 from gigpo_jax.columns.token_logprobs import TokenLogprobs, make_token_logprobs
 from gigpo_jax.envs import registry
+from gigpo_jax.models.qwen2 import Qwen2Config
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
 from gigpo_jax.rl import algorithms, gae, update
@@ -37,44 +38,12 @@ from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.types import StepBatch, StepColumns, ValueTargets
 from gigpo_jax.run import partition
 from gigpo_jax.run.checkpoint import parts_of, state_of
+from gigpo_jax.run.finite import FiniteCheck
 from gigpo_jax.run.metrics import Timers
 from gigpo_jax.trajectory import Step, StepCredit, with_less_reward
 
 Progress = Callable[[int, int], None]  # (minibatches done, of all)
 CREDIT = ("anchor_group_size_mean", "singleton_share", "zero_advantage_share", "episode_norm", "step_norm")
-
-
-class NotFinite(RuntimeError):
-    """Three updates in a row had a loss or gradient that is not finite."""
-
-
-class FiniteCheck:
-    """Ends a run after three skipped updates in a row.
-
-    It looks one update late: the device computes the newest update while the host reads the one before.
-    """
-
-    def __init__(self, name: str = "policy", rate: str = "optim.lr") -> None:
-        """Starts to count updates, in a resumed run anew; their metrics are `name`/*, their learning rate is `rate`."""
-        self._name, self._rate = name, rate
-        self._newest: update.Metrics | None = None
-        self._skipped_in_row = 0
-
-    def look(self, newest: update.Metrics | None) -> None:
-        """Takes the metrics of the newest update and reads those of the one before; None: there is no newer one.
-
-        Raises:
-          NotFinite: it was the third in a row whose loss or gradient was not finite.
-        """
-        metrics, self._newest = self._newest, newest
-        if metrics is None:
-            return
-        self._skipped_in_row = self._skipped_in_row + 1 if float(metrics[f"{self._name}/skipped"]) else 0
-        if self._skipped_in_row == 3:
-            raise NotFinite(
-                f"the {self._name}'s loss or its gradient was not finite three times in a row; lower "
-                f"config.{self._rate}"
-            )
 
 
 class Learner:
@@ -111,10 +80,7 @@ class Learner:
         self._kl_in_loss = bool(loss.kl_coef)
         optimizer = make_optimizer(config, config.train.iterations)
         self.state, self.state_shardings = start_state(config, policy, mesh, optimizer)
-        forward = forward_function(config, policy.config, mesh)
-        how = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
-        self._update = update.make_update(forward, optimizer, loss, **how, state_shardings=self.state_shardings)
-        self._logprobs = update.make_logprobs(forward, **how)
+        self._update, self._logprobs = train_programs(config, policy.config, mesh, optimizer, self.state_shardings)
         self._token_logprobs = make_token_logprobs(config, policy, mesh, config.sampling.temperature)
         self._teacher = hindsight.Teacher(config, policy, self._token_logprobs) if "teacher" in self._needs else None
 
@@ -333,6 +299,16 @@ def value_targets(value: np.ndarray, target: np.ndarray, tokens: int) -> ValueTa
     if target.ndim == 0:
         return ValueTargets(value, target, np.arange(tokens) == 0)
     return ValueTargets(value[:tokens], target[:tokens], 1.0)
+
+
+def train_programs(
+    config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh, optimizer: update.Optimizer, state_shardings: Any
+) -> tuple[Any, Any]:
+    """The jitted update and log-probabilities of a config, as from `update.make_update` and `update.make_logprobs`."""
+    forward = forward_function(config, shape, mesh)
+    how = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
+    learn = update.make_update(forward, optimizer, objective(config)[1], **how, state_shardings=state_shardings)
+    return learn, update.make_logprobs(forward, **how)
 
 
 def start_state(

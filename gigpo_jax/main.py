@@ -18,8 +18,9 @@ MODES = {  # name -> module, what it does
     "eval": ("evaluate", "plays the evaluation set eval.panel with the newest weights of the workdir"),
     "sft": ("sft", "imitation of the environment's expert"),
     "export": ("export", "writes the newest weights of the workdir as a Hugging Face folder"),
+    "preflight": ("preflight.run", "compiles the run for devices that are not here (--target), and says what it needs"),
 }
-USAGE = "gigpo train|eval|sft|export --config=NAME|FILE[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]"
+USAGE = "gigpo train|eval|sft|export|preflight --config=NAME|FILE[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]"
 
 
 def main(argv: list[str]) -> int:
@@ -31,7 +32,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--config", default="", metavar="NAME|FILE", help="the experiment: a packaged config or a file")
     parser.add_argument("--mode", choices=list(MODES), default="train", help="in place of a command, see below")
     parser.add_argument("--workdir", default="", metavar="DIR", help="of the run; default: runs/<name of the config>")
-    parser.add_argument("--out", default="", metavar="PATH", help="of the result of eval, sft or export")
+    parser.add_argument("--out", default="", metavar="PATH", help="of the result of eval, sft, export or preflight")
+    parser.add_argument("--target", default="", metavar="NAME", help="of preflight: v5e-8, h100x8, ...")
     parser.add_argument("--initial", action="store_true", help="eval or export model.path; the workdir holds no run")
     parser.add_argument("--print_config", action="store_true", help="print every key's value and its origin, and exit")
     try:
@@ -41,10 +43,12 @@ def main(argv: list[str]) -> int:
         if args.print_config:
             print(printable("\n".join(origins(words, asked, config))))
             return 0
+        mode = importlib.import_module(f"gigpo_jax.{MODES[args.mode][0]}")
+        if args.mode == "preflight":
+            return mode.run(config, args.target, args.out)
         workdir = pathlib.Path(args.workdir or f"runs/{pathlib.Path(args.config.partition(':')[0]).stem}")
         if args.mode in ("eval", "export"):
             check_run(workdir, initial=args.initial)
-        mode = importlib.import_module(f"gigpo_jax.{MODES[args.mode][0]}")
         if config.distributed:
             importlib.import_module("gigpo_jax.run.partition").connect_hosts()
         return mode.run(config, workdir, args.out)

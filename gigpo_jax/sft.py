@@ -12,7 +12,7 @@ from gigpo_jax.batching import Sample, make_minibatches, packing_stats
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError, writing
-from gigpo_jax.learner import FiniteCheck, NotFinite, make_optimizer, start_state
+from gigpo_jax.learner import make_optimizer, start_state
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, save_policy
@@ -23,6 +23,7 @@ from gigpo_jax.rollout.environment import env_options, episode_settings, split_t
 from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
+from gigpo_jax.run.finite import FiniteCheck, NotFinite
 from gigpo_jax.run.interrupts import Interrupts
 from gigpo_jax.run.loggers import find_loggers
 from gigpo_jax.run.metrics import MetricsWriter, Timers

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from gigpo_jax import evaluate
 from gigpo_jax.files import write_json
-from gigpo_jax.learner import Learner, NotFinite, objective, text_critic
+from gigpo_jax.learner import Learner, objective, text_critic
 from gigpo_jax.models.qwen2 import param_count
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options, list_tasks
@@ -26,6 +26,7 @@ from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
+from gigpo_jax.run.finite import NotFinite
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
 from gigpo_jax.run.interrupts import Interrupts
 from gigpo_jax.run.loggers import find_loggers, verbatim

@@ -89,12 +89,16 @@ ALLOWED = {
         *("run", "run.partition"),
     },
     "learner": {
-        *("errors", "rl", "trajectory", "config", "batching", "policy", "columns"),
+        *("errors", "models", "rl", "trajectory", "config", "batching", "policy", "columns"),
         *("envs", "run", "run.partition", "run.memory"),
     },
     "rollout": {
         *("errors", "files", "env_bridge", "envs", "models", "sampling", "trajectory", "config", "policy"),
         *("run", "run.partition", "run.memory"),
+    },
+    "preflight": {
+        *("errors", "files", "rl", "models", "sampling", "batching", "config", "policy", "learner", "rollout"),
+        *("run", "run.partition"),
     },
     "credit": {
         *("errors", "files", "env_bridge", "envs", "rl", "models", "sampling", "trajectory", "config", "batching"),

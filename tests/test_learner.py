@@ -6,8 +6,9 @@ import pytest
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.errors import InputError
-from gigpo_jax.learner import FiniteCheck, NotFinite, objective
+from gigpo_jax.learner import objective
 from gigpo_jax.rl.losses import surrogate
+from gigpo_jax.run.finite import FiniteCheck, NotFinite
 
 
 def looks(skipped: str) -> int:

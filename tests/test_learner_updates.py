@@ -12,13 +12,14 @@ from gigpo_jax.batching import make_minibatches, step_samples
 from gigpo_jax.columns.action_span import action_masks
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.learner import Learner, NotFinite, make_optimizer
+from gigpo_jax.learner import Learner, make_optimizer
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.run import partition
+from gigpo_jax.run.finite import NotFinite
 from gigpo_jax.run.metrics import Timers
 from gigpo_jax.trajectory import StepCredit, Trajectory, finished_steps, with_less_reward
 from tests.turns import make_turn

@@ -33,23 +33,28 @@ def make_engine(config: ConfigDict, policy: Policy, params: Any, *, version: int
     """
     if config.engine.name == "vllm":
         return _vllm_engine(config, policy, params, version, folder)
-    engine = config.engine
     made = JaxEngine(
         policy.config,
         for_engine(config, params),
-        EngineSettings(
-            slots=engine.slots,
-            max_length=max_length(config),
-            prefill_buckets=tuple(engine.prefill_buckets),
-            prefill_rows=tuple(engine.prefill_rows),
-            decode_steps=engine.decode_steps,
-            dtype=jnp.dtype(engine.dtype),
-        ),
+        engine_settings(config),
         tokenizer=policy.tokenizer,
         version=version,
     )
     made.warmup()
     return made
+
+
+def engine_settings(config: ConfigDict) -> EngineSettings:
+    """The shapes of the in-process engine of a config."""
+    engine = config.engine
+    return EngineSettings(
+        slots=engine.slots,
+        max_length=max_length(config),
+        prefill_buckets=tuple(engine.prefill_buckets),
+        prefill_rows=tuple(engine.prefill_rows),
+        decode_steps=engine.decode_steps,
+        dtype=jnp.dtype(engine.dtype),
+    )
 
 
 def for_engine(config: ConfigDict, params: Any) -> Any:

@@ -1,0 +1,213 @@
+"""The programs of a config, compiled for devices that need not be here: nothing is allocated, no weights are read."""
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
+
+from gigpo_jax.batching import response_capacity
+from gigpo_jax.config.packaged import located
+from gigpo_jax.errors import InputError
+from gigpo_jax.learner import chosen, make_optimizer, train_programs
+from gigpo_jax.models import lora, qwen2
+from gigpo_jax.models.hf_config import read_config
+from gigpo_jax.policy import lora_config, shardings, trained_shardings
+from gigpo_jax.rl import update
+from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rollout.engines import engine_settings
+from gigpo_jax.run import partition
+from gigpo_jax.run.report import say
+from gigpo_jax.sampling import slots
+from gigpo_jax.sampling.programs import Programs, mesh_of
+
+FIX = "use more devices (mesh.fsdp, mesh.tensor), fewer batch.rows or engine.slots"
+FILL = 0.5  # of the limits of prompts and responses: what a step of an episode is taken to use
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A program of an iteration.
+
+    Attributes:
+      name: update, score, hand-over, prefill or decode.
+      program: of jax.
+      seconds: that its compilation took.
+      trips: turns of its loop over microbatches or tokens in one run.
+      runs: in an iteration whose episodes have `env.max_steps` steps, prompts and responses `FILL` of their limits.
+    """
+
+    name: str
+    program: jax.stages.Compiled
+    seconds: float
+    trips: int
+    runs: float
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """What is in memory during a whole run, as shapes with shardings; None: a run has none.
+
+    Attributes:
+      state: of the trained parameters.
+      frozen: parameters below an adapter.
+      reference: the reference policy's trained parameters.
+    """
+
+    state: update.TrainState
+    frozen: Any
+    reference: Any
+
+
+def model_shape(config: ConfigDict) -> qwen2.Qwen2Config:
+    """The shape of the model in `model.path`: of the folder's config.json or, without a folder, of a published model.
+
+    Raises:
+      InputError: it is neither a folder with a model nor the name of a published one.
+    """
+    path = config.model.path
+    if path and located(path).is_dir():
+        return read_config(located(path))
+    known = {f"Qwen2.5-{size.upper()}-Instruct": shape for size, shape in qwen2.PUBLISHED.items()}
+    if Path(path).name not in known:
+        fix = f"name a folder with a config.json, or one of {', '.join(known)}"
+        raise InputError(f"config.model.path={path!r}: no such folder; {fix}")
+    return known[Path(path).name]
+
+
+def arrays(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh) -> Arrays:
+    """What a learner of this config holds."""
+    adapter, where = lora_config(config), trained_shardings(config, shape, mesh)
+    base = _placed(qwen2.abstract_params(shape, jnp.dtype(config.model.param_dtype)), shardings(shape, mesh))
+    trained = base if adapter is None else _placed(lora.abstract(shape, adapter), where)
+    optimizer = make_optimizer(config, config.train.iterations)
+    places = update.shard_state(optimizer, trained, where, partition.replicated(mesh))
+    state = _placed(jax.eval_shape(lambda params: update.init_state(params, optimizer), trained), places)
+    return Arrays(state, None if adapter is None else base, trained if config.rl.kl_coef else None)
+
+
+def learner_programs(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh, held: Arrays) -> Iterator[Compiled]:
+    """Compiles the update, and the log-probabilities that it needs beside it, as `Learner` does."""
+    train, sampling = config.train, config.sampling
+    places = jax.tree.map(lambda x: x.sharding, held.state)
+    learn, score = train_programs(config, shape, mesh, make_optimizer(config, train.iterations), places)
+    tokens = FILL * (sampling.max_prompt_tokens + sampling.max_response_tokens)
+    microbatches = math.ceil(train.minibatch * tokens / (config.batch.rows * config.batch.row_length))
+    minibatches = train.epochs * train.groups * train.group_size * config.env.max_steps / train.minibatch
+    scores = (config.rl.old_logprobs == "recompute") + bool(config.rl.kl_coef)
+    batch = _batch(config, mesh, microbatches)
+    iteration = jax.ShapeDtypeStruct((), jnp.int32, sharding=partition.replicated(mesh))
+    lowered = learn.lower(held.state, batch, held.frozen, iteration)
+    yield Compiled("update", *_compiled("update", lowered), microbatches, minibatches)
+    if scores:
+        plain = StepBatch(**(vars(batch) | {"reference": None, "proximal": None}))
+        lowered = score.lower(held.state.params, plain, held.frozen)
+        yield Compiled("score", *_compiled("score", lowered), microbatches, scores * minibatches)
+
+
+def engine_programs(config: ConfigDict, shape: qwen2.Qwen2Config, held: Arrays) -> tuple[list[Compiled], Any]:
+    """Compiles the hand-over of the weights, the prefill of the longest prompts, and the decoding of all slots.
+
+    Returns:
+      The programs, and the shapes of the engine's cache.
+    """
+    settings, sampling = engine_settings(config), config.sampling
+    params = held.state.params
+    if held.frozen is not None:
+        layers = {name: held.frozen["layers"][name] | pair for name, pair in params["layers"].items()}
+        params = held.frozen | {"layers": held.frozen["layers"] | layers}
+    episodes = config.train.groups * config.train.group_size
+    steps = episodes * config.env.max_steps
+    engine = _Engine(shape, settings, settings.dtype, mesh_of(params))
+    ready = engine.prepare(params)
+    rows, longest = settings.rows[-1], settings.buckets[-1]
+    engine.admit(ready, np.zeros((rows, slots.SETTINGS + slots.STOP_IDS + longest), np.int32))
+    engine.advance(ready, np.zeros((1 + settings.slots,), np.int32))
+    tokens = steps * FILL * sampling.max_response_tokens / min(settings.slots, episodes)  # of one slot
+    runs = {
+        "hand-over": 1.0,
+        "prefill": steps / rows * FILL * sampling.max_prompt_tokens / longest,
+        "decode": tokens / settings.decode_steps,
+    }
+    made = engine.programs.items()
+    return [Compiled(name, *of, settings.decode_steps, runs[name]) for name, of in made], engine.cache
+
+
+class _Engine(Programs):
+    """Programs that are compiled and not run: arrays are shapes."""
+
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
+        self.programs: dict[str, tuple[jax.stages.Compiled, float]] = {}
+        self.cache: Any = None
+
+    def _run(self, name: Any, function: Callable[..., Any], *args: Any, **how: Any) -> Any:
+        if not args:  # the empty cache: without arguments there is no device to compile it for
+            return jax.eval_shape(function)
+        lowered = jax.jit(function, **how).lower(*args)
+        shown = {"cast": "hand-over", "advance": "decode"}.get(name, "prefill")
+        self.programs[shown] = _compiled(shown, lowered)
+        out = _placed(lowered.out_info, self.programs[shown][0].output_shardings)
+        if shown == "decode":
+            self.cache = out[0]
+        return out
+
+
+def _compiled(name: str, lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, float]:
+    """Compiles, and takes the time.
+
+    Raises:
+      InputError: the compiler says that it does not fit.
+    """
+    say(f"compiling: {name}")
+    before = time.perf_counter()
+    try:
+        return lowered.compile(), time.perf_counter() - before
+    except jax.errors.JaxRuntimeError as err:
+        if "RESOURCE_EXHAUSTED" not in str(err):
+            raise
+        used = re.search(r"Used \S+ of \S+", str(err))
+        raise InputError(
+            f"the program '{name}' alone does not fit: {used[0] if used else str(err)[:200]}; {FIX}"
+        ) from err
+
+
+def _placed(tree: Any, where: Any) -> Any:
+    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, where)
+
+
+def _batch(config: ConfigDict, mesh: Mesh, microbatches: int) -> StepBatch:
+    """The shapes of a minibatch whose steps use `FILL` of the limits."""
+    sampling, length = config.sampling, config.batch.row_length
+    prompt, response = sampling.max_prompt_tokens, sampling.max_response_tokens
+    capacity = response_capacity(prompt + response, response, response, length)
+    spread, needs = NamedSharding(mesh, P(None, partition.ROWS)), chosen(config).needs
+
+    def of(width: int, dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((microbatches, config.batch.rows, width), dtype, sharding=spread)
+
+    tokens, ids, numbers = of(length, jnp.int32), of(capacity, jnp.int32), of(capacity, jnp.float32)
+    return StepBatch(
+        tokens=tokens,
+        positions=tokens,
+        segment_ids=tokens,
+        response_index=ids,
+        targets=ids,
+        behaviour=numbers,
+        advantage=numbers,
+        weight=numbers,
+        microbatches=jax.ShapeDtypeStruct((), jnp.int32, sharding=partition.replicated(mesh)),
+        reference=numbers if config.rl.kl_coef and config.rl.kl_in == "loss" else None,
+        proximal=numbers if config.rl.old_logprobs == "recompute" else None,
+        action_mask=of(capacity, jnp.bool_) if "action_mask" in needs else None,
+        clip_scale=numbers if "clip_scale" in needs else None,
+    )

@@ -1,0 +1,85 @@
+"""--mode=preflight: whether a config fits a target, and what its programs do there."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from gigpo_jax.errors import InputError
+from gigpo_jax.files import write_json
+from gigpo_jax.models.qwen2 import Qwen2Config
+from gigpo_jax.preflight import programs, report
+from gigpo_jax.preflight.targets import GIB, Chip, devices_of, find_target
+from gigpo_jax.run import partition
+
+# What is largest -> the key that makes it smaller.
+KEYS = {"KV cache": ("engine", "slots"), "temporaries": ("batch", "rows")}
+
+
+def run(config: ConfigDict, target: str, out: str) -> int:
+    """Compiles the programs of a config for a target and prints what they need.
+
+    Args:
+      config: as from `config.resolve`.
+      target: a name of `targets.TARGETS`.
+      out: a JSON file for the same, or "".
+
+    Raises:
+      InputError: there is no such target or model, or the config does not fit; then `out` was written.
+    """
+    found = find_target(target)
+    shape = programs.model_shape(config)
+    mesh = partition.make_mesh(**config.mesh, devices=devices_of(found))
+    partition.local_rows(mesh, config.batch.rows)
+    result = {"target": target, "devices": mesh.size} | examine(config, shape, mesh, found.chip)
+    print(report.text(result))
+    if out:
+        write_json(Path(out), result)
+    check(config, result)
+    return 0
+
+
+def examine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh, chip: Chip) -> dict[str, Any]:
+    """Everything that is reported: bytes, operations and seconds, of one device."""
+    held, cache = programs.arrays(config, shape, mesh), None
+    compiled = list(programs.learner_programs(config, shape, mesh, held))
+    if config.engine.name == "jax":
+        more, cache = programs.engine_programs(config, shape, held)
+        compiled += more
+    known = report.known_arrays(held, cache)
+    measured = {one.name: report.measured(one, chip, known) for one in compiled}
+    resident = {
+        "parameters": report.device_bytes((held.state.params, held.frozen)),
+        "optimizer": report.device_bytes(held.state.opt_state),
+        "reference policy": report.device_bytes(held.reference),
+        "engine's weights": measured["hand-over"]["outputs"] if "hand-over" in measured else 0,
+        "KV cache": measured["decode"]["aliased"] if "decode" in measured else 0,
+    }
+    for name, one in measured.items():
+        made = 0 if name == "hand-over" else one["outputs"] - one["aliased"]
+        one["left"] = chip.memory - sum(resident.values()) - one["temporaries"] - made
+    return {
+        "memory": chip.memory,
+        "resident": resident,
+        "programs": measured,
+        "iteration": {name: one["seconds"] * one["runs"] for name, one in measured.items()},
+    }
+
+
+def check(config: ConfigDict, result: dict[str, Any]) -> None:
+    """Refuses a config that does not fit; the message names the key of the largest part.
+
+    Raises:
+      InputError: a program needs more memory than a device has.
+    """
+    tightest = min(result["programs"], key=lambda name: result["programs"][name]["left"])
+    one = result["programs"][tightest]
+    if one["left"] >= 0:
+        return
+    parts = result["resident"] | {"temporaries": one["temporaries"]}
+    section, name = KEYS.get(max(parts, key=lambda part: parts[part]), ("mesh", "fsdp"))
+    raise InputError(
+        f"config.{section}.{name}={config[section][name]}: with the program '{tightest}' a device of "
+        f"{result['target']} lacks {-one['left'] / GIB:.1f} GiB; {programs.FIX}"
+    )

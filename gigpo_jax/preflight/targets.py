@@ -1,0 +1,112 @@
+"""The devices that programs can be compiled for."""
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax
+from jax.experimental import topologies
+
+from gigpo_jax.errors import InputError
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A kind of device, as its data sheet describes it.
+
+    Attributes:
+      platform: as jax names it.
+      memory: bytes.
+      operations: a second, dense bfloat16.
+      bandwidth: bytes a second of its memory.
+      link: bytes a second to the other devices, in one direction.
+    """
+
+    platform: str
+    memory: int
+    operations: float
+    bandwidth: float
+    link: float
+
+
+@dataclass(frozen=True)
+class Target:
+    """Devices that work together; `topology` in the words of the platform's compiler, which has at least as many."""
+
+    chip: Chip
+    count: int
+    topology: str = ""
+
+
+_V5E = Chip("tpu", 16 * GIB, 197e12, 819e9, 200e9)
+_V5P = Chip("tpu", 95 * GIB, 459e12, 2765e9, 600e9)
+_V6E = Chip("tpu", 32 * GIB, 918e12, 1640e9, 400e9)
+_H100 = Chip("cuda", 84929347584, 989e12, 3352e9, 450e9)
+# Devices of this machine, which share its memory. The speeds are those of two cores.
+_CPU = Chip("cpu", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 1e11, 2e10, 1e10)
+_CPU_8 = replace(_CPU, memory=_CPU.memory // 8)
+
+TARGETS: dict[str, Target] = {
+    "v5e-1": Target(_V5E, 1, "v5e:2x2"),
+    "v5e-4": Target(_V5E, 4, "v5e:2x2"),
+    "v5e-8": Target(_V5E, 8, "v5e:2x4"),
+    "v5p-8": Target(_V5P, 4, "v5p:2x2x1"),  # the number counts cores, two a chip, which work as one device
+    "v6e-1": Target(_V6E, 1, "v6e:2x2"),
+    "v6e-4": Target(_V6E, 4, "v6e:2x2"),
+    "v6e-8": Target(_V6E, 8, "v6e:2x4"),
+    "h100x1": Target(_H100, 1, "1x1x1"),
+    "h100x2": Target(_H100, 2, "1x1x2"),
+    "h100x4": Target(_H100, 4, "1x1x4"),
+    "h100x8": Target(_H100, 8, "1x1x8"),
+    "cpu": Target(_CPU, 1),
+    "cpux8": Target(_CPU_8, 8),
+}
+# platform -> what must be installed, and the extra that brings it
+_NEEDS = {"tpu": ("libtpu", "preflight-tpu"), "cuda": ("jax_plugins.xla_cuda13", "preflight-gpu")}
+
+
+def find_target(name: str) -> Target:
+    """The target of that name.
+
+    Raises:
+      InputError: there is none, or what compiles for it is not installed.
+    """
+    if name not in TARGETS:
+        raise InputError(f"--target={name}: no such target; choose one of {', '.join(TARGETS)}")
+    target = TARGETS[name]
+    module, extra = _NEEDS.get(target.chip.platform, ("jax", ""))
+    with contextlib.suppress(ModuleNotFoundError):
+        if importlib.util.find_spec(module) is not None:
+            return target
+    raise InputError(
+        f"--target={name}: the compiler for it is not installed; pip install 'gigpo_jax[{extra}]', "
+        "in an environment of its own"
+    )
+
+
+def devices_of(target: Target) -> Sequence[jax.Device]:
+    """Devices that programs can be compiled for but not run on; those of `cpu` are real.
+
+    To be called before anything else uses jax in this process, which then leaves the machine's accelerators alone.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    if target.chip.platform == "cpu":
+        with contextlib.suppress(RuntimeError):  # jax has started: there are as many as there are
+            jax.config.update("jax_num_cpu_devices", target.count)
+        return jax.devices("cpu")[: target.count]
+    if target.chip.platform == "tpu":
+        os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
+        os.environ.update(TPU_WORKER_HOSTNAMES="localhost", TPU_ACCELERATOR_TYPE="v5litepod-8")
+        found = topologies.get_topology_desc(platform="tpu", topology_name=target.topology)
+    else:
+        # No driver is looked for, and no kernel is timed.
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_autotune_level=0"
+        described = (Path(__file__).parent / "h100.txtpb").read_text()
+        found = topologies.get_topology_desc(platform="cuda", topology=target.topology, target_config=described)
+    return found.devices[: target.count]

@@ -1,0 +1,106 @@
+"""--mode=preflight on this machine's own devices, which needs no extra."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gigpo_jax.main import main
+from gigpo_jax.models import qwen2
+from gigpo_jax.models.hf_config import config_json
+from gigpo_jax.preflight.targets import TARGETS
+
+SHAPE = qwen2.Qwen2Config(512, 64, 128, 3, 4, 2, 16)
+EXAMPLE = "--config=tests/configs/example.py"
+SLOTS, LENGTH, F32 = 8, 48 + 10, 4  # of the config
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder as far as a preflight reads it."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text(json.dumps(config_json(SHAPE, "float32")))
+    return folder
+
+
+def preflight(model: Path, target: str, *flags: str) -> list[str]:
+    return [EXAMPLE, "--mode=preflight", f"--target={target}", f"--config.model.path={model}", *flags]
+
+
+def test_one_device(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What stays in memory and what a program computes, against sums by hand."""
+    out = tmp_path / "found.json"
+    assert main(preflight(model, "cpu", f"--out={out}", "--config.engine.dtype=bfloat16")) == 0
+    found, count = json.loads(out.read_text()), qwen2.param_count(SHAPE)
+    kept = found["resident"]
+    assert kept["parameters"] == kept["reference policy"] == count * F32
+    assert kept["optimizer"] == pytest.approx(2 * count * F32, abs=16)
+    assert kept["engine's weights"] == pytest.approx(count * 2, abs=1024)
+    cache = 2 * SHAPE.num_layers * SLOTS * SHAPE.num_kv_heads * LENGTH * SHAPE.head_dim * 2
+    assert cache <= kept["KV cache"] < cache + 2048  # and the slots' settings
+    programs = found["programs"]
+    assert set(programs) == {"update", "score", "hand-over", "prefill", "decode"}
+    matrices = count - SHAPE.vocab_size * SHAPE.hidden_size  # nearly: with the biases and scales
+    tokens = programs["score"]["trips"] * 4 * 64
+    # Forward once for a score; forward, and twice as much backward, for an update.
+    assert 2 * tokens * matrices * 0.95 < programs["score"]["operations"] < 2.6 * programs["update"]["operations"] / 6
+    assert 6 * tokens * matrices * 0.95 < programs["update"]["operations"] < 12 * tokens * count
+    left = found["memory"] - sum(kept.values()) - programs["decode"]["temporaries"]
+    assert programs["decode"]["left"] <= left
+    assert all(math.isfinite(seconds) and seconds > 0 for seconds in found["iteration"].values())
+    shown = capsys.readouterr().out
+    assert "cpu: 1 devices of" in shown
+    assert "an iteration takes at least" in shown
+
+
+def test_eight_devices(model: Path, tmp_path: Path) -> None:
+    """Parameters are split, so an update gathers them and adds gradients up; in a process with eight devices."""
+    out = tmp_path / "found.json"
+    flags = (f"--out={out}", "--config.mesh.fsdp=8", "--config.batch.rows=8")
+    command = [sys.executable, "-m", "gigpo_jax", "preflight", *preflight(model, "cpux8", *flags)]
+    command.remove("--mode=preflight")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert found["devices"] == 8
+    assert found["resident"]["parameters"] == pytest.approx(qwen2.param_count(SHAPE) * F32 / 8, rel=0.02)
+    sent = found["programs"]["update"]["collectives"]
+    assert sent["all-gather"] > qwen2.param_count(SHAPE) * F32 * 0.5
+    assert "update sends: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--target=v5e-9"], f"--target=v5e-9: no such target; choose one of {', '.join(TARGETS)}"),
+        ([], "--target=: no such target"),
+        (["--target=v6e-8"], "pip install 'gigpo_jax[preflight-tpu]'"),
+        (["--target=h100x8"], "pip install 'gigpo_jax[preflight-gpu]'"),
+        (["--target=cpu", "--config.model.path=/no/Qwen2.5-2B"], "or one of Qwen2.5-0.5B-Instruct, "),
+        (["--target=cpu", "--config.mesh.fsdp=3"], "config.mesh: data=-1 x fsdp=3 x tensor=1 does not fit 1 devices"),
+    ],
+)
+def test_bad_input(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name != "jax" else sys.modules["jax"].__spec__)
+    assert main([EXAMPLE, "--mode=preflight", "--config.model.path=Qwen2.5-0.5B-Instruct", *flags]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_what_does_not_fit_ends_with_the_fix(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(TARGETS["cpu"], chip=replace(TARGETS["cpu"].chip, memory=2**20))
+    monkeypatch.setitem(TARGETS, "cpu", small)
+    assert main(preflight(model, "cpu", "--config.engine.slots=512", "--config.rl.kl_coef=0.0")) == 2
+    printed = capsys.readouterr()
+    assert "config.engine.slots=512: with the program '" in printed.err
+    assert "fewer batch.rows or engine.slots" in printed.err
+    assert "GiB a device" in printed.out
