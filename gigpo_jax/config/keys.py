@@ -46,7 +46,7 @@ KEYS: dict[str, Key] = {
     "agent": Key("plain", "of --mode=eval: plain, react, reflexion, or module:NAME (docs/agents.md)"),
     "log.to": Key(
         ("tensorboard",),
-        "who shows the metrics beside metrics.jsonl: tensorboard, wandb, module:NAME (docs/guide.md)",
+        "loggers beside metrics.jsonl: tensorboard, wandb, module:NAME (docs/guide.md)",
         each(Rule("a name", bool), str),
         may_change=True,
     ),

@@ -23,7 +23,7 @@ def replay(
     """Plays the actions of episodes again.
 
     Args:
-      env: the environment, built as for the run but for its anchors and what it tells of regret.
+      env: the environment, built as for the run but for its anchors and the option `regret`.
       episodes: saved ones; aborted ones are left out.
       window: events that the history keeps.
       prompt: builds the policy's prompts.

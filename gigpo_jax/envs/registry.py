@@ -263,7 +263,7 @@ def make_expert(name: str, seed: int, **options: Any) -> Expert:
     """A demonstrator for one episode; InputError as `make`, or if the environment has no expert.
 
     Args:
-      seed: decides whatever the expert leaves to chance.
+      seed: of the expert's random choices.
     """
     reference = spec(name).expert
     if reference is None:

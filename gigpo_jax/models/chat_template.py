@@ -1,7 +1,7 @@
 """Chat templates (jinja2): a template comes with a model and is not trusted, so its rights and its work are limited.
 
 It runs in jinja2's immutable sandbox. Loop turns and calls are counted, and products are bounded: a template that would
-run for ever raises an error instead.
+run without end raises an error instead.
 """
 
 import functools

@@ -18,7 +18,7 @@ from jax._src import distributed  # the store has no public name; Orbax uses thi
 
 _T = TypeVar("_T")
 
-WATCH_S = 1.0  # between two looks at the votes while this host works
+WATCH_S = 1.0  # between two reads of the votes while this host works
 STOP_LIMIT_S = 50.0  # for the votes of the others, once this host stops
 
 

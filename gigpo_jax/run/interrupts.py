@@ -36,7 +36,7 @@ def raise_interrupted() -> None:
 
 
 class Interrupts:
-    """While open, SIGTERM and SIGINT end nothing by themselves; the program looks at `status`, or is told.
+    """While open, SIGTERM and SIGINT do not end the process; the program reads `status` or gives a function to call.
 
     Attributes:
       status: the exit status that the signal asks for (143 or 130); 0 while none came.

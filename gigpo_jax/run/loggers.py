@@ -16,7 +16,7 @@ from gigpo_jax.errors import InputError, printable
 
 @dataclass(frozen=True)
 class Start:
-    """What a logger is told when a run starts or continues.
+    """What a logger gets when a run starts or continues.
 
     Attributes:
       name: of the run; the same when it continues.
@@ -78,7 +78,7 @@ def run_name(config: ConfigDict) -> str:
 def start_of(
     config: ConfigDict, folder: Path, step: int, done: int, records: Sequence[tuple[int, Mapping[str, float]]]
 ) -> Start:
-    """What the loggers of a run are told."""
+    """What the loggers of a run get when it starts or continues."""
     return Start(run_name(config), folder, flat(config.to_dict()), step, done, records)
 
 

@@ -59,7 +59,7 @@ class Timers:
 class MetricsWriter:
     """Writes metrics.jsonl, which is complete after each call, and calls the loggers.
 
-    A logger that fails is given up with a warning.
+    A logger that fails is switched off with a warning.
 
     Attributes:
       step: of the last record in metrics.jsonl, for checkpoints; -1 if there is none.
@@ -147,7 +147,8 @@ class MetricsWriter:
                 with contextlib.suppress(Exception):
                     made.close()
             reason = getattr(err, "strerror", None) or f"{type(err).__name__}: {err}"
-            logger.warning("the logger %s failed (%s) and is given up; %s is still written", name, reason, self._path)
+            text = "the logger %s failed (%s) and is switched off; %s is still written"
+            logger.warning(text, name, reason, self._path)
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, float]]]:

@@ -72,8 +72,8 @@ def test_a_logger_of_ones_own_that_fails_is_given_up_and_the_others_stay(
     ]
     refused, again, failed = [record.getMessage() for record in caplog.records]
     assert refused == again
-    assert "the logger tests.run.test_loggers:Refuses failed (ValueError: no such project) and is given up" in again
-    assert f"is gone) and is given up; {tmp_path}/metrics.jsonl is still written" in failed
+    assert "the logger tests.run.test_loggers:Refuses failed (ValueError: no such project) and is switched off" in again
+    assert f"is gone) and is switched off; {tmp_path}/metrics.jsonl is still written" in failed
     assert [point.step for point in events(tmp_path).Scalars("loss")] == [1, 2, 3, 4]
 
 

@@ -111,7 +111,7 @@ def test_tensorboard_on_a_full_disk_is_given_up_and_the_metrics_go_on(
     writer.close()
     assert len(records(tmp_path)) == 20
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert "the logger tensorboard failed (No space left on device) and is given up" in warning
+    assert "the logger tensorboard failed (No space left on device) and is switched off" in warning
     opened(tmp_path, step=19, done=19).close()  # nor does the next start need the space
     assert len(records(tmp_path)) == 20
 
