@@ -59,6 +59,7 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
         if not (key.auto and given is None):
             _require(not (complaint := key.complaint(given)), config, name, complaint)
     _fill(config)
+    _check_groups(config)
     _check_sizes(config)
     _check_model(config, trains)
     _check_sampling(config)
@@ -161,9 +162,8 @@ def _fill(config: ConfigDict) -> None:
         rl.importance_correction = "truncated" if differs and rl.old_logprobs == "recompute" else "none"
 
 
-def _check_sizes(config: ConfigDict) -> None:
-    train, sampling = config.train, config.sampling
-    chosen = algorithm(config.rl.algorithm, config.rl.settings)
+def _check_groups(config: ConfigDict) -> None:
+    train, chosen = config.train, algorithm(config.rl.algorithm, config.rl.settings)
     _require(
         train.group_size > 1 or config.rl.normalize == "mean" or chosen.needs_critic,
         config,
@@ -183,6 +183,10 @@ def _check_sizes(config: ConfigDict) -> None:
         "train.finish_fraction",
         f"leaves {finished} of the {train.group_size} episodes of a group; at least 2 are compared",
     )
+
+
+def _check_sizes(config: ConfigDict) -> None:
+    train, sampling = config.train, config.sampling
     most_steps = train.groups * train.group_size * config.env.max_steps
     _require(
         train.minibatch <= most_steps,

@@ -262,9 +262,6 @@ async def rollout(
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task, as many at once as the pool has environments.
 
-    A group without signal (`trajectory.gives_signal`) is marked as replaced as soon as it ends, and the next of its
-    spare groups is played at once.
-
     Args:
       tasks: one group each, in this order.
       runner: plays one episode.
@@ -273,7 +270,7 @@ async def rollout(
       iteration: part of every request's key; evaluations use negative numbers.
       first_group: number of the first task's group; hosts that share an iteration number theirs apart.
       pasts: for each task the actions that are replayed before the policy acts; None: none.
-      ends: when a group ends, and what may follow it.
+      ends: when a group ends, and what is then played in place of one without signal (`trajectory.gives_signal`).
 
     Returns:
       Trajectories in the order of tasks, groups in their place and members; those that do not count are marked.
