@@ -30,6 +30,7 @@ setup(
         "alfworld==0.4.2",  # the floor plans that games are made from; `pip install --no-deps` of it is enough
         "bm25s>=0.3",
         "flax>=0.12",
+        "huggingface_hub>=1.0",
         "jax>=0.10",
         "jinja2>=3.1",
         "ml_collections>=1.1",

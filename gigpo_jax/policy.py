@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.packaged import located
 from gigpo_jax.errors import InputError
-from gigpo_jax.models import lora, qwen2
+from gigpo_jax.models import hub, lora, qwen2
 from gigpo_jax.models.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.checksum import folder_checksum
 from gigpo_jax.models.hf_config import read_config
@@ -71,12 +71,10 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
     path = config.model.path
     if not path:
         raise InputError(
-            "config.model.path='': a folder with a model is needed (config.json, *.safetensors, tokenizer); "
-            "--mode=sft makes one from nothing"
+            "config.model.path='': a folder with a model is needed (config.json, *.safetensors, tokenizer), or a model "
+            "of the Hub (ORG/NAME); --mode=sft makes one from nothing"
         )
-    folder = located(path)
-    if not folder.is_dir():
-        raise InputError(f"config.model.path={path!r}: no such folder; give a Hugging Face model folder")
+    folder = model_folder(path, config.model.revision)
     tokenizer = load_tokenizer(folder, enable_thinking=config.model.enable_thinking)
     shape = read_config(folder)
     check_fits(tokenizer, shape.vocab_size, path)
@@ -95,6 +93,27 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
     adapter, scale = start_adapter(config, shape, mesh)
     loaded = load_hf(folder, dtype=dtype, shardings=shardings(shape, mesh))
     return Policy(*loaded, tokenizer, adapter, scale, "" if adapter is None else folder_checksum(folder))
+
+
+def model_folder(path: str, revision: str, *, key: str = "config.model.path") -> Path:
+    """The folder that a path names: one in the working directory, one of the package, or a model of the Hub.
+
+    Args:
+      path: of the folder, or ORG/NAME.
+      revision: branch, tag or commit of a model of the Hub; "" is its main branch.
+      key: where the path was given, for messages.
+
+    Raises:
+      InputError: there is none.
+    """
+    folder = located(path)
+    if folder.is_dir():
+        if revision:
+            raise InputError(f"{key}={path!r}: a folder, which has no revisions; leave revision={revision!r} out")
+        return folder
+    if not hub.is_name(path):
+        raise InputError(f"{key}={path!r}: no such folder; give a Hugging Face model folder, or ORG/NAME of the Hub")
+    return hub.download(path, revision, key=key)
 
 
 def start_adapter(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.sharding.Mesh) -> tuple[Any, float]:
@@ -139,8 +158,8 @@ def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[st
 def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) -> Any:
     """Writes a policy for transformers and vLLM.
 
-    Of a run with an adapter the folder has the merged model, in float32, and the adapter alone, in PEFT's layout, in
-    `adapter/`.
+    Responses of the model end where the policy's do, by generation_config.json. Of a run with an adapter the folder has
+    the merged model, in float32, and the adapter alone, in PEFT's layout, in `adapter/`.
 
     Args:
       folder: see `weights.save_hf`.
@@ -154,12 +173,12 @@ def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) 
     Raises:
       InputError: it cannot be written.
     """
-    adapter = lora_config(config)
+    adapter, stop = lora_config(config), tuple(config.sampling.stop)
     if adapter is None:
-        save_hf(folder, policy.config, trained, tokenizer=policy.tokenizer)
+        save_hf(folder, policy.config, trained, tokenizer=policy.tokenizer, stop_strings=stop)
         return trained
     merged = lora.merge(policy.params, trained, policy.scale)
-    save_hf(folder, policy.config, merged, dtype=jnp.float32, tokenizer=policy.tokenizer)
+    save_hf(folder, policy.config, merged, dtype=jnp.float32, tokenizer=policy.tokenizer, stop_strings=stop)
     save_adapter(folder / ADAPTER, adapter, trained, base=config.model.path)
     return merged
 

@@ -63,6 +63,9 @@ EXAMPLE = "--config=tests/configs/example.py"
         ([CONFIG, "--mode=sft", "--out=/proc/nowhere/model"], "--out=/proc/nowhere: cannot be written"),
         ([CONFIG, "--mode=eval", "--initial", "--workdir=/proc/nowhere"], "--workdir=/proc/nowhere: cannot be written"),
         ([CONFIG, "--mode=export", "--initial", "--out=configs"], "configs: exists and is not a model"),
+        ([CONFIG, "--mode=export", "--initial", "--push=mine"], "--push=mine: no name of a model of the Hub"),
+        ([CONFIG, "--push=me/mine"], "--push=me/mine: of export alone; leave it out"),
+        ([CONFIG, "--config.model.revision=v1"], "leave revision='v1' out"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(

@@ -17,6 +17,7 @@ from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.rollout.record import read_rollouts
 from gigpo_jax.run.glossary import description
+from tests.models import hub_server
 
 CONFIG = "tests/configs/example.py"
 LIMIT_S = 240
@@ -294,7 +295,9 @@ def test_a_start_that_failed_leaves_the_workdir_to_a_corrected_one(flags: list[s
     assert done.returncode == 0, done.stderr
 
 
-def test_evaluation_and_export_use_the_newest_checkpoint(whole: Path, flags: list[str], tmp_path: Path):
+def test_evaluation_and_export_use_the_newest_checkpoint(
+    whole: Path, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     done = run(whole, "eval", *flags, f"--out={tmp_path / 'eval.json'}")
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "eval.json").read_text())
@@ -304,10 +307,17 @@ def test_evaluation_and_export_use_the_newest_checkpoint(whole: Path, flags: lis
     assert "| greedy | all | 16 |" in done.stdout
     won = [episode.won for episode in read_rollouts(tmp_path / "eval_greedy.jsonl.gz").episodes]
     assert sum(won) / 16 == result["results"]["greedy"]["all"]["success_rate"]
-    done = run(whole, "export", *flags, f"--out={tmp_path / 'hf'}")
-    assert done.returncode == 0, done.stderr
-    again = run(tmp_path / "fresh", "eval", "--initial", f"--config.model.path={tmp_path / 'hf'}", flags[1])
+    with hub_server.serving() as hub:
+        for name, value in {"ENDPOINT": hub.url, "HOME": tmp_path / "hub", "TOKEN": "secret", "HUB_OFFLINE": 0}.items():
+            monkeypatch.setenv(f"HF_{name}", str(value))
+        done = run(whole, "export", *flags, f"--out={tmp_path / 'hf'}", "--push=me/run")
+        assert done.returncode == 0, done.stderr
+        assert f"serve: vllm serve {tmp_path / 'hf'} --dtype float32 --max-model-len " in done.stdout
+        assert f"pushed to {hub.url}/me/run" in done.stdout
+        again = run(tmp_path / "fresh", "eval", "--initial", "--config.model.path=me/run", flags[1])
     assert again.returncode == 0, again.stderr
+    stops = json.loads((tmp_path / "hf/generation_config.json").read_text())["stop_strings"]
+    assert stops == json.loads((whole / "config.json").read_text())["sampling"]["stop"]
     assert json.loads((tmp_path / "fresh/eval_drawers.json").read_text())["results"] == result["results"]
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoTokenizer

@@ -20,7 +20,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.weights import load_hf, save_hf
-from gigpo_jax.policy import Policy, forward_function, shardings, trunk_function
+from gigpo_jax.policy import Policy, forward_function, model_folder, shardings, trunk_function
 from gigpo_jax.rl import update
 from gigpo_jax.rl.critic import Values, make_value_update
 from gigpo_jax.rl.types import StepBatch
@@ -112,7 +112,9 @@ def start_params(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) ->
     where = jax.tree.map(lambda x: x.sharding, abstract)
     if config.critic.kind == "head":
         return jax.tree.map(lambda x, s: jnp.zeros(x.shape, x.dtype, device=s), abstract, where)
-    return load_hf(config.critic.path or config.model.path, shardings=where, value_head=True)[1]
+    return load_hf(
+        config.critic.path or model_folder(config.model.path, config.model.revision), shardings=where, value_head=True
+    )[1]
 
 
 def value_function(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Values:

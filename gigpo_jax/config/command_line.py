@@ -1,5 +1,6 @@
 """The words of a command line -> a config: runs the config file and sets the keys that the words name."""
 
+import argparse
 import ast
 import contextlib
 import runpy
@@ -16,6 +17,7 @@ from gigpo_jax.config.resolve import SECTIONS, declared, flat, unknown_keys
 from gigpo_jax.errors import InputError, nearest
 
 PREFIX = "--config."
+USAGE = "gigpo train|eval|sft|export|preflight --config=NAME|FILE[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]"
 HELP = """
 commands (python -m gigpo_jax is the same program):
 {modes}
@@ -33,6 +35,23 @@ environments), docs/environments.md (your own environment), docs/algorithm.md (a
 keys, with their defaults:
 {keys}"""
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def make_parser(modes: Mapping[str, str]) -> argparse.ArgumentParser:
+    """The flags of a run, but for those of keys; `modes` has what each mode does."""
+    parser = argparse.ArgumentParser(
+        usage=USAGE, allow_abbrev=False, exit_on_error=False, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.epilog = _help_text(modes)
+    parser.add_argument("--config", default="", metavar="NAME|FILE", help="the experiment: a packaged config or a file")
+    parser.add_argument("--mode", choices=list(modes), default="train", help="in place of a command, see below")
+    parser.add_argument("--workdir", default="", metavar="DIR", help="of the run; default: runs/<name of the config>")
+    parser.add_argument("--out", default="", metavar="PATH", help="of the result of eval, sft, export or preflight")
+    parser.add_argument("--push", default="", metavar="ORG/NAME", help="of export: a model of the Hub that gets it too")
+    parser.add_argument("--target", default="", metavar="NAME", help="of preflight: v5e-8, h100x8, ...")
+    parser.add_argument("--initial", action="store_true", help="eval or export model.path; the workdir holds no run")
+    parser.add_argument("--print_config", action="store_true", help="print every key's value and its origin, and exit")
+    return parser
 
 
 def joined(words: Sequence[str]) -> list[str]:
@@ -174,7 +193,7 @@ def origins(words: Sequence[str], asked: ConfigDict, resolved: ConfigDict) -> It
         yield f"{f'{name}={value}':<56} {origin}"
 
 
-def help_text(modes: Mapping[str, str]) -> str:
+def _help_text(modes: Mapping[str, str]) -> str:
     """What --help says below the flags: commands, examples, pages, and a line for each key."""
     lines = [f"  {name:<8}{text}" for name, text in modes.items()]
     return HELP.format(modes="\n".join(lines), keys="\n".join(key_help()))

@@ -74,7 +74,10 @@ KEYS: dict[str, Key] = {
     "env.step_timeout_s": Key(60.0, "limit for a step; then the worker is replaced", POSITIVE, may_change=True),
     "env.max_aborted_fraction": Key(0.5, "of an iteration's episodes; the run stops above it", FRACTION),
     # model
-    "model.path": Key("", 'a Hugging Face model folder; "": random weights of model.shape (only --mode=sft)'),
+    "model.path": Key(
+        "", 'a Hugging Face folder, or ORG/NAME of the Hub; "": random weights of model.shape (only --mode=sft)'
+    ),
+    "model.revision": Key("", 'branch, tag or commit of a model of the Hub; "": its main branch'),
     "model.enable_thinking": Key(
         True, "the switch of chat templates such as Qwen3's; False: prompts end with an empty reasoning block"
     ),

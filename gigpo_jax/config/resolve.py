@@ -237,6 +237,9 @@ def _check_model(config: ConfigDict, trains: bool) -> None:
         f"must divide model.shape.num_heads={model.shape.num_heads}",
     )
     _require(
+        bool(model.path) or not model.revision, config, "model.revision", "not read without model.path; leave it out"
+    )
+    _require(
         model.enable_thinking or bool(model.path),
         config,
         "model.enable_thinking",

@@ -7,7 +7,7 @@ linear layers as [in, out]. Reading and writing hold one stacked array (reading:
 import contextlib
 import json
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,12 +124,13 @@ def save_hf(
     *,
     dtype: Any = None,
     tokenizer: Tokenizer | None = None,
+    stop_strings: Sequence[str] = (),
     max_shard_bytes: int = 4_000_000_000,
 ) -> None:
     """Writes a folder that transformers, vLLM and `load_hf` read; all processes must call this, the first one writes.
 
     The folder appears complete or not at all; an earlier model there is replaced. Sharded parameters are gathered one
-    array at a time; `dtype` None keeps theirs.
+    array at a time; `dtype` None keeps theirs. `stop_strings`, which end a response, go into generation_config.json.
 
     Raises:
       InputError: the path cannot be written, holds something else, or the tokenizer does not fit.
@@ -147,7 +148,7 @@ def save_hf(
         with replacing_folder(folder, full=True) if first else contextlib.nullcontext() as temporary:
             _write_weights(temporary, config, params, dtype, max_shard_bytes)
             if temporary is not None:
-                _write_small_files(temporary, config, dtype, tokenizer)
+                _write_small_files(temporary, config, dtype, tokenizer, stop_strings)
     except OSError as err:
         raise InputError(f"{folder}: cannot be written ({err.strerror}); choose another path or make room") from err
 
@@ -358,13 +359,21 @@ def write_safetensors(
     write_file(file, names, _NAMES[dtype.name], data, on_tensor)
 
 
-def _write_small_files(folder: pathlib.Path, config: Qwen2Config, dtype: np.dtype, tokenizer: Tokenizer | None) -> None:
+def _write_small_files(
+    folder: pathlib.Path,
+    config: Qwen2Config,
+    dtype: np.dtype,
+    tokenizer: Tokenizer | None,
+    stop_strings: Sequence[str],
+) -> None:
     eos = config.eos_token_id
     stops = list(eos) if isinstance(eos, tuple) else [] if eos is None else [eos]
     if tokenizer is not None:
         tokenizer.save(folder)
         stops = list(dict.fromkeys([*tokenizer.stop_token_ids, *stops]))
-    generation = {"bos_token_id": config.bos_token_id, "do_sample": True, "eos_token_id": stops or None}
+    generation: dict[str, Any] = {"bos_token_id": config.bos_token_id, "do_sample": True, "eos_token_id": stops or None}
+    if stop_strings:
+        generation["stop_strings"] = list(stop_strings)
     files = {"config.json": config_json(config, dtype.name), "generation_config.json": generation}
     if config.vision is not None:
         files[PREPROCESSOR] = preprocessor_json(config.vision)

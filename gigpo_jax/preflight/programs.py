@@ -77,7 +77,10 @@ def model_shape(config: ConfigDict) -> qwen2.Qwen2Config:
     path = config.model.path
     if path and located(path).is_dir():
         return read_config(located(path))
-    known = {f"Qwen2.5-{size.upper()}-Instruct": shape for size, shape in qwen2.PUBLISHED.items()}
+    known = {
+        f"Qwen2.5-{size.upper()}-Instruct" if shape.model_type == "qwen2" else size.title(): shape
+        for size, shape in qwen2.PUBLISHED.items()
+    }
     if Path(path).name not in known:
         fix = f"name a folder with a config.json, or one of {', '.join(known)}"
         raise InputError(f"config.model.path={path!r}: no such folder; {fix}")

@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.packaged import located
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
-from gigpo_jax.policy import Policy
+from gigpo_jax.policy import Policy, model_folder
 from gigpo_jax.run import partition, report
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.sampling.vllm import launch
@@ -84,7 +83,9 @@ def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, 
             key=key,
             dtype=config.engine.dtype,
             max_length=max_length(config),
-            tokenizer=tokenizer_fingerprint((located(config.model.path) / "tokenizer.json").read_bytes()),
+            tokenizer=tokenizer_fingerprint(
+                (model_folder(config.model.path, config.model.revision) / "tokenizer.json").read_bytes()
+            ),
             probe=probe_tokens(policy.tokenizer, max_length(config)),
             base=policy.base,
             limits=Limits(
@@ -113,7 +114,7 @@ def _processes(config: ConfigDict, weights_dir: Path, folder: Path, key: str) ->
     servers = config.engine.vllm
     plan = launch.LaunchPlan(
         python=Path(os.path.abspath(servers.python)),  # not resolved: a venv's interpreter is a link to another one
-        model=located(config.model.path),
+        model=model_folder(config.model.path, config.model.revision),
         dtype=config.engine.dtype,
         max_length=max_length(config),
         sequences=config.engine.slots,
