@@ -14,10 +14,14 @@ import jax
 import numpy as np
 import pytest
 
+from configs.quickstart import get_config
+from gigpo_jax import evaluate
+from gigpo_jax.config import resolve
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import Tokenizer, load_tokenizer
 from gigpo_jax.models.weights import load_hf, save_hf
+from gigpo_jax.rollout.record import read_rollouts
 from gigpo_jax.sampling.base import EngineLost, SamplingParams
 from gigpo_jax.sampling.vllm.engine import VllmEngine
 from gigpo_jax.sampling.vllm.launch import ServerProcess
@@ -27,6 +31,7 @@ from tests.sampling.vllm.serving import KEY, TINY, Proxy, ask, learner_logprobs,
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("compiled_once")]
 
 STOP = ("</action>",)
+LONG = 1024  # tokens of a prompt of an agent and its response
 IMPATIENT = replace(serving.LIMITS, connect_s=2.0, restarts=0)  # with servers that will not come back
 
 
@@ -57,14 +62,18 @@ def weights_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def servers(
     tokenizer: Tokenizer, weights_dir: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Served]]:
-    """One with a tied head, one with an untied one, and a second tied one to be killed; started together."""
+    """One with a tied head, one with an untied one, and a second tied one, with long prompts, to be killed; started
+    together."""
     folder = tmp_path_factory.mktemp("served")
     config, params = load_hf(TINY)
     untied = replace(config, tie_word_embeddings=False)
     both = {"tied": (config, params), "untied": (untied, params | {"head": shaken(params["embed"], 3)})}
     save_hf(folder / "untied", untied, both["untied"][1], tokenizer=tokenizer)
     folders = {"tied": TINY, "untied": folder / "untied", "spare": TINY}
-    started = {name: serving.start(model, folder / "logs", weights_dir) for name, model in folders.items()}
+    started = {
+        name: serving.start(model, folder / "logs", weights_dir, **({"max_length": LONG} if name == "spare" else {}))
+        for name, model in folders.items()
+    }
     try:
         for process in started.values():
             serving.wait_up(process)
@@ -311,6 +320,38 @@ def test_what_cannot_be_used_is_refused_with_the_fix(
     assert "the learner needs 'bfloat16'" in connect(served.url, dtype="bfloat16")
     assert "the learner needs 'other'" in connect(served.url, tokenizer="other")
     assert "start it or correct config.engine.vllm.urls" in connect("http://127.0.0.1:9", limits=IMPATIENT)
+
+
+@pytest.mark.parametrize("agent", ["react", "reflexion"])
+def test_agents_play_as_in_this_process(
+    servers: dict[str, Served],
+    agent: str,
+    weights_dir: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    config = get_config().unlock()
+    config.agent, config.eval.tasks, config.eval.examples, config.env.workers = agent, 2, 0, 1
+    config.sampling.max_prompt_tokens, config.batch.row_length = LONG - 16, LONG
+    config.engine.prefill_buckets, config.engine.prefill_rows, config.engine.slots = (LONG - 16,), (1,), 2
+    config.engine.vllm.urls, config.engine.vllm.weights_dir = servers["spare"].url, str(weights_dir)
+    played = {}
+    for name in ("vllm", "jax"):
+        config.engine.name = name
+        if name == "jax":
+            config.engine.vllm.urls = config.engine.vllm.weights_dir = ""
+        assert evaluate.run(resolve(config, trains=False), tmp_path / name, "") == 0
+        played[name] = read_rollouts(tmp_path / name / f"eval_tiny_unseen_{agent}_greedy.jsonl.gz").episodes
+    theirs, ours = (
+        [(e.member, e.won, e.reflection, [(s.prompt, s.response) for s in e.steps]) for e in played[name]]
+        for name in ("vllm", "jax")
+    )
+    assert theirs == ours
+    failed = [episode for episode in played["vllm"] if not episode.won]
+    assert failed
+    assert any(episode.reflection for episode in failed) == (agent == "reflexion")
+    assert all('a line that begins with "Thought 1:"' in episode.steps[0].prompt for episode in played["vllm"])
 
 
 def test_a_server_that_is_killed_is_dropped_while_another_is_left_and_the_last_ends_the_run(
