@@ -61,11 +61,13 @@ class Arrays:
       state: of the trained parameters.
       frozen: parameters below an adapter.
       reference: the reference policy's trained parameters.
+      teacher: those of the copy that `columns.hindsight` has.
     """
 
     state: update.TrainState
     frozen: Any
     reference: Any
+    teacher: Any
 
 
 def model_shape(config: ConfigDict) -> qwen2.Qwen2Config:
@@ -95,7 +97,9 @@ def arrays(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh) -> Arrays:
     optimizer = make_optimizer(config, config.train.iterations)
     places = update.shard_state(optimizer, trained, where, partition.replicated(mesh))
     state = _placed(jax.eval_shape(lambda params: update.init_state(params, optimizer), trained), places)
-    return Arrays(state, None if adapter is None else base, trained if config.rl.kl_coef else None)
+    reference, teacher = bool(config.rl.kl_coef), "teacher" in chosen(config).needs
+    copies = (trained if kept else None for kept in (reference, teacher))
+    return Arrays(state, None if adapter is None else base, *copies)
 
 
 def learner_programs(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh, held: Arrays) -> Iterator[Compiled]:
@@ -106,7 +110,7 @@ def learner_programs(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh, h
     tokens = FILL * (sampling.max_prompt_tokens + sampling.max_response_tokens)
     microbatches = math.ceil(train.minibatch * tokens / (config.batch.rows * config.batch.row_length))
     minibatches = train.epochs * train.groups * train.group_size * config.env.max_steps / train.minibatch
-    scores = (config.rl.old_logprobs == "recompute") + bool(config.rl.kl_coef)
+    scores = (config.rl.old_logprobs == "recompute") + bool(config.rl.kl_coef) + (held.teacher is not None)
     batch = _batch(config, mesh, microbatches)
     iteration = jax.ShapeDtypeStruct((), jnp.int32, sharding=partition.replicated(mesh))
     lowered = learn.lower(held.state, batch, held.frozen, iteration)
@@ -213,4 +217,5 @@ def _batch(config: ConfigDict, mesh: Mesh, microbatches: int) -> StepBatch:
         proximal=numbers if config.rl.old_logprobs == "recompute" else None,
         action_mask=of(capacity, jnp.bool_) if "action_mask" in needs else None,
         clip_scale=numbers if "clip_scale" in needs else None,
+        teacher=numbers if "teacher" in needs else None,
     )

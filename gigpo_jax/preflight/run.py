@@ -53,6 +53,7 @@ def examine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh, chi
         "parameters": report.device_bytes((held.state.params, held.frozen)),
         "optimizer": report.device_bytes(held.state.opt_state),
         "reference policy": report.device_bytes(held.reference),
+        "teacher": report.device_bytes(held.teacher),
         "engine's weights": measured["hand-over"]["outputs"] if "hand-over" in measured else 0,
         "KV cache": measured["decode"]["aliased"] if "decode" in measured else 0,
     }

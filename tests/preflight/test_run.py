@@ -60,7 +60,7 @@ def test_one_device(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_eight_devices(model: Path, tmp_path: Path) -> None:
     """Parameters are split, so an update gathers them and adds gradients up; in a process with eight devices."""
     out = tmp_path / "found.json"
-    flags = (f"--out={out}", "--config.mesh.fsdp=8", "--config.batch.rows=8")
+    flags = (f"--out={out}", "--config.mesh.fsdp=8", "--config.batch.rows=8", "--config.rl.algorithm=serl")
     command = [sys.executable, "-m", "gigpo_jax", "preflight", *preflight(model, "cpux8", *flags)]
     command.remove("--mode=preflight")
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -68,6 +68,7 @@ def test_eight_devices(model: Path, tmp_path: Path) -> None:
     found = json.loads(out.read_text())
     assert found["devices"] == 8
     assert found["resident"]["parameters"] == pytest.approx(qwen2.param_count(SHAPE) * F32 / 8, rel=0.02)
+    assert found["resident"]["teacher"] == found["resident"]["parameters"]
     sent = found["programs"]["update"]["collectives"]
     assert sent["all-gather"] > qwen2.param_count(SHAPE) * F32 * 0.5
     assert "update sends: " in done.stdout
