@@ -41,7 +41,7 @@ def run(config: ConfigDict, workdir: Path, out: str, push: str = "") -> int:
     check_target(target)
     check_writable(target.parent, "--out" if out else "--workdir")
     mesh = partition.make_mesh(**config.mesh)
-    policy = load_policy(config, mesh)
+    policy = load_policy(config, mesh, samples=False)
     check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
     if config.critic.kind == "none" or not version:

@@ -19,7 +19,7 @@ from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits, load_tokenizer, word_tokenizer
 from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.run import partition
-from gigpo_jax.run.memory import check_memory
+from gigpo_jax.run.memory import check_engine, check_memory
 
 ADAPTER = "adapter"  # in an exported folder: the adapter alone
 
@@ -62,11 +62,12 @@ class Policy:
         return lora.attach(self.params, scaled(trained, self.scale), 1.0)
 
 
-def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
-    """Reads the policy from `model.path`.
+def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = True) -> Policy:
+    """Reads the policy from `model.path`; `samples`: an engine will sample from it.
 
     Raises:
-      InputError: no path, or a folder that does not hold a language model and a tokenizer that fit together.
+      InputError: no path, or a folder that does not hold a language model and a tokenizer that fit together, or a
+        mesh or memory that cannot hold it.
     """
     path = config.model.path
     if not path:
@@ -88,7 +89,9 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh) -> Policy:
             f"config.sampling.max_prompt_tokens={config.sampling.max_prompt_tokens}: the chat template of {path!r} "
             f"alone takes {template} tokens; use more"
         )
-    check_memory(config, shape, mesh.size)
+    if samples and config.engine.name == "jax":
+        check_engine(config, shape, mesh)
+    check_memory(config, shape, mesh.size, jax.process_count())
     dtype = jnp.dtype(config.model.param_dtype)
     adapter, scale = start_adapter(config, shape, mesh)
     loaded = load_hf(folder, dtype=dtype, shardings=shardings(shape, mesh))

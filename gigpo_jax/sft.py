@@ -49,7 +49,7 @@ def _run(config: ConfigDict, workdir: Path, out: str) -> int:
     mesh = partition.make_mesh(**config.mesh)
     partition.local_rows(mesh, config.batch.rows)
     loggers = find_loggers(config)
-    policy = load_policy(config, mesh) if config.model.path else None
+    policy = load_policy(config, mesh, samples=False) if config.model.path else None
     check_adapter(workdir, config, policy.base if policy else "")
     try:
         shown = demonstrations(config, policy.tokenizer if policy else None)

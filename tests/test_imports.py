@@ -98,7 +98,7 @@ ALLOWED = {
     },
     "preflight": {
         *("errors", "files", "rl", "models", "sampling", "batching", "config", "policy", "learner", "rollout"),
-        *("run", "run.partition"),
+        *("run", "run.partition", "run.memory"),
     },
     "credit": {
         *("errors", "files", "env_bridge", "envs", "rl", "models", "sampling", "trajectory", "config", "batching"),

@@ -28,7 +28,8 @@ from gigpo_jax.rollout.engines import engine_settings
 from gigpo_jax.run import partition
 from gigpo_jax.run.report import say
 from gigpo_jax.sampling import slots
-from gigpo_jax.sampling.programs import Programs, mesh_of
+from gigpo_jax.sampling.placement import SLOTS, placement_of
+from gigpo_jax.sampling.programs import Programs
 
 FIX = "use more devices (mesh.fsdp, mesh.tensor), fewer batch.rows or engine.slots"
 FILL = 0.5  # of the limits of prompts and responses: what a step of an episode is taken to use
@@ -134,11 +135,12 @@ def engine_programs(config: ConfigDict, shape: qwen2.Qwen2Config, held: Arrays) 
         params = held.frozen | {"layers": held.frozen["layers"] | layers}
     episodes = config.train.groups * config.train.group_size
     steps = episodes * config.env.max_steps
-    engine = _Engine(shape, settings, settings.dtype, mesh_of(params))
+    placement = placement_of(params)
+    engine = _Engine(shape, settings, settings.dtype, placement)
     ready = engine.prepare(params)
-    rows, longest = settings.rows[-1], settings.buckets[-1]
+    rows, longest = settings.rows[-1] * placement.parts, settings.buckets[-1]
     engine.admit(ready, np.zeros((rows, slots.SETTINGS + slots.STOP_IDS + longest), np.int32))
-    engine.advance(ready, np.zeros((1 + settings.slots,), np.int32))
+    engine.advance(ready, np.zeros((placement.parts + settings.slots,), np.int32))
     tokens = steps * FILL * sampling.max_response_tokens / min(settings.slots, episodes)  # of one slot
     runs = {
         "hand-over": 1.0,
@@ -159,14 +161,22 @@ class _Engine(Programs):
 
     def _run(self, name: Any, function: Callable[..., Any], *args: Any, **how: Any) -> Any:
         if not args:  # the empty cache: without arguments there is no device to compile it for
-            return jax.eval_shape(function)
+            made = zip(jax.eval_shape(function), how["out_shardings"], strict=True)
+            return [_placed(part, jax.tree.map(lambda _, place=place: place, part)) for part, place in made]
         lowered = jax.jit(function, **how).lower(*args)
-        shown = {"cast": "hand-over", "advance": "decode"}.get(name, "prefill")
+        shown = {"gather": "hand-over", "advance": "decode"}.get(name, "prefill")
         self.programs[shown] = _compiled(shown, lowered)
         out = _placed(lowered.out_info, self.programs[shown][0].output_shardings)
         if shown == "decode":
             self.cache = out[0]
         return out
+
+    def _local(self, leaf: Any) -> Any:
+        where = self._placement.sharding(*leaf.sharding.spec)
+        return leaf if where is None else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+    def _send(self, message: np.ndarray) -> Any:
+        return jax.ShapeDtypeStruct(message.shape, message.dtype, sharding=self._placement.sharding(SLOTS))
 
 
 def _compiled(name: str, lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, float]:

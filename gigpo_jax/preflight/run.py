@@ -12,6 +12,7 @@ from gigpo_jax.models.qwen2 import Qwen2Config
 from gigpo_jax.preflight import programs, report
 from gigpo_jax.preflight.targets import GIB, Chip, devices_of, find_target
 from gigpo_jax.run import partition
+from gigpo_jax.run.memory import check_engine
 
 # What is largest -> the key that makes it smaller.
 KEYS = {"KV cache": ("engine", "slots"), "temporaries": ("batch", "rows")}
@@ -32,6 +33,8 @@ def run(config: ConfigDict, target: str, out: str) -> int:
     shape = programs.model_shape(config)
     mesh = partition.make_mesh(**config.mesh, devices=devices_of(found))
     partition.local_rows(mesh, config.batch.rows)
+    if config.engine.name == "jax":
+        check_engine(config, shape, mesh)
     result = {"target": target, "devices": mesh.size} | examine(config, shape, mesh, found.chip)
     print(report.text(result))
     if out:

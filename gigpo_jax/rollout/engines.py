@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy, model_folder
-from gigpo_jax.run import partition, report
+from gigpo_jax.run import report
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.sampling.vllm import launch
 from gigpo_jax.sampling.vllm.protocol import Limits
@@ -34,7 +34,7 @@ def make_engine(config: ConfigDict, policy: Policy, params: Any, *, version: int
         return _vllm_engine(config, policy, params, version, folder)
     made = JaxEngine(
         policy.config,
-        for_engine(config, params),
+        params,
         engine_settings(config),
         tokenizer=policy.tokenizer,
         version=version,
@@ -54,15 +54,6 @@ def engine_settings(config: ConfigDict) -> EngineSettings:
         decode_steps=engine.decode_steps,
         dtype=jnp.dtype(engine.dtype),
     )
-
-
-def for_engine(config: ConfigDict, params: Any) -> Any:
-    """Parameters as `engine.name` takes them.
-
-    Each host's in-process engine needs whole parameters: a copy if other hosts hold parts of them. For vLLM servers all
-    hosts gather them into files.
-    """
-    return params if config.engine.name == "vllm" or jax.process_count() == 1 else partition.local_copy(params)
 
 
 def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, folder: Path) -> Any:

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.policy import Policy
-from gigpo_jax.rollout.engines import for_engine, make_engine
+from gigpo_jax.rollout.engines import make_engine
 from gigpo_jax.rollout.environment import episode_settings, make_pool
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
 from gigpo_jax.rollout.rollout import EpisodeRunner, rollout
@@ -101,7 +101,7 @@ class RolloutWorker:
 
     def update_weights(self, params: Any, version: int) -> None:
         """Samples from other parameters from now on."""
-        self.engine.update_weights(for_engine(self._config, params), version)
+        self.engine.update_weights(params, version)
 
     def close(self) -> None:
         """Stops the engine and the worker processes."""

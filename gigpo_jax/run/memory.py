@@ -1,4 +1,4 @@
-"""Whether a training run fits the device memory, before anything is allocated."""
+"""Whether a run fits its devices, before anything is allocated."""
 
 import math
 import os
@@ -18,28 +18,32 @@ from gigpo_jax.rl.algorithms import algorithm
 GIB = 2.0**30
 
 
-def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[str, float]:
+def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int = 1) -> dict[str, float]:
     """Bytes on each device by purpose, without XLA's temporaries and fragmentation.
 
-    Parameters are split over `fsdp` and `tensor`, rows over `data` and `fsdp`. With an adapter, gradients, optimizer,
-    reference policy and teacher are of its size. A critic of its own has parameters, gradients and moments in float32;
-    a value head is too small to count.
+    Parameters are split over `fsdp` and `tensor`, rows over `data` and `fsdp`. The in-process engine has its own copy
+    of parameters that are split over `fsdp`, have another dtype, or are trained during a rollout; its cache is split
+    over the devices of a host. With an adapter, gradients, optimizer, reference policy and teacher are of its size. A
+    critic of its own has parameters, gradients and moments in float32; a value head is too small to count.
 
     Args:
       config: as from `config.resolve`.
       shape: of the model.
       devices: in the mesh, over all hosts.
+      hosts: of equally many devices.
     """
     known = math.prod(size for size in config.mesh.values() if size != -1)
     mesh = {name: size if size != -1 else devices // known for name, size in config.mesh.items()}
     parts = mesh["fsdp"] * mesh["tensor"]
     parameters, stored = param_count(shape), jnp.dtype(config.model.param_dtype).itemsize
+    trees = [(config.model.param_dtype, parameters, not config.model.lora.rank)]  # dtype, parameters, are they trained
     kept_bytes, trained, trained_bytes = parameters * stored, parameters, parameters * stored
     if config.model.lora.rank:
         pairs = lora.LoraConfig(config.model.lora.rank, config.model.lora.alpha, tuple(config.model.lora.targets))
         trained = lora.param_count(shape, pairs)
         trained_bytes = trained * 4
         kept_bytes += trained_bytes
+        trees.append(("float32", trained, True))
     critic = 0
     if config.critic.kind == "model":
         own = read_config(Path(config.critic.path)) if config.critic.path else shape
@@ -51,6 +55,9 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
     kept = {"full": shape.hidden_size, "dots": 6 * shape.hidden_size + 2 * shape.intermediate_size}.get(
         config.model.remat, 12 * shape.hidden_size + 4 * shape.intermediate_size
     )
+    engine, in_process = jnp.dtype(config.engine.dtype), config.engine.name == "jax"
+    overlap = config.train.max_staleness > 0
+    copied = sum(n for dtype, n, new in trees if mesh["fsdp"] > 1 or jnp.dtype(dtype) != engine or (new and overlap))
     slot = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * config.engine.slots * slot
     return {
@@ -60,37 +67,66 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int) -> dict[st
         "reference policy": trained_bytes / parts * (config.rl.kl_coef > 0),
         "teacher": trained_bytes / parts * ("teacher" in algorithm(config.rl.algorithm, config.rl.settings).needs),
         "critic": critic * 16 / parts,
-        "rollout's parameters": trained_bytes
-        / parts
-        * bool(config.train.max_staleness and config.engine.name == "jax"),
-        "KV cache": (config.engine.name == "jax") * cache * jnp.dtype(config.engine.dtype).itemsize / mesh["tensor"],
+        "engine's weights": in_process * copied * engine.itemsize / mesh["tensor"],
+        "KV cache": in_process * cache * engine.itemsize * hosts / devices,
         "activations": tokens * shape.num_layers * kept * compute
         + min(config.batch.logprob_chunk, tokens) * shape.vocab_size * 4 * 2,
     }
 
 
-def check_memory(config: ConfigDict, shape: Qwen2Config, devices: int, limit: int | None = None) -> None:
+def check_memory(
+    config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int = 1, limit: int | None = None
+) -> None:
     """Refuses a run that cannot fit; the message names the key of the largest part and shows the plan.
 
     Args:
-      config, shape, devices: as for `memory_plan`.
+      config, shape, devices, hosts: as for `memory_plan`.
       limit: bytes of one device; None: what the device reports, unchecked if it reports nothing.
 
     Raises:
       InputError: the plan needs more.
     """
     limit = limit or _device_bytes()
-    plan = memory_plan(config, shape, devices)
+    plan = memory_plan(config, shape, devices, hosts)
     if limit is None or sum(plan.values()) <= limit:
         return
     shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in plan.items() if size)
-    section, name = {"KV cache": ("engine", "slots"), "activations": ("batch", "rows")}.get(
-        max(plan, key=lambda part: plan[part]), ("mesh", "fsdp")
-    )
+    section, name = {
+        "KV cache": ("engine", "slots"),
+        "engine's weights": ("mesh", "tensor"),
+        "activations": ("batch", "rows"),
+    }.get(max(plan, key=lambda part: plan[part]), ("mesh", "fsdp"))
     raise InputError(
         f"config.{section}.{name}={config[section][name]}: a device has {limit / GIB:.1f} GiB, the plan needs "
-        f"{sum(plan.values()) / GIB:.1f} ({shown}); use more devices (mesh.fsdp), fewer engine.slots or batch.rows"
+        f"{sum(plan.values()) / GIB:.1f} ({shown}); use more devices (mesh.fsdp; mesh.tensor splits the "
+        "engine's weights too), fewer engine.slots or batch.rows"
     )
+
+
+def check_engine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh) -> None:
+    """Refuses a mesh over which the in-process engine cannot spread its heads and slots.
+
+    Raises:
+      InputError: `tensor` does not divide the heads or cannot overlap, or a host's devices do not divide the slots.
+    """
+    tensor, heads = mesh.shape["tensor"], shape.num_kv_heads
+    if heads % tensor:
+        fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise InputError(
+            f"config.mesh.tensor={tensor}: the engine cannot split {heads} key/value heads over it; use one of {fit}"
+        )
+    if tensor > 1 and config.train.max_staleness:
+        raise InputError(
+            f"config.train.max_staleness={config.train.max_staleness}: with mesh.tensor={tensor} rollout and update "
+            "both send between devices and could wait for each other; use 0, or mesh.tensor=1"
+        )
+    here = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    slots, parts = config.engine.slots, len(here) // tensor
+    if slots % parts:
+        raise InputError(
+            f"config.engine.slots={slots}: a host spreads them over {parts} devices (its part of mesh.data x "
+            f"mesh.fsdp); use a multiple, such as {-(-slots // parts) * parts}"
+        )
 
 
 def _device_bytes() -> int | None:

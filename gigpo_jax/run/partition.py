@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -192,13 +191,3 @@ def all_rows(rows: np.ndarray) -> np.ndarray:
     padded[: len(rows)] = rows
     gathered = all_hosts(padded.view(np.uint32)).view(rows.dtype)  # as bits: JAX would round 64-bit numbers
     return np.concatenate([part[:count] for part, count in zip(gathered, counts, strict=True)])
-
-
-def local_copy(params: Any) -> Any:
-    """The whole parameters on the first device of this host, for its engine; on one device the arguments themselves."""
-    leaves = jax.tree.leaves(params)
-    if all(len(x.sharding.device_set) == 1 for x in leaves):
-        return params
-    # One leaf at a time: only one whole copy beyond the result exists.
-    whole = jax.jit(lambda x: x, out_shardings=replicated(leaves[0].sharding.mesh))
-    return jax.tree.map(lambda x: jnp.copy(whole(x).addressable_data(0)), params)

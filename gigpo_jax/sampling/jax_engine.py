@@ -24,7 +24,8 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling import slots as device
 from gigpo_jax.sampling.base import Completion, SamplingParams
-from gigpo_jax.sampling.programs import EngineSettings, Programs, difference, mesh_of
+from gigpo_jax.sampling.placement import placement_of
+from gigpo_jax.sampling.programs import EngineSettings, Programs, described, difference
 from gigpo_jax.sampling.request import Request, Weights, checked_prompt, resolve, stop_ids
 from gigpo_jax.sampling.stopping import StopStrings
 
@@ -56,9 +57,9 @@ class JaxEngine:
 
         Args:
           config: the model's shape.
-          params: as from `qwen2.init`; not copied unless the dtype differs. Who donates these arrays elsewhere must
-            call `update_weights` before the next request. The cache is sharded over their mesh, by key/value heads
-            along the axis `tensor`.
+          params: as from `qwen2.init`, on one device or sharded over a mesh with an axis `tensor`. Cast and gathered
+            where they need to be (`Programs.prepare`), otherwise not copied. Who donates these arrays elsewhere must
+            call `update_weights` before the next request. Slots are spread over the devices of this host.
           settings: slots, lengths and dtype.
           tokenizer: decodes responses for stop strings; None if no request has any.
           version: of these parameters.
@@ -67,11 +68,13 @@ class JaxEngine:
         self._buckets, self._rows, self._max_length = settings.buckets, settings.rows, settings.max_length
         self.generated_tokens = 0
         dtype = settings.dtype or params["embed"].dtype
-        self._programs = Programs(config, settings, dtype, mesh_of(params))
+        placement = placement_of(params)
+        self._parts, self._part = placement.parts, settings.slots // placement.parts
+        self._programs = Programs(config, settings, dtype, placement)
         self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
-        self._newest = Weights(params, version)
+        self._described = described(params)
+        self._newest: Weights | None = Weights(self._programs.prepare(params), version)
         self._weights: Weights | None = None
-        self._ready: Any = None
         self._slots: list[Request | None] = [None] * self.slots
         self._keep = np.ones((self.slots,), np.int32)
         self._waiting: collections.deque[Request] = collections.deque()
@@ -95,12 +98,10 @@ class JaxEngine:
     def warmup(self) -> None:
         """Compiles all programs; without it each is compiled on first use."""
         with self._device_lock:
-            self._use(self._weights or self._newest)
+            self._weights = self._weights or self._newest
             for length in self._buckets:
                 for rows in self._rows:
-                    empty = np.zeros((rows, device.SETTINGS + device.STOP_IDS + length), np.int32)
-                    empty[:, 0] = self.slots  # no slot: the rows are dropped
-                    self._programs.admit(self._ready, empty)
+                    self._admit([[]] * self._parts, rows, length)
             self._advance(1)
 
     async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
@@ -111,10 +112,10 @@ class JaxEngine:
           RuntimeError: the engine was closed or its device failed.
           TimeoutError: no response within an hour.
         """
-        request = self._request(tokens, params)
         with self._wake:
             if self._closed:
                 raise RuntimeError("the engine is closed")
+            request = self._request(tokens, params)
             self._waiting.append(request)
             self._wake.notify()
         try:
@@ -125,16 +126,20 @@ class JaxEngine:
             request.cancelled = True
 
     def update_weights(self, params: qwen2.Params, version: int) -> None:
-        """Sets the weights of later requests (not copied); earlier ones, running or waiting, keep their weights.
+        """Sets the weights of later requests; earlier ones, running or waiting, keep their weights.
+
+        All hosts must call it in the same order.
 
         Raises:
           ValueError: a tree of another structure, shape or dtype.
         """
-        unlike = difference(self._newest.params, params)
+        unlike = difference(self._described, described(params))
         if unlike:
             raise ValueError(f"version {version}: parameters unlike those of the engine: {unlike}")
-        with self._wake:
-            self._newest = Weights(params, version)
+        with self._device_lock, self._wake:
+            if not (self._waiting or self._active()):
+                self._newest = self._weights = None  # frees the old arrays before the new ones are made
+            self._newest = Weights(self._programs.prepare(params), version)
 
     def close(self) -> None:
         """Stops the thread and frees the cache; unfinished requests fail with a message. May be called twice."""
@@ -153,6 +158,7 @@ class JaxEngine:
         ends = stop_ids(params, self._stops)
         if len(ends) > device.STOP_IDS:
             raise InputError(f"stop_token_ids: {len(ends)} ids; an engine takes at most {device.STOP_IDS}")
+        assert self._newest is not None
         return Request(prompt, params, ends, self._newest, asyncio.get_running_loop().create_future())
 
     def _run(self) -> None:
@@ -172,7 +178,7 @@ class JaxEngine:
                 self._programs.reset()
         self._fail("the engine was closed", None, everyone=True)
         self._programs.reset()
-        self._ready = self._weights = None
+        self._newest = self._weights = None
 
     def _active(self) -> bool:
         return any(request is not None for request in self._slots)
@@ -195,28 +201,38 @@ class JaxEngine:
             return
         same = sum(request.weights is self._weights for request in tuple(self._waiting))
         target = max(1, min(same, self.slots // 8)) if same else self.slots + 1
-        self._collect(self._advance(target))
+        out = self._advance(-(-target // self._parts))
+        self._collect(out, range(self.slots))
 
     def _read_prompts(self) -> None:
         """Prefills waiting prompts into the free slots, prompts of one bucket together."""
-        groups: dict[int, list[int]] = {}
-        for slot in range(self.slots):
-            if self._slots[slot] is not None:
-                continue
+        groups: dict[int, list[list[int]]] = {}
+        for slot in self._free():
             request = self._next()
             if request is None:
                 break
             self._slots[slot], self._keep[slot] = request, 1
             bucket = next(length for length in self._buckets if length >= request.prompt.size)
-            groups.setdefault(bucket, []).append(slot)
+            groups.setdefault(bucket, [[] for _ in range(self._parts)])[slot // self._part].append(slot)
         read = []
         for bucket, taken in sorted(groups.items()):
-            while taken:
-                size = next((rows for rows in self._rows if rows >= len(taken)), self._rows[-1])
-                batch, taken = taken[:size], taken[size:]
-                read.append((batch, self._programs.admit(self._ready, self._packed(batch, size, bucket))))
-        for batch, out in read:
-            self._collect(np.asarray(out)[:, None], batch)
+            while longest := max(map(len, taken)):
+                size = next((rows for rows in self._rows if rows >= longest), self._rows[-1])
+                batch, taken = [slots[:size] for slots in taken], [slots[size:] for slots in taken]
+                read.append((batch, size, self._admit(batch, size, bucket)))
+        for batch, size, out in read:
+            slots = [slot for part in batch for slot in (*part, *[None] * (size - len(part)))]
+            self._collect(np.asarray(out)[:, None], slots)
+
+    def _free(self) -> list[int]:
+        """The free slots, those of the part with the most of them first."""
+        free = [slot for slot in range(self.slots) if self._slots[slot] is None]
+        left = collections.Counter(slot // self._part for slot in free)
+        rank = {}
+        for slot in free:
+            rank[slot] = left[slot // self._part]
+            left[slot // self._part] -= 1
+        return sorted(free, key=lambda slot: -rank[slot])
 
     def _next(self) -> Request | None:
         """The first waiting request that can start now; one with new weights waits until all slots are free."""
@@ -226,29 +242,32 @@ class JaxEngine:
                 if request.weights is not self._weights:
                     if self._active():
                         return None
-                    self._use(request.weights)
+                    self._weights = request.weights
                 return self._waiting.popleft()
             self._waiting.popleft()
         return None
 
-    def _packed(self, taken: list[int], size: int, bucket: int) -> np.ndarray:
-        rows = np.zeros((size, device.SETTINGS + device.STOP_IDS + bucket), np.int32)
-        rows[:, 0] = self.slots  # no slot: a row that is not filled is dropped
-        for row, slot in zip(rows, taken):
-            request = self._slots[slot]
-            assert request is not None
-            device.pack_request(row, request.prompt, slot, request.params, request.stop_ids)
-        return rows
+    def _admit(self, taken: list[list[int]], size: int, bucket: int) -> jax.Array:
+        """Prefills the prompts of these slots, at most `size` of each part."""
+        assert self._weights is not None
+        rows = np.zeros((self._parts, size, device.SETTINGS + device.STOP_IDS + bucket), np.int32)
+        rows[:, :, 0] = self._part  # no slot: a row that is not filled is dropped
+        for part, slots in zip(rows, taken, strict=True):
+            for row, slot in zip(part, slots):
+                request = self._slots[slot]
+                assert request is not None
+                device.pack_request(row, request.prompt, slot % self._part, request.params, request.stop_ids)
+        return self._programs.admit(self._weights.params, rows.reshape(-1, rows.shape[2]))
 
-    def _collect(self, out: Any, taken: Sequence[int] | None = None) -> None:
-        """Adds tokens [2, steps, S] (of the slots `taken`, or of all) to their requests and resolves finished ones."""
+    def _collect(self, out: Any, slots: Sequence[int | None]) -> None:
+        """Adds tokens [2, steps, B] of these B slots to their requests and resolves finished ones."""
         tokens, bits = np.asarray(out)
         logprobs = bits.view(np.float32)
         counts = np.sum(tokens != device.NOTHING, axis=0).tolist()
         done = []
-        for column, slot in enumerate(range(self.slots) if taken is None else taken):
-            request, count = self._slots[slot], counts[column]
-            if request is None or not count:
+        for column, slot in enumerate(slots):
+            request, count = None if slot is None else self._slots[slot], counts[column]
+            if slot is None or request is None or not count:
                 continue
             completion = request.take(tokens[:count, column], logprobs[:count, column], self._stops)
             if completion is not None:
@@ -274,10 +293,7 @@ class JaxEngine:
             request.reject(message, cause)
 
     def _advance(self, target: int) -> jax.Array:
-        return self._programs.advance(self._ready, np.concatenate([np.array([target], np.int32), self._keep]))
-
-    def _use(self, weights: Weights) -> None:
-        if weights is not self._weights:
-            self._weights = self._ready = None  # frees the old arrays before the new ones are made
-            self._ready = self._programs.prepare(weights.params)
-            self._weights = weights
+        """Decodes until `target` slots of a part are done, or for the settings' number of steps."""
+        assert self._weights is not None
+        control = np.insert(self._keep.reshape(self._parts, -1), 0, target, axis=1)
+        return self._programs.advance(self._weights.params, control.reshape(-1))

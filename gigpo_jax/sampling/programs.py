@@ -1,17 +1,17 @@
 """The compiled programs of an engine, one for each shape, and the arrays on the device that they work on."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gigpo_jax.models import qwen2
 from gigpo_jax.sampling import slots as device
+from gigpo_jax.sampling.placement import SLOTS, Placement, gather, gathered
 
 
 @dataclass(frozen=True)
@@ -55,46 +55,79 @@ class Programs:
       compile_count: programs compiled so far.
     """
 
-    def __init__(self, config: qwen2.Qwen2Config, settings: EngineSettings, dtype: Any, mesh: Mesh | None) -> None:
-        """Allocates nothing yet; the cache is sharded over `mesh`."""
+    def __init__(self, config: qwen2.Qwen2Config, settings: EngineSettings, dtype: Any, placement: Placement) -> None:
+        """Allocates nothing yet."""
         self.compile_count = 0
-        self._config, self._settings, self._dtype, self._mesh = config, settings, jnp.dtype(dtype), mesh
+        self._config, self._settings, self._dtype, self._placement = config, settings, jnp.dtype(dtype), placement
         self._compiled: dict[Any, Any] = {}
         self._cache: Any = None
         self._state: Any = None
 
     def prepare(self, params: qwen2.Params) -> qwen2.Params:
-        """Parameters in the dtype of the computation, as `admit` and `advance` take them."""
+        """Parameters as `admit` and `advance` take them: in their dtype, on the devices of the placement.
+
+        What is so already is not copied. All hosts must call it in the same order: it gathers over their devices.
+        """
         leaves, tree = jax.tree.flatten(params)
-        differing = [number for number, leaf in enumerate(leaves) if leaf.dtype != self._dtype]
-        if not differing:
-            return params
+        wanted = [gathered(leaf) for leaf in leaves]
         # Only these are copied: with an adapter nearly all arrays have the right dtype.
-        cast = self._run("cast", lambda some: [x.astype(self._dtype) for x in some], [leaves[n] for n in differing])
-        for number, leaf in zip(differing, cast, strict=True):
-            leaves[number] = leaf
-        return jax.tree.unflatten(tree, leaves)
+        differing = [
+            number
+            for number, (leaf, where) in enumerate(zip(leaves, wanted, strict=True))
+            if leaf.dtype != self._dtype or (where and not leaf.sharding.is_equivalent_to(where, leaf.ndim))
+        ]
+        if differing:
+            some, where = [leaves[number] for number in differing], [wanted[number] for number in differing]
+            ready = self._run("gather", gather(some, self._dtype), some, out_shardings=where)
+            for number, leaf in zip(differing, ready, strict=True):
+                leaves[number] = leaf
+        return jax.tree.unflatten(tree, [self._local(leaf) for leaf in leaves])
 
     def admit(self, params: qwen2.Params, rows: np.ndarray) -> jax.Array:
-        """Prefills prompts and draws their first tokens; rows and result as in `slots.admit`."""
-        prefill = functools.partial(qwen2.prefill, self._config)
-        return self._step(rows.shape, functools.partial(device.admit, prefill), params, rows)
+        """Prefills prompts and draws their first tokens; rows and result as in `slots.admit`, of all parts in turn."""
+        prefill = self._forward(qwen2.prefill)
+        return self._step(rows.shape, functools.partial(device.admit, prefill), params, rows, (None, SLOTS))
 
     def advance(self, params: qwen2.Params, control: np.ndarray) -> jax.Array:
-        """Draws tokens for all active slots; control and result as in `slots.advance`."""
-        decode, steps = functools.partial(qwen2.decode, self._config), self._settings.decode_steps
-        return self._step("advance", functools.partial(device.advance, decode, steps), params, control)
+        """Draws tokens for all active slots; control and result as in `slots.advance`, of all parts in turn."""
+        decode = functools.partial(device.advance, self._forward(qwen2.decode), self._settings.decode_steps)
+        return self._step("advance", decode, params, control, (None, None, SLOTS))
 
     def reset(self) -> None:
         """Drops cache and slots, after a failure or at the end; the next call makes new ones."""
         self._cache = self._state = None
 
-    def _step(self, name: Any, function: Callable[..., Any], params: qwen2.Params, message: np.ndarray) -> jax.Array:
-        shardings = self._shardings()
+    def _local(self, leaf: jax.Array) -> jax.Array:
+        return self._placement.local(leaf)
+
+    def _send(self, message: np.ndarray) -> Any:
+        """Every part's piece of a message, on its devices."""
+        where = self._placement.sharding(SLOTS)
+        return message if where is None else jax.device_put(message, where)
+
+    def _forward(self, function: Callable[..., tuple[jax.Array, Any]]) -> Callable[..., tuple[jax.Array, Any]]:
+        """A forward pass whose logits are whole on every device: sampling is then the same on all of them."""
+
+        def run(*args: Any) -> tuple[jax.Array, Any]:
+            logits, cache = function(self._config, *args)
+            return self._placement.whole(logits), cache
+
+        return run
+
+    def _step(
+        self, name: Any, function: Callable[..., Any], params: qwen2.Params, message: np.ndarray, axes: Sequence[Any]
+    ) -> jax.Array:
+        here = self._placement
+        kept = (here.cache, here.sharding(SLOTS))
         if self._cache is None:
-            self._cache, self._state = self._run("empty", self._empty, out_shardings=shardings and shardings[:2])
-        args = (params, self._cache, self._state, message)
-        self._cache, self._state, out = self._run(name, function, *args, donate_argnums=(1, 2), out_shardings=shardings)
+            self._cache, self._state = self._run("empty", self._empty, out_shardings=kept)
+        self._cache, self._state, out = self._run(
+            name,
+            here.spread(function, axes),
+            *(params, self._cache, self._state, self._send(message)),
+            donate_argnums=(1, 2),
+            out_shardings=(*kept, here.sharding(*axes)),
+        )
         return out
 
     def _empty(self) -> tuple[Any, Any]:
@@ -108,35 +141,16 @@ class Programs:
             self.compile_count += 1
         return self._compiled[name](*args)
 
-    def _shardings(self) -> tuple[NamedSharding, ...] | None:
-        """Shardings of cache [L, S, G, C, K] (heads over `tensor`), slots and result; None without a mesh."""
-        if self._mesh is None:
-            return None
-        split = dict(self._mesh.shape).get("tensor", 1)
-        heads = "tensor" if split > 1 and self._config.num_kv_heads % split == 0 else None
-        spread = PartitionSpec(None, None, heads)
-        whole = NamedSharding(self._mesh, PartitionSpec())
-        return NamedSharding(self._mesh, spread), whole, whole
 
-
-def mesh_of(params: qwen2.Params) -> Mesh | None:
-    """The mesh that parameters are sharded over, None if they are on one device."""
-    for leaf in jax.tree.leaves(params):
-        sharding = getattr(leaf, "sharding", None)
-        if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
-            return sharding.mesh  # type: ignore[return-value]
-    return None
-
-
-def difference(here: qwen2.Params, there: qwen2.Params) -> str:
-    """Describes the first difference of two trees in structure, shape or dtype; "" if there is none."""
-    ours, theirs = _described(here), _described(there)
+def difference(ours: dict[str, str], theirs: dict[str, str]) -> str:
+    """The first difference of two trees that were `described`; "" if there is none."""
     for path in sorted(ours | theirs):
         if ours.get(path) != theirs.get(path):
             return f"{path} is {theirs.get(path, 'missing')}, was {ours.get(path, 'missing')}"
     return ""
 
 
-def _described(params: qwen2.Params) -> dict[str, str]:
+def described(params: qwen2.Params) -> dict[str, str]:
+    """The dtype and shape of every leaf, by its path."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}

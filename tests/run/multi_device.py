@@ -45,6 +45,12 @@ def start_params() -> qwen2.Params:
     return jax.tree.map(lambda x: rng.normal(0, 0.2, x.shape).astype(np.float32), qwen2.abstract_params(CONFIG))
 
 
+def whole(params: qwen2.Params) -> qwen2.Params:
+    """Sharded parameters as arrays of this host."""
+    gather = jax.jit(lambda x: x, out_shardings=partition.replicated(jax.tree.leaves(params)[0].sharding.mesh))
+    return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), gather(params))
+
+
 def shardings(mesh: Mesh) -> TrainState:
     shapes = qwen2.abstract_params(CONFIG)
     where, _ = partition.param_shardings(mesh, qwen2.logical_axes(CONFIG), shapes)
@@ -68,9 +74,9 @@ def train_adapter(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
         (batch,) = make_minibatches(samples, **rows, rng=np.random.default_rng(seed))
         state, metrics = update(state, partition.global_batch(mesh, batch), policy.frozen)
     assert update._cache_size() == 1
-    for x, y in zip(jax.tree.leaves(partition.local_copy(base)), jax.tree.leaves(start_params()), strict=True):
+    for x, y in zip(jax.tree.leaves(whole(base)), jax.tree.leaves(start_params()), strict=True):
         np.testing.assert_array_equal(np.asarray(x), y)
-    local = jax.tree_util.tree_leaves_with_path(partition.local_copy(state.params))
+    local = jax.tree_util.tree_leaves_with_path(whole(state.params))
     found = {"adapter" + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in local}
     if mesh.shape["fsdp"] > 1:
         down = state.params["layers"]["down"]  # [L, F over tensor, R], [L, R, D over fsdp]
@@ -101,7 +107,7 @@ def train_critic(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
     if mesh.shape["fsdp"] > 1:
         kernel = state.params["value_head"]["kernel"]
         assert kernel.addressable_data(0).size * mesh.shape["fsdp"] == kernel.size
-    local = jax.tree_util.tree_leaves_with_path(partition.local_copy(state.params))
+    local = jax.tree_util.tree_leaves_with_path(whole(state.params))
     found = {"critic" + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in local}
     scored = critic.make_token_values(config, policy, mesh)(state.params, (None, None), samples)
     mean = partition.all_rows(np.array([x.mean() for x in scored], np.float32))
@@ -128,7 +134,7 @@ def train(mesh: Mesh, samples: list[Sample], rows: int = 8) -> tuple[dict[str, n
         )
         state, metrics = update(state, partition.global_batch(mesh, batch))
     assert update._cache_size() == 1
-    local = jax.tree_util.tree_leaves_with_path(partition.local_copy(state.params))
+    local = jax.tree_util.tree_leaves_with_path(whole(state.params))
     found = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in local}
     return found | {name: np.asarray(value) for name, value in metrics.items()}, state
 

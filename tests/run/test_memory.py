@@ -1,11 +1,16 @@
 """The memory plan against arithmetic by hand."""
 
+import math
+
+import jax
+import numpy as np
 import pytest
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.qwen2 import PUBLISHED
-from gigpo_jax.run.memory import GIB, check_memory, memory_plan
+from gigpo_jax.run import partition
+from gigpo_jax.run.memory import GIB, check_engine, check_memory, memory_plan
 
 
 def test_plan_of_the_published_1_5b_run():
@@ -22,7 +27,56 @@ def test_fsdp_splits_what_belongs_to_parameters():
     one = memory_plan(resolve(default_config()), PUBLISHED["7b"], devices=1)
     four = memory_plan(resolve(config), PUBLISHED["7b"], devices=4)
     assert four["optimizer"] == one["optimizer"] / 4
-    assert four["KV cache"] == one["KV cache"]
+    assert four["KV cache"] == one["KV cache"] / 4
+    two_hosts = memory_plan(resolve(config), PUBLISHED["7b"], devices=4, hosts=2)  # each with as many slots
+    assert two_hosts["KV cache"] == one["KV cache"] / 2
+
+
+def test_the_engine_has_weights_of_its_own_where_the_learners_are_split_or_of_another_dtype():
+    config = default_config()
+    parameters = 1_543_714_304
+    for fsdp, tensor, dtype, copied in (
+        (1, 1, "bfloat16", 2 * parameters),
+        (1, 1, "float32", 0),
+        (4, 1, "float32", 4 * parameters),
+        (4, 2, "bfloat16", parameters),
+    ):
+        config.mesh.fsdp, config.mesh.tensor, config.engine.dtype = fsdp, tensor, dtype
+        plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=fsdp * tensor)
+        assert plan["engine's weights"] == copied
+    config.engine.name = "vllm"
+    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=8)["engine's weights"] == 0
+    overlap = default_config()
+    overlap.train.max_staleness, overlap.engine.dtype = 1, "float32"
+    assert memory_plan(resolve(overlap), PUBLISHED["1.5b"], devices=1)["engine's weights"] == 4 * parameters
+
+
+def test_the_published_1_5b_run_fits_eight_devices_of_16_gib_with_room():
+    config = default_config()
+    config.mesh.fsdp, config.batch.rows = 8, 8
+    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=8)
+    assert plan["KV cache"] == 28_672 * 16 * 2560  # 16 slots each
+    assert 8.5 * GIB < sum(plan.values()) < 9.5 * GIB
+    check_memory(resolve(config), PUBLISHED["1.5b"], devices=8, limit=int(16 * GIB))
+
+
+def test_a_mesh_that_cannot_hold_heads_or_slots_is_refused():
+    config = default_config()
+    one = jax.devices()[:1]
+    for sizes, slots, message in (
+        ((1, 1, 4), 128, r"^config\.mesh\.tensor=4: .* 2 key/value heads over it; use one of 1, 2$"),
+        ((2, 3, 1), 128, r"^config\.engine\.slots=128: .* over 6 devices .*; use a multiple, such as 132$"),
+        ((2, 3, 2), 20, r"^config\.engine\.slots=20: .* over 6 devices .*; use a multiple, such as 24$"),
+    ):
+        mesh = jax.sharding.Mesh(np.array(one * math.prod(sizes)).reshape(sizes), partition.AXES)
+        config.engine.slots = slots
+        with pytest.raises(InputError, match=message):
+            check_engine(config, PUBLISHED["1.5b"], mesh)
+        config.engine.slots = 24
+        check_engine(config, PUBLISHED["7b"], mesh)
+    config.train.max_staleness = 1
+    with pytest.raises(InputError, match=r"^config\.train\.max_staleness=1: with mesh\.tensor=2 .* or mesh\.tensor=1$"):
+        check_engine(config, PUBLISHED["7b"], mesh)
 
 
 def test_a_run_that_cannot_fit_is_refused_with_its_plan():

@@ -126,8 +126,3 @@ def test_rows_that_cannot_be_spread_are_refused() -> None:
 
     with pytest.raises(InputError, match=r"config\.batch\.rows=4: must be a multiple of .* = 6, such as 6"):
         partition.local_rows(abstract_mesh(3, 2, 1), 4)
-
-
-def test_on_one_device_the_engine_gets_the_arrays_themselves() -> None:
-    params = {"kernel": jax.numpy.ones((2, 2))}
-    assert partition.local_copy(params)["kernel"] is params["kernel"]

@@ -1,44 +1,82 @@
-"""A program that tests/sampling/test_jax_engine.py starts with 4 devices: the engine over a mesh and on one device."""
+"""Programs that tests/sampling/test_jax_engine.py starts with several devices: `sharded_engine.py mesh|host ARGS...`.
+
+Both print "equal" if responses are those of one device.
+"""
+
+import re
+import sys
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.models import qwen2
+from gigpo_jax.run import partition
+from gigpo_jax.sampling.base import Completion
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from tests.sampling.test_jax_engine import CONFIG, requests, run, weights
 
-RULES = {"heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "vocab": "tensor", "embed": "fsdp"}
+COLLECTIVE = re.compile(r"= \S+ (all-\w+|reduce-scatter|collective-\w+)")
+SETTINGS = EngineSettings(slots=16, max_length=64, prefill_buckets=(48,), prefill_rows=(2,))
 
 
-def main() -> None:
-    """Prints "equal" if responses are the same and nothing compiled after the warm-up."""
-    assert jax.device_count() == 4
-    mesh = Mesh(np.array(jax.devices()).reshape(1, 2, 2), ("data", "fsdp", "tensor"))
+def responses(params: qwen2.Params, mesh: jax.sharding.Mesh | None) -> list[Completion]:
+    """Responses to requests of all kinds; of a mesh also checks where arrays are and what devices send each other."""
+    with JaxEngine(CONFIG, params, SETTINGS) as engine:
+        engine.warmup()
+        count = engine.compile_count
+        # More than slots at once, then too few to fill the parts of the slots.
+        made = [run(*(engine.generate(p, s) for p, s in requests(n, seed=n))) for n in (29, 3)]
+        assert engine.compile_count == count
+        if mesh is not None:
+            tensor = mesh.shape["tensor"]
+            programs = engine._programs
+            key = programs._cache.key
+            assert key.sharding.shard_shape(key.shape) == (2, 16 * tensor // 8, 2 // tensor, 64, 8)
+            kernel = engine._newest.params["layers"]["gate"]["kernel"]
+            assert kernel.sharding.shard_shape(kernel.shape) == (2, 32, 48 // tensor)
+            for name in ("advance", (16 * SETTINGS.rows[0] // (2 * tensor), 72)):
+                sent = COLLECTIVE.findall(programs._compiled[name].as_text())
+                assert bool(sent) == (tensor > 1), sent
+    return made[0] + made[1]
 
-    def spread(names: tuple[str, ...], leaf: jax.Array) -> jax.Array:
-        return jax.device_put(leaf, NamedSharding(mesh, P(*(RULES.get(name) for name in names))))
 
-    params = weights(0)
-    sharded = jax.tree.map(spread, qwen2.logical_axes(CONFIG), params, is_leaf=lambda x: isinstance(x, tuple))
-    made = requests(9, seed=6)
-    responses = []
-    for each in (params, sharded):
-        with JaxEngine(
-            CONFIG, each, EngineSettings(slots=4, max_length=64, prefill_buckets=(48,), prefill_rows=(4,))
-        ) as engine:
-            engine.warmup()
-            count = engine.compile_count
-            responses.append(run(*(engine.generate(p, s) for p, s in made)))
-            assert engine.compile_count == count
-            if each is sharded:
-                assert engine._programs._cache.key.sharding.shard_shape((2, 4, 2, 64, 8)) == (2, 4, 1, 64, 8)
-    for one, other in zip(*responses, strict=True):
+def sharded(sizes: tuple[int, int, int]) -> tuple[qwen2.Params, jax.sharding.Mesh]:
+    """The parameters over all devices of all hosts, as a learner has them."""
+    mesh = partition.make_mesh(*sizes)
+    where, _ = partition.param_shardings(mesh, qwen2.logical_axes(CONFIG), qwen2.abstract_params(CONFIG))
+    return jax.device_put(weights(0), where), mesh
+
+
+def compare(expected: list[Completion], found: list[Completion]) -> None:
+    for one, other in zip(expected, found, strict=True):
         assert one.tokens.tolist() == other.tokens.tolist()
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4, rtol=0)
-    print("equal")
+
+
+def mesh() -> None:
+    """Two meshes of 8 devices, without and with `tensor`."""
+    expected = responses(weights(0), None)
+    assert {s.temperature for _, s in requests(29, seed=29)} == {0.0, 0.7, 1.0}
+    for sizes in ((2, 4, 1), (2, 2, 2)):
+        compare(expected, responses(*sharded(sizes)))
+
+
+def host(index: str, port: str) -> None:
+    """One host of two, which share the parameters; each has its own requests, and its own number of them."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(index), initialization_timeout=200)
+    made = requests(7 + 4 * int(index), seed=int(index))
+    found = []
+    for params in (jax.tree.map(np.asarray, weights(0)), sharded((1, 4, 1))[0]):
+        with JaxEngine(CONFIG, params, SETTINGS) as engine:
+            found.append(run(*(engine.generate(p, s) for p, s in made)))
+            engine.update_weights(params, 1)
+            (newer,) = run(engine.generate(*made[0]))
+            assert newer.version == 1
+            compare(found[-1][:1], [newer])
+    compare(*found)
 
 
 if __name__ == "__main__":
-    main()
+    {"mesh": mesh, "host": host}[sys.argv[1]](*sys.argv[2:])
+    print("equal")

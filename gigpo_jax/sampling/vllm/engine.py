@@ -27,7 +27,7 @@ from gigpo_jax.models.hf_config import config_json
 from gigpo_jax.models.safetensors_file import SUFFIX
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling.base import Completion, EngineLost, SamplingParams
-from gigpo_jax.sampling.programs import mesh_of
+from gigpo_jax.sampling.placement import mesh_of
 from gigpo_jax.sampling.request import checked_prompt, stop_ids
 from gigpo_jax.sampling.stopping import StopStrings
 from gigpo_jax.sampling.vllm.launch import ServerProcess

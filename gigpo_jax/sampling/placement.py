@@ -1,0 +1,119 @@
+"""Where the arrays of an engine are: slots spread over the devices of this host, heads over `tensor`.
+
+The learner's mesh spans all hosts and splits parameters over `fsdp`. The engine of a host has a mesh of its own devices
+with the axes `slots` and `tensor`. Every part of `slots` has whole weights, so no part waits for another.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from gigpo_jax.models import qwen2
+
+SLOTS, TENSOR = "slots", "tensor"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The devices of an engine.
+
+    Attributes:
+      mesh: its devices [slots, tensor]; None: one device.
+    """
+
+    mesh: Mesh | None
+
+    @property
+    def parts(self) -> int:
+        """Equal parts of the slots, each on devices of its own."""
+        return 1 if self.mesh is None else self.mesh.shape[SLOTS]
+
+    def sharding(self, *axes: str | None) -> NamedSharding | None:
+        """The sharding of an array by the axes of its dimensions; None on one device."""
+        return None if self.mesh is None else NamedSharding(self.mesh, P(*axes))
+
+    @property
+    def cache(self) -> NamedSharding | None:
+        """The sharding of a KV cache, [L, S, G, C, K]."""
+        return self.sharding(None, SLOTS, TENSOR)
+
+    def spread(self, function: Callable[..., Any], result: Sequence[str | None]) -> Callable[..., Any]:
+        """Applies a function to every part by itself: its loops end when the slots of the part are done.
+
+        Args:
+          function: (params, cache, slots, message) -> (cache, slots, result). A part counts its slots from 0 and gets
+            an equal piece of the message, by the first axis. Over `tensor` the compiler splits the work.
+          result: the axes of the result.
+        """
+        if self.mesh is None:
+            return function
+        cache, slots = P(None, SLOTS), P(SLOTS)
+        return jax.shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=(P(), cache, slots, slots),
+            out_specs=(cache, slots, P(*result)),
+            axis_names={SLOTS},
+            check_vma=False,
+        )
+
+    def whole(self, x: jax.Array) -> jax.Array:
+        """Inside a part: an array that all its devices hold, not split over `tensor`."""
+        return x if self.mesh is None else jax.lax.with_sharding_constraint(x, P(*[None] * x.ndim))
+
+    def local(self, leaf: jax.Array) -> jax.Array:
+        """This host's shards of a gathered parameter as an array of its own; not copied."""
+        if not _sharded(leaf):
+            return leaf
+        if self.mesh is None:
+            return leaf.addressable_data(0)
+        where = NamedSharding(self.mesh, leaf.sharding.spec)  # type: ignore[attr-defined]
+        shards = [shard.data for shard in leaf.addressable_shards]
+        return jax.make_array_from_single_device_arrays(leaf.shape, where, shards)
+
+
+def mesh_of(params: qwen2.Params) -> Mesh | None:
+    """The mesh that parameters are sharded over, None if they are on one device."""
+    return next((leaf.sharding.mesh for leaf in jax.tree.leaves(params) if _sharded(leaf)), None)
+
+
+def placement_of(params: qwen2.Params) -> Placement:
+    """The devices of this host that parameters are on."""
+    mesh = mesh_of(params)
+    if mesh is None:
+        return Placement(None)
+    tensor = mesh.axis_names.index(TENSOR)
+    rows = np.moveaxis(mesh.devices, tensor, -1).reshape(-1, mesh.devices.shape[tensor])
+    mine = np.array([row for row in rows if row[0].process_index == jax.process_index()])
+    return Placement(Mesh(mine, (SLOTS, TENSOR), axis_types=(AxisType.Auto,) * 2) if mine.size > 1 else None)
+
+
+def gathered(leaf: jax.Array) -> NamedSharding | None:
+    """The sharding of a parameter for decoding, over the same devices: split over `tensor` only; None on one device."""
+    if not _sharded(leaf):
+        return None
+    sharding = leaf.sharding
+    return NamedSharding(sharding.mesh, P(*(axis if axis == TENSOR else None for axis in sharding.spec)))  # type: ignore[attr-defined]
+
+
+def gather(leaves: Sequence[jax.Array], dtype: Any) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
+    """A function that casts such parameters; their parts are cast before they are sent to other devices."""
+    where = [leaf.sharding if _sharded(leaf) else None for leaf in leaves]
+
+    def cast(leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        narrow = [leaf.astype(dtype) for leaf in leaves]
+        return [
+            x if at is None else jax.lax.with_sharding_constraint(x, at) for x, at in zip(narrow, where, strict=True)
+        ]
+
+    return cast
+
+
+def _sharded(leaf: Any) -> bool:
+    sharding = getattr(leaf, "sharding", None)
+    return isinstance(sharding, NamedSharding) and sharding.mesh.size > 1
