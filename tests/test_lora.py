@@ -26,6 +26,7 @@ from gigpo_jax.policy import Policy, load_policy, save_policy
 from gigpo_jax.run import partition
 from gigpo_jax.run.workdir import claim_workdir, open_workdir
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
+from tests.metrics import records
 from tests.run.multi_device import make_samples
 
 ROOT = Path(__file__).parents[1]
@@ -138,12 +139,6 @@ def run(workdir: Path, mode: str, *flags: str, status: int = 0) -> subprocess.Co
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT)
     assert done.returncode == status, done.stdout[-2000:] + done.stderr[-2000:]
     return done
-
-
-def records(workdir: Path) -> list[dict[str, float]]:
-    clock = ("time/", "throughput/", "compile/")
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith(clock)} for line in lines]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.rollout.record import read_rollouts
 from gigpo_jax.run.glossary import description
+from tests.metrics import records
 from tests.models import hub_server
 
 CONFIG = "tests/configs/example.py"
@@ -31,13 +32,6 @@ def command(workdir: Path, mode: str = "train", *flags: str) -> list[str]:
 def run(workdir: Path, mode: str = "train", *flags: str) -> subprocess.CompletedProcess[str]:
     done = command(workdir, mode, *flags)
     return subprocess.run(done, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-
-
-def records(workdir: Path) -> list[dict[str, float]]:
-    """The metrics but for wall-clock times, what derives from them, and compiles (a resumed run has its own)."""
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    clock = ("time/", "throughput/", "compile/")
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith(clock)} for line in lines]
 
 
 def wait_for_iteration(process: subprocess.Popen, workdir: Path, step: int) -> None:

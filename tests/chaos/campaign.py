@@ -7,7 +7,6 @@ Exits with status 1 at the first result that docs/reliability.md does not promis
 
 import argparse
 import functools
-import json
 import os
 import random
 import shutil
@@ -29,10 +28,10 @@ from gigpo_jax.models.tokenizer import load_tokenizer
 from gigpo_jax.models.weights import load_hf
 from gigpo_jax.rl.update import init_state, make_optimizer
 from gigpo_jax.run.checkpoint import Checkpointer
+from tests.metrics import CLOCK, records
 
 CONFIG = "tests/configs/example.py"
 LIMIT_S = 300
-CLOCK = ("time/", "throughput/", "compile/")
 
 Run = subprocess.Popen[str]
 Outcome = Counter[str]
@@ -60,12 +59,6 @@ def end(run: Run, status: int = 0) -> tuple[str, str]:
     assert run.returncode == status, (run.returncode, out, err)
     assert "Traceback" not in err, err
     return out, err
-
-
-def records(workdir: Path, without: tuple[str, ...] = CLOCK) -> list[dict[str, float]]:
-    """The metrics of a run, but for times and what derives from them."""
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith(without)} for line in lines]
 
 
 def starts(workdir: Path) -> int:
