@@ -29,6 +29,7 @@ FUSED = "__cudnn$fmhaScaleBiasSoftmax"
 def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The program believes that it runs there; of cuDNN, which is asked for its version only, it sees a number."""
     monkeypatch.setattr(jax, "default_backend", lambda: BACKENDS[request.param])
+    monkeypatch.setattr(partition, "platform", lambda mesh: request.param)
     monkeypatch.setattr(cudnn, "cuda_versions", types.SimpleNamespace(cudnn_get_version=lambda: 91000))
     return request.param
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)  # finite: a row with nothing to attend to stays free of NaN
+SPLASH_BLOCKS = (512, 256, 128)  # tokens of a tile: the largest that divides the row
 
 
 def attention(
@@ -17,8 +18,9 @@ def attention(
     segment_ids: jax.Array,
     *,
     max_segment: int | None = None,
+    platform: str | None = None,
 ) -> jax.Array:
-    """Causal self-attention of packed rows.
+    """Causal self-attention of packed rows, with the kernel of the platform: cuDNN's, splash attention, or plain XLA.
 
     Args:
       query: [B, T, H, K] in the compute dtype, rotary applied.
@@ -27,14 +29,18 @@ def attention(
       segment_ids: [B, T] i32; a position attends to itself and earlier positions of its segment.
       max_segment: limit of a segment's length, tokens. In rows of at least twice this length the XLA kernel costs
         T x max_segment, not T x T. None: T.
+      platform: of the device that this is compiled for, as jax names it; None: that of this process.
 
     Returns:
       [B, T, H, K] in the dtype of `query`.
     """
-    if _fits_cudnn(query):
+    platform = platform or jax.default_backend()
+    if platform in ("cuda", "gpu") and _fits_cudnn(query):
         # With is_causal beside the mask the kernel skips the products above the diagonal.
         same = (segment_ids[:, :, None] == segment_ids[:, None, :])[:, None]
         return jax.nn.dot_product_attention(query, key, value, mask=same, is_causal=True, implementation="cudnn")
+    if platform == "tpu" and _fits_splash(query):
+        return splash(query, key, value, segment_ids, max_segment)
     if max_segment is not None and 2 * max_segment <= query.shape[1]:
         return _banded(query, key, value, segment_ids, max_segment)
     return _dense(query, key, value, causal_segment_mask(segment_ids))
@@ -72,7 +78,40 @@ def cached_attention(query: jax.Array, key: jax.Array, value: jax.Array, positio
 def _fits_cudnn(query: jax.Array) -> bool:
     half = query.dtype in (jnp.bfloat16, jnp.float16)
     length, head_dim = query.shape[1], query.shape[-1]
-    return jax.default_backend() == "gpu" and half and head_dim % 8 == 0 and head_dim <= 128 and length % 2 == 0
+    return half and head_dim % 8 == 0 and head_dim <= 128 and length % 2 == 0
+
+
+def _fits_splash(query: jax.Array) -> bool:
+    length, head_dim = query.shape[1], query.shape[-1]
+    return length % SPLASH_BLOCKS[-1] == 0 and head_dim % 64 == 0
+
+
+def splash(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segment_ids: jax.Array,
+    max_segment: int | None = None,
+    *,
+    interpret: bool = False,
+) -> jax.Array:
+    """jax's splash attention, a Pallas kernel for TPUs: no array of T x T, and no products beyond `max_segment` back.
+
+    Arguments and result as for `attention`. With `interpret` it runs on any platform, slowly.
+    """
+    from jax.experimental.pallas.ops.tpu import splash_attention  # a second to import, of use on TPUs only
+
+    length, heads, head_dim = query.shape[1:]
+    block = next(size for size in SPLASH_BLOCKS if length % size == 0)
+    sizes = splash_attention.BlockSizes(
+        block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block
+    )
+    window = min(max_segment or length, length) - 1
+    mask = splash_attention.MultiHeadMask([splash_attention.LocalMask((length, length), (window, 0), 0)] * heads)
+    kernel = splash_attention.make_splash_mha_single_device(mask, block_sizes=sizes, interpret=interpret)
+    scaled = (query.astype(jnp.float32) * head_dim**-0.5).astype(query.dtype)
+    by_head = (x.swapaxes(1, 2) for x in (scaled, key, value))
+    return jax.vmap(kernel)(*by_head, splash_attention.SegmentIds(segment_ids, segment_ids)).swapaxes(1, 2)
 
 
 def _dense(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:

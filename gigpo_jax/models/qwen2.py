@@ -165,6 +165,7 @@ class Execution:
       remat: "none", "full" (keep each layer's input) or "dots" (keep the matrix products).
       unroll: layers per step of the scan; more compile longer, and run faster in models of few layers.
       max_segment: limit of a segment's length, tokens; saves work in rows of many short segments. None: T.
+      attention: as `attention.attention`, with its platform.
       constrain: applied to the residual stream [B, T, D] before the first and after each layer, for sharding.
     """
 
@@ -172,6 +173,7 @@ class Execution:
     remat: str = "none"
     unroll: int = 1
     max_segment: int | None = None
+    attention: Callable[..., jax.Array] = attention
     constrain: Callable[[jax.Array], jax.Array] = lambda x: x
 
     def __post_init__(self) -> None:
@@ -317,7 +319,7 @@ def _forward(
     angles = rotary(positions, config.head_dim, config.rope_theta, config.rope_scaling, sections)
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
-        mixed = attention(query, key, value, segment_ids, max_segment=execution.max_segment)
+        mixed = execution.attention(query, key, value, segment_ids, max_segment=execution.max_segment)
         return mixed, (key, value) if keep else None
 
     def body(x: jax.Array, layer: Params) -> tuple[jax.Array, Any]:

@@ -18,6 +18,14 @@ COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-broadcast",
 _FREE = ("after-all", "bitcast", "constant", "get-tuple-element", "opt-barrier", "parameter", "partition-id", "tuple")
 _SLICES = ("dynamic-slice", "gather", "slice")
 _MOVES = ("copy", "dynamic-slice", "slice", "transpose")
+# Attention kernels by a part of their name: products of queries x keys, and which axis of the queries counts tokens.
+_ATTENTION = {
+    "splash_mha_fwd": (2, -2),
+    "splash_mha_dkv": (4, -2),
+    "splash_mha_dq": (3, -2),
+    "SoftmaxBackward": (5, 1),
+    "__cudnn$fmha": (2, 1),
+}
 
 
 @dataclass
@@ -215,11 +223,16 @@ def _convolution(computation: Computation, step: Instruction) -> float:
 
 
 def _custom_call(computation: Computation, step: Instruction) -> float:
-    """cuBLAS products, and Pallas kernels that say what they cost."""
+    """cuBLAS products, attention kernels, and Pallas kernels that say what they cost."""
     inputs = [computation.by_name[name].shapes[0] for name in step.operands]
+    target = step.attribute("custom_call_target").strip('"')
     if found := re.search(r'"cost_estimate":\{[^{}]*"flops":"?(\d+)', step.attributes):
         return float(found[1])
     if found := re.search(r'"lhs_contracting_dimensions":(\[[^\]]*\])', step.attributes):
         contracted = [int(n) for n in json.loads(found[1])]
         return 2.0 * step.shapes[0].elements * math.prod(inputs[0].dims[n] for n in contracted)
+    for part, (products, tokens) in _ATTENTION.items():
+        if part in step.name or part in target:
+            query = max((x for x in inputs if len(x.dims) >= 3), key=lambda x: x.elements)
+            return products * query.elements * query.dims[tokens]  # half of 2 x elements x tokens: it is causal
     return 0.0

@@ -115,7 +115,7 @@ class Program:
                 name, lines = begun[2], []
                 if begun[1]:
                     self.entry = name
-            elif line.startswith("}"):
+            elif line == "}":  # "}}, ..." ends an attribute of several lines
                 self.computations[name] = Computation(lines)
             elif " = " in line and name:
                 lines.append(_instruction(line.strip()))

@@ -6,6 +6,7 @@ vocabulary split). The model names the logical axes of its parameters; `RULES` m
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -147,6 +148,33 @@ def row_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
     """A function that keeps [B, ...] activations split by rows; for `qwen2.Execution.constrain`."""
     sharding = NamedSharding(mesh, P(ROWS))
     return lambda x: jax.lax.with_sharding_constraint(x, sharding)
+
+
+def platform(mesh: Mesh) -> str:
+    """What the devices are, as jax names it; they may be elsewhere, and programs only compiled for them."""
+    return mesh.devices.flat[0].platform
+
+
+def on_each_device(mesh: Mesh, attend: Callable[..., jax.Array], kv_heads: int) -> Callable[..., jax.Array]:
+    """An attention like `attend`, which then sees the rows of one device, and its heads where `tensor` divides them.
+
+    Args:
+      mesh: as from `make_mesh`.
+      attend: (query [B, T, H, K], key [B, T, G, K], value [B, T, G, K], segment_ids [B, T], **options) -> [B, T, H, K].
+      kv_heads: G.
+    """
+    heads = P(ROWS, None, "tensor" if kv_heads % mesh.shape["tensor"] == 0 else None)
+
+    def run(*arrays: jax.Array, **options: Any) -> jax.Array:
+        return jax.shard_map(
+            partial(attend, **options),
+            mesh=mesh,
+            in_specs=(heads, heads, heads, P(ROWS)),
+            out_specs=heads,
+            check_vma=False,
+        )(*arrays)
+
+    return run
 
 
 def gathered(sharding: NamedSharding) -> NamedSharding:

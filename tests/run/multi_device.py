@@ -14,6 +14,7 @@ from gigpo_jax.batching import Sample, make_minibatches
 from gigpo_jax.columns import critic
 from gigpo_jax.config import default_config
 from gigpo_jax.models import lora, qwen2
+from gigpo_jax.models.attention import attention
 from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shardings
 from gigpo_jax.rl.critic import make_value_update
 from gigpo_jax.rl.losses import LossSettings
@@ -139,6 +140,15 @@ def train(mesh: Mesh, samples: list[Sample], rows: int = 8) -> tuple[dict[str, n
     return found | {name: np.asarray(value) for name, value in metrics.items()}, state
 
 
+def check_attention(mesh: Mesh) -> None:
+    """An attention that sees the rows and heads of one device gives what one gives that sees all of them."""
+    rng, segments = np.random.default_rng(2), np.repeat([[1, 2]] * 8, 8, axis=1).astype(np.int32)
+    arrays = [rng.normal(size=(8, 16, heads, 8)).astype(np.float32) for heads in (4, 2, 2)]
+    spread = jax.jit(partition.on_each_device(mesh, attention, 2))(*arrays, segments)
+    assert len({str(shard.index) for shard in spread.addressable_shards}) == 8
+    np.testing.assert_allclose(spread, attention(*arrays, segments), rtol=1e-5, atol=1e-6)
+
+
 def compare(got: dict[str, np.ndarray], expected_file: str) -> None:
     expected = np.load(expected_file)
     assert set(expected) == set(got)
@@ -151,6 +161,7 @@ def mesh(expected: str, folder: str) -> None:
     grid = partition.make_mesh(2, -1, 2)
     rows = partition.global_batch(grid, {"rows": np.arange(24).reshape(3, 8)})["rows"]
     assert {tuple(shard.data[0].tolist()) for shard in rows.addressable_shards} == {(0, 1), (2, 3), (4, 5), (6, 7)}
+    check_attention(grid)
     got, state = train(grid, make_samples())
     compare(got | train_adapter(grid, make_samples()) | train_critic(grid, make_samples()), expected)
     for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):
