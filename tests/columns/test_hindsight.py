@@ -44,7 +44,8 @@ def steps_of(tokenizer: Tokenizer) -> list[Step]:
 def learner_of(tokenizer: Tokenizer, name: str = "serl", **settings: float) -> Learner:
     config = make_config()
     config.rl.algorithm, config.rl.kl_coef, config.rl.settings = name, 0.0, ConfigDict(settings)
-    config.batch.row_length, config.sampling.max_prompt_tokens, config.train.epochs = 128, 100, 1
+    config.batch.row_length, config.sampling.max_prompt_tokens = 128, 100
+    config.train.epochs, config.train.iterations = 1, 8  # the learning rate stays above 0
     shape = dataclasses.replace(SHAPE, vocab_size=tokenizer.vocab_size)
     rng = np.random.default_rng(0)
     params = start() | {"embed": rng.normal(size=(tokenizer.vocab_size, SHAPE.hidden_size)).astype(np.float32)}
@@ -98,14 +99,14 @@ def test_it_is_renewed_when_due_and_scores_until_hindsight_ends(tokenizer: Token
 
 def test_stopped_and_resumed_equals_uninterrupted(tokenizer: Tokenizer, tmp_path: Path) -> None:
     steps = steps_of(tokenizer)
-    whole = learner_of(tokenizer)
-    learn(whole, steps, range(2))
+    whole = learner_of(tokenizer, refresh=2)  # the copy is of the policy before iteration 2
+    learn(whole, steps, range(3))
     checkpoints = Checkpointer(tmp_path)
-    checkpoints.save_parts(2, whole.parts, {})
-    expected = learn(whole, steps, range(2, 3))
-    resumed = learner_of(tokenizer)
+    checkpoints.save_parts(3, whole.parts, {})
+    expected = learn(whole, steps, range(3, 4))
+    resumed = learner_of(tokenizer, refresh=2)
     resumed.restore(checkpoints.restore_parts(resumed.parts))
     checkpoints.close()
     assert not same(resumed.parts["params"], resumed.parts["teacher"])
-    assert learn(resumed, steps, range(2, 3)) == expected
+    assert learn(resumed, steps, range(3, 4)) == expected
     assert same(resumed.parts, whole.parts)
