@@ -368,6 +368,9 @@ def _check_needs(config: ConfigDict) -> None:
     if "answer_logprob" in needs:
         fix = f"{config.rl.algorithm} needs tasks with a known answer; the environment search has them"
         _require(bool(registry.spec(config.env.name).answer_prefix), config, "env.name", fix)
+    if "action_mask" in needs:
+        fix = f"its responses have no tags around the action, which {config.rl.algorithm} needs; choose another"
+        _require(bool(registry.spec(config.env.name).action_tags), config, "env.name", fix)
 
 
 def _check_critic(config: ConfigDict) -> None:

@@ -61,7 +61,7 @@ class Environment:
     generate_options: Mapping[str, Option] = field(default_factory=dict)  # of `generate`: config.env.generate
     expert_options: Mapping[str, Option] = field(default_factory=dict)  # of `expert`: config.sft.demonstrator
     write: Callable[[str], str] | None = None  # the response that `parse` reads as an action; None: <action> tags
-    action_tags: tuple[str, ...] = ("action",)  # an action stands between one of these tags and its closing tag
+    action_tags: tuple[str, ...] = ("action",)  # an action stands in one of these tags; (): in none
     answer_prefix: str = ""  # what stands before the answer in a response; "": its tasks have no `Task.answer`
     about: Instruct | None = None  # what agents say of it; None: as the first style that is an `Instruct`
     examples: ExampleGames | None = None  # None: the tasks of env.split that are not in the panel
@@ -84,6 +84,7 @@ def _cards(name: str, rules: Rules, actions: Sequence[str], max_steps: int, **op
         expert=f"gigpo_jax.envs.{name}.env:make_expert",
         about=Instruct(rules.text),
         write=responses.write,
+        action_tags=(),
         max_steps=max_steps,
         history=0,
         invalid_penalty=0.1,

@@ -94,6 +94,7 @@ def test_tasks_of_search_know_their_answer_through_the_check_of_what_environment
     [
         ("rlvmr", {}, "config.env.prompt='full': rlvmr compares responses by their tags; use tagged"),
         ("igpo", {}, "config.env.name='alfworld': igpo needs tasks with a known answer"),
+        ("serl", {"name": "blackjack", "max_steps": 15}, "config.env.name='blackjack': its responses have no tags"),
         ("hgpo", {"history": 1}, "config.rl.settings.history=2: more past steps than a prompt shows; at most env.his"),
     ],
 )
