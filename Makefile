@@ -1,13 +1,14 @@
-# make quickstart | test | test-vllm | lint | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
+# make quickstart | test | test-vllm | test-launch | lint | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
+LAUNCH := .venv-launch
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: quickstart test test-vllm vllm-venv lint format difftest chaos clean
+.PHONY: quickstart test test-vllm vllm-venv test-launch launch-venv lint format difftest chaos clean
 
 quickstart: $(VENV)/.installed
 	$(PY) -m gigpo_jax.main --config=configs/quickstart.py --workdir=$(WORKDIR)
@@ -20,6 +21,12 @@ test-vllm: $(VENV)/.installed-dev $(VLLM)/.installed
 	$(PY) -m pytest -m vllm tests --durations=10
 
 vllm-venv: $(VLLM)/.installed
+
+# The cluster files of launch/ against the schemas of SkyPilot and JobSet, in an environment of their own.
+test-launch: $(VENV)/.installed-dev $(LAUNCH)/.installed
+	$(PY) -m pytest -m long tests/launch
+
+launch-venv: $(LAUNCH)/.installed
 
 lint: $(VENV)/.installed-dev
 	$(PY) -m ruff check .
@@ -37,14 +44,12 @@ difftest: $(VENV)/.installed-dev
 chaos: $(VENV)/.installed-dev
 	$(PY) -m tests.chaos.campaign --seed=$(SEED)
 
-# The alfworld package is installed without what only its own engine needs: the games are made from its floor plans.
-$(VENV)/.installed: requirements.txt setup.py
+# The steps of launch/Dockerfile.
+$(VENV)/.installed: requirements.txt setup.py launch/install.sh
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gigpo_jax needs Python 3.11 or newer; try: make PYTHON=python3.11")'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes, once)"
-	$(PIP) -r requirements.txt
-	$(PIP) --no-deps alfworld==0.4.2
-	$(PIP) --no-deps -e .
+	launch/install.sh --platform cpu --python $(PY)
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
@@ -61,5 +66,10 @@ $(VLLM)/.installed:
 	$(VLLM)/bin/python -c 'import vllm; assert vllm.__version__.startswith("0.32."), vllm.__version__'
 	touch $@
 
+$(LAUNCH)/.installed:
+	test -x $(LAUNCH)/bin/python || $(PYTHON) -m venv $(LAUNCH)
+	$(LAUNCH)/bin/python -m pip install --quiet --disable-pip-version-check skypilot==0.14.1 kubeflow-trainer-api==2.3.0
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VLLM) build dist *.egg-info
+	rm -rf $(VENV) $(VLLM) $(LAUNCH) build dist *.egg-info

@@ -11,6 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
+def copied() -> list[str]:
+    """The files and folders that launch/Dockerfile copies: what it takes to install the project."""
+    lines = (ROOT / "launch/Dockerfile").read_text().splitlines()
+    return [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
+
+
 def call(*words: object, cwd: Path) -> str:
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
@@ -25,7 +31,7 @@ def test_the_wheel_installed_elsewhere_trains_evaluates_and_exports(tmp_path: Pa
     source, elsewhere = tmp_path / "source", tmp_path / "elsewhere"
     source.mkdir()
     elsewhere.mkdir()
-    for name in ("gigpo_jax", "configs", "models", "setup.py", "pyproject.toml", "README.md"):
+    for name in copied():
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, source / name)
     build = "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"

@@ -12,7 +12,7 @@ from gigpo_jax.config.keys import KEYS
 from gigpo_jax.sampling.vllm.launch import LaunchPlan, server_command, server_environment
 
 ROOT = pathlib.Path(__file__).parents[2]
-SCRIPTS = ("vllm_sidecar.sh", "gpu_node.sh", "tpu_pod.sh", "slurm.sbatch")
+SCRIPTS = ("vllm_sidecar.sh", "gpu_node.sh", "tpu_pod.sh", "slurm.sbatch", "install.sh")
 KEY = "sesame-open"
 SIDECAR = ("--model", "/m", "--weights-dir", "/w")
 NODE = ("--config", "configs/alfworld.py:1.5b", "--model", "/m", "--learner-gpus", "0,1", "--server-gpus", "2,3,4,5")
@@ -123,6 +123,8 @@ def test_a_server_without_a_key_is_refused(host: str) -> None:
         ("slurm.sbatch", (*JOB, "--nodes", "a,b", "--lora-rank", "513"), "--lora-rank 513: must be a whole number"),
         ("tpu_pod.sh", (*POD, "--urls", "http://a:1"), "--weights-dir: missing"),
         ("tpu_pod.sh", POD[2:], "--name: missing"),
+        ("install.sh", ("--platform", "cuda", "--python", "python"), "--platform 'cuda': must be cpu, gpu or tpu"),
+        ("install.sh", ("--platform", "cpu"), "--python: missing"),
         ("slurm.sbatch", JOB, "--nodes: missing"),
         ("slurm.sbatch", (*JOB, "--nodes", "a,b"), "submit it with sbatch"),
         ("slurm.sbatch", (*JOB, "--dry-run", "--nodes", "a,b", "--server-nodes", "2"), "at least one must be left"),

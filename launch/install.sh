@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Installs this project with the pinned packages of the tests.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+launch/install.sh --platform cpu|gpu|tpu --python FILE [options]
+
+Installs what the project needs into a Python environment, in the versions of requirements.txt, then the project itself.
+make does this for .venv, launch/Dockerfile for an image, launch/skypilot.yaml on every node.
+
+  --platform NAME   cpu, gpu (CUDA 13) or tpu
+  --python FILE     interpreter of the environment, Python 3.11 or newer
+  --dry-run         print what would run and exit
+  --help            this text
+TEXT
+}
+
+fail() {
+  echo "install.sh: $*" >&2
+  exit 2
+}
+
+platform='' python='' dry_run=no
+while [ $# -gt 0 ]; do
+  case $1 in
+    --help) usage && exit 0 ;;
+    --dry-run) dry_run=yes && shift && continue ;;
+    --platform | --python)
+      [ $# -ge 2 ] || fail "$1: a value is missing"
+      printf -v "${1#--}" '%s' "$2"
+      shift 2
+      ;;
+    *) fail "$1: no such option; --help lists them" ;;
+  esac
+done
+[ -n "$python" ] || fail "--python: missing"
+case $platform in
+  cpu) accelerator=() ;;
+  gpu) accelerator=('jax[cuda13]') ;;
+  tpu) accelerator=('jax[tpu]') ;;
+  *) fail "--platform '$platform': must be cpu, gpu or tpu" ;;
+esac
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+run() {
+  if [ $dry_run = yes ]; then printf '%q ' "$@" && echo; else "$@"; fi
+}
+pip=("$python" -m pip install --quiet --disable-pip-version-check)
+run "${pip[@]}" -r "$here/requirements.txt" "${accelerator[@]}"
+# Without what only alfworld's own engine needs: the games are made from its floor plans.
+run "${pip[@]}" --no-deps alfworld==0.4.2
+run "${pip[@]}" --no-deps -e "$here"
