@@ -1,5 +1,6 @@
 """The accelerator benchmark runs without an accelerator in its smallest form."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -19,13 +20,14 @@ def run(out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
     )
 
 
-def test_smoke_run_on_a_cpu(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_all_parts_run_on_a_cpu(tmp_path: Path) -> None:
     done = run(tmp_path / "gpu.json")
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 0, (done.stdout, done.stderr[-2000:])
     assert "device kind 'cpu' is not in DEVICES" in done.stderr
     assert "--peak-tflops" in done.stderr
     record = json.loads((tmp_path / "gpu.json").read_text())
@@ -35,10 +37,20 @@ def test_smoke_run_on_a_cpu(tmp_path: Path) -> None:
     assert record["train"]["mfu"] > 0
     assert decode["share_of_bound"] > 0
     assert decode["tokens_per_s"] * decode["ms_a_step"] == pytest.approx(1e3 * decode["slots"], rel=0.02)
+    assert record["prefill"]["mfu"] > 0
+    kernels = {name: value for name, value in record["attention"].items() if name.endswith("_ms")}
+    assert {name for name, value in kernels.items() if value is None} == {"train_cudnn_ms", "decode_cudnn_ms"}
+    whole = record["iteration"]
+    assert whole["steps"] == 2 * 2 * 2
+    assert 0 < whole["generated_tokens"] <= whole["steps"] * whole["response_tokens"] == 32
+    assert whole["seconds"] > whole["update_s"] - whole["compile_s"] > 0
+    events = json.loads(gzip.decompress((tmp_path / "gpu.trace.json.gz").read_bytes()))["traceEvents"]
+    assert len(events) > 10
 
 
 def test_shares_are_of_the_ceilings_that_are_given(tmp_path: Path) -> None:
-    done = run(tmp_path / "gpu.json", "--peak-tflops", "0.001", "--bandwidth-gb", "0.001")
+    given = ("--peak-tflops", "0.001", "--bandwidth-gb", "0.001")
+    done = run(tmp_path / "gpu.json", "--parts", "train", "decode", *given)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "DEVICES" not in done.stderr
     record = json.loads((tmp_path / "gpu.json").read_text())
