@@ -22,7 +22,7 @@ from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.sample import sample
 from gigpo_jax.rollout.statistics import rollout_metrics
-from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
+from gigpo_jax.rollout.tasks import Curriculum, draw_tasks, host_share, spare_groups
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
@@ -98,6 +98,7 @@ class Trainer:
         loggers = find_loggers(config)
         options = env_options(config)
         self.tasks = list_tasks(config, options)
+        self.curriculum = Curriculum(self.tasks) if config.train.curriculum == "success" else None
         self.panel = evaluate.panel_tasks(config, options) if config.eval.panel else None
         policy = load_policy(config, self.mesh)
         check_adapter(workdir, config, policy.base)
@@ -119,6 +120,8 @@ class Trainer:
                 record = restored["record"]
                 self.done, self.pending = record["iteration"], record["pending"]
                 self.learner.text_critic = text_critic(config, record)
+                if self.curriculum is not None:
+                    self.curriculum.rates = record["curriculum"]
                 covered = {"step": record["metrics_step"], "done": self.done}
                 report.say(f"continuing after iteration {self.done}")
             self.writer = opened.enter_context(contextlib.closing(MetricsWriter(host_folder(workdir), **covered)))
@@ -207,9 +210,10 @@ class Trainer:
 
     async def roll_out(self, iteration: int) -> list[Trajectory]:
         """The episodes of an iteration, `train.group_size` of each drawn task and of what took its place."""
-        train = self.config.train
-        tasks = draw_tasks(self.tasks, iteration, train.groups, self.config.seed)
-        spares = spare_groups(self.tasks, iteration, train.groups, train.refill_groups, self.config.seed)
+        train, seed = self.config.train, self.config.seed
+        weights = None if self.curriculum is None else self.curriculum.weights()
+        tasks = draw_tasks(self.tasks, iteration, train.groups, seed, weights=weights)
+        spares = spare_groups(self.tasks, iteration, train.groups, train.refill_groups, seed, weights)
         first, mine = host_share(tasks)
         with self.timers.time("rollout"):
             return await self.worker.play(
@@ -248,6 +252,8 @@ class Trainer:
             write_rollouts(self.workdir / "rollouts" / name, rollouts)
             self.writer.text(self.done + 1, "rollout/sample", sample(rollouts))
         self.writer.histogram(self.done + 1, "credit/anchor_group_size", np.bincount(credit.anchor_group))
+        if self.curriculum is not None:
+            self.curriculum.add(metrics)
         return {name: float(value) for name, value in (metrics | learnt).items()}
 
     async def evaluate(self, *, last: bool) -> dict[str, float]:
@@ -280,6 +286,8 @@ class Trainer:
         record: dict[str, Any] = {"iteration": self.done, "metrics_step": self.writer.step, "pending": self.pending}
         if self.learner.text_critic is not None:
             record["text_critic"] = self.learner.text_critic.record()
+        if self.curriculum is not None:
+            record["curriculum"] = self.curriculum.rates
         self.checkpoints.save_parts(self.done, self.learner.parts, record)
 
 

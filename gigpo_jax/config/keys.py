@@ -56,7 +56,8 @@ KEYS: dict[str, Key] = {
     "env.max_steps": Key(50, "actions of an episode", POSITIVE),
     "env.history": Key(2, "past (observation, action) pairs in a prompt", NOT_NEGATIVE),
     "env.prompt": Key(
-        "full", "a prompt style of the environment: full (instructions), tagged (rlvmr), compact (tiny models)"
+        "full",
+        "a prompt style of the environment: full (instructions), tagged (rlvmr), compact (tiny models); or module:NAME",
     ),
     "env.show_admissible": Key(True, "list the admissible actions in the prompt"),
     "env.invalid_penalty": Key(0.1, "subtracted from the reward of a step with an invalid response", NOT_NEGATIVE),
@@ -233,6 +234,11 @@ KEYS: dict[str, Key] = {
     ),
     "train.finish_fraction": Key(
         1.0, "of a group's episodes; once they have ended, the others are cancelled; 1: off (docs/scaling.md)", PART
+    ),
+    "train.curriculum": Key(
+        "none",
+        "which tasks are drawn: all in turn (none), or more of the types that succeed about half the time (success)",
+        one_of("none", "success"),
     ),
     "train.minibatch": Key(256, "environment steps of an optimizer update", POSITIVE),
     "train.epochs": Key(1, "passes over an iteration's steps", POSITIVE),

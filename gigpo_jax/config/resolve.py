@@ -203,6 +203,12 @@ def _check_sizes(config: ConfigDict) -> None:
         "(sampling.max_prompt_tokens + sampling.max_response_tokens)",
     )
     _require(
+        train.curriculum == "none" or not train.max_staleness,
+        config,
+        "train.curriculum",
+        "tasks are drawn before the last success is measured; use none, or train.max_staleness=0",
+    )
+    _require(
         config.env.overlong_buffer <= sampling.max_response_tokens,
         config,
         "env.overlong_buffer",

@@ -195,7 +195,7 @@ def _options(parser: Parser) -> None:
 
 def _panels(commands: Commands) -> None:
     parser = _command(commands, "freeze", _freeze, "writes a panel (eval set) of the tasks of a split")
-    parser.add_argument("environment", metavar="ENV", help="a name of the registry")
+    parser.add_argument("environment", metavar="ENV", help="a name of the registry, or module:NAME")
     parser.add_argument("--name", required=True, help="of the panel")
     parser.add_argument("--split", required=True)
     parser.add_argument("--each", type=int, metavar="N", help="N tasks of every type, in turn; default: all tasks")
@@ -206,7 +206,7 @@ def _panels(commands: Commands) -> None:
     _options(parser)
 
     parser = _command(commands, "check", _check_panel, "compares an environment's data with a panel")
-    parser.add_argument("environment", metavar="ENV", help="a name of the registry")
+    parser.add_argument("environment", metavar="ENV", help="a name of the registry, or module:NAME")
     parser.add_argument("--name", required=True, help="a panel of the package, or a panel file")
     _options(parser)
 

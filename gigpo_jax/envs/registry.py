@@ -1,5 +1,6 @@
 """Name -> environment: one literal dict. A new environment is one entry (docs/environments.md)."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +24,7 @@ from gigpo_jax.envs.search import prompt as search_prompt
 from gigpo_jax.envs.sokoban import prompt as sokoban_prompt
 from gigpo_jax.envs.webshop import prompt as webshop_prompt
 from gigpo_jax.errors import InputError
-from gigpo_jax.references import find
+from gigpo_jax.references import find, load
 
 
 @dataclass(frozen=True)
@@ -291,10 +292,17 @@ def generate(name: str, cache: Path, **options: Any) -> str:
 
 
 def style(name: str, which: str) -> PromptTemplate:
-    """The prompt template of an environment in one of its styles; InputError for an unknown one."""
+    """The prompt template of an environment in one of its styles, or "module:NAME"; InputError for an unknown one."""
+    if ":" in which:
+        template = load(which, key="config.env.prompt")
+        if not callable(template):
+            raise InputError(f"{which} is of type {type(template).__name__}, no function from PromptInput to text")
+        return cast(PromptTemplate, template)
     styles = spec(name).styles
     if which not in styles:
-        raise InputError(f'prompt style "{which}": the environment {name} has {", ".join(sorted(styles))}')
+        raise InputError(
+            f'prompt style "{which}": the environment {name} has {", ".join(sorted(styles))}, or module:NAME'
+        )
     return styles[which]
 
 
@@ -306,5 +314,8 @@ def about(name: str) -> Instruct:
 
 
 def panel_folder(name: str) -> Path:
-    """The folder of the panels that come with an environment."""
-    return Path(__file__).parent / name / "panels"
+    """The folder of the panels that come with an environment: `panels` beside the module of "module:NAME"."""
+    if ":" not in name:
+        return Path(__file__).parent / name / "panels"
+    spec(name)
+    return Path(str(sys.modules[name.partition(":")[0]].__file__)).parent / "panels"

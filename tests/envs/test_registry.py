@@ -58,6 +58,17 @@ def test_a_bad_option_is_told_with_its_key_and_the_fix(name: str, options: dict[
         registry.make(name, **options)
 
 
+def test_a_prompt_style_of_ones_own_is_a_function() -> None:
+    assert registry.style("example", "gigpo_jax.envs.search.prompt:full") is registry.style("search", "full")
+    for which, message in (
+        ("gigpo_jax.errors:__name__", "is of type str, no function from PromptInput to text"),
+        ("gigpo_jax.errors:style", r"config\.env\.prompt: cannot load gigpo_jax\.errors:style"),
+        ("fll", 'prompt style "fll": the environment example has compact, full, tagged, or module:NAME'),
+    ):
+        with pytest.raises(InputError, match=message):
+            registry.style("example", which)
+
+
 @pytest.mark.parametrize("name", registry.ENVIRONMENTS)
 def test_declared_options_are_those_of_the_functions(name: str) -> None:
     entry = registry.spec(name)

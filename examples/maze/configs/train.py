@@ -1,0 +1,34 @@
+"""GiGPO in the maze, from the warm start of sft.py.
+
+gigpo train --config=configs/train.py --workdir=runs/maze
+"""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config import default_config
+
+
+def maze_config() -> ConfigDict:
+    """What the warm start and the training share, unlocked."""
+    config = default_config().unlock()
+    config.env.name = "maze.env:MAZE"
+    config.env.prompt = "maze.prompt:short"
+    config.env.options = ConfigDict({"size": 3})
+    config.env.max_steps, config.env.history = 10, 1
+    config.model.shape.update(hidden_size=32, intermediate_size=96, num_layers=2, num_heads=2, num_kv_heads=1)
+    config.model.compute_dtype = config.engine.dtype = "float32"
+    config.model.remat = "none"
+    config.engine.slots = 32
+    config.sampling.max_prompt_tokens, config.sampling.max_response_tokens = 32, 8
+    config.engine.prefill_buckets = (32,)
+    config.batch.row_length, config.batch.rows = 320, 1
+    return config
+
+
+def get_config() -> ConfigDict:
+    config = maze_config()
+    config.model.path = "runs/maze_sft/model"
+    config.eval.panel = "small"  # maze/panels/small.json
+    config.optim.lr = 1e-3
+    config.train.iterations, config.train.groups, config.train.group_size, config.train.minibatch = 20, 8, 8, 128
+    return config.lock()
