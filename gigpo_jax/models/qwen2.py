@@ -236,6 +236,7 @@ def prefill(
     slots: jax.Array,
     positions: jax.Array | None = None,
     images: Images | None = None,
+    platform: str | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs prompts and writes them into slots of the cache, from index 0.
 
@@ -252,7 +253,8 @@ def prefill(
       The logits [B, V] f32 after the last token of each prompt, and the cache.
     """
     segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
-    hidden, (keys, values) = _forward(config, params, tokens, positions, segment_ids, Execution(), images, keep=True)
+    execution = Execution(attention=functools.partial(attention, platform=platform))
+    hidden, (keys, values) = _forward(config, params, tokens, positions, segment_ids, execution, images, keep=True)
     hidden = jnp.take_along_axis(hidden, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)[:, 0]
     return unembed(config, params, hidden), write_prompts(cache, keys, values, slots)
 

@@ -166,7 +166,7 @@ class _Engine(Programs):
         lowered = jax.jit(function, **how).lower(*args)
         shown = {"gather": "hand-over", "advance": "decode"}.get(name, "prefill")
         self.programs[shown] = _compiled(shown, lowered)
-        out = _placed(lowered.out_info, self.programs[shown][0].output_shardings)
+        out = _placed(lowered.out_info, self.programs[shown][0].output_formats)
         if shown == "decode":
             self.cache = out[0]
         return out

@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.experimental.layout import Format, Layout
+from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.models import qwen2
@@ -24,9 +25,11 @@ class Placement:
 
     Attributes:
       mesh: its devices [slots, tensor]; None: one device.
+      device: that one, or one of the mesh.
     """
 
     mesh: Mesh | None
+    device: jax.Device
 
     @property
     def parts(self) -> int:
@@ -38,9 +41,21 @@ class Placement:
         return None if self.mesh is None else NamedSharding(self.mesh, P(*axes))
 
     @property
-    def cache(self) -> NamedSharding | None:
-        """The sharding of a KV cache, [L, S, G, C, K]."""
-        return self.sharding(None, SLOTS, TENSOR)
+    def cache(self) -> Any:
+        """The sharding of a KV cache [L, S, G, C, K], and on TPUs its order in memory.
+
+        There the heads of a token lie together, as decoding writes them: in the order of the axes, XLA would copy the
+        whole cache to this one at the start of every call, and back at its end.
+        """
+        where = self.sharding(None, SLOTS, TENSOR)
+        if self.device.platform != "tpu":
+            return where
+        return Format(Layout(major_to_minor=(0, 1, 3, 2, 4)), where or SingleDeviceSharding(self.device))
+
+    @property
+    def kernels(self) -> str:
+        """The platform whose attention kernels a part can use; XLA splits only its own over `tensor`."""
+        return self.device.platform if self.mesh is None or self.mesh.shape[TENSOR] == 1 else "cpu"
 
     def spread(self, function: Callable[..., Any], result: Sequence[str | None]) -> Callable[..., Any]:
         """Applies a function to every part by itself: its loops end when the slots of the part are done.
@@ -86,11 +101,13 @@ def placement_of(params: qwen2.Params) -> Placement:
     """The devices of this host that parameters are on."""
     mesh = mesh_of(params)
     if mesh is None:
-        return Placement(None)
+        (device,) = jax.tree.leaves(params)[0].sharding.device_set
+        return Placement(None, device)
     tensor = mesh.axis_names.index(TENSOR)
     rows = np.moveaxis(mesh.devices, tensor, -1).reshape(-1, mesh.devices.shape[tensor])
     mine = np.array([row for row in rows if row[0].process_index == jax.process_index()])
-    return Placement(Mesh(mine, (SLOTS, TENSOR), axis_types=(AxisType.Auto,) * 2) if mine.size > 1 else None)
+    here = Mesh(mine, (SLOTS, TENSOR), axis_types=(AxisType.Auto,) * 2) if mine.size > 1 else None
+    return Placement(here, mine.flat[0])
 
 
 def gathered(leaf: jax.Array) -> NamedSharding | None:
