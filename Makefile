@@ -1,14 +1,15 @@
-# make quickstart | test | test-vllm | test-launch | lint | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
+# make quickstart | test | test-vllm | test-preflight | test-launch | lint | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
 LAUNCH := .venv-launch
+PREFLIGHT := .venv-preflight
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: quickstart test test-vllm vllm-venv test-launch launch-venv lint format difftest chaos clean
+.PHONY: quickstart test test-vllm vllm-venv test-preflight test-launch launch-venv lint format difftest chaos clean
 
 quickstart: $(VENV)/.installed
 	$(PY) -m gigpo_jax.main --config=configs/quickstart.py --workdir=$(WORKDIR)
@@ -21,6 +22,10 @@ test-vllm: $(VENV)/.installed-dev $(VLLM)/.installed
 	$(PY) -m pytest -m vllm tests --durations=10
 
 vllm-venv: $(VLLM)/.installed
+
+# What the TPU compiler makes of the programs: no part of .ci/run, for libtpu is 0.7 GB and its compilations take minutes.
+test-preflight: $(VENV)/.installed-dev $(PREFLIGHT)/.installed
+	$(PREFLIGHT)/bin/python -m pytest -m preflight tests/preflight --durations=5
 
 # The cluster files of launch/ against the schemas of SkyPilot and JobSet, in an environment of their own.
 test-launch: $(VENV)/.installed-dev $(LAUNCH)/.installed
@@ -71,5 +76,13 @@ $(LAUNCH)/.installed:
 	$(LAUNCH)/bin/python -m pip install --quiet --disable-pip-version-check skypilot==0.14.1 kubeflow-trainer-api==2.3.0
 	touch $@
 
+# libtpu, and everything else from the first environment: there jax would look for a TPU at every start.
+$(PREFLIGHT)/.installed: $(VENV)/.installed-dev
+	test -x $(PREFLIGHT)/bin/python || $(PYTHON) -m venv $(PREFLIGHT)
+	$(PREFLIGHT)/bin/python -m pip install --quiet --disable-pip-version-check libtpu==0.0.42.1
+	$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+		$$($(PREFLIGHT)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VLLM) $(LAUNCH) build dist *.egg-info
+	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) build dist *.egg-info

@@ -20,6 +20,7 @@ import numpy as np
 from gigpo_jax.env_bridge.similarity import similar_anchors
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.attention import segment_limit
 from gigpo_jax.rl.types import StepBatch, StepColumns, ValueTargets
 from gigpo_jax.trajectory import Step
 
@@ -168,6 +169,8 @@ def split_steps(n: int, parts: int, rng: np.random.Generator) -> list[np.ndarray
 def pack_rows(lengths: np.ndarray, responses: np.ndarray, row_length: int, response_length: int) -> list[list[int]]:
     """Best-fit decreasing: each sample, longest first, goes to the fullest row that still takes it.
 
+    A row takes at most `segment_limit` samples.
+
     Args:
       lengths: [n] i, tokens of each sample; samples of length 0 are left out.
       responses: [n] i, how many of them carry loss.
@@ -204,7 +207,7 @@ def pack_rows(lengths: np.ndarray, responses: np.ndarray, row_length: int, respo
             free, row = open_rows.pop(at)
         rows[row].append(i)
         room[row] -= response
-        if free > length:
+        if free > length and len(rows[row]) < segment_limit(row_length):
             bisect.insort(open_rows, (free - length, row))
     return rows
 

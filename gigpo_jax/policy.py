@@ -15,7 +15,7 @@ from gigpo_jax.config.packaged import located
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import hub, lora, qwen2
 from gigpo_jax.models.adapter_file import load_adapter, save_adapter
-from gigpo_jax.models.attention import attention
+from gigpo_jax.models.attention import attention, kernels_for
 from gigpo_jax.models.checksum import folder_checksum
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits, load_tokenizer, word_tokenizer
@@ -241,15 +241,15 @@ def trunk_function(
     """
     model, sampling = config.model, config.sampling
     embedding = partition.gathered(shardings(shape, mesh)["embed"])
-    platform = partition.platform(mesh)
-    kernel = functools.partial(attention, platform=platform)
+    kernels = kernels_for(mesh.devices.flat[0])
+    kernel = functools.partial(attention, kernels=kernels)
     execution = qwen2.Execution(
         dtype=jnp.dtype(model.compute_dtype),
         remat=model.remat,
         unroll=model.unroll,
         max_segment=sampling.max_prompt_tokens + sampling.max_response_tokens,
         # XLA splits its own products; other kernels have to see one device's rows and heads.
-        attention=kernel if platform == "cpu" else partition.on_each_device(mesh, kernel, shape.num_kv_heads),
+        attention=kernel if kernels == "cpu" else partition.on_each_device(mesh, kernel, shape.num_kv_heads),
         constrain=partition.row_constraint(mesh),
     )
 

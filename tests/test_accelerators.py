@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
+from gigpo_jax import policy
 from gigpo_jax.batching import Sample, make_minibatches
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.learner import Learner
@@ -21,17 +22,22 @@ from gigpo_jax.sampling import slots
 
 SHAPE = qwen2.Qwen2Config(97, 32, 64, 2, 4, 2, 8)
 SLOTS, LENGTH = 4, 32
-BACKENDS = {"cuda": "gpu", "tpu": "tpu"}  # platform to lower for -> what jax.default_backend() says there
-FUSED = "__cudnn$fmhaScaleBiasSoftmax"
+KERNELS = {"cuda": "hopper", "tpu": "tpu"}  # platform to lower for -> the kernels of attention there
+FUSED = "__cudnn$fmhaSoftmax"
+MASKED = "__cudnn$fmhaScaleBiasSoftmax"  # of GPUs before Hopper
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=KERNELS)
 def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The program believes that it runs there; of cuDNN, which is asked for its version only, it sees a number."""
-    monkeypatch.setattr(jax, "default_backend", lambda: BACKENDS[request.param])
-    monkeypatch.setattr(partition, "platform", lambda mesh: request.param)
-    monkeypatch.setattr(cudnn, "cuda_versions", types.SimpleNamespace(cudnn_get_version=lambda: 91000))
+    monkeypatch.setattr(policy, "kernels_for", lambda device: KERNELS[request.param])
+    believe_in_cudnn(monkeypatch)
     return request.param
+
+
+def believe_in_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn, "cuda_versions", types.SimpleNamespace(cudnn_get_version=lambda: 91000))
+    monkeypatch.setattr(cudnn, "check_compute_capability", lambda _: True)
 
 
 def lowered(function, platform: str, *args) -> str:
@@ -39,13 +45,13 @@ def lowered(function, platform: str, *args) -> str:
 
 
 def check_kernels(text: str, platform: str, dtype: str, *, backward: bool) -> None:
-    """cuDNN's attention runs on GPUs in bfloat16 and nowhere else, and is told that it is causal."""
+    """cuDNN's attention of packed segments runs on GPUs in bfloat16 and nowhere else, and is told that it is causal."""
     fused = platform == "cuda" and dtype == "bfloat16"
     assert (f"@{FUSED}(" in text) == fused
     assert (f"@{FUSED}Backward(" in text) == (fused and backward)
     if fused:
         calls = [line for line in text.splitlines() if f"@{FUSED}" in line]
-        assert all(r"mask_type\22: \22CAUSAL" in line for line in calls)
+        assert all(r"mask_type\22: \22PADDING_CAUSAL" in line for line in calls)
 
 
 def make_batch() -> StepBatch:
@@ -77,7 +83,8 @@ def test_engine(platform: str, dtype: str) -> None:
     params = qwen2.abstract_params(SHAPE, jnp.dtype(dtype))
     cache = jax.eval_shape(lambda: qwen2.init_cache(SHAPE, SLOTS, LENGTH, jnp.dtype(dtype)))
     state = jax.eval_shape(lambda: slots.init_slots(SLOTS))
-    prefill, decode = functools.partial(qwen2.prefill, SHAPE), functools.partial(qwen2.decode, SHAPE)
+    prefill = functools.partial(qwen2.prefill, SHAPE, kernels=KERNELS[platform])
+    decode = functools.partial(qwen2.decode, SHAPE)
     admit = jax.jit(functools.partial(slots.admit, prefill), donate_argnums=(1, 2))
     rows = jax.ShapeDtypeStruct((2, slots.SETTINGS + slots.STOP_IDS + LENGTH // 2), jnp.int32)
     check_kernels(lowered(admit, platform, params, cache, state, rows), platform, dtype, backward=False)
@@ -86,15 +93,17 @@ def test_engine(platform: str, dtype: str) -> None:
     assert FUSED not in lowered(advance, platform, params, cache, state, control)
 
 
-def test_what_cudnn_does_not_take_goes_to_the_plain_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(cudnn, "cuda_versions", types.SimpleNamespace(cudnn_get_version=lambda: 91000))
+@pytest.mark.parametrize(("kernels", "call"), [("hopper", FUSED), ("gpu", MASKED)])
+def test_what_cudnn_does_not_take_goes_to_the_plain_kernel(
+    kernels: str, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    believe_in_cudnn(monkeypatch)
 
     def text(length: int, width: int, dtype: str) -> str:
         q, kv = (jax.ShapeDtypeStruct((2, length, n, width), jnp.dtype(dtype)) for n in (4, 2))
         segments = jax.ShapeDtypeStruct((2, length), jnp.int32)
-        return lowered(jax.jit(attention), "cuda", q, kv, kv, segments)
+        return lowered(jax.jit(functools.partial(attention, kernels=kernels)), "cuda", q, kv, kv, segments)
 
-    assert FUSED in text(16, 8, "bfloat16")
+    assert f"@{call}(" in text(16, 8, "bfloat16")
     for odd in ((15, 8, "bfloat16"), (16, 12, "bfloat16"), (16, 256, "bfloat16"), (16, 8, "float32")):
-        assert FUSED not in text(*odd), odd
+        assert "fmha" not in text(*odd), odd

@@ -76,7 +76,7 @@ ALLOWED = {
     "sampling": {"errors", "env_bridge", "models"},
     "trajectory": {"errors", "env_bridge"},
     "config": {"errors", "settings", "rl", "models", "envs", "env_bridge"},
-    "batching": {"errors", "env_bridge", "rl", "trajectory"},
+    "batching": {"errors", "env_bridge", "models", "rl", "trajectory"},
     "run.partition": {"errors"},
     "run.memory": {"errors", "models", "rl"},
     "policy": {"errors", "config", "models", "sampling", "run.partition", "run.memory"},

@@ -18,32 +18,42 @@ def attention(
     segment_ids: jax.Array,
     *,
     max_segment: int | None = None,
-    platform: str | None = None,
+    kernels: str | None = None,
 ) -> jax.Array:
-    """Causal self-attention of packed rows, with the kernel of the platform: cuDNN's, splash attention, or plain XLA.
+    """Causal self-attention of packed rows, by cuDNN, by splash attention or by plain XLA.
 
     Args:
       query: [B, T, H, K] in the compute dtype, rotary applied.
       key: [B, T, G, K], G divides H; query head h reads key head h // (H // G).
       value: [B, T, G, K].
-      segment_ids: [B, T] i32; a position attends to itself and earlier positions of its segment.
+      segment_ids: [B, T] i32; a position attends to itself and earlier positions of its segment. Segments count from 1
+        and are at most `segment_limit`; 0, padding, comes last.
       max_segment: limit of a segment's length, tokens. In rows of at least twice this length the XLA kernel costs
         T x max_segment, not T x T. None: T.
-      platform: of the device that this is compiled for, as jax names it; None: that of this process.
+      kernels: as from `kernels_for`, for the device that this is compiled for; None: `jax.default_backend`.
 
     Returns:
       [B, T, H, K] in the dtype of `query`.
     """
-    platform = platform or jax.default_backend()
-    if platform in ("cuda", "gpu") and _fits_cudnn(query):
+    kernels = kernels or jax.default_backend()
+    if kernels == "hopper" and _fits_cudnn(query):
+        return _packed(query, key, value, segment_ids)
+    if kernels == "gpu" and _fits_cudnn(query):
         # With is_causal beside the mask the kernel skips the products above the diagonal.
         same = (segment_ids[:, :, None] == segment_ids[:, None, :])[:, None]
         return jax.nn.dot_product_attention(query, key, value, mask=same, is_causal=True, implementation="cudnn")
-    if platform == "tpu" and _fits_splash(query):
+    if kernels == "tpu" and _fits_splash(query):
         return splash(query, key, value, segment_ids, max_segment)
     if max_segment is not None and 2 * max_segment <= query.shape[1]:
         return _banded(query, key, value, segment_ids, max_segment)
     return _dense(query, key, value, causal_segment_mask(segment_ids))
+
+
+def kernels_for(device: jax.Device) -> str:
+    """Which kernels run on a device: "cpu", "tpu", "gpu", or "hopper" for GPUs on which cuDNN takes packed segments."""
+    capability = getattr(device, "compute_capability", None)
+    hopper = device.platform == "gpu" and capability is not None and float(capability) >= 9
+    return "hopper" if hopper else device.platform
 
 
 def causal_segment_mask(segment_ids: jax.Array) -> jax.Array:
@@ -79,6 +89,43 @@ def _fits_cudnn(query: jax.Array) -> bool:
     half = query.dtype in (jnp.bfloat16, jnp.float16)
     length, head_dim = query.shape[1], query.shape[-1]
     return half and head_dim % 8 == 0 and head_dim <= 128 and length % 2 == 0
+
+
+def segment_limit(length: int) -> int:
+    """How many segments a packed row of `length` tokens may have: cuDNN starts work for each that there could be."""
+    return max(32, length // 32)
+
+
+def segment_extents(segment_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Where segments lie, as cuDNN takes it: their lengths [B, M] and first positions [B, M + 1], i32, -1 for none.
+
+    The padding of `segment_ids` [B, T] is the last of them, so that every position is in one; M = `segment_limit` + 1.
+    """
+    limit = segment_limit(segment_ids.shape[1]) + 1
+    segments = jnp.where(segment_ids == 0, limit, segment_ids)
+    lengths = jnp.sum(segments[:, None] == jnp.arange(1, limit + 1)[:, None], axis=-1, dtype=jnp.int32)
+    ends = jnp.cumsum(lengths, axis=1)
+    offsets = jnp.where(lengths > 0, ends - lengths, -1)
+    return jnp.where(lengths > 0, lengths, -1), jnp.pad(offsets, ((0, 0), (0, 1)), constant_values=-1)
+
+
+def _packed(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array) -> jax.Array:
+    """cuDNN's attention of segments: a mask would be an array of T x T, and have a gradient that nobody reads."""
+    # jax.nn.dot_product_attention has no offsets, hence the private module.
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    lengths, offsets = segment_extents(segment_ids)
+    return cudnn.dot_product_attention(
+        query,
+        key,
+        value,
+        q_seqlen=lengths,
+        kv_seqlen=lengths,
+        q_offsets=offsets,
+        kv_offsets=offsets,
+        scale=query.shape[-1] ** -0.5,
+        mask_type=cudnn.MaskType.PADDING_CAUSAL,
+    )
 
 
 def _fits_splash(query: jax.Array) -> bool:

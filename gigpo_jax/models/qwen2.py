@@ -165,7 +165,7 @@ class Execution:
       remat: "none", "full" (keep each layer's input) or "dots" (keep the matrix products).
       unroll: layers per step of the scan; more compile longer, and run faster in models of few layers.
       max_segment: limit of a segment's length, tokens; saves work in rows of many short segments. None: T.
-      attention: as `attention.attention`, with its platform.
+      attention: as `attention.attention`, with its kernels.
       constrain: applied to the residual stream [B, T, D] before the first and after each layer, for sharding.
     """
 
@@ -236,7 +236,7 @@ def prefill(
     slots: jax.Array,
     positions: jax.Array | None = None,
     images: Images | None = None,
-    platform: str | None = None,
+    kernels: str | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs prompts and writes them into slots of the cache, from index 0.
 
@@ -248,12 +248,13 @@ def prefill(
       lengths: [B] i32, tokens of each prompt without padding.
       slots: [B] i32, the slot of each prompt; a row with S or more is dropped.
       positions, images: as for `hidden_states`.
+      kernels: as for `attention.attention`.
 
     Returns:
       The logits [B, V] f32 after the last token of each prompt, and the cache.
     """
     segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
-    execution = Execution(attention=functools.partial(attention, platform=platform))
+    execution = Execution(attention=functools.partial(attention, kernels=kernels))
     hidden, (keys, values) = _forward(config, params, tokens, positions, segment_ids, execution, images, keep=True)
     hidden = jnp.take_along_axis(hidden, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)[:, 0]
     return unembed(config, params, hidden), write_prompts(cache, keys, values, slots)

@@ -150,11 +150,6 @@ def row_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
     return lambda x: jax.lax.with_sharding_constraint(x, sharding)
 
 
-def platform(mesh: Mesh) -> str:
-    """What the devices are, as jax names it; they may be elsewhere, and programs only compiled for them."""
-    return mesh.devices.flat[0].platform
-
-
 def on_each_device(mesh: Mesh, attend: Callable[..., jax.Array], kv_heads: int) -> Callable[..., jax.Array]:
     """An attention like `attend`, which then sees the rows of one device, and its heads where `tensor` divides them.
 

@@ -15,6 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.models import qwen2
+from gigpo_jax.models.attention import kernels_for
 
 SLOTS, TENSOR = "slots", "tensor"
 
@@ -54,8 +55,8 @@ class Placement:
 
     @property
     def kernels(self) -> str:
-        """The platform whose attention kernels a part can use; XLA splits only its own over `tensor`."""
-        return self.device.platform if self.mesh is None or self.mesh.shape[TENSOR] == 1 else "cpu"
+        """The attention kernels that a part can use; XLA splits only its own over `tensor`."""
+        return kernels_for(self.device) if self.mesh is None or self.mesh.shape[TENSOR] == 1 else "cpu"
 
     def spread(self, function: Callable[..., Any], result: Sequence[str | None]) -> Callable[..., Any]:
         """Applies a function to every part by itself: its loops end when the slots of the part are done.
@@ -101,8 +102,8 @@ def placement_of(params: qwen2.Params) -> Placement:
     """The devices of this host that parameters are on."""
     mesh = mesh_of(params)
     if mesh is None:
-        (device,) = jax.tree.leaves(params)[0].sharding.device_set
-        return Placement(None, device)
+        sharding = getattr(jax.tree.leaves(params)[0], "sharding", None)  # numpy arrays have none
+        return Placement(None, next(iter(sharding.device_set)) if sharding else jax.local_devices()[0])
     tensor = mesh.axis_names.index(TENSOR)
     rows = np.moveaxis(mesh.devices, tensor, -1).reshape(-1, mesh.devices.shape[tensor])
     mine = np.array([row for row in rows if row[0].process_index == jax.process_index()])

@@ -85,7 +85,7 @@ class Programs:
 
     def admit(self, params: qwen2.Params, rows: np.ndarray) -> jax.Array:
         """Prefills prompts and draws their first tokens; rows and result as in `slots.admit`, of all parts in turn."""
-        prefill = self._forward(functools.partial(qwen2.prefill, platform=self._placement.kernels))
+        prefill = self._forward(functools.partial(qwen2.prefill, kernels=self._placement.kernels))
         return self._step(rows.shape, functools.partial(device.admit, prefill), params, rows, (None, SLOTS))
 
     def advance(self, params: qwen2.Params, control: np.ndarray) -> jax.Array:
