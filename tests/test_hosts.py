@@ -12,7 +12,7 @@ from tests import two_hosts
 ROOT = Path(__file__).parents[1]
 
 
-def test_credit_and_panel_of_two_hosts_are_those_of_one() -> None:
+def test_credit_and_panel_of_two_hosts_are_those_of_one_and_they_stop_together() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -30,6 +30,8 @@ def test_credit_and_panel_of_two_hosts_are_those_of_one() -> None:
     finally:
         for host in hosts:
             host.kill()
+    assert first["votes"] == ["cancelled", "host 1 stopped", "host 1 stopped"], "a vote counts, then the signal"
+    assert second["votes"] == ["continues", *["host 1 stopped", "continues"] * 2]
     one = two_hosts.found(range(5))
     assert first["advantages"] + second["advantages"] == one["advantages"]
     assert first["credit"] == second["credit"] == one["credit"]

@@ -12,6 +12,7 @@ from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.evaluate import Evaluator, metrics, outcomes, summarise
 from gigpo_jax.learner import objective, step_credit
+from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.turns import make_turn
 
@@ -53,7 +54,32 @@ def found(groups: range) -> dict:
     }
 
 
+async def votes() -> list[str]:
+    """What a host is told that is cancelled while it waits for the other's vote, and when the other stops."""
+    hosts, last, told = Hosts(), jax.process_index() == 1, []
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for stops in (False, True, True):
+        if not last:
+            loop.call_later(0.2, task.cancel)
+        try:
+            if last and stops:
+                await asyncio.sleep(0.5)
+                told.append((await hosts.stop(Stop(143, "stopped"))).text)
+            else:
+                await hosts.share(asyncio.sleep(0.5 if last else 0))
+            await asyncio.sleep(0)
+            told.append("continues")
+        except asyncio.CancelledError:
+            told.append("cancelled")
+        except HostsStopped as stopped:
+            told.append(str(stopped))
+            await asyncio.sleep(0)
+    return told
+
+
 if __name__ == "__main__":
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", 2, int(sys.argv[1]), initialization_timeout=200)
-    print(json.dumps(found((range(2), range(2, 5))[jax.process_index()])))
+    ours = found((range(2), range(2, 5))[jax.process_index()])
+    print(json.dumps(ours | {"votes": asyncio.run(votes())}))

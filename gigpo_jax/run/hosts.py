@@ -112,12 +112,12 @@ class Hosts:
             except asyncio.CancelledError:
                 cancelled = True
         self._round += 1
-        if cancelled:
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()  # this host votes to stop the next time
         stops = {host: found for host, found in sorted(votes.items()) if found is not None}
         if not stops:
+            if cancelled:  # this host votes to stop the next time
+                task = asyncio.current_task()
+                assert task is not None
+                asyncio.get_running_loop().call_soon(task.cancel)
             return None
         host, first = next(iter(stops.items()))
         return replace(first, text=f"host {host} {first.text}", saves=all(stop.saves for stop in stops.values()))
