@@ -28,6 +28,7 @@ def get_config(variant: str = "1.5b") -> ConfigDict:
         raise ValueError(f"configs/alfworld.py:{variant}: no such variant; choose 1.5b, 7b, 1.5b_ppo or 7b_ppo")
     config = default_config().unlock()
     config.env.workers = 8
+    config.engine.prefill_chunk, config.engine.prefill_rows = 32, (32,)
     config.rl.entropy_coef = 0.001
     config.rl.old_logprobs = "recompute"
     config.mesh.fsdp = {"1.5b": 1, "7b": 8}[size]

@@ -31,6 +31,7 @@ def get_config(variant: str = "3b") -> ConfigDict:
     config.sampling.max_response_tokens = 512
     config.sampling.stop = ("</search>", "</answer>")
     config.engine.slots = 256
+    config.engine.prefill_chunk, config.engine.prefill_rows = 32, (32,)
     config.rl.anchor_match = "similar"
     config.rl.similarity = 0.9
     config.rl.kl_coef = 0.001

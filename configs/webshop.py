@@ -36,6 +36,7 @@ def get_config(variant: str = "1.5b") -> ConfigDict:
     config.env.history = 2
     config.env.invalid_penalty = 0.1
     config.env.workers = 8
+    config.engine.prefill_chunk, config.engine.prefill_rows = 32, (32,)
     config.sampling.max_prompt_tokens = 4096
     config.sampling.max_response_tokens = 512
     config.rl.normalize = "mean_std" if way else "mean"

@@ -45,6 +45,7 @@ def test_defaults_are_valid_and_locked():
         ("engine.prefill_buckets", (512, 4096), "sampling.max_prompt_tokens=2048"),
         ("engine.prefill_buckets", (512, 1024), "longer prompts would be lost"),
         ("engine.prefill_buckets", (0, 2048), "each greater than 0"),
+        ("engine.prefill_chunk", 4096, "at most sampling.max_prompt_tokens=2048"),
         ("sampling.top_k", 0, "-1"),
         ("sampling.top_k", 20, "rl.old_logprobs=recompute"),
         ("sampling.top_p", 0.9, "rl.old_logprobs=recompute"),

@@ -117,6 +117,11 @@ KEYS: dict[str, Key] = {
     "engine.prefill_rows": Key(
         (16,), "prompts per prefill; several sizes: repeatable only to rounding", each(POSITIVE, int)
     ),
+    "engine.prefill_chunk": Key(
+        0,
+        "prompts are read in chunks of so many tokens, and chunks that they share once; 0: whole, padded to a bucket",
+        NOT_NEGATIVE,
+    ),
     "engine.decode_steps": Key(16, "decode steps per device call", POSITIVE),
     "engine.vllm.urls": Key(
         "", 'running servers, "http://a:8000,http://b:8000", key in VLLM_API_KEY; "": start some', may_change=True

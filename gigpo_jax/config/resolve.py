@@ -220,12 +220,17 @@ def _check_sizes(config: ConfigDict) -> None:
         "env.overlong_penalty",
         "not read without env.overlong_buffer; leave it out, or name the tokens in which the reward falls",
     )
+    longest = sampling.max_prompt_tokens
     _require(
-        max(config.engine.prefill_buckets, default=sampling.max_prompt_tokens) == sampling.max_prompt_tokens,
+        max(config.engine.prefill_buckets, default=longest) == longest,
         config,
         "engine.prefill_buckets",
-        f"longer prompts would be lost; the largest must be sampling.max_prompt_tokens={sampling.max_prompt_tokens}",
+        f"longer prompts would be lost; the largest must be sampling.max_prompt_tokens={longest}",
     )
+    chunk, most = config.engine.prefill_chunk, f"longer than a prompt; at most sampling.max_prompt_tokens={longest}"
+    _require(chunk <= longest, config, "engine.prefill_chunk", most)
+    fix = f"not read with engine.prefill_chunk={chunk}; leave one of them out"
+    _require(not (chunk and config.engine.prefill_buckets), config, "engine.prefill_buckets", fix)
     _require(
         sum(size == -1 for size in config.mesh.values()) <= 1,
         config,

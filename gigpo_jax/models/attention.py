@@ -7,6 +7,7 @@ softmax in float32.
 import jax
 import jax.numpy as jnp
 
+BLOCK = 256  # entries of the cache that are read together
 MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)  # finite: a row with nothing to attend to stays free of NaN
 SPLASH_BLOCKS = (512, 256, 128)  # tokens of a tile: the largest that divides the row
 
@@ -63,18 +64,26 @@ def causal_segment_mask(segment_ids: jax.Array) -> jax.Array:
     return same & jnp.tril(jnp.ones((length, length), bool))
 
 
-def cached_attention(query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array) -> jax.Array:
+def cached_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, layer: jax.Array | int, positions: jax.Array
+) -> jax.Array:
     """Attention of one new token per slot over the slot's cache, the token included.
+
+    A cache longer than `BLOCK` is read only as far as the longest slot is filled.
 
     Args:
       query: [S, H, K] in the compute dtype, rotary applied.
-      key: [S, G, C, K] the cache of one layer, already holding the new token.
-      value: [S, G, C, K].
-      positions: [S] i32 index of the new token; later entries of the cache are masked.
+      key: [L, S, G, C, K] the cache, in this layer already holding the new token.
+      value: [L, S, G, C, K].
+      layer: the layer.
+      positions: [S] i32 index of the new token; later entries of the cache are masked. C or more: a slot without one.
 
     Returns:
       [S, H, K] in the dtype of `query`.
     """
+    if key.shape[3] > BLOCK:
+        return chunk_attention(query[:, None], key, value, layer, None, positions[:, None])[:, 0]
+    key, value = key[layer], value[layer]
     slots, heads, head_dim = query.shape
     groups, length = key.shape[1:3]
     query = query.reshape(slots, groups, heads // groups, head_dim)
@@ -83,6 +92,60 @@ def cached_attention(query: jax.Array, key: jax.Array, value: jax.Array, positio
     probs = jax.nn.softmax(jnp.where(seen[:, None, None], scores * head_dim**-0.5, MASKED), axis=-1)
     out = jnp.einsum("sgrc,sgck->sgrk", probs.astype(query.dtype), value.astype(query.dtype))
     return out.reshape(slots, heads, head_dim)
+
+
+def chunk_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    layer: jax.Array | int,
+    slots: jax.Array | None,
+    positions: jax.Array,
+) -> jax.Array:
+    """Attention of chunks of sequences over the cache of their slots, which already holds them.
+
+    It goes over blocks of the cache up to the last position, with the maximum and the sum of the softmax so far (arXiv
+    2205.14135, algorithm 1). Further blocks would not change a bit: a result does not depend on other rows.
+
+    Args:
+      query: [B, T, H, K] in the compute dtype, rotary applied.
+      key: [L, S, G, C, K] the cache.
+      value: [L, S, G, C, K].
+      layer: the layer.
+      slots: [B] i32, the slot of each row; None: row b is in slot b.
+      positions: [B, T] i32, indices in the slot; later entries are masked. C or more: not part of a chunk.
+
+    Returns:
+      [B, T, H, K] in the dtype of `query`.
+    """
+    rows, length, heads, head_dim = query.shape
+    groups, capacity = key.shape[2:4]
+    block = min(BLOCK, capacity)
+    query = query.reshape(rows, length, groups, heads // groups, head_dim)
+
+    def read(store: jax.Array, start: jax.Array) -> jax.Array:
+        part = jax.lax.dynamic_slice_in_dim(jax.lax.dynamic_index_in_dim(store, layer, 0, False), start, block, 2)
+        return (part if slots is None else part.at[slots].get(mode="clip")).astype(query.dtype)
+
+    def body(index: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        out, highest, total = carry
+        start = jnp.minimum(index * block, capacity - block)  # the last block may overlap the one before it
+        at = start + jnp.arange(block)
+        seen = (at <= positions[..., None]) & (at >= index * block)
+        scores = jnp.einsum("btgrk,bgck->bgtrc", query, read(key, start), preferred_element_type=jnp.float32)
+        scores = jnp.where(seen[:, None, :, None], scores * head_dim**-0.5, MASKED)
+        higher = jnp.maximum(highest, jnp.max(scores, axis=-1))
+        probs, fade = jnp.exp(scores - higher[..., None]), jnp.exp(highest - higher)
+        mixed = jnp.einsum(
+            "bgtrc,bgck->bgtrk", probs.astype(query.dtype), read(value, start), preferred_element_type=jnp.float32
+        )
+        return out * fade[..., None] + mixed, higher, total * fade + jnp.sum(probs, axis=-1)
+
+    filled = jnp.max(jnp.where(positions < capacity, positions, 0)) + 1
+    shape = (rows, groups, length, heads // groups)
+    start = (jnp.zeros((*shape, head_dim)), jnp.full(shape, MASKED), jnp.zeros(shape))
+    out, _, total = jax.lax.fori_loop(0, (filled + block - 1) // block, body, start)
+    return jnp.swapaxes(out / total[..., None], 1, 2).reshape(rows, length, heads, head_dim).astype(query.dtype)
 
 
 def _fits_cudnn(query: jax.Array) -> bool:

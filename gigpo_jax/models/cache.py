@@ -33,6 +33,31 @@ def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.A
     return KVCache(write(cache.key, key), write(cache.value, value))
 
 
+def write_chunks(
+    cache: KVCache, key: jax.Array, value: jax.Array, layer: jax.Array | int, slots: jax.Array, positions: jax.Array
+) -> KVCache:
+    """Writes keys and values [B, T, G, K] of one layer at `positions` [B, T] of `slots` [B]; a slot S: none."""
+
+    def write(store: jax.Array, new: jax.Array) -> jax.Array:
+        return store.at[layer, slots[:, None], :, positions].set(new.astype(store.dtype), mode="drop")
+
+    return KVCache(write(cache.key, key), write(cache.value, value))
+
+
+def copy_chunks(cache: KVCache, sources: jax.Array, targets: jax.Array, starts: jax.Array, length: int) -> KVCache:
+    """Copies `length` entries of all layers, from `starts` [N] on, from slots `sources` [N] to `targets` [N] (S: none).
+
+    All are read before the first is written.
+    """
+    positions = starts[:, None] + jnp.arange(length)
+
+    def copy(store: jax.Array) -> jax.Array:
+        read = store.at[:, sources[:, None], :, positions].get(mode="clip")
+        return store.at[:, targets[:, None], :, positions].set(read, mode="drop")
+
+    return KVCache(copy(cache.key), copy(cache.value))
+
+
 def write_tokens(
     cache: KVCache, key: jax.Array, value: jax.Array, layer: jax.Array | int, positions: jax.Array
 ) -> KVCache:

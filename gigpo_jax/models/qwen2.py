@@ -281,24 +281,32 @@ def decode(
     Returns:
       The logits [S, V] f32 of the next token, and the cache with the new token.
     """
-    graph = _layer_graph(config, adapted_linears(params))
     turned = positions if shift is None else positions + shift
     angles = rotary(turned, config.head_dim, config.rope_theta, config.rope_scaling)
+
+    def attend(
+        index: jax.Array, cache: KVCache, query: jax.Array, key: jax.Array, value: jax.Array
+    ) -> tuple[jax.Array, KVCache]:
+        new = write_tokens(cache, key, value, index, positions)
+        return cached_attention(query, new.key, new.value, index, positions), new
+
+    x, cache = through_layers(config, params, cache, params["embed"][tokens], angles, attend)
+    return unembed(config, params, final_norm(config, params, x)), cache
+
+
+def through_layers(
+    config: Qwen2Config, params: Params, cache: KVCache, x: jax.Array, angles: Rotary, attend: Callable
+) -> tuple[jax.Array, KVCache]:
+    """Runs all layers on x [..., D]; `attend` takes a layer's index, the cache, query, key and value."""
+    graph = _layer_graph(config, adapted_linears(params))
 
     # The cache is the carry of the loop and is updated in place; as input and output of a scan it would be copied.
     def body(index: jax.Array, carry: tuple[jax.Array, KVCache]) -> tuple[jax.Array, KVCache]:
         x, cache = carry
-
-        def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, KVCache]:
-            new = write_tokens(cache, key, value, index, positions)
-            return cached_attention(query, new.key[index], new.value[index], positions), new
-
         layer = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], params["layers"]))
-        return layer(x, angles, attend)
+        return layer(x, angles, functools.partial(attend, index, cache))
 
-    x = params["embed"][tokens]
-    x, cache = jax.lax.fori_loop(0, config.num_layers, body, (x, cache))
-    return unembed(config, params, _final_norm(config, params, x)), cache
+    return jax.lax.fori_loop(0, config.num_layers, body, (x, cache))
 
 
 def _forward(
@@ -341,10 +349,11 @@ def _forward(
         x = placed(x, features, images.index)
     unroll = min(execution.unroll, config.num_layers)
     x, kept = jax.lax.scan(remat(body), constrain(x), params["layers"], unroll=unroll)
-    return _final_norm(config, params, x), kept
+    return final_norm(config, params, x), kept
 
 
-def _final_norm(config: Qwen2Config, params: Params, x: jax.Array) -> jax.Array:
+def final_norm(config: Qwen2Config, params: Params, x: jax.Array) -> jax.Array:
+    """The norm after the last layer, [..., D] -> [..., D]."""
     norm = nnx.eval_shape(lambda: RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=x.dtype))
     return nnx.merge(nnx.graphdef(norm), params["final_norm"])(x)
 

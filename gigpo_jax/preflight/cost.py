@@ -52,7 +52,8 @@ def cost(program: Program, trips: int) -> Cost:
 
     Args:
       program: as compiled.
-      trips: how often a loop runs whose number of turns XLA does not know: the loop over tokens or microbatches.
+      trips: how often a loop runs whose number of turns XLA does not know: the loop over tokens or microbatches. Such a
+        loop inside it, over the filled blocks of a cache, counts once.
     """
     total = Cost()
     _add(program, program.computations[program.entry], trips, 1, False, total)
@@ -65,8 +66,8 @@ def _add(program: Program, computation: Computation, trips: int, times: int, loo
         if step.opcode in _FREE or step.opcode.endswith(("-done", "-update")):
             continue
         if step.opcode == "while":
-            turns = times * (program.trips(step) or trips)
-            _add(program, program.computations[step.called["body"][0]], trips, turns, True, total)
+            known, body = program.trips(step), program.computations[step.called["body"][0]]
+            _add(program, body, trips if known else 1, times * (known or trips), True, total)
         elif step.opcode == "conditional":
             _add_cheapest(program, step, trips, times, looped, total)
         elif step.opcode in ("call", "async-start"):

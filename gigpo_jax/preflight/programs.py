@@ -138,8 +138,12 @@ def engine_programs(config: ConfigDict, shape: qwen2.Qwen2Config, held: Arrays) 
     placement = placement_of(params)
     engine = _Engine(shape, settings, settings.dtype, placement)
     ready = engine.prepare(params)
-    rows, longest = settings.rows[-1] * placement.parts, settings.buckets[-1]
-    engine.admit(ready, np.zeros((rows, slots.SETTINGS + slots.STOP_IDS + longest), np.int32))
+    rows, longest = settings.rows[-1] * placement.parts, settings.prefill_chunk or settings.buckets[-1]
+    width = slots.SETTINGS + slots.STOP_IDS + longest
+    if settings.prefill_chunk:
+        engine.extend(ready, np.zeros((rows, 2 + width), np.int32))
+    else:
+        engine.admit(ready, np.zeros((rows, width), np.int32))
     engine.advance(ready, np.zeros((placement.parts + settings.slots,), np.int32))
     tokens = steps * FILL * sampling.max_response_tokens / min(settings.slots, episodes)  # of one slot
     runs = {
@@ -148,7 +152,8 @@ def engine_programs(config: ConfigDict, shape: qwen2.Qwen2Config, held: Arrays) 
         "decode": tokens / settings.decode_steps,
     }
     made = engine.programs.items()
-    return [Compiled(name, *of, settings.decode_steps, runs[name]) for name, of in made], engine.cache
+    trips = {"decode": settings.decode_steps}
+    return [Compiled(name, *of, trips.get(name, 1), runs[name]) for name, of in made], engine.cache
 
 
 class _Engine(Programs):

@@ -51,6 +51,7 @@ def engine_settings(config: ConfigDict) -> EngineSettings:
         max_length=max_length(config),
         prefill_buckets=tuple(engine.prefill_buckets),
         prefill_rows=tuple(engine.prefill_rows),
+        prefill_chunk=engine.prefill_chunk,
         decode_steps=engine.decode_steps,
         dtype=jnp.dtype(engine.dtype),
     )

@@ -24,7 +24,9 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling import slots as device
 from gigpo_jax.sampling.base import Completion, SamplingParams
+from gigpo_jax.sampling.chunked import ChunkReader
 from gigpo_jax.sampling.placement import placement_of
+from gigpo_jax.sampling.prefixes import Prefixes
 from gigpo_jax.sampling.programs import EngineSettings, Programs, described, difference
 from gigpo_jax.sampling.request import Request, Weights, checked_prompt, resolve, stop_ids
 from gigpo_jax.sampling.stopping import StopStrings
@@ -42,6 +44,8 @@ class JaxEngine:
 
     Attributes:
       generated_tokens: tokens of all responses so far.
+      prompt_tokens: tokens of all prompts so far.
+      reused_tokens: of these, those whose keys and values a slot held already.
     """
 
     def __init__(
@@ -66,11 +70,17 @@ class JaxEngine:
         """
         self.config, self.slots = config, settings.slots
         self._buckets, self._rows, self._max_length = settings.buckets, settings.rows, settings.max_length
-        self.generated_tokens = 0
+        self.generated_tokens = self.prompt_tokens = self.reused_tokens = 0
         dtype = settings.dtype or params["embed"].dtype
         placement = placement_of(params)
         self._parts, self._part = placement.parts, settings.slots // placement.parts
         self._programs = Programs(config, settings, dtype, placement)
+        chunk = settings.prefill_chunk if config.vision is None else 0
+        self._reader: ChunkReader | None = None
+        self._prefixes = Prefixes(self.slots, self._parts, chunk)
+        if chunk:
+            sizes = {"slots": self.slots, "parts": self._parts, "rows": self._rows[-1], "chunk": chunk}
+            self._reader = ChunkReader(self._programs, **sizes)
         self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
         self._described = described(params)
         self._newest: Weights | None = Weights(self._programs.prepare(params), version)
@@ -99,7 +109,10 @@ class JaxEngine:
         """Compiles all programs; without it each is compiled on first use."""
         with self._device_lock:
             self._weights = self._weights or self._newest
-            for length in self._buckets:
+            assert self._weights is not None
+            if self._reader is not None:
+                self._reader.warmup(self._weights.params)
+            for length in self._buckets if self._reader is None else ():
                 for rows in self._rows:
                     self._admit([[]] * self._parts, rows, length)
             self._advance(1)
@@ -176,6 +189,7 @@ class JaxEngine:
                 log.exception("the engine failed")
                 self._fail(f"the engine failed: {err}", err, everyone=False)
                 self._programs.reset()
+                self._prefixes.clear()
         self._fail("the engine was closed", None, everyone=True)
         self._programs.reset()
         self._newest = self._weights = None
@@ -196,7 +210,10 @@ class JaxEngine:
         for slot, request in enumerate(self._slots):
             if request is not None and request.cancelled:
                 self._release(slot)
-        self._read_prompts()
+        if self._reader is None:
+            self._read_prompts()
+        else:
+            self._read_chunks(self._reader)
         if not self._active():
             return
         same = sum(request.weights is self._weights for request in tuple(self._waiting))
@@ -211,7 +228,7 @@ class JaxEngine:
             request = self._next()
             if request is None:
                 break
-            self._slots[slot], self._keep[slot] = request, 1
+            self._take(slot, request)
             bucket = next(length for length in self._buckets if length >= request.prompt.size)
             groups.setdefault(bucket, [[] for _ in range(self._parts)])[slot // self._part].append(slot)
         read = []
@@ -223,6 +240,24 @@ class JaxEngine:
         for batch, size, out in read:
             slots = [slot for part in batch for slot in (*part, *[None] * (size - len(part)))]
             self._collect(np.asarray(out)[:, None], slots)
+
+    def _read_chunks(self, reader: ChunkReader) -> None:
+        """Prefills waiting prompts into free slots, without the chunks that slots hold already."""
+        self._prefixes.begin()
+        planned = []
+        while (free := self._free()) and (request := self._next()):
+            reading = self._prefixes.place(request.prompt, free)
+            self._take(reading.slot, request)
+            self.reused_tokens += reading.start
+            planned.append((reading, request))
+        if planned:
+            assert self._weights is not None
+            for out, slots in reader.read(self._weights.params, planned):
+                self._collect(np.asarray(out)[:, None], slots)
+
+    def _take(self, slot: int, request: Request) -> None:
+        self._slots[slot], self._keep[slot] = request, 1
+        self.prompt_tokens += request.prompt.size
 
     def _free(self) -> list[int]:
         """The free slots, those of the part with the most of them first."""
@@ -243,6 +278,7 @@ class JaxEngine:
                     if self._active():
                         return None
                     self._weights = request.weights
+                    self._prefixes.clear()
                 return self._waiting.popleft()
             self._waiting.popleft()
         return None

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.models import qwen2
+from gigpo_jax.models.cache import copy_chunks
+from gigpo_jax.models.chunks import extend
 from gigpo_jax.sampling import slots as device
 from gigpo_jax.sampling.placement import SLOTS, Placement, gather, gathered
 
@@ -23,6 +25,8 @@ class EngineSettings:
       max_length: length of the cache: tokens of prompt and response together, at most.
       prefill_buckets: padded prompt lengths, each at most `max_length`; empty for powers of two up to it.
       prefill_rows: batch sizes of a prefill; with one size responses do not depend on other requests.
+      prefill_chunk: tokens; prompts are read in chunks of this length and keep the cache of chunks that they share. 0:
+        whole prompts are read, padded to a bucket.
       decode_steps: tokens of a slot per device call, at most.
       dtype: of the computation and of the cache; None is the parameters'.
     """
@@ -31,6 +35,7 @@ class EngineSettings:
     max_length: int
     prefill_buckets: tuple[int, ...] = ()
     prefill_rows: tuple[int, ...] = (8,)
+    prefill_chunk: int = 0
     decode_steps: int = 16
     dtype: Any = None
 
@@ -87,6 +92,21 @@ class Programs:
         """Prefills prompts and draws their first tokens; rows and result as in `slots.admit`, of all parts in turn."""
         prefill = self._forward(functools.partial(qwen2.prefill, kernels=self._placement.kernels))
         return self._step(rows.shape, functools.partial(device.admit, prefill), params, rows, (None, SLOTS))
+
+    def extend(self, params: qwen2.Params, rows: np.ndarray) -> jax.Array:
+        """Prefills chunks of prompts; rows and result as in `slots.extend`, of all parts in turn."""
+        function = functools.partial(device.extend, self._forward(extend))
+        return self._step(("extend", *rows.shape), function, params, rows, (None, SLOTS))
+
+    def copy(self, chunks: np.ndarray) -> None:
+        """Copies chunks [parts * N, 3] i32: source slot, target slot (a number of no slot: none), first index."""
+        length = self._settings.prefill_chunk
+
+        def copy(_: Any, cache: Any, state: Any, chunks: jax.Array) -> tuple[Any, Any, jax.Array]:
+            sources, targets, starts = chunks.T
+            return copy_chunks(cache, sources, targets, starts, length), state, sources
+
+        self._step(("copy", len(chunks)), copy, {}, chunks, (SLOTS,))
 
     def advance(self, params: qwen2.Params, control: np.ndarray) -> jax.Array:
         """Draws tokens for all active slots; control and result as in `slots.advance`, of all parts in turn."""

@@ -18,6 +18,7 @@ from gigpo_jax.sampling.sample import sample, token_keys
 STOP_IDS = 16  # stop token ids a request may have
 SETTINGS = 8  # columns of a request before its stop ids and its tokens
 NOTHING = -1  # in place of a token: none was drawn
+NOWHERE = 2**20  # an index outside of any slot
 
 Forward = Callable[..., tuple[jax.Array, Any]]
 
@@ -117,6 +118,26 @@ def admit(
     return cache, state, jnp.stack([token, jax.lax.bitcast_convert_type(logprob, jnp.int32)])
 
 
+def extend(
+    prefill: Forward, params: Any, cache: Any, state: SlotState, rows: jax.Array
+) -> tuple[Any, SlotState, jax.Array]:
+    """As `admit`, with a chunk of a prompt in each row; only the last chunk of a prompt draws a token.
+
+    Args:
+      prefill: (params, cache, tokens [B, T], lengths [B], slots [B], starts [B]) -> (last-token logits [B, V], cache).
+      params, cache, state: as for `admit`.
+      rows: [B, 2 + SETTINGS + STOP_IDS + T] i32: the slot of the chunk (S: the row is dropped) and its first index in
+        the prompt, then as for `admit` the prompt's length up to the chunk's end; a row whose slot there is S draws no
+        token.
+    """
+    slot, start = rows[:, 0], rows[:, 1]
+
+    def chunk(params: Any, cache: Any, tokens: jax.Array, lengths: jax.Array, _: jax.Array) -> tuple[jax.Array, Any]:
+        return prefill(params, cache, tokens, lengths - start, slot, start)
+
+    return admit(chunk, params, cache, state, rows[:, 2:])
+
+
 def advance(
     decode: Forward, steps: int, params: Any, cache: Any, state: SlotState, control: jax.Array
 ) -> tuple[Any, SlotState, jax.Array]:
@@ -147,7 +168,8 @@ def advance(
 
     def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         step, cache, state, out = carry
-        logits, cache = decode(params, cache, state.token, state.position)
+        # A free slot keeps what it holds of its last prompt for the next one: nothing is written.
+        logits, cache = decode(params, cache, state.token, jnp.where(state.active, state.position, NOWHERE))
         keys = token_keys(state.key, state.count)
         # A free slot keeps the settings of its last request; without them it causes no top-k or top-p pass.
         top_p, top_k = jnp.where(state.active, state.top_p, 1.0), jnp.where(state.active, state.top_k, 0)

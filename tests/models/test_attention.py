@@ -1,11 +1,18 @@
-"""Kernels for accelerators: splash attention, interpreted, computes what plain attention does; what cuDNN is given."""
+"""Kernels for accelerators and attention over the cache compute what plain attention does; what cuDNN is given."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.models.attention import attention, segment_extents, segment_limit, splash
+from gigpo_jax.models.attention import (
+    attention,
+    cached_attention,
+    chunk_attention,
+    segment_extents,
+    segment_limit,
+    splash,
+)
 
 # Segments cross the kernel's tiles of 128, and none is longer than 100; the row ends with padding.
 SEGMENTS = np.repeat([1, 2, 3, 4, 0], [60, 100, 30, 50, 16])[None].astype(np.int32)
@@ -36,3 +43,23 @@ def test_segments_as_cudnn_takes_them() -> None:
     for row, expected in enumerate([[(3, 0), (1, 3), (2, 4)], [(1, 0), (4, 1), (1, 5)], [(6, 0)]]):
         assert [(int(n), int(at)) for n, at in zip(lengths[row], offsets[row]) if n >= 0] == expected
     assert (offsets[:, -1] == -1).all()
+
+
+def test_attention_over_the_cache_is_plain_attention_and_no_bit_depends_on_other_rows() -> None:
+    rng = np.random.default_rng(1)
+    capacity = 600  # not a multiple of the blocks
+    query, key, value = (jnp.asarray(rng.normal(size=(1, capacity, n, 16)), jnp.float32) for n in (4, 2, 2))
+    expected = attention(query, key, value, np.ones((1, capacity), np.int32))[0]
+    store = [jnp.swapaxes(jnp.stack([x[0] * 0 + 5, x[0]])[None], 2, 3) for x in (key, value)]  # in slot 1 of 2
+    chunk = jax.jit(lambda slots, at: chunk_attention(query[0][at % capacity], *store, 0, slots, at))
+    for start in (0, 250, 569):
+        alone = jnp.stack([jnp.arange(start, start + 31), jnp.full(31, capacity)])  # the second row is empty
+        found = chunk(jnp.array([1, 2]), alone)[0]
+        np.testing.assert_allclose(found, expected[start : start + 31], rtol=1e-5, atol=1e-5)
+        beside = alone.at[1].set(jnp.arange(569, 600))
+        assert chunk(jnp.array([1, 0]), beside)[0].tobytes() == found.tobytes()
+    decode = jax.jit(lambda at: cached_attention(query[0][at % capacity], *store, 0, at))
+    for other in (capacity, 3, 599):
+        found = decode(jnp.array([other, 300]))
+        np.testing.assert_allclose(found[1], expected[300], rtol=1e-5, atol=1e-5)
+        assert found[1].tobytes() == decode(jnp.array([capacity, 300]))[1].tobytes()
