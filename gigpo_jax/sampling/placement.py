@@ -56,7 +56,12 @@ class Placement:
     @property
     def kernels(self) -> str:
         """The attention kernels that a part can use; XLA splits only its own over `tensor`."""
-        return kernels_for(self.device) if self.mesh is None or self.mesh.shape[TENSOR] == 1 else "cpu"
+        return "cpu" if self.split else kernels_for(self.device)
+
+    @property
+    def split(self) -> bool:
+        """Whether a part has several devices, over which the compiler splits its work."""
+        return self.mesh is not None and self.mesh.shape[TENSOR] > 1
 
     def spread(self, function: Callable[..., Any], result: Sequence[str | None]) -> Callable[..., Any]:
         """Applies a function to every part by itself: its loops end when the slots of the part are done.
@@ -74,13 +79,15 @@ class Placement:
             mesh=self.mesh,
             in_specs=(P(), cache, slots, slots),
             out_specs=(cache, slots, P(*result)),
-            axis_names={SLOTS},
+            axis_names={SLOTS}
+            if self.split
+            else {SLOTS, TENSOR},  # kernels refuse an axis that is left to the compiler
             check_vma=False,
         )
 
     def whole(self, x: jax.Array) -> jax.Array:
         """Inside a part: an array that all its devices hold, not split over `tensor`."""
-        return x if self.mesh is None else jax.lax.with_sharding_constraint(x, P(*[None] * x.ndim))
+        return jax.lax.with_sharding_constraint(x, P(*[None] * x.ndim)) if self.split else x
 
     def local(self, leaf: jax.Array) -> jax.Array:
         """This host's shards of a gathered parameter as an array of its own; not copied."""
