@@ -166,6 +166,15 @@ def test_group_of_one_is_fine_without_standard_deviation():
         resolve(config)
 
 
+def test_buckets_beside_chunks_are_refused():
+    config = default_config()
+    config.engine.prefill_chunk, config.engine.prefill_buckets = 64, (2048,)
+    with pytest.raises(
+        InputError, match=r"^config\.engine\.prefill_buckets=\(2048,\): not read with .*_chunk=64; leave"
+    ):
+        resolve(config)
+
+
 def test_a_misspelt_key_is_answered_with_the_nearest():
     (error,) = unknown_keys(default_config(), ["train.groups", "trian.group_sise"])
     assert "config.trian.group_sise" in str(error)

@@ -202,12 +202,8 @@ def _check_sizes(config: ConfigDict) -> None:
         f"a prompt and its response must fit in a row: at least {sample} "
         "(sampling.max_prompt_tokens + sampling.max_response_tokens)",
     )
-    _require(
-        train.curriculum == "none" or not train.max_staleness,
-        config,
-        "train.curriculum",
-        "tasks are drawn before the last success is measured; use none, or train.max_staleness=0",
-    )
+    fix = "tasks are drawn before the last success is measured; use none, or train.max_staleness=0"
+    _require(train.curriculum == "none" or not train.max_staleness, config, "train.curriculum", fix)
     _require(
         config.env.overlong_buffer <= sampling.max_response_tokens,
         config,
@@ -231,12 +227,8 @@ def _check_sizes(config: ConfigDict) -> None:
     _require(chunk <= longest, config, "engine.prefill_chunk", most)
     fix = f"not read with engine.prefill_chunk={chunk}; leave one of them out"
     _require(not (chunk and config.engine.prefill_buckets), config, "engine.prefill_buckets", fix)
-    _require(
-        sum(size == -1 for size in config.mesh.values()) <= 1,
-        config,
-        "mesh.data",
-        "only one axis of the mesh can be -1 (all remaining devices)",
-    )
+    fix = "only one axis of the mesh can be -1 (all remaining devices)"
+    _require(sum(size == -1 for size in config.mesh.values()) <= 1, config, "mesh.data", fix)
 
 
 def _check_model(config: ConfigDict, trains: bool) -> None:

@@ -65,6 +65,19 @@ def test_a_program_that_this_machine_compiles() -> None:
     assert least <= counted.bytes <= 4 * least
 
 
+def test_a_loop_of_unknown_turns_in_another_counts_once() -> None:
+    """The blocks of a cache that are filled, in the loop over tokens."""
+
+    def step(w: jax.Array, x: jax.Array, turns: jax.Array, blocks: jax.Array) -> jax.Array:
+        def turn(_: jax.Array, x: jax.Array) -> jax.Array:
+            return jax.lax.fori_loop(0, blocks, lambda _, x: jnp.tanh(x @ w), x)
+
+        return jax.lax.fori_loop(0, turns, turn, x)
+
+    text = jax.jit(step).lower(jnp.zeros((32, 32)), jnp.zeros((16, 32)), 4, 3).compile().as_text()
+    assert cost(Program(text), 4).operations == 4 * 2 * 16 * 32 * 32
+
+
 def test_another_text_is_refused() -> None:
     with pytest.raises(ValueError, match="ENTRY"):
         Program("module @jit_step {\n}\n")
