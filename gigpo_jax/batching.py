@@ -15,12 +15,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import jax
 import numpy as np
 
 from gigpo_jax.env_bridge.similarity import similar_anchors
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.attention import segment_limit
+from gigpo_jax.models.images import PromptImages, distinct
+from gigpo_jax.models.vision import pack_images
 from gigpo_jax.rl.types import StepBatch, StepColumns, ValueTargets
 from gigpo_jax.trajectory import Step
 
@@ -44,6 +47,7 @@ class Sample:
       clip_scale: of every response token, the factor of the loss's clips.
       values: [R] each, what a critic learns; None: there is none.
       teacher: [R] f32, nats; see `StepBatch`. A number stands for any.
+      images: of the prompt; all samples of a batch have them, or none has.
     """
 
     prompt_tokens: np.ndarray
@@ -55,6 +59,7 @@ class Sample:
     clip_scale: float = 1.0
     values: ValueTargets | None = None
     teacher: float | np.ndarray = 0.0
+    images: PromptImages | None = None
 
 
 def bucket(n: int) -> int:
@@ -141,7 +146,7 @@ def step_samples(steps: Sequence[Step], advantages: np.ndarray | None = None) ->
     """One sample a step, with its advantage; `advantages` is [N] f32, None for zeros."""
     values = np.zeros(len(steps)) if advantages is None else advantages
     return [
-        Sample(s.turn.prompt_tokens, s.turn.response_tokens, s.turn.logprobs, advantage)
+        Sample(s.turn.prompt_tokens, s.turn.response_tokens, s.turn.logprobs, advantage, images=s.turn.images)
         for s, advantage in zip(steps, values.tolist(), strict=True)
     ]
 
@@ -268,10 +273,44 @@ def make_minibatches(
     while stored < max(used):
         stored *= 4
     shape = (stored, rows, row_length, capacity)
-    return [
-        _fill([[samples[part[i]] for i in row] for row in layout], shape, max(n, 1), optional)
-        for part, layout, n in zip(parts, packed, used, strict=True)
+    layouts = [[[samples[part[i]] for i in row] for row in layout] for part, layout in zip(parts, packed, strict=True)]
+    batches = [_fill(layout, shape, max(n, 1), optional) for layout, n in zip(layouts, used, strict=True)]
+    return batches if not samples or samples[0].images is None else _with_images(layouts, batches)
+
+
+def _with_images(layouts: Sequence[list[list[Sample]]], batches: Sequence[StepBatch]) -> list[StepBatch]:
+    """The minibatches with the images of their samples, each distinct image once a microbatch, and their positions."""
+    stored, rows, width = batches[0].tokens.shape
+    found = [
+        [distinct([_images(s) for row in layout[m * rows : (m + 1) * rows] for s in row]) for m in range(stored)]
+        for layout in layouts
     ]
+    images = [image for batch in found for each, _ in batch for image in each]
+    longest, number = max(len(image.patches) for image in images), rows  # a multiple of rows: devices share them
+    while number < max(len(each) for batch in found for each, _ in batch):
+        number *= 2
+    filled = []
+    for layout, batch, numbered in zip(layouts, batches, found, strict=True):
+        positions, index = np.zeros((stored, rows, 3, width), np.int32), np.full((stored, rows, width), -1, np.int32)
+        positions[:] = batch.positions[:, :, None]
+        indices = (index for _, each in numbered for index in each)
+        for r, members in enumerate(layout):
+            at = 0
+            for sample in members:
+                placed, prompt, end = _images(sample).layout, len(sample.prompt_tokens), at + _length(sample)
+                index[r // rows, r % rows, at : at + prompt] = next(indices)
+                positions[r // rows, r % rows, :, at : at + prompt] = placed.positions
+                positions[r // rows, r % rows, :, at + prompt : end] += placed.shift
+                at = end
+        packed = [pack_images(each, index[m], number=number, longest=longest) for m, (each, _) in enumerate(numbered)]
+        joined = jax.tree.map(lambda *leaves: np.stack(leaves), *packed)
+        filled.append(replace(batch, positions=positions, images=joined))
+    return filled
+
+
+def _images(sample: Sample) -> PromptImages:
+    assert sample.images is not None  # as for all samples of the batch
+    return sample.images
 
 
 def packing_stats(batches: Sequence[StepBatch]) -> dict[str, float]:

@@ -83,8 +83,11 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = 
     check_fits(tokenizer, shape.vocab_size, path)
     if shape.value_head:
         raise InputError(f"config.model.path={path!r}: a critic, which scores no tokens; name a language model")
-    if shape.vision is not None:
-        raise InputError(f"config.model.path={path!r}: runs train models of text alone so far; name one of these")
+    if shape.vision is not None and (config.engine.name != "jax" or jax.process_count() > 1):
+        raise InputError(
+            f"config.model.path={path!r}: a model that reads images needs engine.name='jax' and a single host so far; "
+            "use these, or a model of text"
+        )
     template = len(tokenizer.encode_chat(""))
     if config.sampling.max_prompt_tokens <= template:
         raise InputError(
@@ -215,17 +218,17 @@ def forward_function(
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """Builds the policy as `rl.update.Forward`.
 
-    It takes `Policy.trained`, `Policy.frozen`, tokens [B, T], positions and segment_ids, and gives hidden states
-    [B, T, D] and the output embedding [V, D]. Rows stay spread over the mesh in every layer; parameters are as in
-    `trained_shardings`.
+    It takes `Policy.trained`, `Policy.frozen`, tokens [B, T], positions, segment_ids and images as in `StepBatch`, and
+    gives hidden states [B, T, D] and the output embedding [V, D]. Rows stay spread over the mesh in every layer;
+    parameters are as in `trained_shardings`.
     """
     adapter, trunk = lora_config(config), trunk_function(config, shape, mesh)
 
     def forward(
-        trained: Any, frozen: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array
+        trained: Any, frozen: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, images: Any
     ) -> tuple[jax.Array, jax.Array]:
         params = trained if adapter is None else lora.attach(frozen, trained, adapter.scale)
-        hidden, params = trunk(params, tokens, positions, segment_ids)
+        hidden, params = trunk(params, tokens, positions, segment_ids, images)
         return hidden, qwen2.output_embedding(shape, params)
 
     return forward
@@ -236,7 +239,7 @@ def trunk_function(
 ) -> Callable[..., tuple[jax.Array, Any]]:
     """Builds a model of some shape up to its head.
 
-    It takes its parameters, tokens [B, T], positions and segment_ids, and gives hidden states [B, T, D] and the
+    It takes its parameters, tokens [B, T], positions, segment_ids and images, and gives hidden states [B, T, D] and the
     parameters as a head uses them.
     """
     model, sampling = config.model, config.sampling
@@ -253,8 +256,11 @@ def trunk_function(
         constrain=partition.row_constraint(mesh),
     )
 
-    def trunk(params: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array) -> tuple[jax.Array, Any]:
+    def trunk(
+        params: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, images: Any
+    ) -> tuple[jax.Array, Any]:
         params = params | {"embed": jax.lax.with_sharding_constraint(params["embed"], embedding)}
-        return qwen2.hidden_states(shape, params, tokens, positions, segment_ids, execution), params
+        positions = positions if images is None else jnp.moveaxis(positions, 1, 0)
+        return qwen2.hidden_states(shape, params, tokens, positions, segment_ids, execution, images), params
 
     return trunk

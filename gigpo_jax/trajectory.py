@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.models.images import PromptImages
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,7 @@ class Turn:
       task: the task in words.
       thought: what the response has before the action, where the agent's format has it apart.
       feedback: the text that the environment answered to the action.
+      images: of the prompt, by reference; None without any.
     """
 
     prompt_tokens: np.ndarray
@@ -55,6 +57,7 @@ class Turn:
     task: str = ""
     thought: str = ""
     feedback: str = ""
+    images: PromptImages | None = None
 
 
 @dataclass(eq=False)

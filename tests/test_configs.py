@@ -32,6 +32,14 @@ COMMON = {
     "sampling.max_response_tokens": 512,
     "sampling.temperature": 1.0,
 }
+VISION = {
+    "env.invalid_penalty": 0.1,
+    "eval.temperature": 0.4,
+    "rl.entropy_coef": 0.0,
+    "rl.kl_coef": 0.01,
+    "sampling.max_prompt_tokens": 1024,
+    "train.group_size": 8,
+}
 PUBLISHED = {
     "alfworld": {
         "train.iterations": 150,
@@ -80,8 +88,11 @@ PUBLISHED = {
         "rl.anchor_match": "similar",
         "rl.similarity": 0.9,
     },
+    "sokoban": VISION | {"env.max_steps": 15, "train.iterations": 150, "train.groups": 32, "train.minibatch": 64},
+    "ezpoints": VISION | {"env.max_steps": 8, "train.iterations": 100, "train.groups": 16, "train.minibatch": 128},
 }
 VARIANTS = [("alfworld", "1.5b"), ("alfworld", "7b"), ("webshop", "1.5b"), ("webshop", "7b"), ("search", "3b")]
+VISION_VARIANTS = [("sokoban", "3b"), ("ezpoints", "3b")]
 NORMALIZE = {"1.5b": "mean", "7b": "mean", "1.5b_std": "mean_std", "7b_std": "mean_std"}
 
 
@@ -89,7 +100,7 @@ def _get_config(name, *variant):
     return runpy.run_path(str(CONFIGS / f"{name}.py"))["get_config"](*variant)
 
 
-@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+@pytest.mark.parametrize(("name", "variant"), VARIANTS + VISION_VARIANTS)
 def test_published_settings(name, variant):
     config = _get_config(name, variant)
     config = resolve(config)
@@ -137,6 +148,7 @@ def test_webshop_has_both_published_normalisations():
     assert {v: resolve(_get_config("webshop", v)).rl.normalize for v in NORMALIZE} == NORMALIZE
     assert [resolve(_get_config("webshop", v)).mesh.fsdp for v in NORMALIZE] == [1, 8, 1, 8]
     assert {resolve(_get_config(name, *v)).rl.normalize for name, *v in VARIANTS if name != "webshop"} == {"mean_std"}
+    assert {resolve(_get_config(*named)).rl.normalize for named in VISION_VARIANTS} == {"mean"}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -74,7 +74,7 @@ ALLOWED = {
     "rl": {"errors", "references", "settings"},
     "models": {"errors", "files"},
     "sampling": {"errors", "env_bridge", "models"},
-    "trajectory": {"errors", "env_bridge"},
+    "trajectory": {"errors", "env_bridge", "models"},
     "config": {"errors", "settings", "rl", "models", "envs", "env_bridge"},
     "batching": {"errors", "env_bridge", "models", "rl", "trajectory"},
     "run.partition": {"errors"},

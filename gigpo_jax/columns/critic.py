@@ -125,14 +125,14 @@ def value_function(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) 
 
         def hidden(params: Any, policy: Any, batch: StepBatch) -> jax.Array:
             del params
-            return forward(*policy, batch.tokens, batch.positions, batch.segment_ids)[0]
+            return forward(*policy, batch.tokens, batch.positions, batch.segment_ids, batch.images)[0]
 
     else:
         trunk = trunk_function(config, critic_shape(config, policy), mesh)
 
         def hidden(params: Any, policy: Any, batch: StepBatch) -> jax.Array:
             del policy
-            return trunk(params, batch.tokens, batch.positions, batch.segment_ids)[0]
+            return trunk(params, batch.tokens, batch.positions, batch.segment_ids, batch.images)[0]
 
     def values(params: Any, policy: Any, batch: StepBatch) -> jax.Array:
         found = jnp.take_along_axis(hidden(params, policy, batch), batch.response_index[..., None], axis=1)

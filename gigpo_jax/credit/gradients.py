@@ -40,7 +40,7 @@ def group_gradients(
     def logprob(trained: Any, frozen: Any, tokens: jax.Array, first: jax.Array, targets: jax.Array) -> jax.Array:
         known = (tokens >= 0).astype(jnp.int32)[None]
         positions = jnp.arange(length)[None] * known
-        hidden, embedding = forward(trained, frozen, jnp.maximum(tokens, 0)[None], positions, known)
+        hidden, embedding = forward(trained, frozen, jnp.maximum(tokens, 0)[None], positions, known, None)
         at = jnp.minimum(first + jnp.arange(responses), length - 1)
         how = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
         values, _ = token_logprobs(hidden[0, at], embedding, jnp.maximum(targets, 0), **how)

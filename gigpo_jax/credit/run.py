@@ -35,6 +35,7 @@ from gigpo_jax.learner import text_critic
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options, list_tasks
+from gigpo_jax.rollout.pictures import refuse_pictures
 from gigpo_jax.rollout.record import Rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.tasks import draw_tasks
@@ -197,6 +198,7 @@ def _replay(config: ConfigDict, env: TextEnv, tokenizer: Tokenizer, rollouts: Ro
     template = registry.style(config.env.name, config.env.prompt)
 
     def prompt(observation: Observation, history: History) -> Prompt:
+        refuse_pictures(observation)
         return build_prompt(
             template,
             observation,

@@ -8,11 +8,12 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from gigpo_jax.errors import InputError
-from gigpo_jax.models.vision import MERGE, Images, VisionConfig
+from gigpo_jax.models.vision_config import MERGE, VisionConfig
 
 _BITS = 22  # of the fraction of Pillow's weights
 _REACH = 2.0  # of the cubic kernel, in pixels of the result (of the source, if it is enlarged)
@@ -160,18 +161,46 @@ def layout(config: VisionConfig, tokens: np.ndarray, grids: Sequence[tuple[int, 
     return Layout(positions, index, position - at)
 
 
-def pack_images(config: VisionConfig, images: Sequence[np.ndarray], index: np.ndarray) -> Images:
-    """The images of a batch as arrays of one size.
+class ReadImage(NamedTuple):
+    """One image as a model reads it.
 
-    `index` [B, T] counts features image by image without gaps, as `layout` does.
+    Attributes:
+      patches: [P, 588] u8.
+      grid: rows and columns of its tokens.
     """
-    patches = [patches_of(config, image) for image in images]
-    longest = max((len(each) for each in patches), default=MERGE**2)
-    grids = [grid_of(config, image) for image in images] or [(0, 0)]
-    out = np.zeros((len(grids), longest, config.patch_values), np.uint8)
-    for row, each in zip(out, patches):
-        row[: len(each)] = each
-    features = longest // MERGE**2
-    place = [np.arange(rows * columns) + number * features for number, (rows, columns) in enumerate(grids)]
-    spread = np.concatenate([*place, [-1]]).astype(np.int32)  # the last entry is that of index -1
-    return Images(out, np.array(grids, np.int32) * MERGE, spread[index])
+
+    patches: np.ndarray
+    grid: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class PromptImages:
+    """The images of a prompt, and where they stand in its tokens."""
+
+    layout: Layout
+    images: tuple[ReadImage, ...]
+
+
+def read_images(config: VisionConfig, tokens: Sequence[int] | np.ndarray, images: Sequence[np.ndarray]) -> PromptImages:
+    """Reads the images of a prompt, whose tokens have expanded places; errors as for `layout` and `grid_of`."""
+    grids = [grid_of(config, image) for image in images]
+    read = [ReadImage(patches_of(config, image), grid) for image, grid in zip(images, grids, strict=True)]
+    return PromptImages(layout(config, np.asarray(tokens), grids), tuple(read))
+
+
+def distinct(prompts: Sequence[PromptImages]) -> tuple[list[ReadImage], list[np.ndarray]]:
+    """The distinct images of prompts, and for each prompt its `Layout.index`, counted over these."""
+    numbers: dict[tuple[tuple[int, int], bytes], int] = {}
+    images: list[ReadImage] = []
+    first, indices = [0], []
+    for prompt in prompts:
+        spread = [np.array([], np.int32)]
+        for image in prompt.images:
+            number = numbers.setdefault((image.grid, image.patches.tobytes()), len(images))
+            if number == len(images):
+                images.append(image)
+                first.append(first[-1] + image.grid[0] * image.grid[1])
+            spread.append(np.arange(first[number], first[number + 1], dtype=np.int32))
+        where = np.append(np.concatenate(spread), np.int32(-1))  # the last entry is that of index -1
+        indices.append(where[prompt.layout.index])
+    return images, indices

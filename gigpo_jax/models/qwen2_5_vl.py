@@ -7,6 +7,7 @@ scores = qwen2_5_vl.logits(config, params, tokens, images)  # [B, T] i32, uint8 
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +16,10 @@ import numpy as np
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
-from gigpo_jax.models.images import grid_of, layout, pack_images
+from gigpo_jax.models.images import distinct, grid_of, read_images
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
-from gigpo_jax.models.vision import Images, VisionConfig
+from gigpo_jax.models.vision import Images, pack_images
+from gigpo_jax.models.vision_config import MERGE, VisionConfig
 
 
 def logits(
@@ -54,20 +56,19 @@ def _logits(
 def inputs(config: Qwen2Config, tokens: np.ndarray, images: Sequence[np.ndarray]) -> tuple[np.ndarray, Images]:
     """The positions [3, B, T] and images of texts, arguments as for `logits`; every row is one text."""
     vision = tower(config)
-    grids, rows, taken, features = [grid_of(vision, image) for image in images], [], 0, 0
+    sizes, texts, taken = [math.prod(grid_of(vision, image)) for image in images], [], 0
     for row in tokens:
         first, left = taken, int(np.sum(row == vision.image_token))
-        while left > 0 and taken < len(grids):
-            left -= grids[taken][0] * grids[taken][1]
+        while left > 0 and taken < len(sizes):
+            left -= sizes[taken]
             taken += 1
-        rows.append(layout(vision, row, grids[first:taken]))
+        texts.append(read_images(vision, row, images[first:taken]))
     if taken != len(images):
         raise InputError(f"the texts have places for {taken} of {len(images)} images")
-    index = []
-    for each in rows:
-        index.append(np.where(each.index >= 0, each.index + features, -1))
-        features += int(np.sum(each.index >= 0))
-    return np.stack([each.positions for each in rows], axis=1), pack_images(vision, images, np.stack(index))
+    each, index = distinct(texts)
+    longest = max([MERGE**2, *(len(image.patches) for image in each)])
+    packed = pack_images(each, np.stack(index), number=max(len(each), 1), longest=longest)
+    return np.stack([text.layout.positions for text in texts], axis=1), packed
 
 
 def tower(config: Qwen2Config) -> VisionConfig:

@@ -7,7 +7,7 @@ and keys, whose scale the heads of a layer share; Llama has neither, and may sca
 from dataclasses import dataclass
 
 from gigpo_jax.models.rotary import RopeScaling
-from gigpo_jax.models.vision import VisionConfig
+from gigpo_jax.models.vision_config import VisionConfig
 
 MODEL_TYPES = ("qwen2", "qwen3", "llama")
 

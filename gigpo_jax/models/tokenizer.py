@@ -104,19 +104,21 @@ class Tokenizer:
         """The ids of `text`; special tokens in it are recognised, none are added."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
-    def encode_chat(self, user_text: str) -> list[int]:
+    def encode_chat(self, user_text: str, *, mark: str = "", special: str = "") -> list[int]:
         """The ids of a chat of one user message, generation prompt included.
 
-        Special tokens in the message lose their meaning: "<|im_end|>" becomes "< |im_end|>".
+        Special tokens in the message lose their meaning: "<|im_end|>" becomes "< |im_end|>". Every `mark` in it, if
+        there is one, becomes the special tokens `special`.
 
         Raises:
           InputError: the tokenizer has no chat template, or the template refuses the message.
         """
         if self._template is None:
             raise InputError(f"{self._source}: no chat template; use an instruction-tuned model (…-Instruct)")
+        parts = user_text.split(mark) if mark else [user_text]
         if self._specials is not None:
-            user_text = self._specials.sub(lambda match: match[0][0] + " " + match[0][1:], user_text)
-        return self.encode(self._render(self._template, user_text))
+            parts = [self._specials.sub(lambda match: match[0][0] + " " + match[0][1:], part) for part in parts]
+        return self.encode(self._render(self._template, special.join(parts)))
 
     def _render(self, template: ChatTemplate, user_text: str) -> str:
         try:
@@ -133,6 +135,10 @@ class Tokenizer:
     def token_id(self, token: str) -> int | None:
         """The id of one token by its exact spelling, None if there is no such token."""
         return self._tokenizer.token_to_id(token)
+
+    def token(self, token_id: int) -> str | None:
+        """The exact spelling of one token, None if there is no such id."""
+        return self._tokenizer.id_to_token(token_id)
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the tokenizer's files into a folder, which is made if needed."""
@@ -175,8 +181,10 @@ def check_fits(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) 
         )
 
 
-def word_tokenizer(words: Iterable[str]) -> Tokenizer:
+def word_tokenizer(words: Iterable[str], special: Sequence[str] = ()) -> Tokenizer:
     """Makes a tokenizer of whole words, for models with a vocabulary of hundreds; `words` are texts that hold them.
+
+    The tokens `special` come after all others.
 
     Lower-case words, numbers, punctuation marks and response tags are one token each; an unknown word is spelled
     in characters. `decode` returns any text of ASCII letters, digits and punctuation in lower case, with one space
@@ -200,7 +208,9 @@ def word_tokenizer(words: Iterable[str]) -> Tokenizer:
     steps += [decoders.Replace(f" {mark}", mark) for mark in (*TAGS[1::2], *".,:;!?)][")]
     steps.append(decoders.Replace(tokenizers.Regex(r"(?<=[0-9])\. (?=[0-9])"), "."))
     tokenizer.decoder = decoders.Sequence(steps)
-    tokenizer.add_special_tokens([tokenizers.AddedToken(t, special=True, normalized=False) for t in vocabulary[:5]])
+    tokenizer.add_special_tokens(
+        [tokenizers.AddedToken(t, special=True, normalized=False) for t in [*vocabulary[:5], *special]]
+    )
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         # Beside a config.json of type qwen2, transformers 5 puts its byte-pair class in place of the one named above,

@@ -1,15 +1,19 @@
-"""The vision part of a Qwen2.5-VL folder <-> `VisionConfig`: keys of config.json and preprocessor_config.json.
+"""The shape of a vision tower, and config.json and preprocessor_config.json of a Qwen2.5-VL folder <-> `VisionConfig`.
 
 Fine-tuned models often keep only the keys that differ, so what is missing has the value of the published models.
 """
 
 import pathlib
+from dataclasses import dataclass
 from typing import Any
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.files import read_object
-from gigpo_jax.models.vision import FRAMES, MEAN, MERGE, STD, VisionConfig
 
+MEAN = (0.48145466, 0.4578275, 0.40821073)  # of CLIP, a channel, of values from 0 to 1
+STD = (0.26862954, 0.26130258, 0.27577711)
+MERGE = 2  # patches along a side of the square that becomes one token
+FRAMES = 2  # a kernel covers two frames; a still image is the same frame twice
 VL = "qwen2_5_vl"  # model_type
 PREPROCESSOR = "preprocessor_config.json"
 _SIZES = {  # field of `VisionConfig` -> key of vision_config
@@ -26,6 +30,57 @@ _TOKENS = {  # field -> key of config.json
     "end_token": "vision_end_token_id",
 }
 _FIXED = {"spatial_merge_size": MERGE, "temporal_patch_size": FRAMES, "hidden_act": "silu", "in_channels": 3}
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """The shape of a vision tower, and what the decoder knows of images; the defaults are those of Qwen2.5-VL.
+
+    Attributes:
+      depth: layers.
+      hidden_size: width of the residual stream, W.
+      intermediate_size: width inside the SwiGLU block.
+      num_heads: heads, each W / num_heads wide; a multiple of 4.
+      patch_size: pixels along a side of a patch.
+      window_size: pixels along a side of a window.
+      full_layers: the layers whose attention covers the whole image.
+      sections: frequencies of the decoder's rotary embedding that turn with frame, row and column (M-RoPE).
+      image_token: id of a place in the text that a feature takes.
+      start_token: id before an image.
+      end_token: id after it.
+      min_pixels: images with fewer are enlarged.
+      max_pixels: images with more are reduced.
+    """
+
+    depth: int = 32
+    hidden_size: int = 1280
+    intermediate_size: int = 3420
+    num_heads: int = 16
+    patch_size: int = 14
+    window_size: int = 112
+    full_layers: tuple[int, ...] = (7, 15, 23, 31)
+    sections: tuple[int, int, int] = (16, 24, 24)
+    image_token: int = 151655
+    start_token: int = 151652
+    end_token: int = 151653
+    min_pixels: int = 3136
+    max_pixels: int = 12845056
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % (4 * self.num_heads):
+            raise ValueError(f"vision hidden_size={self.hidden_size} must be a multiple of 4 x {self.num_heads} heads")
+        if self.window_size % (MERGE * self.patch_size):
+            raise ValueError(f"window_size={self.window_size} must be a multiple of {MERGE} x {self.patch_size}")
+
+    @property
+    def square(self) -> int:
+        """Pixels along a side of the square that becomes one token."""
+        return MERGE * self.patch_size
+
+    @property
+    def patch_values(self) -> int:
+        """Numbers in a patch of one frame."""
+        return 3 * self.patch_size**2
 
 
 def decoder_json(raw: dict[str, Any]) -> dict[str, Any]:

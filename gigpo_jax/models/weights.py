@@ -23,8 +23,7 @@ from gigpo_jax.models.linears import LINEARS
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
 from gigpo_jax.models.safetensors_file import SUFFIX, Entry, OnTensor, read_header, write_file
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits
-from gigpo_jax.models.vision import FRAMES
-from gigpo_jax.models.vision_config import PREPROCESSOR, preprocessor_json
+from gigpo_jax.models.vision_config import FRAMES, PREPROCESSOR, preprocessor_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

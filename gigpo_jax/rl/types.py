@@ -30,7 +30,7 @@ class StepBatch:
 
     Attributes:
       tokens: [M, B, T] i32, model input; 0 in padding.
-      positions: [M, B, T] i32, from 0 in each segment.
+      positions: [M, B, T] i32, from 0 in each segment; [M, B, 3, T] with images.
       segment_ids: [M, B, T] i32, from 1 in each row; 0 is padding.
       response_index: [M, B, C] i32, the place in the row whose hidden state predicts the response token; 0 in padding.
       targets: [M, B, C] i32, the response tokens.
@@ -46,6 +46,7 @@ class StepBatch:
       values: `ValueTargets` of [M, B, C] each, what a critic learns, or None.
       teacher: [M, B, C] f32, nats; log-probabilities of a copy of the policy that knows what came of the action, or
         None.
+      images: `models.vision.Images` of each microbatch, [M, ...], or None.
     """
 
     tokens: Any
@@ -63,6 +64,7 @@ class StepBatch:
     clip_scale: Any = None
     values: Any = None
     teacher: Any = None
+    images: Any = None
 
 
 @jax.tree_util.register_dataclass

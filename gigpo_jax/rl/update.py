@@ -26,9 +26,9 @@ from gigpo_jax.rl.types import StepBatch
 
 Params = Any
 Metrics = dict[str, jax.Array]
-# (trained parameters, frozen ones or None, tokens [B, T], positions [B, T], segment_ids [B, T])
+# (trained parameters, frozen ones or None, tokens [B, T], positions [B, T], segment_ids [B, T], images or None)
 # -> (hidden states [B, T, D], output embedding [V, D])
-Forward = Callable[[Params, Params, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+Forward = Callable[[Params, Params, jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, jax.Array]]
 # (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis, *, iteration [] i32)
 # -> sums over its response tokens
 Loss = Callable[..., LossSums]
@@ -139,7 +139,7 @@ def response_logprobs(
     Returns:
       Two [B, C] f32 arrays, nats; padding holds values without meaning.
     """
-    hidden, embedding = forward(batch.tokens, batch.positions, batch.segment_ids)
+    hidden, embedding = forward(batch.tokens, batch.positions, batch.segment_ids, batch.images)
     hidden = jnp.take_along_axis(hidden, batch.response_index[..., None], axis=1)
     rows, capacity, width = hidden.shape
     # Equal pieces of whole columns: nothing is padded, and a piece has tokens of every row, hence of every device.

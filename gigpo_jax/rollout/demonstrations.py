@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.history import Event, History
 from gigpo_jax.env_bridge.types import Observation, Task
+from gigpo_jax.rollout.pictures import refuse_pictures
 from gigpo_jax.rollout.rollout import EpisodeSettings
 
 
@@ -64,6 +65,7 @@ def demonstrate(
     """
     played, past, turns = play_expert(env, expert, task, settings.max_steps), History(settings.history), []
     for observation, event in played.steps:
+        refuse_pictures(observation)
         prompt = settings.prompt(observation, past, encode)
         turns.append((prompt.text, (write or response_text)(event.action)))
         past.add(event.observation, event.action)

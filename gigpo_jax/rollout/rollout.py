@@ -21,10 +21,15 @@ from gigpo_jax.env_bridge.pool import EnvPool, PooledEnv
 from gigpo_jax.env_bridge.prompts import Prompt, PromptTemplate, build_prompt
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task, anchor_hash
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.images import PromptImages
 from gigpo_jax.models.tokenizer import Tokenizer
+from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd, end_early, replaced
+from gigpo_jax.rollout.pictures import prompt_encoder, prompt_images
 from gigpo_jax.sampling.base import Completion, Engine, EngineLost, SamplingParams, request_key
 from gigpo_jax.trajectory import Trajectory, Turn
+
+UNLIMITED = 2**24  # tokens
 
 _T = TypeVar("_T")
 
@@ -77,12 +82,16 @@ class EpisodeSettings:
         """The prompt of one step; `encode` gives the ids of the whole chat message.
 
         Raises:
-          InputError: the observation has images; policies read text alone.
+          InputError: it is too long and has images: nothing is cut out of such a prompt.
         """
-        if observation.images:
-            raise InputError("config.env.options.observation='picture': policies read text alone; use 'text'")
-        limit, listed = self.prompt_tokens, self.show_admissible
-        return build_prompt(self.template, observation, history, encode=encode, limit=limit, show_admissible=listed)
+        limit, listed = UNLIMITED if observation.images else self.prompt_tokens, self.show_admissible
+        prompt = build_prompt(self.template, observation, history, encode=encode, limit=limit, show_admissible=listed)
+        if len(prompt.tokens) > self.prompt_tokens:
+            raise InputError(
+                f"config.sampling.max_prompt_tokens={self.prompt_tokens}: a prompt with {len(observation.images)} "
+                f"image(s) takes {len(prompt.tokens)} tokens, and nothing is cut out of such a prompt; use that or more"
+            )
+        return prompt
 
 
 class TooManyAborted(RuntimeError):
@@ -125,12 +134,14 @@ class EpisodeRunner:
 
     Attributes:
       on_attempt: called with each trajectory as it ends; one that is aborted and not `replayed` is played again.
+      vision: of a policy that reads images; None: it reads text alone.
     """
 
     engine: Engine
     tokenizer: Tokenizer
     settings: EpisodeSettings
     on_attempt: Callable[[Trajectory], None] | None = None
+    vision: VisionConfig | None = None
 
     async def play(self, plan: Plan, environment: PooledEnv) -> Trajectory:
         """Plays one episode; the trajectory is aborted if the environment or the engine fails.
@@ -173,9 +184,10 @@ class EpisodeRunner:
         session: tuple[int, int],
     ) -> tuple[Turn, StepResult]:
         settings = self.settings
-        prompt = settings.prompt(observation, history, self.tokenizer.encode_chat)
+        prompt = settings.prompt(observation, history, prompt_encoder(self.tokenizer, self.vision, observation.images))
+        images = prompt_images(self.vision, prompt.tokens, observation.images)
         sampling = replace(settings.sampling, key=key, session=session)
-        completion = await _timed(_generate(self.engine, prompt.tokens, sampling), trajectory, "engine_s")
+        completion = await _timed(_generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s")
         response = self.tokenizer.decode(completion.tokens.tolist())
         parsed = settings.parse(response)
         listed = is_admissible(parsed.action, observation.admissible)
@@ -202,6 +214,7 @@ class EpisodeRunner:
             task=observation.task,
             thought=parsed.thought,
             feedback=result.observation.text,
+            images=images,
         )
         return turn, result
 
@@ -213,8 +226,9 @@ class EpisodeRunner:
         for turn in trajectory.turns:
             history.add(turn.observation, turn.action, turn.thought)
         prompt = replace(settings, template=template, show_admissible=False).prompt(
-            observation, history, self.tokenizer.encode_chat
+            observation, history, prompt_encoder(self.tokenizer, self.vision, observation.images)
         )
+        images = prompt_images(self.vision, prompt.tokens, observation.images)
         sampling = replace(
             settings.sampling,
             max_tokens=min(settings.sampling.max_tokens, REFLECTION_TOKENS),
@@ -222,14 +236,16 @@ class EpisodeRunner:
             key=plan.key(plan.member, settings.max_steps),
             session=plan.key(plan.member, 0),
         )
-        completion = await _timed(_generate(self.engine, prompt.tokens, sampling), trajectory, "engine_s")
+        completion = await _timed(_generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s")
         return " ".join(self.tokenizer.decode(completion.tokens.tolist()).split())
 
 
-async def _generate(engine: Engine, tokens: list[int], sampling: SamplingParams) -> Completion:
+async def _generate(
+    engine: Engine, tokens: list[int], sampling: SamplingParams, images: PromptImages | None
+) -> Completion:
     """One response; an exception of the engine costs one episode, unless the engine is lost."""
     try:
-        completion = await engine.generate(tokens, sampling)
+        completion = await engine.generate(tokens, sampling, *([] if images is None else [images]))
     except EngineLost:
         raise
     except InputError as err:

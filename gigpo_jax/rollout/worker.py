@@ -43,6 +43,7 @@ class RolloutWorker:
           InputError: the engine or the environment cannot be had.
         """
         self._config, self.tokenizer, self._examples = config, policy.tokenizer, examples
+        self._vision = policy.config.vision
         self._told: set[str] = set()
         self.pool = make_pool(config, options, config.engine.slots)
         try:
@@ -83,7 +84,7 @@ class RolloutWorker:
 
             return await rollout(
                 tasks,
-                EpisodeRunner(self.engine, self.tokenizer, settings, on_attempt),
+                EpisodeRunner(self.engine, self.tokenizer, settings, on_attempt, self._vision),
                 self.pool,
                 group_size=group_size,
                 iteration=iteration,

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.images import PromptImages
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -81,8 +82,10 @@ class Completion:
 class Engine(Protocol):
     """Turns prompts into responses; many coroutines call `generate` at once and the engine batches them."""
 
-    async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
-        """Samples one response to the prompt `tokens` [P], P >= 1.
+    async def generate(
+        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, images: PromptImages | None = None
+    ) -> Completion:
+        """Samples one response to the prompt `tokens` [P], P >= 1; `images` are those of its places.
 
         Raises:
           InputError: the prompt does not fit; only this request fails.

@@ -21,6 +21,7 @@ import numpy as np
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
+from gigpo_jax.models.images import PromptImages
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling import slots as device
 from gigpo_jax.sampling.base import Completion, SamplingParams
@@ -28,7 +29,15 @@ from gigpo_jax.sampling.chunked import ChunkReader
 from gigpo_jax.sampling.placement import placement_of
 from gigpo_jax.sampling.prefixes import Prefixes
 from gigpo_jax.sampling.programs import EngineSettings, Programs, described, difference
-from gigpo_jax.sampling.request import Request, Weights, checked_prompt, resolve, stop_ids
+from gigpo_jax.sampling.request import (
+    Request,
+    Weights,
+    checked_images,
+    checked_prompt,
+    pack_pictures,
+    resolve,
+    stop_ids,
+)
 from gigpo_jax.sampling.stopping import StopStrings
 
 GATHER_S = 0.001  # an idle engine waits this long for more requests, and again while more arrive
@@ -112,12 +121,16 @@ class JaxEngine:
             assert self._weights is not None
             if self._reader is not None:
                 self._reader.warmup(self._weights.params)
-            for length in self._buckets if self._reader is None else ():
+            # The sizes of images are not known yet: their programs are compiled on first use.
+            known = self._reader is None and self.config.vision is None
+            for length in self._buckets if known else ():
                 for rows in self._rows:
                     self._admit([[]] * self._parts, rows, length)
             self._advance(1)
 
-    async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
+    async def generate(
+        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, images: PromptImages | None = None
+    ) -> Completion:
         """Samples one response from the newest weights; the prompt `tokens` [P] and the response must fit `max_length`.
 
         Raises:
@@ -128,7 +141,7 @@ class JaxEngine:
         with self._wake:
             if self._closed:
                 raise RuntimeError("the engine is closed")
-            request = self._request(tokens, params)
+            request = self._request(tokens, params, images)
             self._waiting.append(request)
             self._wake.notify()
         try:
@@ -164,7 +177,9 @@ class JaxEngine:
 
     # All methods below run in the engine's thread, except `_request`.
 
-    def _request(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Request:
+    def _request(
+        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, images: PromptImages | None = None
+    ) -> Request:
         prompt = checked_prompt(
             tokens, params, max_length=self._max_length, longest=self._buckets[-1], vocab_size=self.config.vocab_size
         )
@@ -172,7 +187,8 @@ class JaxEngine:
         if len(ends) > device.STOP_IDS:
             raise InputError(f"stop_token_ids: {len(ends)} ids; an engine takes at most {device.STOP_IDS}")
         assert self._newest is not None
-        return Request(prompt, params, ends, self._newest, asyncio.get_running_loop().create_future())
+        images = checked_images(self.config.vision, prompt, images)
+        return Request(prompt, params, ends, self._newest, asyncio.get_running_loop().create_future(), images)
 
     def _run(self) -> None:
         while True:
@@ -223,20 +239,22 @@ class JaxEngine:
 
     def _read_prompts(self) -> None:
         """Prefills waiting prompts into the free slots, prompts of one bucket together."""
-        groups: dict[int, list[list[int]]] = {}
+        groups: dict[tuple[int, ...], list[list[int]]] = {}
         for slot in self._free():
             request = self._next()
             if request is None:
                 break
             self._take(slot, request)
             bucket = next(length for length in self._buckets if length >= request.prompt.size)
-            groups.setdefault(bucket, [[] for _ in range(self._parts)])[slot // self._part].append(slot)
+            groups.setdefault((bucket, *request.shapes), [[] for _ in range(self._parts)])[slot // self._part].append(
+                slot
+            )
         read = []
-        for bucket, taken in sorted(groups.items()):
+        for (bucket, *shapes), taken in sorted(groups.items()):
             while longest := max(map(len, taken)):
                 size = next((rows for rows in self._rows if rows >= longest), self._rows[-1])
                 batch, taken = [slots[:size] for slots in taken], [slots[size:] for slots in taken]
-                read.append((batch, size, self._admit(batch, size, bucket)))
+                read.append((batch, size, self._admit(batch, size, bucket, shapes)))
         for batch, size, out in read:
             slots = [slot for part in batch for slot in (*part, *[None] * (size - len(part)))]
             self._collect(np.asarray(out)[:, None], slots)
@@ -283,17 +301,19 @@ class JaxEngine:
             self._waiting.popleft()
         return None
 
-    def _admit(self, taken: list[list[int]], size: int, bucket: int) -> jax.Array:
-        """Prefills the prompts of these slots, at most `size` of each part."""
+    def _admit(self, taken: list[list[int]], size: int, bucket: int, shapes: Sequence[int] = ()) -> jax.Array:
+        """Prefills the prompts of these slots, at most `size` of each part, with images of `Request.shapes`."""
         assert self._weights is not None
         rows = np.zeros((self._parts, size, device.SETTINGS + device.STOP_IDS + bucket), np.int32)
         rows[:, :, 0] = self._part  # no slot: a row that is not filled is dropped
+        pictures = []
         for part, slots in zip(rows, taken, strict=True):
-            for row, slot in zip(part, slots):
-                request = self._slots[slot]
-                assert request is not None
+            requests = [request for slot in slots if (request := self._slots[slot]) is not None]
+            for row, slot, request in zip(part, slots, requests):
                 device.pack_request(row, request.prompt, slot % self._part, request.params, request.stop_ids)
-        return self._programs.admit(self._weights.params, rows.reshape(-1, rows.shape[2]))
+            pictures += [pack_pictures(requests, size, bucket, shapes)] if shapes else []
+        joined = jax.tree.map(lambda *parts: np.concatenate(parts), *pictures) if shapes else None
+        return self._programs.admit(self._weights.params, rows.reshape(-1, rows.shape[2]), joined)
 
     def _collect(self, out: Any, slots: Sequence[int | None]) -> None:
         """Adds tokens [2, steps, B] of these B slots to their requests and resolves finished ones."""

@@ -88,10 +88,11 @@ class Programs:
                 leaves[number] = leaf
         return jax.tree.unflatten(tree, [self._local(leaf) for leaf in leaves])
 
-    def admit(self, params: qwen2.Params, rows: np.ndarray) -> jax.Array:
-        """Prefills prompts and draws their first tokens; rows and result as in `slots.admit`, of all parts in turn."""
+    def admit(self, params: qwen2.Params, rows: np.ndarray, pictures: Any = None) -> jax.Array:
+        """Prefills prompts and draws their first tokens; all as in `slots.admit`, of all parts in turn."""
         prefill = self._forward(functools.partial(qwen2.prefill, kernels=self._placement.kernels))
-        return self._step(rows.shape, functools.partial(device.admit, prefill), params, rows, (None, SLOTS))
+        name, message = (rows.shape, rows) if pictures is None else (_shapes(rows, pictures), (rows, pictures))
+        return self._step(name, functools.partial(device.admit, prefill), params, message, (None, SLOTS))
 
     def extend(self, params: qwen2.Params, rows: np.ndarray) -> jax.Array:
         """Prefills chunks of prompts; rows and result as in `slots.extend`, of all parts in turn."""
@@ -120,7 +121,7 @@ class Programs:
     def _local(self, leaf: jax.Array) -> jax.Array:
         return self._placement.local(leaf)
 
-    def _send(self, message: np.ndarray) -> Any:
+    def _send(self, message: Any) -> Any:
         """Every part's piece of a message, on its devices."""
         where = self._placement.sharding(SLOTS)
         return message if where is None else jax.device_put(message, where)
@@ -135,7 +136,7 @@ class Programs:
         return run
 
     def _step(
-        self, name: Any, function: Callable[..., Any], params: qwen2.Params, message: np.ndarray, axes: Sequence[Any]
+        self, name: Any, function: Callable[..., Any], params: qwen2.Params, message: Any, axes: Sequence[Any]
     ) -> jax.Array:
         here = self._placement
         kept = (here.cache, here.sharding(SLOTS))
@@ -152,7 +153,9 @@ class Programs:
 
     def _empty(self) -> tuple[Any, Any]:
         slots, length = self._settings.slots, self._settings.max_length
-        return qwen2.init_cache(self._config, slots, length, self._dtype), device.init_slots(slots)
+        return qwen2.init_cache(self._config, slots, length, self._dtype), device.init_slots(
+            slots, shifted=self._config.vision is not None
+        )
 
     def _run(self, name: Any, function: Callable[..., Any], *args: Any, **how: Any) -> Any:
         """Calls the executable of that name, which is compiled on first use; `how` goes to `jax.jit`."""
@@ -160,6 +163,10 @@ class Programs:
             self._compiled[name] = jax.jit(function, **how).lower(*args).compile()
             self.compile_count += 1
         return self._compiled[name](*args)
+
+
+def _shapes(*message: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(leaf.shape for leaf in jax.tree.leaves(message))
 
 
 def difference(ours: dict[str, str], theirs: dict[str, str]) -> str:

@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.images import PromptImages, distinct, read_images
+from gigpo_jax.models.vision import pack_images
+from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.sampling.base import Completion, FinishReason, SamplingParams
 from gigpo_jax.sampling.stopping import StopStrings
+
+PATCHES = 16  # images are padded to a multiple of this
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +38,7 @@ class Request:
       stop_ids: token ids that end the response, including those that spell a stop string.
       weights: used from the first token to the last.
       future: the result, in the caller's event loop.
+      images: of the prompt; None for a model of text alone.
       logprobs: of the drawn tokens, nats, in pieces.
       cancelled: whether the caller stopped waiting.
     """
@@ -42,9 +48,18 @@ class Request:
     stop_ids: list[int]
     weights: Weights
     future: "asyncio.Future[Completion]"
+    images: PromptImages | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[np.ndarray] = field(default_factory=list)
     cancelled: bool = False
+
+    @property
+    def shapes(self) -> tuple[int, ...]:
+        """Images and patches of an image that its prefill is compiled for: they follow from the request alone."""
+        if self.images is None:
+            return ()
+        longest = max((len(image.patches) for image in self.images.images), default=0)
+        return max(len(self.images.images), 1), max(-(-longest // PATCHES), 1) * PATCHES
 
     def take(self, tokens: np.ndarray, logprobs: np.ndarray, stops: StopStrings | None) -> Completion | None:
         """Adds drawn tokens [n] i32, n >= 1, and their log-probabilities [n] f32.
@@ -101,6 +116,36 @@ def checked_prompt(
         worst = prompt.min() if prompt.min() < 0 else prompt.max()
         raise InputError(f"prompt has token id {worst}: the model has ids 0 to {vocab_size - 1}")
     return prompt.astype(np.int32)
+
+
+def checked_images(vision: VisionConfig | None, prompt: np.ndarray, images: PromptImages | None) -> PromptImages | None:
+    """The images of a prompt, none of them included; None for a model of text alone.
+
+    Raises:
+      InputError: the model reads text alone, or the images are those of another prompt.
+    """
+    if vision is None:
+        if images is not None:
+            raise InputError("this model reads text alone; use a model with a vision tower, such as Qwen2.5-VL")
+        return None
+    images = read_images(vision, prompt, ()) if images is None else images
+    places = np.flatnonzero(prompt == vision.image_token)
+    if not np.array_equal(places, np.flatnonzero(np.pad(images.layout.index, (0, len(prompt)))[: len(prompt)] >= 0)):
+        raise InputError(f"a prompt has {len(places)} places of images that are not those of its images")
+    return images
+
+
+def pack_pictures(requests: Sequence[Request], rows: int, length: int, shapes: Sequence[int]) -> Any:
+    """What `slots.admit` takes beside the prompts of requests of these `shapes`, [rows, length] when padded."""
+    prompts = [request.images for request in requests if request.images is not None]
+    number, longest = shapes
+    images, indices = distinct(prompts)
+    positions, index = np.zeros((rows, 3, length), np.int32), np.full((rows, length), -1, np.int32)
+    shift = np.zeros((rows,), np.int32)
+    for row, (prompt, of_row) in enumerate(zip(prompts, indices, strict=True)):
+        positions[row, :, : len(of_row)], index[row, : len(of_row)] = prompt.layout.positions, of_row
+        shift[row] = prompt.layout.shift
+    return positions, shift, pack_images(images, index, number=rows * number, longest=longest)
 
 
 def stop_ids(params: SamplingParams, stops: StopStrings | None) -> list[int]:

@@ -39,6 +39,7 @@ class SlotState:
       top_p: [S] f32.
       top_k: [S] i32.
       stop_ids: [S, STOP_IDS] i32, padded with NOTHING.
+      shift: [S] i32, what rotary positions differ by from `position`; None for a model of text alone.
     """
 
     token: jax.Array
@@ -51,9 +52,11 @@ class SlotState:
     top_p: jax.Array
     top_k: jax.Array
     stop_ids: jax.Array
+    shift: jax.Array | None = None
 
 
-def init_slots(slots: int) -> SlotState:
+def init_slots(slots: int, *, shifted: bool = False) -> SlotState:
+    """Free slots; `shifted` for a model that reads images."""
     zero = jnp.zeros((slots,), jnp.int32)
     one = jnp.ones((slots,), jnp.float32)
     return SlotState(
@@ -67,6 +70,7 @@ def init_slots(slots: int) -> SlotState:
         top_p=one,
         top_k=zero,
         stop_ids=jnp.full((slots, STOP_IDS), NOTHING, jnp.int32),
+        shift=zero if shifted else None,
     )
 
 
@@ -82,25 +86,29 @@ def pack_request(row: np.ndarray, tokens: np.ndarray, slot: int, params: Samplin
 
 
 def admit(
-    prefill: Forward, params: Any, cache: Any, state: SlotState, rows: jax.Array
+    prefill: Forward, params: Any, cache: Any, state: SlotState, message: Any
 ) -> tuple[Any, SlotState, jax.Array]:
     """Prefills prompts into their slots and draws the first token of each.
 
     Args:
-      prefill: (params, cache, tokens [B, T], lengths [B], slots [B]) -> (last-token logits [B, V], cache).
+      prefill: (params, cache, tokens [B, T], lengths [B], slots [B], and of a model that reads images positions and
+        images) -> (last-token logits [B, V], cache).
       params: the model's parameters.
       cache: its KV cache.
       state: the slots.
-      rows: [B, SETTINGS + STOP_IDS + T] i32 from `pack_request`; a row whose slot is S or more is dropped.
+      message: rows [B, SETTINGS + STOP_IDS + T] i32 from `pack_request`; a row whose slot is S or more is dropped. For
+        a model that reads images a pair of them and `pictures`: positions [B, 3, T], shifts [B] and `Images`.
 
     Returns:
       The cache, the slots, and [2, B] i32: the tokens, and the bits of their log-probabilities.
     """
+    rows, pictures = message if isinstance(message, tuple) else (message, None)
     slot, length, limit, top_k = rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3]
     temperature, top_p = jax.lax.bitcast_convert_type(rows[:, 4:6], jnp.float32).T
     key = jax.lax.bitcast_convert_type(rows[:, 6:8], jnp.uint32)
     stop_ids = rows[:, SETTINGS : SETTINGS + STOP_IDS]
-    logits, cache = prefill(params, cache, rows[:, SETTINGS + STOP_IDS :], length, slot)
+    read, shift = ((jnp.moveaxis(pictures[0], 1, 0), pictures[2]), pictures[1]) if pictures else ((), None)
+    logits, cache = prefill(params, cache, rows[:, SETTINGS + STOP_IDS :], length, slot, *read)
     token, logprob = sample(logits, token_keys(key, jnp.zeros_like(length)), temperature, top_p, top_k)
     new = SlotState(
         token=token,
@@ -113,6 +121,7 @@ def admit(
         top_p=top_p,
         top_k=top_k,
         stop_ids=stop_ids,
+        shift=shift,
     )
     state = jax.tree.map(lambda old, rows: old.at[slot].set(rows, mode="drop"), state, new)
     return cache, state, jnp.stack([token, jax.lax.bitcast_convert_type(logprob, jnp.int32)])
@@ -146,7 +155,8 @@ def advance(
     Stops early once no slot is active, or once as many slots finished as `control` asks for.
 
     Args:
-      decode: (params, cache, tokens [S], positions [S]) -> (logits [S, V], cache).
+      decode: (params, cache, tokens [S], positions [S], and shifts [S] where slots have them) -> (logits [S, V],
+        cache).
       steps: tokens at most.
       params: the model's parameters.
       cache: its KV cache.
@@ -169,7 +179,9 @@ def advance(
     def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         step, cache, state, out = carry
         # A free slot keeps what it holds of its last prompt for the next one: nothing is written.
-        logits, cache = decode(params, cache, state.token, jnp.where(state.active, state.position, NOWHERE))
+        shift = () if state.shift is None else (state.shift,)
+        position = jnp.where(state.active, state.position, NOWHERE)
+        logits, cache = decode(params, cache, state.token, position, *shift)
         keys = token_keys(state.key, state.count)
         # A free slot keeps the settings of its last request; without them it causes no top-k or top-p pass.
         top_p, top_k = jnp.where(state.active, state.top_p, 1.0), jnp.where(state.active, state.top_k, 0)

@@ -10,6 +10,8 @@ from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.__main__ import main
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.tokenizer import word_tokenizer
+from gigpo_jax.rollout.pictures import prompt_encoder, refuse_pictures
 from gigpo_jax.rollout.rollout import EpisodeSettings
 
 GAMES = ("blackjack", "ezpoints", "numberline", "points24", "sokoban")
@@ -51,8 +53,10 @@ def test_a_policy_that_reads_text_refuses_pictures(name: str) -> None:
         if kind == "text":
             assert settings.prompt(observation, History(0), list).cut == ""
         else:
-            with pytest.raises(InputError, match=r"observation='picture': policies read text alone; use 'text'"):
-                settings.prompt(observation, History(0), list)
+            with pytest.raises(InputError, match="shows pictures, and this model reads text alone"):
+                prompt_encoder(word_tokenizer([]), None, observation.images)
+            with pytest.raises(InputError, match="warm starts and credit take text alone"):
+                refuse_pictures(observation)
 
 
 def test_the_command_writes_what_an_agent_sees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
 from gigpo_jax.models.rotary import RopeScaling
-from gigpo_jax.models.vision import VisionConfig
+from gigpo_jax.models.vision_config import VisionConfig
 
 # name -> (query heads, key/value heads, tied, theta, more); heads are 8 wide if not said otherwise, and D = 8 H.
 SMALL: dict[str, Qwen2Config] = {

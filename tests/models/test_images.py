@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from gigpo_jax.errors import InputError
-from gigpo_jax.models.images import expand, grid_of, layout, pack_images, patches_of, resize, target_size
-from gigpo_jax.models.vision import MEAN, STD, VisionConfig
+from gigpo_jax.models.images import ReadImage, expand, grid_of, layout, patches_of, resize, target_size
+from gigpo_jax.models.vision import pack_images
+from gigpo_jax.models.vision_config import MEAN, STD, VisionConfig
 
 CONFIG = VisionConfig(image_token=9, start_token=7, end_token=8)
 
@@ -85,8 +86,10 @@ def test_places_that_are_not_those_of_the_images_are_refused() -> None:
 
 
 def test_features_of_small_images_skip_the_padding_of_the_largest() -> None:
-    images = [random_image(56, 56), random_image(56, 84)]
-    packed = pack_images(CONFIG, images, np.array([[-1, 0, 1, 2, 3], [4, 5, -1, 4, 9]]))
+    images = [
+        ReadImage(patches_of(CONFIG, x), grid_of(CONFIG, x)) for x in (random_image(56, 56), random_image(56, 84))
+    ]
+    packed = pack_images(images, np.array([[-1, 0, 1, 2, 3], [4, 5, -1, 4, 9]]), number=2, longest=24)
     np.testing.assert_array_equal(packed.index, [[-1, 0, 1, 2, 3], [6, 7, -1, 6, 11]])
     np.testing.assert_array_equal(packed.grid, [[4, 4], [4, 6]])
     assert packed.patches.shape == (2, 24, 588)

@@ -12,9 +12,10 @@ import pytest
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2, qwen2_5_vl
-from gigpo_jax.models.images import expand, grid_of, layout, pack_images
+from gigpo_jax.models.images import distinct, expand, grid_of, layout, read_images
 from gigpo_jax.models.qwen2 import Qwen2Config
-from gigpo_jax.models.vision import VisionConfig
+from gigpo_jax.models.vision import pack_images
+from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.models.weights import load_hf, save_hf
 from tests.models.shapes import SMALL, VISION, VL, random_params
 from tests.models.test_images import random_image
@@ -100,18 +101,17 @@ def test_packed_rows_with_images_equal_the_texts_alone() -> None:
     params, (texts, parts) = random_params(VL), texts_and_images(VISION)
     again = np.array(expand(VISION, TEXTS[1], [grid_of(VISION, IMAGES[0])]))
     texts, parts = [*texts, again], [*parts, IMAGES[:1]]
-    layouts = [layout(VISION, t, [grid_of(VISION, x) for x in part]) for t, part in zip(texts, parts)]
-    first = np.cumsum([0, *(rows * columns for rows, columns in (grid_of(VISION, x) for x in IMAGES))])
-    starts = [0, first[2], 0]
-    index = np.concatenate([np.where(x.index < 0, -1, x.index + start) for x, start in zip(layouts, starts)])
+    read = [read_images(VISION, text, part) for text, part in zip(texts, parts, strict=True)]
+    images, index = distinct(read)
+    assert len(images) == 3
     packed = jax.jit(qwen2.hidden_states, static_argnums=(0, 5))(
         VL,
         params,
         np.concatenate(texts)[None],
-        np.concatenate([x.positions for x in layouts], axis=1)[:, None],
+        np.concatenate([x.layout.positions for x in read], axis=1)[:, None],
         np.repeat([1, 2, 3], [len(text) for text in texts])[None],
         qwen2.Execution(remat="full"),
-        pack_images(VISION, IMAGES, index[None]),
+        pack_images(images, np.concatenate(index)[None], number=4, longest=max(len(x.patches) for x in images)),
     )
     got = np.split(np.asarray(qwen2.unembed(VL, params, packed))[0], np.cumsum([len(text) for text in texts])[:-1])
     for text, part, row in zip(texts, parts, got, strict=True):

@@ -28,7 +28,7 @@ CONFIG = qwen2.Qwen2Config(97, 32, 64, 2, 4, 2, 8)
 CLIP = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0}
 
 
-def forward(params, _, tokens, positions, segment_ids, *, remat="none", dtype=None):
+def forward(params, _, tokens, positions, segment_ids, images, *, remat="none", dtype=None):
     hidden = qwen2.hidden_states(CONFIG, params, tokens, positions, segment_ids, qwen2.Execution(dtype, remat))
     return hidden, qwen2.output_embedding(CONFIG, params)
 
@@ -273,7 +273,7 @@ def test_no_array_of_tokens_by_vocabulary() -> None:
     """With a vocabulary of 1009 no intermediate has that axis beside more tokens than a chunk."""
     config = dataclasses.replace(CONFIG, vocab_size=1009)
 
-    def wide(p, _, tokens, positions, segment_ids):
+    def wide(p, _, tokens, positions, segment_ids, images):
         hidden = qwen2.hidden_states(config, p, tokens, positions, segment_ids, qwen2.Execution(remat="full"))
         return hidden, qwen2.output_embedding(config, p)
 

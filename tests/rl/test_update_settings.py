@@ -17,7 +17,7 @@ CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 OPTIMIZER = make_optimizer(lr=1e-2)
 
 
-def forward(params, _, tokens, positions, segment_ids):
+def forward(params, _, tokens, positions, segment_ids, images):
     return params["embed"][tokens], params["embed"]
 
 
@@ -75,7 +75,7 @@ def test_the_ratio_of_a_whole_response_is_its_own_and_no_neighbours() -> None:
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_though_the_loss_is() -> None:
-    def steep(p, _, tokens, positions, segment_ids):
+    def steep(p, _, tokens, positions, segment_ids, images):
         zero = p["embed"][0, 0] - jax.lax.stop_gradient(p["embed"][0, 0])
         return p["embed"][tokens] + jnp.sqrt(zero), p["embed"]  # the root of zero has no finite slope
 

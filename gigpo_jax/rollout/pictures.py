@@ -1,0 +1,53 @@
+"""Prompts with images: an observation's text and images -> the tokens and images that a model reads."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gigpo_jax.env_bridge.types import IMAGE, Observation
+from gigpo_jax.errors import InputError
+from gigpo_jax.models.images import PromptImages, expand, grid_of, read_images
+from gigpo_jax.models.tokenizer import Tokenizer
+from gigpo_jax.models.vision_config import VisionConfig
+
+
+def prompt_encoder(
+    tokenizer: Tokenizer, vision: VisionConfig | None, images: Sequence[np.ndarray]
+) -> Callable[[str], list[int]]:
+    """Builds a function: a prompt's text with a mark for each of the images -> the ids of the whole chat message.
+
+    Raises:
+      InputError: images for a model of text alone, none for a model that reads images, or one that cannot be read.
+    """
+    if vision is None and images:
+        raise InputError(
+            "config.model.path: the environment shows pictures, and this model reads text alone; use a model with a "
+            "vision tower, such as Qwen2.5-VL, or config.env.options.observation='text'"
+        )
+    if vision is not None and not images:
+        raise InputError(
+            "config.model.path: this model reads pictures, and the environment shows none; use "
+            "config.env.options.observation='picture', or a model of text"
+        )
+    if vision is None:
+        return tokenizer.encode_chat
+    grids = [grid_of(vision, image) for image in images]
+    special = "".join(filter(None, map(tokenizer.token, (vision.start_token, vision.image_token, vision.end_token))))
+    encode = functools.partial(tokenizer.encode_chat, mark=IMAGE, special=special)
+    return lambda text: expand(vision, encode(text), grids)
+
+
+def prompt_images(
+    vision: VisionConfig | None, tokens: Sequence[int], images: Sequence[np.ndarray]
+) -> PromptImages | None:
+    """The images of a prompt from `prompt_encoder`; None for a model of text alone."""
+    return None if vision is None else read_images(vision, tokens, images)
+
+
+def refuse_pictures(observation: Observation) -> None:
+    """Raises InputError for an observation with images, where prompts are of text alone."""
+    if observation.images:
+        raise InputError(
+            "config.env.options.observation='picture': warm starts and credit take text alone so far; use 'text'"
+        )
