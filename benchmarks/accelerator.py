@@ -311,8 +311,7 @@ def iteration(config: qwen2.Qwen2Config, args: argparse.Namespace, peak: float, 
         if tiny:
             words += ["--config.train.groups=2", "--config.train.group_size=2", "--config.env.max_steps=2"]
             words += ["--config.train.minibatch=8", "--config.batch.rows=1", "--config.env.workers=1"]
-            words += ["--config.engine.slots=4", "--config.engine.prefill_buckets=(2048,)"]
-            words += ["--config.engine.prefill_rows=(4,)", "--config.model.compute_dtype=float32"]
+            words += ["--config.engine.slots=4", "--config.model.compute_dtype=float32"]
             words += ["--config.engine.dtype=float32"]
         settings = resolve(load_config("alfworld:1.5b", words))
         with Trainer(settings, Path(folder) / "run", Hosts()) as trainer:
