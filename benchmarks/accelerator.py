@@ -118,7 +118,7 @@ def train(config: qwen2.Qwen2Config, args: argparse.Namespace, peak: float, band
     del bandwidth
     dtype = compute_dtype(args)
 
-    def forward(params, _, tokens, positions, segment_ids):
+    def forward(params, _, tokens, positions, segment_ids, images):
         hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, qwen2.Execution(dtype, args.remat))
         return hidden, qwen2.output_embedding(config, params)
 

@@ -76,7 +76,7 @@ def jax_step(shape: Shape, samples: list[Sample]) -> tuple[Callable[[], float], 
     config = shape.model
     longest = max(len(s.prompt_tokens) + len(s.response_tokens) - 1 for s in samples)
 
-    def forward(params, _, tokens, positions, segment_ids):
+    def forward(params, _, tokens, positions, segment_ids, images):
         execution = qwen2.Execution(unroll=config.num_layers, max_segment=longest)
         hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, execution)
         return hidden, qwen2.output_embedding(config, params)
