@@ -57,7 +57,7 @@ KEYS: dict[str, Key] = {
     "env.history": Key(2, "past (observation, action) pairs in a prompt", NOT_NEGATIVE),
     "env.prompt": Key(
         "full",
-        "a prompt style of the environment: full (instructions), tagged (rlvmr), compact (tiny models); or module:NAME",
+        "style of prompts: full (instructions), tagged (rlvmr), compact (tiny models); or module:NAME",
     ),
     "env.show_admissible": Key(True, "list the admissible actions in the prompt"),
     "env.invalid_penalty": Key(0.1, "subtracted from the reward of a step with an invalid response", NOT_NEGATIVE),
@@ -119,7 +119,7 @@ KEYS: dict[str, Key] = {
     ),
     "engine.prefill_chunk": Key(
         0,
-        "prompts are read in chunks of so many tokens, and chunks that they share once; 0: whole, padded to a bucket",
+        "tokens of the chunks that prompts are read in, shared ones once; 0: whole, padded to a bucket",
         NOT_NEGATIVE,
     ),
     "engine.decode_steps": Key(16, "decode steps per device call", POSITIVE),
@@ -242,7 +242,7 @@ KEYS: dict[str, Key] = {
     ),
     "train.curriculum": Key(
         "none",
-        "which tasks are drawn: all in turn (none), or more of the types that succeed about half the time (success)",
+        "tasks are drawn in turn (none), or more of the task types whose success is near 50% (success)",
         one_of("none", "success"),
     ),
     "train.minibatch": Key(256, "environment steps of an optimizer update", POSITIVE),

@@ -32,7 +32,9 @@ SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 PAD, BOS, SEP, EOS, UNK = "<pad>", "<bos>", "<sep>", "<eos>", "<unk>"
 
 _WORD = r"[a-z0-9_]+(?:[/'-][a-z0-9_]+)*"  # "in/on", "don't" and "mid-air" are words
-_PIECE = rf"</?[a-z]+>|{_WORD}|[^\sa-z0-9_]"
+_MARK = r"[^\sa-z0-9_]"
+_TAG = "</?[a-z]+>"
+_PIECE = f"{_TAG}|{_WORD}|{_MARK}"
 _WORD_CHAT = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ message['content'] + '<eos>' }}"
     "{% else %}{{ '<bos>' + message['content'] + '<sep>' }}{% endif %}{% endfor %}"
@@ -198,10 +200,11 @@ def word_tokenizer(words: Iterable[str], special: Sequence[str] = ()) -> Tokeniz
     vocabulary += sorted(known - set(vocabulary))
     ids = {token: index for index, token in enumerate(vocabulary)}
 
+    piece = "|".join([*filter(re.compile(_TAG).fullmatch, vocabulary), _WORD, _MARK])  # unknown tags are spelled
     tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=UNK, continuing_subword_prefix="##"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(tokenizers.Regex(_PIECE), "isolated")]
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(tokenizers.Regex(piece), "isolated")]
     )
     steps = [decoders.WordPiece(prefix="##", cleanup=False), decoders.Fuse()]
     steps += [decoders.Replace(f"{mark} ", mark) for mark in (*TAGS[::2], "(", "[")]

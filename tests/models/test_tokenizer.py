@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gigpo_jax.errors import InputError
@@ -82,6 +82,7 @@ def test_shop_actions_come_back_from_tagged_responses(words: Tokenizer, argument
         assert decoded == f"<think></think> <action>{action}</action>"
 
 
+@example("<A> </b>")
 @settings(deadline=None, max_examples=100)
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=40))
 def test_any_ascii_text_is_encoded_without_loss(text: str) -> None:

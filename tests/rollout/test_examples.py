@@ -113,7 +113,7 @@ def test_examples_that_leave_no_room_are_refused() -> None:
 
 
 def test_what_needs_no_examples_makes_none() -> None:
-    assert examples("example", agent="plain") == examples("example", 0) == {}
+    assert examples("example", 1, agent="plain") == examples("example", 0) == {}
     own = f"{__name__}:NO_EXPERT"
     assert examples(own, 0) == {}
     with pytest.raises(InputError, match=f"config.eval.examples=2: {own} has no expert to make examples; use 0"):
