@@ -368,15 +368,21 @@ def test_credit_of_the_newest_checkpoint_is_measured_once(whole: Path, flags: li
     assert names == ({*ALGORITHMS} - without) | over | {"gigpo (step part)"}
     assert all("cosine" in estimate["grades"] for estimate in result["estimates"])
     played = (folder / "returns.jsonl").read_bytes(), (folder / "rollouts.jsonl.gz").read_bytes()
-    done = credit(whole, *few, "--variants=gamma=1", "--no-gradients")
+    done = credit(whole, *few, "--variants=gamma=1", "--no-gradients", "--group-sizes=2")
     assert done.returncode == 0, done.stderr
     assert "gigpo gamma=1" in done.stdout
+    sizes = {entry["group_size"] for entry in json.loads((folder / "grades.json").read_text())["estimates"]}
+    assert sizes == {2, 4}
+    done = credit(whole / "pool", "--pool", str(folder), str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "16 steps of" in done.stdout
     assert played == ((folder / "returns.jsonl").read_bytes(), (folder / "rollouts.jsonl.gz").read_bytes())
     for flag, message in (
         ("--continuations=6", "continuations=6 (there: 4)"),
         ("--variants=gama=1", "no such setting"),
         ("--config.sampling.temperature=0", "config.sampling.temperature=0"),
         ("--steps=many", "--steps"),
+        ("--group-sizes=9", "--group-sizes=9: must be numbers from 2 to config.train.group_size=4"),
         ("--anchors=feedback", "anchor"),
     ):
         done = credit(whole, *few, flag)

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from gigpo_jax.config.keys import KEYS
-from gigpo_jax.config.resolve import flat
+from gigpo_jax.config.resolve import with_defaults
 from gigpo_jax.errors import InputError
 
 # What must be equal: the task, the model, and the budget. What may differ is what is compared: the algorithm, its
 # settings, the optimizer's, and the anchor.
 EQUAL = ("env.", "model.", "sampling.", "train.", "eval.")
 COMPARED = ("env.options.anchor",)
-DEFAULTS = flat({key: spec.default for key, spec in KEYS.items()})  # a run may be older than a key
 LABELS = ("rl.algorithm", "rl.preset", "env.options.anchor")  # keys that come first in the label of an arm
 
 
@@ -78,7 +77,7 @@ def read_run(folder: Path) -> Run:
       InputError: no run is there, it was not evaluated, or it is not finished.
     """
     try:
-        config = DEFAULTS | flat(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        config = with_defaults(json.loads((folder / "config.json").read_text(encoding="utf-8")), KEYS)
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         metrics = {record["step"]: record for record in map(json.loads, lines)}
         files = sorted((folder / "evaluations").glob("iteration_*.json"))

@@ -1,7 +1,7 @@
 """From a config as the user wrote it to one in which every key has its value, and the check of all of them at once."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from ml_collections import ConfigDict, config_dict
@@ -81,6 +81,11 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
         else:
             out[prefix + key] = list(value) if isinstance(value, tuple) else value
     return out
+
+
+def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
+    """A saved config, flat; `keys` that it is too old to have get their defaults."""
+    return flat({key: spec.default for key, spec in KEYS.items() if key in keys}) | flat(tree)
 
 
 def value_of(config: ConfigDict, name: str) -> Any:

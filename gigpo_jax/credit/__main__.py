@@ -12,8 +12,11 @@ from ml_collections import ConfigDict
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import joined, load_config
 from gigpo_jax.credit.estimates import parse_variants
+from gigpo_jax.credit.pool import pool
+from gigpo_jax.credit.report import report
 from gigpo_jax.credit.run import Plan, run
 from gigpo_jax.errors import InputError
+from gigpo_jax.run.workdir import check_writable
 
 EXAMPLE = """example:
   python -m gigpo_jax.credit --config=configs/quickstart.py --anchors=feedback,feedback+inventory+sticky
@@ -45,15 +48,24 @@ def main(argv: Sequence[str]) -> int:
         metavar="K=V,K=V",
         help="settings of gigpo to grade too, such as gamma=1,penalty_in=row",
     )
+    parser.add_argument(
+        "--group-sizes", default="", metavar="N,N", help="grade the first N episodes of each task group, too"
+    )
+    parser.add_argument(
+        "--pool", nargs="+", type=Path, metavar="DIR", help="grade these finished measurements as one, into --workdir"
+    )
     parser.add_argument("--no-gradients", action="store_true", help="do not compare policy gradients")
     try:
         args, words = parser.parse_known_args(joined(argv))
+        if args.pool:
+            return _pool(args.pool, Path(args.workdir or "runs/pool"))
         config = resolve(load_config(args.config, words))
         plan = Plan(
             steps=args.steps,
             continuations=args.continuations,
             anchors=tuple(filter(None, args.anchors.split(","))),
             variants=parse_variants(list(filter(None, args.variants.split(",")))),
+            group_sizes=_sizes(args.group_sizes, config.train.group_size),
             gradients=not args.no_gradients,
         )
         _check(config, plan)
@@ -62,6 +74,25 @@ def main(argv: Sequence[str]) -> int:
     except (InputError, argparse.ArgumentError) as error:
         print("gigpo_jax.credit: " + " ".join(str(error).split()), file=sys.stderr)
         return 2
+
+
+def _pool(folders: Sequence[Path], workdir: Path) -> int:
+    check_writable(workdir, "--workdir")
+    rows, own = pool(folders, seed=0)
+    workdir.mkdir(parents=True, exist_ok=True)
+    report(workdir, rows, own, {"measurements": list(map(str, folders))})
+    return 0
+
+
+def _sizes(text: str, most: int) -> tuple[int, ...]:
+    """The sizes to grade, the whole group last."""
+    try:
+        sizes = {int(part) for part in text.split(",") if part}
+    except ValueError:
+        sizes = {0}
+    if sizes and not 2 <= min(sizes) <= max(sizes) <= most:
+        raise InputError(f"--group-sizes={text}: must be numbers from 2 to config.train.group_size={most}, such as 4,8")
+    return tuple(sorted(sizes | {most}))
 
 
 def _check(config: ConfigDict, plan: Plan) -> None:

@@ -18,6 +18,7 @@ from gigpo_jax.trajectory import Step
 # What rollouts tell, beside the columns of every algorithm, and what the loss needs but no advantage.
 GIVEN = {"action", "next_anchor", "history", "action_mask", "clip_scale", "teacher"}
 STEP_PART = "gigpo (step part)"
+Source = tuple[str, str, str]  # algorithm, preset, anchor option
 _NUMBERS = ("gamma", "step_weight")
 
 
@@ -29,12 +30,14 @@ class Estimate:
       names: the algorithms that give exactly this estimate.
       labels: these names, with the preset behind a colon where the presets differ.
       anchor: the anchor option; "any" if all give it.
+      sources: every combination of algorithm, preset and anchor option that gives it.
       values: [N] f32.
     """
 
     names: tuple[str, ...]
     labels: tuple[str, ...]
     anchor: str
+    sources: tuple[Source, ...]
     values: np.ndarray
 
 
@@ -80,18 +83,37 @@ def estimates(
     Returns:
       Equal estimates once.
     """
-    found: dict[bytes, list[tuple[str, str, str]]] = {}
+    found: dict[bytes, list[Source]] = {}
     for anchor, steps in anchored.items():
         similarity = rl.similarity if rl.anchor_match == "similar" else None
         columns = step_columns(steps, similarity=similarity, needs=GIVEN, computed=computed)
         for preset in PRESETS:
             for name, values in _of_preset(columns, preset, rl, variants).items():
                 found.setdefault(values[: len(steps)].tobytes(), []).append((name, preset, anchor))
+    return _merged(found, len(anchored))
+
+
+def restored(saved: Sequence[Mapping[Source, np.ndarray]]) -> list[Estimate]:
+    """The estimates that all of several measurements have, their values one after the other; equal ones once.
+
+    Args:
+      saved: of each measurement, source -> values.
+    """
+    found: dict[bytes, list[Source]] = {}
+    for source in saved[0]:
+        if all(source in other for other in saved):
+            values = np.concatenate([other[source] for other in saved]).astype(np.float32)
+            found.setdefault(values.tobytes(), []).append(source)
+    return _merged(found, len({anchor for _, _, anchor in saved[0]}))
+
+
+def _merged(found: Mapping[bytes, Sequence[Source]], anchors: int) -> list[Estimate]:
     return [
         Estimate(
             names=tuple(dict.fromkeys(name for name, _, _ in where)),
             labels=_labels(where),
-            anchor=_common([anchor for _, _, anchor in where], len(anchored)),
+            anchor=_common([anchor for _, _, anchor in where], anchors),
+            sources=tuple(where),
             values=np.frombuffer(values, np.float32),
         )
         for values, where in found.items()
@@ -128,7 +150,7 @@ def _of_preset(
     return totals
 
 
-def _labels(where: Sequence[tuple[str, str, str]]) -> tuple[str, ...]:
+def _labels(where: Sequence[Source]) -> tuple[str, ...]:
     presets: dict[str, set[str]] = {}
     for name, preset, _ in where:
         presets.setdefault(name, set()).add(preset)

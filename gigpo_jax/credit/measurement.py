@@ -1,6 +1,5 @@
 """One measurement: rollouts, their replays, continuations and grades, in a folder from which a stopped one resumes."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,14 +8,14 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.resolve import flat, with_defaults
 from gigpo_jax.credit import grades
 from gigpo_jax.credit.estimates import Estimate
 from gigpo_jax.credit.report import Row
 from gigpo_jax.credit.states import State, advantages
 from gigpo_jax.errors import InputError
-from gigpo_jax.files import write_json
+from gigpo_jax.files import read_object, write_json
 from gigpo_jax.rollout.statistics import ambiguous_anchors
-from gigpo_jax.run.workdir import flat
 from gigpo_jax.trajectory import Step, Trajectory
 
 SETTINGS = "settings.json"
@@ -35,7 +34,7 @@ def claim(folder: Path, config: ConfigDict, continuations: int) -> None:
     ours["continuations"] = continuations
     path = folder / SETTINGS
     if path.exists():
-        theirs = json.loads(path.read_text(encoding="utf-8"))
+        theirs = with_defaults(read_object(path, "remove its folder to measure anew"), ours)
         differing = [
             f"{key}={ours.get(key)!r} (there: {theirs.get(key)!r})"
             for key in sorted(ours.keys() | theirs.keys())
@@ -94,20 +93,21 @@ def measured(
 def graded(
     found: Sequence[Estimate],
     measurement: Measurement,
-    anchored: Mapping[str, Sequence[Step]],
-    types: Sequence[str],
+    labels: Mapping[str, Mapping[str, np.ndarray]],
     seed: int,
-    gradients: Callable[[np.ndarray], np.ndarray] | None,
-    progress: Callable[[], object],
+    *,
+    group_size: int | None = None,
+    gradients: Callable[[np.ndarray], np.ndarray] | None = None,
+    progress: Callable[[], object] = lambda: None,
 ) -> list[Row]:
     """Grades every estimate.
 
     Args:
       found: estimates of all steps.
       measurement: of some of them.
-      anchored: anchor option -> all steps with these anchors.
-      types: task type of each of these steps.
+      labels: anchor option -> `slices` of all steps with these anchors.
       seed: of the resamples.
+      group_size: from how many episodes of each task group the estimates are; None: all.
       gradients: as from `group_gradients`, for the measured steps; None: not compared.
       progress: called after every estimate.
     """
@@ -124,19 +124,19 @@ def graded(
             result |= grades.cosine(gradients(values), halves, seed)
         if np.isfinite(measurement.regret).any():
             result["optimal"] = _against_optimal(values, measurement, seed)
-        steps = anchored.get(estimate.anchor) or next(iter(anchored.values()))
-        labels = {name: every[rows] for name, every in slices(steps, types).items()}
-        out.append(Row(estimate, result, grades.by_slice(values, own, labels, seed)))
+        every = labels.get(estimate.anchor) or next(iter(labels.values()))
+        mine = {name: label[rows] for name, label in every.items()}
+        out.append(Row(estimate, group_size, values, mine, result, grades.by_slice(values, own, mine, seed)))
         progress()
     return out
 
 
-def slices(steps: Sequence[Step], types: Sequence[str]) -> dict[str, np.ndarray]:
+def slices(steps: Sequence[Step]) -> dict[str, np.ndarray]:
     """Labels of all steps: task type, number of the step, size of the anchor group, ambiguity of the anchor."""
     keys = [(step.group, step.turn.anchor) for step in steps]
     sizes = Counter(keys)
     labels = {
-        "task_type": np.array(types),
+        "task_type": np.array([step.type for step in steps]),
         "step": np.array([_range(step.step + 1) for step in steps]),
         "anchor_group_size": np.array([_range(sizes[key]) for key in keys]),
     }

@@ -1,5 +1,6 @@
 """Grades as a table for the console, as JSON and as a plot."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from gigpo_jax.credit.estimates import Estimate
-from gigpo_jax.credit.grades import Interval, Measured
+from gigpo_jax.credit.grades import Interval, Measured, reliability
+from gigpo_jax.files import write_json
 from gigpo_jax.run.report import say
 
 COLUMNS = {
@@ -30,19 +32,39 @@ class Row:
 
     Attributes:
       estimate: what was graded.
+      group_size: from how many episodes of each task group it is; None: all.
+      values: [N] f32, the estimate of the measured steps.
+      labels: slice -> [N] labels of these steps.
       grades: by name; `COLUMNS` are those of the table.
       slices: as from `grades.by_slice`.
     """
 
     estimate: Estimate
+    group_size: int | None
+    values: np.ndarray
+    labels: Mapping[str, np.ndarray]
     grades: Mapping[str, Interval]
     slices: Mapping[str, Any]
 
     @property
     def label(self) -> str:
-        """Algorithms and anchor."""
+        """Algorithms, anchor and group size."""
         anchor = self.estimate.anchor
-        return " = ".join(self.estimate.labels) + (f", {anchor}" if anchor not in ("any", "") else "")
+        parts = [" = ".join(self.estimate.labels), *([anchor] if anchor not in ("any", "") else [])]
+        return ", ".join([*parts, *([f"{self.group_size} episodes"] if self.group_size else [])])
+
+
+def report(folder: Path, rows: Sequence[Row], own: Measured, more: Mapping[str, Any]) -> None:
+    """Prints the table; writes grades.json, with `more` in it, and, with matplotlib, grades.png."""
+    share = reliability(own)
+    say(
+        f"{len(own.advantage)} steps of {len(np.unique(own.group))} task groups; standard deviation of the measured "
+        f"advantage {own.advantage.std():.2f}, reliability {share:.2f}"
+    )
+    say(table(rows))
+    write_json(folder / "grades.json", {"reliability": share, **as_json(rows), **more})
+    say(f"written: {folder / 'grades.json'}")
+    plot(rows, own, folder / "grades.png")
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -59,17 +81,29 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: -np.nan_to_num(row.grades["corrected"][0], nan=-2.0))
 
 
-def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows as plain values; what is not defined is null."""
-    return [
+def as_json(rows: Sequence[Row]) -> dict[str, Any]:
+    """Rows as plain values, "estimates", whose "labels" is an index into the other entry; undefined values are null."""
+    labels: dict[str, int] = {}
+    for row in rows:
+        labels.setdefault(_labels(row), len(labels))
+    estimates = [
         {
             "algorithms": list(row.estimate.labels),
             "anchor": row.estimate.anchor,
+            "group_size": row.group_size,
+            "sources": [list(source) for source in row.estimate.sources],
+            "labels": labels[_labels(row)],
+            "values": [round(float(value), 6) for value in row.values],
             "grades": _plain(row.grades),
             "slices": _plain(row.slices),
         }
         for row in ranked(rows)
     ]
+    return {"estimates": estimates, "labels": [json.loads(text) for text in labels]}
+
+
+def _labels(row: Row) -> str:
+    return json.dumps({name: label.tolist() for name, label in row.labels.items()})
 
 
 def plot(rows: Sequence[Row], measured: Measured, path: Path) -> None:

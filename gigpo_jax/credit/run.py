@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,18 @@ from gigpo_jax.columns.text_critic import TextCritic
 from gigpo_jax.columns.token_logprobs import make_token_logprobs
 from gigpo_jax.config.resolve import TAGGED
 from gigpo_jax.credit.estimates import estimates, left_out
-from gigpo_jax.credit.grades import reliability
 from gigpo_jax.credit.gradients import group_gradients
-from gigpo_jax.credit.measurement import Measurement, claim, graded, measured
+from gigpo_jax.credit.measurement import Measurement, claim, graded, measured, slices
 from gigpo_jax.credit.replay import replay
-from gigpo_jax.credit.report import Row, as_json, plot, table
+from gigpo_jax.credit.report import Row, report
 from gigpo_jax.credit.sampler import Sampler
-from gigpo_jax.credit.states import State, choose_steps, states_around
+from gigpo_jax.credit.states import State, choose_steps, first_episodes, states_around
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import Prompt, build_prompt
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
-from gigpo_jax.files import write_json
+from gigpo_jax.errors import InputError
 from gigpo_jax.learner import text_critic
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.policy import load_policy
@@ -57,6 +56,7 @@ class Plan:
       continuations: of each state before and after them.
       anchors: values of `env.options.anchor`; () is the config's own.
       variants: settings of GiGPO, as from `parse_variants`.
+      group_sizes: the first so many episodes of each task group are graded; in ascending order, the last is all.
       gradients: whether to compare policy gradients.
     """
 
@@ -64,6 +64,7 @@ class Plan:
     continuations: int
     anchors: tuple[str, ...]
     variants: Mapping[str, Mapping[str, Any]]
+    group_sizes: tuple[int, ...]
     gradients: bool
 
 
@@ -127,12 +128,9 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     columns = computed_columns(_known(config, first), finished_steps(first), logprobs, config, policy.tokenizer)
     own = anchored.get(str(options.get("anchor", "")))
     columns |= _values(config, critic, own, values, finished_steps(first))
-    found = estimates(anchored, config.rl, plan.variants, columns)
     for name, missing in left_out(columns, config.rl).items():
         say(f"not graded: {name}, which needs {', '.join(missing)}")
-    types = [first[step.trajectory].task.type for step in finished_steps(first)]
-    with tqdm(total=len(found), desc="grades", unit="estimate", leave=False, disable=None) as bar:
-        rows = graded(found, measurement, anchored, types, config.seed, gradients, bar.update)
+    rows = _grade(config, plan, measurement, anchored, columns, gradients)
     _write(folder, plan, rows, measurement, [trajectory.member for trajectory in first])
     return 0
 
@@ -142,6 +140,33 @@ def _known(config: ConfigDict, episodes: Sequence[Trajectory]) -> set[str]:
     tags = {"tag", "step_reward"} if config.env.prompt == TAGGED else set()
     answers = {"answer_logprob"} if all(episode.task.answer for episode in episodes) else set()
     return {"entropy", "logprob"} | tags | answers
+
+
+def _grade(
+    config: ConfigDict,
+    plan: Plan,
+    measurement: Measurement,
+    anchored: Mapping[str, Sequence[Step]],
+    columns: Mapping[str, np.ndarray],
+    gradients: Callable[[np.ndarray], np.ndarray] | None,
+) -> list[Row]:
+    """Grades the estimates from all episodes of a task group, and from the first ones."""
+    steps, rows = next(iter(anchored.values())), []
+    for size in plan.group_sizes:
+        kept = first_episodes(steps, size, config.seed)
+        part = {anchor: [every[row] for row in kept] for anchor, every in anchored.items()}
+        found = estimates(part, config.rl, plan.variants, {name: column[kept] for name, column in columns.items()})
+        with tqdm(total=len(found), desc="grades", unit="estimate", leave=False, disable=None) as bar:
+            rows += graded(
+                found,
+                replace(measurement, rows=np.searchsorted(kept, measurement.rows)),
+                {anchor: slices(some) for anchor, some in part.items()},
+                config.seed,
+                group_size=size if len(plan.group_sizes) > 1 else None,
+                gradients=gradients,
+                progress=bar.update,
+            )
+    return rows
 
 
 def _values(
@@ -171,6 +196,11 @@ async def _play(
             first = next(iter(episodes.values()))
             steps = finished_steps(first)
             rows = choose_steps(steps, plan.steps, seed)
+            if not {*rows} <= {*first_episodes(steps, plan.group_sizes[0], seed)}:
+                raise InputError(
+                    f"--steps={plan.steps}: measures more than {plan.group_sizes[0]} episodes of a task group; "
+                    "use fewer steps or larger --group-sizes"
+                )
             states = states_around(first, [steps[row] for row in rows])
             return _Played(episodes, rows, await sampler.returns(folder, states, plan.continuations))
         except asyncio.CancelledError:
@@ -215,14 +245,7 @@ def _replay(config: ConfigDict, env: TextEnv, tokenizer: Tokenizer, rollouts: Ro
 
 
 def _write(folder: Path, plan: Plan, rows: Sequence[Row], measurement: Measurement, members: Sequence[int]) -> None:
-    """Prints the table; writes grades.json and, with matplotlib, grades.png."""
-    own, steps = measurement.own, measurement.steps
-    share = reliability(own)
-    say(
-        f"{len(steps)} steps of {len(np.unique(own.group))} task groups; standard deviation of the measured advantage "
-        f"{own.advantage.std():.2f}, reliability {share:.2f}"
-    )
-    say(table(rows))
+    own = measurement.own
     verdicts = [
         {
             "group": step.group,
@@ -232,9 +255,6 @@ def _write(folder: Path, plan: Plan, rows: Sequence[Row], measurement: Measureme
             "error": float(own.error[row]),
             "regret": step.turn.regret,
         }
-        for row, step in enumerate(steps)
+        for row, step in enumerate(measurement.steps)
     ]
-    result = {"continuations": plan.continuations, "reliability": share, "estimates": as_json(rows), "steps": verdicts}
-    write_json(folder / "grades.json", result)
-    say(f"written: {folder / 'grades.json'}")
-    plot(rows, own, folder / "grades.png")
+    report(folder, rows, own, {"continuations": plan.continuations, "steps": verdicts})

@@ -40,15 +40,25 @@ def choose_steps(steps: Sequence[Step], number: int, seed: int) -> list[int]:
     Returns:
       Indices into `steps`.
     """
+    queues = _episodes(steps, seed)
+    rounds = max(map(len, queues), default=0)
+    return [row for r in range(rounds) for queue in queues if r < len(queue) for row in queue[r]][:number]
+
+
+def first_episodes(steps: Sequence[Step], number: int, seed: int) -> list[int]:
+    """The steps of `number` episodes of every task group, those that `choose_steps` takes first; in ascending order."""
+    return sorted(row for queue in _episodes(steps, seed) for episode in queue[:number] for row in episode)
+
+
+def _episodes(steps: Sequence[Step], seed: int) -> list[list[list[int]]]:
+    """The rows of each episode by task group, the episodes of a group in random order."""
     episodes: dict[int, dict[int, list[int]]] = {}
     for row, step in enumerate(steps):
         episodes.setdefault(step.group, {}).setdefault(step.trajectory, []).append(row)
-    queues = [
+    return [
         [of[i] for i in np.random.default_rng((seed, group)).permutation(sorted(of)).tolist()]
         for group, of in sorted(episodes.items())
     ]
-    rounds = max(map(len, queues), default=0)
-    return [row for r in range(rounds) for queue in queues if r < len(queue) for row in queue[r]][:number]
 
 
 def state_at(trajectory: Trajectory, step: int) -> State | None:

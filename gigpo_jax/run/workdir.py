@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import KEYS
-from gigpo_jax.config.resolve import flat
+from gigpo_jax.config.resolve import flat, with_defaults
 from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.files import read_object, write_json
 from gigpo_jax.run import partition, report
@@ -97,9 +97,8 @@ def _refuse_if_any(workdir: Path, holder: str) -> None:
 def _check_config(workdir: Path, config: ConfigDict) -> None:
     path = workdir / CONFIG
     if path.exists():
-        ours, theirs = flat(config.to_dict()), flat(read_object(path, _TORN))
-        defaults = flat({key: spec.default for key, spec in KEYS.items() if key in ours})
-        theirs = defaults | theirs  # the file may be older than a key
+        ours = flat(config.to_dict())
+        theirs = with_defaults(read_object(path, _TORN), ours)
         differing = [
             f"{key}={ours.get(key)!r} (there: {theirs.get(key)!r})"
             for key in sorted(ours.keys() | theirs.keys())

@@ -15,7 +15,7 @@ from gigpo_jax.credit.continuations import continue_from, read_returns
 from gigpo_jax.credit.grades import Measured, grade, reliability
 from gigpo_jax.credit.replay import replay
 from gigpo_jax.credit.run import _known
-from gigpo_jax.credit.states import State, advantages, choose_steps, states_around
+from gigpo_jax.credit.states import State, advantages, choose_steps, first_episodes, states_around
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import build_prompt
 from gigpo_jax.errors import InputError
@@ -119,6 +119,9 @@ def test_steps_are_whole_episodes_of_every_group_and_more_steps_begin_with_fewer
     assert len(set(many)) == 90
     assert {steps[row].group for row in many} == set(range(12))
     assert choose_steps(steps, 30, 1) != few
+    assert {*many} <= {*first_episodes(steps, 2, 0)}
+    assert len({steps[row].trajectory for row in first_episodes(steps, 2, 0)}) == 24
+    assert first_episodes(steps, 4, 0) == list(range(len(steps)))
     every = choose_steps(steps, 10**6, 0)
     assert sorted(every) == list(range(len(steps)))
 
