@@ -1,15 +1,16 @@
-# make quickstart | test | test-vllm | test-preflight | test-launch | lint | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
+# make quickstart | test | test-vllm | test-preflight | test-launch | lint | docs | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
 LAUNCH := .venv-launch
 PREFLIGHT := .venv-preflight
+DOCS := .venv-docs
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: quickstart test test-vllm vllm-venv test-preflight test-launch launch-venv lint format difftest chaos clean
+.PHONY: quickstart test test-vllm vllm-venv test-preflight test-launch launch-venv lint format docs difftest chaos clean
 
 quickstart: $(VENV)/.installed
 	$(PY) -m gigpo_jax.main --config=configs/quickstart.py --workdir=$(WORKDIR)
@@ -41,6 +42,10 @@ lint: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+# The site of docs/, into site/; its pages come from the files alone, so it needs no jax.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
 
 difftest: $(VENV)/.installed-dev
 	$(PY) -m pytest -m long -n 2 tests/envs/alfworld --seed=$(SEED)
@@ -76,6 +81,11 @@ $(LAUNCH)/.installed:
 	$(LAUNCH)/bin/python -m pip install --quiet --disable-pip-version-check skypilot==0.14.1 kubeflow-trainer-api==2.3.0
 	touch $@
 
+$(DOCS)/.installed:
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check mkdocs-material==9.8.1 'mkdocstrings[python]==1.0.8' ruff==0.17.5
+	touch $@
+
 # libtpu, and everything else from the first environment: there jax would look for a TPU at every start.
 $(PREFLIGHT)/.installed: $(VENV)/.installed-dev
 	test -x $(PREFLIGHT)/bin/python || $(PYTHON) -m venv $(PREFLIGHT)
@@ -85,4 +95,4 @@ $(PREFLIGHT)/.installed: $(VENV)/.installed-dev
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) build dist *.egg-info
+	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) $(DOCS) build dist site *.egg-info

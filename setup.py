@@ -49,6 +49,7 @@ setup(
         "tpu": ["jax[tpu]>=0.10"],
         "preflight-gpu": ["jax[cuda13]>=0.10"],  # --mode=preflight: the compilers, without the devices
         "preflight-tpu": ["jax[tpu]>=0.10"],
+        "docs": ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0", "ruff>=0.11"],  # make docs
         "plot": ["matplotlib>=3.8"],
         "search": ["aiohttp>=3.9", "pyarrow>=15"],
         "search-dense": ["aiohttp>=3.9", "faiss-cpu>=1.8", "onnxruntime>=1.18", "torch>=2.6"],

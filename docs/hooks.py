@@ -1,0 +1,72 @@
+"""What the site has beside docs/: pages of the root, the notebooks, a page for each algorithm (see mkdocs.yml).
+
+Links are written as GitHub reads them. Those that leave docs/ are rewritten here, or become plain text where the site
+has no such page.
+"""
+
+import json
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+METHODS = sorted(path.stem for path in (ROOT / "gigpo_jax/rl/methods").glob("[!_]*.py"))
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+PAGES = {  # file of the repository -> page of the site, for what is not in docs/
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    **{f"notebooks/{name}.ipynb": f"notebooks/{name}.md" for name in NOTEBOOKS},
+}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Fills the empty lists of the navigation."""
+    sections = {title: pages for entry in config.nav for title, pages in entry.items()}
+    sections["Notebooks"] += [f"notebooks/{name}.md" for name in NOTEBOOKS]
+    sections["Algorithms"][-1]["Methods"] += [f"algorithms/{name}.md" for name in METHODS]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages."""
+    for source, page in PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=notebook(text) if source.endswith(".ipynb") else text))
+    rows = (ROOT / "docs/configuration.md").read_text(encoding="utf-8").splitlines()
+    for name in METHODS:
+        files.append(File.generated(config, f"algorithms/{name}.md", content=algorithm(name, rows)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrites the links of a page."""
+    sources = {target: source for source, target in PAGES.items()}
+    source = sources.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+
+    def link(found: re.Match[str]) -> str:
+        image, text, target, anchor = found.groups()
+        inside = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        there = PAGES.get(inside, inside.removeprefix("docs/") if inside.startswith("docs/") else None)
+        if there is None:
+            return text
+        return f"{image}[{text}]({posixpath.relpath(there, posixpath.dirname(page.file.src_uri))}{anchor or ''})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)", link, markdown)
+
+
+def notebook(text: str) -> str:
+    """A notebook's cells as Markdown."""
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
+    return "\n\n".join(f"```python\n{source}\n```" if kind == "code" else source for kind, source in cells)
+
+
+def algorithm(name: str, rows: list[str]) -> str:
+    """The page of a method: its docstrings, and its rows in the table of settings."""
+    settings = [row for row in rows if row.startswith(f"| {name} |")]
+    table = ["## Settings", "", "| algorithm | key | default | values | meaning |", "|---|---|---|---|---|", *settings]
+    return "\n".join([f"# {name}", "", f"::: gigpo_jax.rl.methods.{name}", "", *(table if settings else [])])
