@@ -72,6 +72,8 @@ def parse() -> argparse.Namespace:
 
 def run(part: str, trace: Path, limit_s: float) -> tuple[dict[str, object], dict[str, object]]:
     """The device and the result of a part, or why there is none."""
+    if limit_s <= 0:
+        return {}, {"error": "no time left"}
     command = [sys.executable, __file__, *sys.argv[1:], "--part", part, "--trace", str(trace)]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=limit_s, check=True)

@@ -6,8 +6,8 @@ python -m gigpo_jax.main --config=configs/ezpoints.py:3b --workdir=runs/ezpoints
 Two cards, at most 8 symbols. A picture takes 42 tokens; in the authors' runs pictures of another size take 121.
 Formulas have Python's value as there (compat=True).
 
-Hardware: one GPU with 80 GB. Expected: the authors' README reports 100% success. This implementation has not been run
-at that size yet.
+Hardware: two GPUs with 80 GB (--config.mesh.fsdp=2). Expected: the authors' README reports 100% success. This
+implementation has not been run at that size yet.
 """
 
 from ml_collections import ConfigDict

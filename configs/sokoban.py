@@ -6,8 +6,8 @@ python -m gigpo_jax.main --config=configs/sokoban.py:3b --workdir=runs/sokoban \
 Rooms of 6 x 6 with one box, at most 15 moves. A picture takes 36 tokens, one a cell; in the authors' runs pictures of
 another size take 81.
 
-Hardware: one GPU with 80 GB. Expected: the authors' README reports 81.0% success. This implementation has not been run
-at that size yet.
+Hardware: two GPUs with 80 GB (--config.mesh.fsdp=2). Expected: the authors' README reports 81.0% success. This
+implementation has not been run at that size yet.
 """
 
 from ml_collections import ConfigDict

@@ -83,11 +83,8 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = 
     check_fits(tokenizer, shape.vocab_size, path)
     if shape.value_head:
         raise InputError(f"config.model.path={path!r}: a critic, which scores no tokens; name a language model")
-    if shape.vision is not None and (config.engine.name != "jax" or jax.process_count() > 1):
-        raise InputError(
-            f"config.model.path={path!r}: a model that reads images needs engine.name='jax' and a single host so far; "
-            "use these, or a model of text"
-        )
+    if shape.vision is not None:
+        _check_pictures(config)
     template = len(tokenizer.encode_chat(""))
     if config.sampling.max_prompt_tokens <= template:
         raise InputError(
@@ -101,6 +98,22 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = 
     adapter, scale = start_adapter(config, shape, mesh)
     loaded = load_hf(folder, dtype=dtype, shardings=shardings(shape, mesh))
     return Policy(*loaded, tokenizer, adapter, scale, "" if adapter is None else folder_checksum(folder))
+
+
+def _check_pictures(config: ConfigDict) -> None:
+    """Raises InputError for what a model that reads images cannot be combined with so far."""
+    for key, value, works in (
+        ("engine.name", config.engine.name, "jax"),
+        ("engine.prefill_chunk", config.engine.prefill_chunk, 0),
+        ("agent", config.agent, "plain"),
+        ("critic.kind", config.critic.kind, "none"),
+    ):
+        if value != works:
+            raise InputError(f"config.{key}={value!r}: not with a model that reads images so far; use {works!r}")
+    if jax.process_count() > 1:
+        raise InputError(
+            f"config.model.path={config.model.path!r}: a model that reads images needs a single host so far"
+        )
 
 
 def model_folder(path: str, revision: str, *, key: str = "config.model.path") -> Path:

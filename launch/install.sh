@@ -47,7 +47,7 @@ run() {
   if [ $dry_run = yes ]; then printf '%q ' "$@" && echo; else "$@"; fi
 }
 pip=("$python" -m pip install --quiet --disable-pip-version-check)
-run "${pip[@]}" -r "$here/requirements.txt" "${accelerator[@]}"
+run "${pip[@]}" -r "$here/requirements.txt" ${accelerator[@]+"${accelerator[@]}"}
 # Without what only alfworld's own engine needs: the games are made from its floor plans.
 run "${pip[@]}" --no-deps alfworld==0.4.2
 run "${pip[@]}" --no-deps -e "$here"

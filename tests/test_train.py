@@ -129,13 +129,13 @@ def test_sigterm_saves_and_exits_143(whole: Path, flags: list[str], tmp_path: Pa
 SIGNALLED_WHILE_EVALUATING = """
 import os, runpy, signal, sys
 from gigpo_jax.evaluate import Evaluator
-original, calls = Evaluator.outcomes, []
-async def outcomes(self, **kwargs):
+original, calls = Evaluator.play, []
+async def play(self, **kwargs):
     calls.append(1)
     if len(calls) == 2:  # the first is before training, the second after iteration 3
         os.kill(os.getpid(), signal.SIGTERM)
     return await original(self, **kwargs)
-Evaluator.outcomes = outcomes
+Evaluator.play = play
 runpy.run_module("gigpo_jax.main", run_name="__main__")
 """
 

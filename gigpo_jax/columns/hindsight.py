@@ -18,6 +18,7 @@ from gigpo_jax.columns.token_logprobs import Score
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import PromptInput, build_prompt
 from gigpo_jax.env_bridge.types import Observation
+from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.trajectory import Step, Turn
@@ -40,7 +41,15 @@ class Teacher:
           config: as from `config.resolve`; `rl.settings` has `iterations` and `refresh`.
           policy: the start.
           score: of the policy, as from `make_token_logprobs`.
+
+        Raises:
+          InputError: the policy reads images.
         """
+        if policy.config.vision is not None:
+            raise InputError(
+                f"config.rl.algorithm={config.rl.algorithm!r}: its copy of the policy reads text alone; choose "
+                "another one for a model that reads images"
+            )
         self.params = _copied(policy.trained)
         self._settings, self._sampling = config.rl.settings, config.sampling
         self._frozen, self._tokenizer, self._score = policy.frozen, policy.tokenizer, score

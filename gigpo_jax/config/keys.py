@@ -109,13 +109,13 @@ KEYS: dict[str, Key] = {
     "mesh.tensor": Key(1, "devices that split heads and inner width", COUNT),
     # generation
     "engine.name": Key("jax", "jax: in this process; vllm: servers beside it (docs/scaling.md)", one_of("jax", "vllm")),
-    "engine.slots": Key(128, "sequences decoded together", POSITIVE),
+    "engine.slots": Key(128, "sequences that a host decodes together, spread over its devices", POSITIVE),
     "engine.dtype": Key("bfloat16", "of activations and KV cache; vllm: of weights too", DTYPE),
-    "engine.prefill_buckets": Key(
-        (), "prompt lengths to compile for; (): powers of two up to sampling.max_prompt_tokens", each(POSITIVE, int)
-    ),
+    "engine.prefill_buckets": Key((), "prompt lengths to compile for; (): powers of two", each(POSITIVE, int)),
     "engine.prefill_rows": Key(
-        (16,), "prompts per prefill; several sizes: repeatable only to rounding", each(POSITIVE, int)
+        (16,),
+        "prompts (or chunks) of a prefill on a device; several sizes: repeatable only to rounding",
+        each(POSITIVE, int),
     ),
     "engine.prefill_chunk": Key(
         0,

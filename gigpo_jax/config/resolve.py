@@ -302,7 +302,8 @@ def _check_sampling(config: ConfigDict) -> None:
 
 def _check_loss(config: ConfigDict) -> None:
     rl = config.rl
-    weighs = algorithm(rl.algorithm, rl.settings).token_weights is not None
+    found = algorithm(rl.algorithm, rl.settings)
+    weighs = found.token_weights is not None or found.token_advantages is not None
     fix = f"one cost for all tokens of a response, so {rl.algorithm} cannot weigh them; choose token or sequence"
     _require(not weighs or rl.ratio in ("token", "sequence"), config, "rl.ratio", fix)
     _require(bool(rl.kl_coef) or rl.kl_in == "loss", config, "rl.kl_in", "not read with rl.kl_coef=0; leave it out")

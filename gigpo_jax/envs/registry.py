@@ -294,9 +294,11 @@ def generate(name: str, cache: Path, **options: Any) -> str:
 def style(name: str, which: str) -> PromptTemplate:
     """The prompt template of an environment in one of its styles, or "module:NAME"; InputError for an unknown one."""
     if ":" in which:
-        template = load(which, key="config.env.prompt")
+        template = load(which, key="prompt style")
         if not callable(template):
-            raise InputError(f"{which} is of type {type(template).__name__}, no function from PromptInput to text")
+            raise InputError(
+                f"{which} is of type {type(template).__name__}, no function; name one from PromptInput to text"
+            )
         return cast(PromptTemplate, template)
     styles = spec(name).styles
     if which not in styles:

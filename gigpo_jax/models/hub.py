@@ -10,6 +10,8 @@ import re
 import shlex
 
 from gigpo_jax.errors import InputError, StorageError
+from gigpo_jax.files import read_object
+from gigpo_jax.models.safetensors_file import INDEX, SINGLE
 
 FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")  # of a model
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
@@ -37,9 +39,10 @@ def download(name: str, revision: str, *, key: str) -> pathlib.Path:
     fetch = functools.partial(snapshot_download, name, revision=revision or None, allow_patterns=list(FILES))
     try:
         try:
-            return pathlib.Path(fetch(local_files_only=True))
+            folder = pathlib.Path(fetch(local_files_only=True))
         except LocalEntryNotFoundError:
-            return pathlib.Path(fetch())
+            folder = None
+        return folder if folder is not None and _complete(folder) else pathlib.Path(fetch())
     except Exception as err:  # those of the Hub, of its HTTP client and of the file system
         words = ["hf", "download", name, *(["--revision", revision] if revision else [])]
         command = shlex.join([*words, *(word for pattern in FILES for word in ("--include", pattern))])
@@ -47,6 +50,13 @@ def download(name: str, revision: str, *, key: str) -> pathlib.Path:
             f"{key}={name!r}: no such folder, and no such model from the Hub ({_first_line(err)}); where there is a "
             f"network: {command}"
         ) from err
+
+
+def _complete(folder: pathlib.Path) -> bool:
+    """Whether a folder of the cache has all files of a model; other programs may have taken a part of them."""
+    index = folder / INDEX
+    weights = read_object(index)["weight_map"].values() if index.exists() else [SINGLE]
+    return all((folder / name).exists() for name in {"config.json", "tokenizer.json", *weights})
 
 
 def check_push(name: str) -> None:

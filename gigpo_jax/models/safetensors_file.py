@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from gigpo_jax.errors import InputError
 
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"  # of a model in several files, or in one
 SUFFIX = ".safetensors"
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the reference implementation
 ITEM_BYTES = {

@@ -29,7 +29,13 @@ _TOKENS = {  # field -> key of config.json
     "start_token": "vision_start_token_id",
     "end_token": "vision_end_token_id",
 }
-_FIXED = {"spatial_merge_size": MERGE, "temporal_patch_size": FRAMES, "hidden_act": "silu", "in_channels": 3}
+_FIXED = {
+    "spatial_merge_size": MERGE,
+    "temporal_patch_size": FRAMES,
+    "hidden_act": "silu",
+    "in_channels": 3,
+    "patch_size": 14,
+}
 
 
 @dataclass(frozen=True)

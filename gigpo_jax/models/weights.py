@@ -21,12 +21,9 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import config_json, read_config
 from gigpo_jax.models.linears import LINEARS
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
-from gigpo_jax.models.safetensors_file import SUFFIX, Entry, OnTensor, read_header, write_file
+from gigpo_jax.models.safetensors_file import INDEX, SINGLE, SUFFIX, Entry, OnTensor, read_header, write_file
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits
 from gigpo_jax.models.vision_config import FRAMES, PREPROCESSOR, preprocessor_json
-
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 
 _LAYER = LINEARS | {
     "attention_norm": "input_layernorm",

@@ -28,7 +28,7 @@ from gigpo_jax.rollout.engines import engine_settings
 from gigpo_jax.run import partition
 from gigpo_jax.run.report import say
 from gigpo_jax.sampling import slots
-from gigpo_jax.sampling.placement import SLOTS, placement_of
+from gigpo_jax.sampling.placement import SLOTS, mesh_of, placement_of
 from gigpo_jax.sampling.programs import Programs
 
 FIX = "use more devices (mesh.fsdp, mesh.tensor), fewer batch.rows or engine.slots"
@@ -79,7 +79,10 @@ def model_shape(config: ConfigDict) -> qwen2.Qwen2Config:
     """
     path = config.model.path
     if path and located(path).is_dir():
-        return read_config(located(path))
+        shape = read_config(located(path))
+        if shape.vision is not None:
+            raise InputError(f"config.model.path={path!r}: preflight knows no models that read images; use one of text")
+        return shape
     known = {
         f"Qwen2.5-{size.upper()}-Instruct" if shape.model_type == "qwen2" else size.title(): shape
         for size, shape in qwen2.PUBLISHED.items()
@@ -133,9 +136,11 @@ def engine_programs(config: ConfigDict, shape: qwen2.Qwen2Config, held: Arrays) 
     if held.frozen is not None:
         layers = {name: held.frozen["layers"][name] | pair for name, pair in params["layers"].items()}
         params = held.frozen | {"layers": held.frozen["layers"] | layers}
-    episodes = config.train.groups * config.train.group_size
-    steps = episodes * config.env.max_steps
     placement = placement_of(params)
+    whole, part = mesh_of(params), placement.mesh
+    hosts = 1 if whole is None or part is None else whole.size // part.size
+    episodes = config.train.groups * config.train.group_size // hosts  # of one host
+    steps = episodes * config.env.max_steps
     engine = _Engine(shape, settings, settings.dtype, placement)
     ready = engine.prepare(params)
     rows, longest = settings.rows[-1] * placement.parts, settings.prefill_chunk or settings.buckets[-1]
@@ -177,7 +182,7 @@ class _Engine(Programs):
         return out
 
     def _local(self, leaf: Any) -> Any:
-        where = self._placement.sharding(*leaf.sharding.spec)
+        where = self._placement.of_gathered(leaf)
         return leaf if where is None else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
     def _send(self, message: np.ndarray) -> Any:

@@ -52,12 +52,15 @@ def examine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh, chi
         compiled += more
     known = report.known_arrays(held, cache)
     measured = {one.name: report.measured(one, chip, known) for one in compiled}
+    copied = held.state.params if config.engine.name == "jax" and config.train.max_staleness else ()
     resident = {
         "parameters": report.device_bytes((held.state.params, held.frozen)),
         "optimizer": report.device_bytes(held.state.opt_state),
         "reference policy": report.device_bytes(held.reference),
         "teacher": report.device_bytes(held.teacher),
-        "engine's weights": measured["hand-over"]["outputs"] if "hand-over" in measured else 0,
+        "engine's weights": measured["hand-over"]["outputs"]
+        if "hand-over" in measured
+        else report.device_bytes(copied),
         "KV cache": measured["decode"]["aliased"] if "decode" in measured else 0,
     }
     for name, one in measured.items():

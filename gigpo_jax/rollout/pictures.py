@@ -27,8 +27,8 @@ def prompt_encoder(
         )
     if vision is not None and not images:
         raise InputError(
-            "config.model.path: this model reads pictures, and the environment shows none; use "
-            "config.env.options.observation='picture', or a model of text"
+            "config.model.path: this model reads pictures, and the environment shows none; use a model of text, or in "
+            "the small games config.env.options.observation='picture'"
         )
     if vision is None:
         return tokenizer.encode_chat

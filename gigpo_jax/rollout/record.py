@@ -189,7 +189,9 @@ def read_rollouts(path: Path) -> Rollouts:
             header = next(lines)
             found = header.get("format"), header.get("version")
             if found not in [(FORMAT, version) for version in READ]:
-                raise InputError(f"{path}: format and version are {found}, need {(FORMAT, VERSION)}; save it again")
+                raise InputError(
+                    f"{path}: format and version are {found}, need {FORMAT!r} of version {READ}; save it again"
+                )
             episodes = tuple(_episode(line, header["texts"]) for line in lines)
     except (OSError, EOFError, StopIteration, ValueError, KeyError, TypeError, IndexError, AttributeError) as err:
         raise InputError(f"{path}: not a file of saved rollouts ({type(err).__name__}: {err})") from err

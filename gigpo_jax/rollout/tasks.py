@@ -28,13 +28,13 @@ class Curriculum:
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        """Raises InputError if all tasks are of one type."""
+        """Raises InputError if all tasks are of one type, or some of none."""
         self._tasks, self._sizes = tasks, Counter(task.type for task in tasks)
         self.rates = dict.fromkeys(self._sizes, 0.5)
-        if len(self.rates) < 2:
+        if len(self.rates) < 2 or "" in self.rates:
             raise InputError(
-                "config.train.curriculum='success': all tasks of env.split are of one type; use none, or tasks with "
-                "types (Task.type)"
+                f"config.train.curriculum='success': the tasks of env.split have the types {sorted(self.rates)}; use "
+                "none, or tasks with two types (Task.type) or more"
             )
 
     def weights(self) -> np.ndarray:

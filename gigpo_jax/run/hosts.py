@@ -76,7 +76,7 @@ class Hosts:
         return task.result()
 
     async def stop(self, stop: Stop) -> Stop:
-        """Stops all hosts; returns what they agree on: the reason of the first one that has one."""
+        """Stops all hosts; returns what they agree on: the reason of the first host, in their order, that has one."""
         return await self._vote(stop) or stop
 
     @contextlib.contextmanager

@@ -84,7 +84,7 @@ class JaxEngine:
         placement = placement_of(params)
         self._parts, self._part = placement.parts, settings.slots // placement.parts
         self._programs = Programs(config, settings, dtype, placement)
-        chunk = settings.prefill_chunk if config.vision is None else 0
+        chunk = settings.prefill_chunk
         self._reader: ChunkReader | None = None
         self._prefixes = Prefixes(self.slots, self._parts, chunk)
         if chunk:
@@ -261,6 +261,8 @@ class JaxEngine:
 
     def _read_chunks(self, reader: ChunkReader) -> None:
         """Prefills waiting prompts into free slots, without the chunks that slots hold already."""
+        if not self._waiting:
+            return
         self._prefixes.begin()
         planned = []
         while (free := self._free()) and (request := self._next()):

@@ -89,13 +89,17 @@ class Placement:
         """Inside a part: an array that all its devices hold, not split over `tensor`."""
         return jax.lax.with_sharding_constraint(x, P(*[None] * x.ndim)) if self.split else x
 
+    def of_gathered(self, leaf: Any) -> NamedSharding | None:
+        """The sharding of a gathered parameter on this host's devices, None on one device."""
+        return self.sharding(*(axis if axis == TENSOR else None for axis in leaf.sharding.spec))
+
     def local(self, leaf: jax.Array) -> jax.Array:
         """This host's shards of a gathered parameter as an array of its own; not copied."""
         if not _sharded(leaf):
             return leaf
-        if self.mesh is None:
+        where = self.of_gathered(leaf)
+        if where is None:
             return leaf.addressable_data(0)
-        where = NamedSharding(self.mesh, leaf.sharding.spec)  # type: ignore[attr-defined]
         shards = [shard.data for shard in leaf.addressable_shards]
         return jax.make_array_from_single_device_arrays(leaf.shape, where, shards)
 

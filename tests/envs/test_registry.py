@@ -61,8 +61,8 @@ def test_a_bad_option_is_told_with_its_key_and_the_fix(name: str, options: dict[
 def test_a_prompt_style_of_ones_own_is_a_function() -> None:
     assert registry.style("example", "gigpo_jax.envs.search.prompt:full") is registry.style("search", "full")
     for which, message in (
-        ("gigpo_jax.errors:__name__", "is of type str, no function from PromptInput to text"),
-        ("gigpo_jax.errors:style", r"config\.env\.prompt: cannot load gigpo_jax\.errors:style"),
+        ("gigpo_jax.errors:__name__", "is of type str, no function; name one from PromptInput to text"),
+        ("gigpo_jax.errors:style", r"prompt style: cannot load gigpo_jax\.errors:style"),
         ("fll", 'prompt style "fll": the environment example has compact, full, tagged, or module:NAME'),
     ):
         with pytest.raises(InputError, match=message):

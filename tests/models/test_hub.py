@@ -43,7 +43,7 @@ def test_a_pushed_folder_replaces_another_and_is_downloaded_once(tmp_path: pathl
     old, new = tmp_path / "old", tmp_path / "new"
     for folder, files in (
         (old, ("config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors")),
-        (new, ("config.json", "model.safetensors", "adapter/adapter_config.json")),
+        (new, ("config.json", "tokenizer.json", "model.safetensors", "adapter/adapter_config.json")),
     ):
         for file in files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -54,6 +54,9 @@ def test_a_pushed_folder_replaces_another_and_is_downloaded_once(tmp_path: pathl
         told = calls([*steps, ["download", "me/tiny", ""]], tmp_path / "home", **online)
         assert told[1] == f"{server.url}/me/tiny"
         assert contents(pathlib.Path(told[3])) == contents(new) == server.models["me/tiny"]
+        (pathlib.Path(told[3]) / "tokenizer.json").unlink()  # as if another program had needed less
+        assert calls([["download", "me/tiny", ""]], tmp_path / "home", **online) == told[3:]
+        assert contents(pathlib.Path(told[3])) == contents(new)
         (refused,) = calls([["push", str(new), "me/tiny"]], tmp_path, **online | {"HF_TOKEN": "guessed"})
         assert refused.startswith("StorageError: --push=me/tiny: failed (HfHubHTTPError: ")
         assert refused.endswith(f"the folder is complete, push it with: hf upload me/tiny {new}")

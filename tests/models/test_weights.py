@@ -17,8 +17,9 @@ import safetensors.numpy
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
+from gigpo_jax.models.safetensors_file import INDEX, SINGLE
 from gigpo_jax.models.tokenizer import load_tokenizer, word_tokenizer
-from gigpo_jax.models.weights import INDEX, SINGLE, is_finite, load_hf, save_hf
+from gigpo_jax.models.weights import is_finite, load_hf, save_hf
 from tests.models.shapes import SMALL, VL, random_params
 
 ROPE = {

@@ -62,7 +62,10 @@ def test_types_that_succeed_half_the_time_are_drawn_most():
 
 
 def test_a_curriculum_needs_types():
-    with pytest.raises(InputError, match=r"config\.train\.curriculum='success': all tasks .* are of one type"):
+    with pytest.raises(
+        InputError,
+        match=r"config\.train\.curriculum='success': the tasks of env\.split have the types \[.*\]; use none",
+    ):
         Curriculum(TASKS)
 
 

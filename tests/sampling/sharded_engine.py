@@ -57,10 +57,10 @@ def compare(expected: list[Completion], found: list[Completion]) -> None:
 
 
 def mesh() -> None:
-    """Two meshes of 8 devices, without and with `tensor`."""
+    """Three meshes of 8 devices: nothing to gather, `tensor`, and `fsdp` with chunks."""
     expected = responses(weights(0), None)
     assert {s.temperature for _, s in requests(29, seed=29)} == {0.0, 0.7, 1.0}
-    for sizes in ((2, 4, 1), (2, 2, 2)):
+    for sizes in ((8, 1, 1), (2, 2, 2)):
         compare(expected, responses(*sharded(sizes)))
     compare(expected, responses(*sharded((2, 4, 1)), CHUNKS))
 
