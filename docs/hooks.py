@@ -60,9 +60,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def notebook(text: str) -> str:
-    """A notebook's cells as Markdown."""
-    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
-    return "\n\n".join(f"```python\n{source}\n```" if kind == "code" else source for kind, source in cells)
+    """A notebook's cells, and the text that they print, as Markdown."""
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += ["```text\n{}\n```".format("".join(output["text"]).rstrip()) for output in cell.get("outputs", [])]
+    return "\n\n".join(parts)
 
 
 def algorithm(name: str, rows: list[str]) -> str:
