@@ -9,7 +9,7 @@ from train import maze_config  # its neighbour
 
 def get_config() -> ConfigDict:
     config = maze_config()
-    config.sft.demonstrator = ConfigDict({"random_fraction": 0.2})
-    config.sft.episodes, config.sft.epochs, config.sft.minibatch = 1000, 2, 64
+    config.sft.demonstrator = ConfigDict({"random_fraction": 0.6})
+    config.sft.episodes, config.sft.epochs, config.sft.minibatch = 2000, 2, 64
     config.optim.lr = 3e-3
     return config.lock()

@@ -15,10 +15,10 @@ def maze_config() -> ConfigDict:
     config.env.prompt = "maze.prompt:short"
     config.env.options = ConfigDict({"size": 3})
     config.env.max_steps, config.env.history = 10, 1
-    config.model.shape.update(hidden_size=32, intermediate_size=96, num_layers=2, num_heads=2, num_kv_heads=1)
+    config.model.shape.update(hidden_size=64, intermediate_size=192, num_layers=2, num_heads=4, num_kv_heads=2)
     config.model.compute_dtype = config.engine.dtype = "float32"
     config.model.remat = "none"
-    config.engine.slots = 32
+    config.engine.slots = 128
     config.sampling.max_prompt_tokens, config.sampling.max_response_tokens = 32, 8
     config.engine.prefill_buckets = (32,)
     config.batch.row_length, config.batch.rows = 320, 1
@@ -29,6 +29,8 @@ def get_config() -> ConfigDict:
     config = maze_config()
     config.model.path = "runs/maze_sft/model"
     config.eval.panel = "small"  # maze/panels/small.json
-    config.optim.lr = 1e-3
-    config.train.iterations, config.train.groups, config.train.group_size, config.train.minibatch = 20, 8, 8, 128
+    config.eval.greedy = True
+    config.rl.kl_coef = 0.0
+    config.optim.lr, config.optim.schedule = 5e-4, "linear"
+    config.train.iterations, config.train.groups, config.train.group_size, config.train.minibatch = 40, 16, 8, 256
     return config.lock()

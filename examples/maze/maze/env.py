@@ -24,7 +24,7 @@ class Maze:
     Actions: `go north`, `go east`, `go south`, `go west`. Reward 10 at the exit.
     """
 
-    def __init__(self, *, size: int = 4, games: int = 64) -> None:
+    def __init__(self, *, size: int = 4, games: int = 512) -> None:
         """Every split has `games` mazes of `size` x `size` squares."""
         check_whole("size", size, 2, 20)
         check_whole("games", games, 1)
@@ -148,7 +148,7 @@ MAZE = Environment(
     invalid_penalty=0.1,
     options={
         "size": Option(int, 4, "rows and columns, 2 to 20"),
-        "games": Option(int, 64, "tasks of a split"),
+        "games": Option(int, 512, "tasks of a split"),
     },
     expert_options={"random_fraction": Option(float, 0.0, "probability of a random action at a step")},
 )
