@@ -143,7 +143,8 @@ def plot(rows: Sequence[Row], measured: Measured, path: Path) -> None:
 def _cell(grade: Interval | None) -> str:
     if grade is None or not math.isfinite(grade[0]):
         return "-"
-    return f"{grade[0]:.2f} [{grade[1]:.2f}, {grade[2]:.2f}]"
+    value, low, high = (f"{x:.2f}" if abs(x) < 100 else f"{x:.2g}" for x in grade)
+    return f"{value} [{low}, {high}]"
 
 
 def _plain(value: Any) -> Any:
