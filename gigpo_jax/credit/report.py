@@ -143,7 +143,7 @@ def plot(rows: Sequence[Row], measured: Measured, path: Path) -> None:
 def _cell(grade: Interval | None) -> str:
     if grade is None or not math.isfinite(grade[0]):
         return "-"
-    value, low, high = (f"{x:.2f}" if abs(x) < 100 else f"{x:.2g}" for x in grade)
+    value, low, high = (f"{x:.2f}" if abs(x) < 100 else f"{x:.4g}" for x in grade)
     return f"{value} [{low}, {high}]"
 
 
