@@ -244,21 +244,12 @@ def _check_model(config: ConfigDict, trains: bool) -> None:
         "model.shape.num_kv_heads",
         f"must divide model.shape.num_heads={model.shape.num_heads}",
     )
-    _require(
-        bool(model.path) or not model.revision, config, "model.revision", "not read without model.path; leave it out"
-    )
-    _require(
-        model.enable_thinking or bool(model.path),
-        config,
-        "model.enable_thinking",
-        "the word tokenizer of model.shape has no such switch; leave it out",
-    )
-    _require(
-        not lora.rank or bool(model.path),
-        config,
-        "model.lora.rank",
-        "an adapter needs a model; name one in model.path, or use 0",
-    )
+    path = bool(model.path)
+    _require(path or not model.revision, config, "model.revision", "not read without model.path; leave it out")
+    fix = "the word tokenizer of model.shape has no such switch; leave it out"
+    _require(model.enable_thinking or path, config, "model.enable_thinking", fix)
+    fix = "an adapter needs a model; name one in model.path, or use 0"
+    _require(not lora.rank or path, config, "model.lora.rank", fix)
     most = 512 if config.engine.name == "vllm" else lora.rank
     _require(lora.rank <= most, config, "model.lora.rank", "vLLM takes 512 at most")
     _require(bool(lora.rank) or not lora.path, config, "model.lora.path", "set model.lora.rank to its rank")

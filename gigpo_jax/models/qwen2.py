@@ -240,6 +240,8 @@ def prefill(
 ) -> tuple[jax.Array, KVCache]:
     """Runs prompts and writes them into slots of the cache, from index 0.
 
+    Nine parameters: the arrays of a batch are passed one by one, as to `hidden_states`.
+
     Args:
       config: the shape.
       params: as from `init`.
