@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         args, words = parser.parse_known_args(joined(argv))
         if args.pool:
-            return _pool(args.pool, Path(args.workdir or "runs/pool"))
+            return _pool([*args.pool, *map(Path, words)], Path(args.workdir or "runs/pool"))  # `joined` took the first
         config = resolve(load_config(args.config, words))
         plan = Plan(
             steps=args.steps,
