@@ -56,10 +56,10 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--no-gradients", action="store_true", help="do not compare policy gradients")
     try:
-        args, words = parser.parse_known_args(joined(argv))
+        args, words = parser.parse_known_args(argv)
         if args.pool:
-            return _pool([*args.pool, *map(Path, words)], Path(args.workdir or "runs/pool"))  # `joined` took the first
-        config = resolve(load_config(args.config, words))
+            return _pool(args.pool, Path(args.workdir or "runs/pool"))
+        config = resolve(load_config(args.config, joined(words)))
         plan = Plan(
             steps=args.steps,
             continuations=args.continuations,

@@ -40,6 +40,8 @@ def pool(folders: Sequence[Path], seed: int) -> tuple[list[Row], Measured]:
     for size in dict.fromkeys(entry["group_size"] for entry in read[0]["estimates"]):
         parts = [[entry for entry in found["estimates"] if entry["group_size"] == size] for found in read]
         found = restored([_by_source(part) for part in parts])
+        if not any("grpo" in estimate.names for estimate in found):
+            continue
         labels = [_labels(file["labels"], part) for file, part in zip(read, parts)]
         joined = {
             anchor: {
@@ -48,8 +50,7 @@ def pool(folders: Sequence[Path], seed: int) -> tuple[list[Row], Measured]:
             }
             for anchor in labels[0]
         }
-        if any("grpo" in estimate.names for estimate in found):
-            rows += graded(found, measurement, joined, seed, group_size=size)
+        rows += graded(found, measurement, joined, seed, group_size=size)
     if not rows:
         raise InputError(f"--pool: no estimate is in all of {', '.join(map(str, folders))}")
     return rows, own
@@ -71,5 +72,6 @@ def _by_source(estimates: Sequence[Any]) -> dict[Any, np.ndarray]:
 
 
 def _labels(labels: Sequence[Any], estimates: Sequence[Any]) -> dict[str, Any]:
-    """Anchor option -> slice -> labels of the steps."""
-    return {anchor: labels[entry["labels"]] for entry in estimates for _, _, anchor in entry["sources"]}
+    """Anchor option -> slice -> labels of the steps; an estimate that several options give has those of the first."""
+    pairs = [([*dict.fromkeys(s[2] for s in entry["sources"])], labels[entry["labels"]]) for entry in estimates]
+    return {anchor: of for anchors, of in sorted(pairs, key=lambda pair: -len(pair[0])) for anchor in anchors}

@@ -35,19 +35,23 @@ def saved(folder: Path, seed: int, steps: int) -> tuple[np.ndarray, Measured]:
     plain = (truth + rng.normal(size=steps)).astype(np.float32).round(4)
     presets = [(("paper", "verl_agent"), plain)] if seed == 0 else [(("paper",), plain), (("verl_agent",), 2 * plain)]
     found = [
-        Estimate(("grpo",), ("grpo",), "a", tuple(("grpo", preset, "a") for preset in these), values)
+        Estimate(("grpo",), ("grpo",), "any", tuple(("grpo", p, anchor) for p in these for anchor in "ab"), values)
         for these, values in presets
     ]
+    found.append(Estimate(("gigpo",), ("gigpo:paper",), "b", (("gigpo", "paper", "b"),), 3 * plain))
     if seed == 0:
         found.append(Estimate(("rloo",), ("rloo",), "a", (("rloo", "paper", "a"),), -plain))
     measurement = Measurement((), np.arange(steps), own, (own.advantage,) * 2, np.full(steps, np.nan))
-    labels = {"a": {"step": np.array(["1", "2-3"])[np.arange(steps) % 2]}}
+    labels = {"a": {"step": np.array(["1", "2-3"])[np.arange(steps) % 2]}, "b": {"step": np.full(steps, "1")}}
     folder.mkdir()
     verdicts = [
         {"group": int(g), "advantage": a, "error": e, "regret": None}
         for g, a, e in zip(own.group, own.advantage.tolist(), own.error.tolist(), strict=True)
     ]
-    report(folder, graded(found, measurement, labels, 0), own, {"steps": verdicts})
+    rows = graded(found, measurement, labels, 0)
+    if seed == 0:
+        rows += graded(found, measurement, labels, 0, group_size=4)  # of no use to a pool: the other one has none
+    report(folder, rows, own, {"steps": verdicts})
     return plain, own
 
 
@@ -62,7 +66,8 @@ def test_measurements_are_graded_as_one(tmp_path: Path) -> None:
     )
     assert len(np.unique(own.group)) == 12
     by_label = {row.estimate.labels: row for row in rows}
-    assert {*by_label} == {("grpo:paper",), ("grpo:verl_agent",)}  # rloo is in one of them
+    assert {*by_label} == {("grpo:paper",), ("grpo:verl_agent",), ("gigpo:paper",)}  # rloo is in one of them
+    assert by_label["gigpo:paper",].slices["step"]["1"]["steps"] == 140  # its anchors are others
     expected = grade(np.concatenate([x, y]), together, 0)["corrected"]
     assert by_label["grpo:paper",].grades["corrected"] == pytest.approx(expected, abs=1e-6)
     expected = grade(np.concatenate([x, 2 * y]), together, 0)["corrected"]
