@@ -8,34 +8,24 @@ parameters that imitated a mediocre demonstrator (sokoban_text_tiny_sft.py). doc
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config import default_config
+from configs.tiny import tiny_config
 
 
 def sokoban_text_config() -> ConfigDict:
     """What the warm start and the training share, unlocked: prompts of 38 tokens, responses of 5."""
-    config = default_config().unlock()
+    config = tiny_config()
     config.env.name = "sokoban"
+    config.env.generate = ConfigDict()
     config.env.options = ConfigDict({"observation": "text"})
     config.env.max_steps = 15
     config.env.history = 0
-    config.env.prompt = "compact"
     config.env.show_admissible = False
     config.sampling.max_prompt_tokens = 40
     config.sampling.max_response_tokens = 8
-    config.model.shape.update(
-        hidden_size=64, intermediate_size=192, num_layers=4, num_heads=4, num_kv_heads=2, rope_theta=1e4
-    )
-    config.model.compute_dtype = "float32"
-    config.model.remat = "none"
-    config.model.unroll = 4
-    config.engine.dtype = "float32"
+    config.model.shape.update(hidden_size=64, intermediate_size=192)
     config.engine.slots = 128
     config.engine.decode_steps = 8
     config.engine.prefill_buckets = (40,)
-    config.engine.prefill_rows = (32,)
-    config.batch.row_length = 768
-    config.batch.rows = 1
-    config.batch.logprob_chunk = 4096
     return config
 
 

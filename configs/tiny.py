@@ -1,8 +1,8 @@
 """What the experiments for laptops share: small rooms, short prompts, a small model with a word-level tokenizer.
 
 Rooms of 4 receptacles and 3 objects, 9 actions an episode, prompts of about 48 tokens (67 at most), 0.8 M parameters.
-Not an experiment itself: quickstart.py, alfworld_long.py, webshop_tiny.py, search_tiny.py and their warm starts build
-on it.
+Not an experiment itself: quickstart.py, alfworld_long.py, webshop_tiny.py, search_tiny.py, sokoban_text_tiny.py and
+their warm starts build on it.
 """
 
 from ml_collections import ConfigDict
