@@ -45,6 +45,7 @@ def test_there_are_the_panels_that_the_documentation_names() -> None:
         ("alfworld", "tiny_unseen"): 128,
         ("alfworld", "long_unseen"): 128,
         **{(name, split): 128 for name in GAMES for split in ("test", "train")},
+        ("sokoban", "test_rest"): 384,
         ("numberline", "test"): 6,
         ("numberline", "train"): 24,
         ("search", "test"): 600,
