@@ -205,7 +205,7 @@ def _panels(commands: Commands) -> None:
     )
     _options(parser)
 
-    parser = _command(commands, "check", _check_panel, "compares an environment's data with a panel")
+    parser = _command(commands, "check-panel", _check_panel, "compares an environment's data with a panel")
     parser.add_argument("environment", metavar="ENV", help="a name of the registry, or module:NAME")
     parser.add_argument("--name", required=True, help="a panel of the package, or a panel file")
     _options(parser)
@@ -275,7 +275,7 @@ def _parser() -> Parser:
     _alfworld(_group(commands, "alfworld", "generated ALFWorld games"))
     _webshop(_group(commands, "webshop", "WebShop catalogues"))
     _search(_group(commands, "search", "worlds, indices and the server of search QA"))
-    _panels(_group(commands, "panels", "frozen panels (eval sets)"))
+    _panels(commands)
     _check(_command(commands, "check", _check_environment, "checks that an environment keeps its promises"))
     _picture(_command(commands, "picture", _write_picture, "writes what an agent sees as a PNG file"))
     return parser

@@ -68,12 +68,12 @@ def test_a_data_folder_is_frozen_in_the_order_of_its_tasks(small: Path, tmp_path
 
 def test_the_command_freezes_and_checks(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "tiny.json"
-    freeze = ["panels", "freeze", "alfworld", "--name", "tiny", "--split", "valid_unseen", "--out", str(file)]
+    freeze = ["freeze", "alfworld", "--name", "tiny", "--split", "valid_unseen", "--out", str(file)]
     generate = ['splits={"valid_unseen": 6}', "size=small", "receptacles=4", "objects=[3, 4]"]
     assert main([*freeze, *(word for value in generate for word in ("--generate", value))]) == 0
     assert "6 tasks, sha256" in capsys.readouterr().out
     data = registry.generate("alfworld", tmp_path / "again", **read_panel(file).made_from)
-    check = ["panels", "check", "alfworld", "--name"]
+    check = ["check-panel", "alfworld", "--name"]
     assert main([*check, str(file), "--option", f"data={data}"]) == 0
     assert "6 tasks are those of the panel" in capsys.readouterr().out
     assert main([*check, str(file), "--option", f"data={small}"]) == 2
@@ -87,7 +87,7 @@ def test_the_command_freezes_and_checks(small: Path, tmp_path: Path, capsys: pyt
     assert "data='': name the folder with the games" in capsys.readouterr().err
     assert main([*freeze, "--each", "0"]) == 2
     assert "--each 0" in capsys.readouterr().err
-    assert main(["panels", "freeze", "alfword", *freeze[3:]]) == 2
+    assert main(["freeze", "alfword", *freeze[2:]]) == 2
     assert capsys.readouterr().err.startswith("ENV='alfword': unknown; did you mean 'alfworld'?")
     assert main([*freeze, "--generate", 'splits={"valid_unseen": 6}', "--generate", "size=huge"]) == 2
     assert capsys.readouterr().err.startswith("--generate size='huge': no such size")

@@ -25,7 +25,7 @@ def test_the_package_is_installed_checked_and_trained(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.chdir(tmp_path / "maze")
     assert pytest.main(["-q", "-p", "no:cacheprovider", "tests"]) == 0
-    assert envs(["panels", "check", "maze.env:MAZE", "--name", "small", "--option", "size=3"]) == 0
+    assert envs(["check-panel", "maze.env:MAZE", "--name", "small", "--option", "size=3"]) == 0
     flags = [f"--config.{word}" for word in (*SMALL, "train.minibatch=16", "eval.tasks=4")]
     for mode, config, workdir in (("sft", "sft", "maze_sft"), ("train", "train", "maze")):
         assert main([f"--mode={mode}", f"--config=configs/{config}.py", f"--workdir=runs/{workdir}", *flags]) == 0
