@@ -11,9 +11,10 @@ Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N
 import bisect
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import jax
 import numpy as np
@@ -231,7 +232,12 @@ def response_capacity(tokens: int, responses: int, longest_response: int, row_le
     return next((size for size in sizes if size >= wanted), row_length)
 
 
-def make_minibatches(
+def make_minibatches(samples: Sequence[Sample], **how: Any) -> list[StepBatch]:
+    """All of `stream_minibatches` at once."""
+    return list(stream_minibatches(samples, **how))
+
+
+def stream_minibatches(
     samples: Sequence[Sample],
     *,
     steps: int,
@@ -240,7 +246,7 @@ def make_minibatches(
     rng: np.random.Generator,
     agree: Agree = lambda values: values[None],
     optional: Collection[str] = (),
-) -> list[StepBatch]:
+) -> Iterator[StepBatch]:
     """Packs samples into minibatches of whole steps, every sample in exactly one.
 
     There are ceil(all steps / `steps`) minibatches of nearly equal size. All hosts get the same number of minibatches
@@ -256,7 +262,7 @@ def make_minibatches(
       optional: fields of both `Sample` and `StepBatch` that the minibatches have beside the required ones.
 
     Returns:
-      Minibatches of host arrays, all of the same shapes.
+      Minibatches of host arrays, all of the same shapes; each is filled when its turn comes.
 
     Raises:
       InputError: a sample is longer than a row.
@@ -274,13 +280,15 @@ def make_minibatches(
         stored *= 4
     shape = (stored, rows, row_length, capacity)
     layouts = [[[samples[part[i]] for i in row] for row in layout] for part, layout in zip(parts, packed, strict=True)]
-    batches = [_fill(layout, shape, max(n, 1), optional) for layout, n in zip(layouts, used, strict=True)]
-    return batches if not samples or samples[0].images is None else _with_images(layouts, batches)
+    batches = (_fill(layout, shape, max(n, 1), optional) for layout, n in zip(layouts, used, strict=True))
+    return batches if not samples or samples[0].images is None else _with_images(layouts, batches, shape[:3])
 
 
-def _with_images(layouts: Sequence[list[list[Sample]]], batches: Sequence[StepBatch]) -> list[StepBatch]:
+def _with_images(
+    layouts: Sequence[list[list[Sample]]], batches: Iterator[StepBatch], shape: tuple[int, int, int]
+) -> Iterator[StepBatch]:
     """The minibatches with the images of their samples, each distinct image once a microbatch, and their positions."""
-    stored, rows, width = batches[0].tokens.shape
+    stored, rows, width = shape
     found = [
         [distinct([_images(s) for row in layout[m * rows : (m + 1) * rows] for s in row]) for m in range(stored)]
         for layout in layouts
@@ -289,7 +297,6 @@ def _with_images(layouts: Sequence[list[list[Sample]]], batches: Sequence[StepBa
     longest, number = max(len(image.patches) for image in images), rows  # a multiple of rows: devices share them
     while number < max(len(each) for batch in found for each, _ in batch):
         number *= 2
-    filled = []
     for layout, batch, numbered in zip(layouts, batches, found, strict=True):
         positions, index = np.zeros((stored, rows, 3, width), np.int32), np.full((stored, rows, width), -1, np.int32)
         positions[:] = batch.positions[:, :, None]
@@ -304,8 +311,7 @@ def _with_images(layouts: Sequence[list[list[Sample]]], batches: Sequence[StepBa
                 at = end
         packed = [pack_images(each, index[m], number=number, longest=longest) for m, (each, _) in enumerate(numbered)]
         joined = jax.tree.map(lambda *leaves: np.stack(leaves), *packed)
-        filled.append(replace(batch, positions=positions, images=joined))
-    return filled
+        yield replace(batch, positions=positions, images=joined)
 
 
 def _images(sample: Sample) -> PromptImages:

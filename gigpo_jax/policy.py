@@ -19,6 +19,7 @@ from gigpo_jax.models.attention import attention, kernels_for
 from gigpo_jax.models.checksum import folder_checksum
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits, load_tokenizer, word_tokenizer
+from gigpo_jax.models.vision_config import IMAGE_TOKENS, VisionConfig
 from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.run import partition
 from gigpo_jax.run.memory import check_engine, check_memory
@@ -166,14 +167,30 @@ def lora_config(config: ConfigDict) -> lora.LoraConfig | None:
 
 def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[str]) -> Policy:
     """Random weights of `model.shape` and a word-level tokenizer that knows `words`."""
-    tokenizer = word_tokenizer(words)
     fields = dict(config.model.shape)
-    shape = qwen2.Qwen2Config(
-        vocab_size=tokenizer.vocab_size, head_dim=fields["hidden_size"] // fields["num_heads"], **fields
-    )
+    tower, head_dim = fields.pop("vision"), fields["hidden_size"] // fields["num_heads"]
+    if tower.depth:
+        _check_pictures(config)
+    tokenizer = word_tokenizer(words, IMAGE_TOKENS if tower.depth else ())
+    vision = _fresh_tower(tower, tokenizer, head_dim) if tower.depth else None
+    shape = qwen2.Qwen2Config(vocab_size=tokenizer.vocab_size, head_dim=head_dim, vision=vision, **fields)
     dtype = jnp.dtype(config.model.param_dtype)
     init = jax.jit(lambda key: qwen2.init(shape, key, dtype), out_shardings=shardings(shape, mesh))
     return Policy(shape, init(jax.random.key(config.seed)), tokenizer)
+
+
+def _fresh_tower(fields: ConfigDict, tokenizer: Tokenizer, head_dim: int) -> VisionConfig:
+    """The tower of `model.shape.vision`: every eighth layer sees the whole image, the last one among them."""
+    start, image, end = tokenizer.encode("".join(IMAGE_TOKENS))
+    turns = 3 * head_dim // 16  # the published shares of frame, row and column: 16, 24 and 24 of 64 frequencies
+    return VisionConfig(
+        **fields,
+        full_layers=tuple(range((fields.depth - 1) % 8, fields.depth, 8)),
+        sections=(head_dim // 2 - 2 * turns, turns, turns),
+        start_token=start,
+        image_token=image,
+        end_token=end,
+    )
 
 
 def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) -> Any:

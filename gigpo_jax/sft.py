@@ -1,6 +1,8 @@
 """Supervised warm start: imitation of an environment's expert, with the learner's own packing and optimizer."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -8,18 +10,18 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from gigpo_jax.batching import Sample, make_minibatches, packing_stats
-from gigpo_jax.env_bridge.types import EnvError
+from gigpo_jax.batching import Sample, packing_stats, stream_minibatches
+from gigpo_jax.env_bridge.types import IMAGE, EnvError
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError, writing
 from gigpo_jax.learner import make_optimizer, start_state
-from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, save_policy
 from gigpo_jax.rl import update
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rollout.demonstrations import Demonstration, demonstrate, episode_seed
+from gigpo_jax.rollout.demonstrations import Demonstration, Encoder, demonstrate, episode_seed
 from gigpo_jax.rollout.environment import env_options, episode_settings, split_tasks
+from gigpo_jax.rollout.pictures import check_kind, check_length, prompt_encoder, prompt_images
 from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
@@ -51,15 +53,19 @@ def _run(config: ConfigDict, workdir: Path, out: str) -> int:
     loggers = find_loggers(config)
     policy = load_policy(config, mesh, samples=False) if config.model.path else None
     check_adapter(workdir, config, policy.base if policy else "")
+    reads = policy.config.vision is not None if policy else config.model.shape.vision.depth > 0
+    if reads and config.sft.learn_prompts:
+        raise InputError("config.sft.learn_prompts=True: prompts with pictures cannot be predicted; leave it out")
     try:
-        shown = demonstrations(config, policy.tokenizer if policy else None)
+        shown = demonstrations(config, _encoder(policy, reads=reads))
     except EnvError as error:
         report.say(f"stopped while the expert played: {error}")
         return 1
     won = np.mean([demonstration.won for demonstration in shown])
     report.say(f"{len(shown)} demonstrations, {100 * won:.1f}% of them successful")
     policy = policy or fresh_policy(config, mesh, words(shown))
-    episodes = encode(shown, policy.tokenizer, config)
+    episodes = encode(shown, policy, config)
+    del shown
     if not any(episodes):
         raise InputError(
             f"config.sampling.max_response_tokens={config.sampling.max_response_tokens}: every demonstrated response "
@@ -77,15 +83,28 @@ def _run(config: ConfigDict, workdir: Path, out: str) -> int:
     return 0
 
 
-def demonstrations(config: ConfigDict, tokenizer: Tokenizer | None) -> list[Demonstration]:
+def _encoder(policy: Policy | None, *, reads: bool) -> Encoder:
+    """What measures prompts; for a tokenizer that is yet to be made it counts words."""
+    if policy is not None:
+        return functools.partial(prompt_encoder, policy.tokenizer, policy.config.vision)
+
+    def count_words(images: Sequence[np.ndarray]) -> Callable[[str], Sequence[int]]:
+        check_kind(images, reads=reads)
+        return str.split  # type: ignore[return-value]
+
+    return count_words
+
+
+def demonstrations(config: ConfigDict, encoder: Encoder) -> list[Demonstration]:
     """Lets the expert of the environment play `sft.episodes` episodes of the training split.
 
     Args:
       config: as from `config.resolve`.
-      tokenizer: measures prompts; None counts words (for a tokenizer that is yet to be made).
+      encoder: measures prompts.
 
     Raises:
       EnvError: the environment failed; nothing replaces its episode.
+      InputError: the environment shows pictures that the model cannot read, or none to a model that does.
     """
     env_config, settings = config.env, episode_settings(config, temperature=0.0, stop_token_ids=())
     env = registry.make(env_config.name, **env_options(config))
@@ -98,7 +117,7 @@ def demonstrations(config: ConfigDict, tokenizer: Tokenizer | None) -> list[Demo
                     registry.make_expert(env_config.name, episode_seed(config.seed, n), **config.sft.demonstrator),
                     task,
                     settings,
-                    encode=tokenizer.encode_chat if tokenizer else str.split,  # type: ignore[arg-type]
+                    encoder=encoder,
                     write=registry.spec(env_config.name).write,
                 )
                 for n, task in enumerate(bar)
@@ -109,19 +128,27 @@ def demonstrations(config: ConfigDict, tokenizer: Tokenizer | None) -> list[Demo
 
 def words(shown: Iterable[Demonstration]) -> list[str]:
     """Every text of the demonstrations, for a word-level tokenizer."""
-    return [text for demonstration in shown for turn in demonstration.turns for text in turn]
+    turns = [turn for demonstration in shown for turn in demonstration.turns]
+    return [text for turn in turns for text in (turn.prompt.replace(IMAGE, ""), turn.response)]
 
 
-def encode(shown: Sequence[Demonstration], tokenizer: Tokenizer, config: ConfigDict) -> list[list[Sample]]:
-    """One list of samples an episode; a response that is longer than `sampling.max_response_tokens` is left out."""
+def encode(shown: Sequence[Demonstration], policy: Policy, config: ConfigDict) -> list[list[Sample]]:
+    """One list of samples an episode; a response that is longer than `sampling.max_response_tokens` is left out.
+
+    Raises:
+      InputError: a prompt with images is too long.
+    """
+    tokenizer, vision, limit = policy.tokenizer, policy.config.vision, config.sampling.max_prompt_tokens
     episodes = []
     for demonstration in tqdm(shown, "tokens", leave=False, disable=None):
         samples = []
-        for prompt, response in demonstration.turns:
-            tokens = np.asarray(tokenizer.encode_chat(prompt), np.int32)[-config.sampling.max_prompt_tokens :]
+        for prompt, response, images in demonstration.turns:
+            tokens = prompt_encoder(tokenizer, vision, images)(prompt)
+            check_length(tokens, images, limit)
             target = np.asarray(tokenizer.encode(response), np.int32)
             if len(target) <= config.sampling.max_response_tokens:
-                samples.append(Sample(tokens, target, np.zeros(len(target), np.float32)))
+                ids, read = np.asarray(tokens, np.int32)[-limit:], prompt_images(vision, tokens, images)
+                samples.append(Sample(ids, target, np.zeros(len(target), np.float32), images=read))
         episodes.append(samples)
     return episodes
 
@@ -201,11 +228,11 @@ class Imitation:
         """The minibatches of all updates that are left, an epoch at a time."""
         per_epoch = self.total // self._config.sft.epochs
         for epoch in range(self.done // per_epoch, self._config.sft.epochs):
-            yield from self._minibatches(epoch)[max(self.done - per_epoch * epoch, 0) :]
+            yield from itertools.islice(self._minibatches(epoch), max(self.done - per_epoch * epoch, 0), None)
 
-    def _minibatches(self, epoch: int) -> list[StepBatch]:
+    def _minibatches(self, epoch: int) -> Iterator[StepBatch]:
         config = self._config
-        return make_minibatches(
+        return stream_minibatches(
             self._samples,
             steps=config.sft.minibatch,
             rng=np.random.default_rng((config.seed, epoch)),
@@ -240,7 +267,7 @@ class Imitation:
     def _held_out(self) -> float:
         """Cross-entropy of the held-out responses, in nats a token."""
         config, total, count = self._config, 0.0, 0.0
-        for batch in make_minibatches(
+        for batch in stream_minibatches(
             self._test,
             steps=256,
             rng=np.random.default_rng(0),

@@ -244,7 +244,13 @@ def _check_model(config: ConfigDict, trains: bool) -> None:
         "model.shape.num_kv_heads",
         f"must divide model.shape.num_heads={model.shape.num_heads}",
     )
-    path = bool(model.path)
+    tower, path = model.shape.vision, bool(model.path)
+    _require(
+        path or not tower.depth or tower.hidden_size % (4 * tower.num_heads) == 0,
+        config,
+        "model.shape.vision.hidden_size",
+        f"must be a multiple of 4 x model.shape.vision.num_heads={tower.num_heads}",
+    )
     _require(path or not model.revision, config, "model.revision", "not read without model.path; leave it out")
     fix = "the word tokenizer of model.shape has no such switch; leave it out"
     _require(model.enable_thinking or path, config, "model.enable_thinking", fix)

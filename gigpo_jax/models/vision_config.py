@@ -15,6 +15,7 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 MERGE = 2  # patches along a side of the square that becomes one token
 FRAMES = 2  # a kernel covers two frames; a still image is the same frame twice
 VL = "qwen2_5_vl"  # model_type
+IMAGE_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")  # of the published tokenizers
 PREPROCESSOR = "preprocessor_config.json"
 _SIZES = {  # field of `VisionConfig` -> key of vision_config
     "depth": "depth",

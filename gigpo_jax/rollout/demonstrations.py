@@ -3,12 +3,25 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.history import Event, History
 from gigpo_jax.env_bridge.types import Observation, Task
-from gigpo_jax.rollout.pictures import refuse_pictures
 from gigpo_jax.rollout.rollout import EpisodeSettings
+
+# The images of a prompt -> a function from its text to the ids of the whole chat message.
+Encoder = Callable[[Sequence[np.ndarray]], Callable[[str], Sequence[int]]]
+
+
+class DemonstratedTurn(NamedTuple):
+    """One step as texts, and the images of the prompt, uint8 [H, W, 3] each."""
+
+    prompt: str
+    response: str
+    images: tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True)
@@ -16,11 +29,11 @@ class Demonstration:
     """One demonstrated episode.
 
     Attributes:
-      turns: a pair (prompt text, response text) for each step.
+      turns: of its steps.
       won: whether the demonstrator reached the goal.
     """
 
-    turns: tuple[tuple[str, str], ...]
+    turns: tuple[DemonstratedTurn, ...]
     won: bool
 
 
@@ -50,7 +63,7 @@ def demonstrate(
     task: Task,
     settings: EpisodeSettings,
     *,
-    encode: Callable[[str], Sequence[int]],
+    encoder: Encoder,
     write: Callable[[str], str] | None = None,
 ) -> Demonstration:
     """Lets an expert play one episode.
@@ -60,14 +73,13 @@ def demonstrate(
       expert: made for this episode.
       task: what to do.
       settings: prompts and length, as in rollouts.
-      encode: text -> the ids of the whole chat message.
+      encoder: measures prompts.
       write: action -> response, where the environment has a format of its own (`registry.Environment.write`).
     """
     played, past, turns = play_expert(env, expert, task, settings.max_steps), History(settings.history), []
     for observation, event in played.steps:
-        refuse_pictures(observation)
-        prompt = settings.prompt(observation, past, encode)
-        turns.append((prompt.text, (write or response_text)(event.action)))
+        prompt, images = settings.prompt(observation, past, encoder(observation.images)), observation.images
+        turns.append(DemonstratedTurn(prompt.text, (write or response_text)(event.action), images))
         past.add(event.observation, event.action)
     return Demonstration(tuple(turns), played.won)
 

@@ -18,24 +18,39 @@ def prompt_encoder(
     """Builds a function: a prompt's text with a mark for each of the images -> the ids of the whole chat message.
 
     Raises:
-      InputError: images for a model of text alone, none for a model that reads images, or one that cannot be read.
+      InputError: as of `check_kind`, or an image cannot be read.
     """
-    if vision is None and images:
-        raise InputError(
-            "config.model.path: the environment shows pictures, and this model reads text alone; use a model with a "
-            "vision tower, such as Qwen2.5-VL, or config.env.options.observation='text'"
-        )
-    if vision is not None and not images:
-        raise InputError(
-            "config.model.path: this model reads pictures, and the environment shows none; use a model of text, or in "
-            "the small games config.env.options.observation='picture'"
-        )
+    check_kind(images, reads=vision is not None)
     if vision is None:
         return tokenizer.encode_chat
     grids = [grid_of(vision, image) for image in images]
     special = "".join(filter(None, map(tokenizer.token, (vision.start_token, vision.image_token, vision.end_token))))
     encode = functools.partial(tokenizer.encode_chat, mark=IMAGE, special=special)
     return lambda text: expand(vision, encode(text), grids)
+
+
+def check_kind(images: Sequence[np.ndarray], *, reads: bool) -> None:
+    """Raises InputError for images where the model reads text alone, and for none where it reads images."""
+    if images and not reads:
+        raise InputError(
+            "config.model.path: the environment shows pictures, and this model reads text alone; use a model with a "
+            "vision tower, such as Qwen2.5-VL (a new one: config.model.shape.vision.depth), or "
+            "config.env.options.observation='text'"
+        )
+    if reads and not images:
+        raise InputError(
+            "config.model.path: this model reads pictures, and the environment shows none; use a model of text, or in "
+            "the small games config.env.options.observation='picture'"
+        )
+
+
+def check_length(tokens: Sequence[int], images: Sequence[np.ndarray], limit: int) -> None:
+    """Raises InputError for a prompt of more than `limit` tokens with images: nothing is cut out of such a prompt."""
+    if images and len(tokens) > limit:
+        raise InputError(
+            f"config.sampling.max_prompt_tokens={limit}: a prompt with {len(images)} image(s) takes {len(tokens)} "
+            "tokens, and nothing is cut out of such a prompt; use that or more"
+        )
 
 
 def prompt_images(
@@ -49,5 +64,5 @@ def refuse_pictures(observation: Observation) -> None:
     """Raises InputError for an observation with images, where prompts are of text alone."""
     if observation.images:
         raise InputError(
-            "config.env.options.observation='picture': warm starts and credit take text alone so far; use 'text'"
+            "config.env.options.observation='picture': the credit oracle takes text alone so far; use 'text'"
         )

@@ -25,7 +25,7 @@ from gigpo_jax.models.images import PromptImages
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd, end_early, replaced
-from gigpo_jax.rollout.pictures import prompt_encoder, prompt_images
+from gigpo_jax.rollout.pictures import check_length, prompt_encoder, prompt_images
 from gigpo_jax.sampling.base import Completion, Engine, EngineLost, SamplingParams, request_key
 from gigpo_jax.trajectory import Trajectory, Turn
 
@@ -86,11 +86,7 @@ class EpisodeSettings:
         """
         limit, listed = UNLIMITED if observation.images else self.prompt_tokens, self.show_admissible
         prompt = build_prompt(self.template, observation, history, encode=encode, limit=limit, show_admissible=listed)
-        if len(prompt.tokens) > self.prompt_tokens:
-            raise InputError(
-                f"config.sampling.max_prompt_tokens={self.prompt_tokens}: a prompt with {len(observation.images)} "
-                f"image(s) takes {len(prompt.tokens)} tokens, and nothing is cut out of such a prompt; use that or more"
-            )
+        check_length(prompt.tokens, observation.images, self.prompt_tokens)
         return prompt
 
 

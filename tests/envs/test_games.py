@@ -55,7 +55,7 @@ def test_a_policy_that_reads_text_refuses_pictures(name: str) -> None:
         else:
             with pytest.raises(InputError, match="shows pictures, and this model reads text alone"):
                 prompt_encoder(word_tokenizer([]), None, observation.images)
-            with pytest.raises(InputError, match="warm starts and credit take text alone"):
+            with pytest.raises(InputError, match="the credit oracle takes text alone"):
                 refuse_pictures(observation)
 
 

@@ -13,25 +13,25 @@ def play(seed: int):
     expert = registry.make_expert("example", episode_seed(seed, 0))
     parse = registry.spec("example").parse
     settings = EpisodeSettings(registry.style("example", "compact"), parse, max_steps=12, prompt_tokens=200)
-    return env, task, demonstrate(env, expert, task, settings, encode=str.split)
+    return env, task, demonstrate(env, expert, task, settings, encoder=lambda images: str.split)
 
 
 def test_an_expert_wins_and_its_responses_are_in_the_format_that_is_parsed():
     _, _, shown = play(0)
     assert shown.won
     parse = registry.spec("example").parse
-    for _, response in shown.turns:
-        assert parse(response).valid
-        assert response == response_text(parse(response).action)
+    for turn in shown.turns:
+        assert parse(turn.response).valid
+        assert turn.response == response_text(parse(turn.response).action)
 
 
 def test_the_prompts_are_those_of_a_rollout():
     env, task, shown = play(0)
     observation, history = env.reset(task), History(2)
     template = registry.style("example", "compact")
-    for prompt, response in shown.turns:
-        assert prompt == build_prompt(template, observation, history, encode=str.split, limit=200).text
-        action = registry.spec("example").parse(response).action
+    for turn in shown.turns:
+        assert turn.prompt == build_prompt(template, observation, history, encode=str.split, limit=200).text
+        action = registry.spec("example").parse(turn.response).action
         history.add(observation.text, action)
         observation = env.step(action).observation
 

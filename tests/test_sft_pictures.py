@@ -1,0 +1,78 @@
+"""Imitation from pictures: the losses are those of the model, read without packing."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from gigpo_jax import sft
+from gigpo_jax.config import default_config, resolve
+from gigpo_jax.env_bridge.types import IMAGE
+from gigpo_jax.errors import InputError
+from gigpo_jax.models import load_hf, qwen2_5_vl
+from gigpo_jax.models.images import expand, grid_of
+from gigpo_jax.models.tokenizer import load_tokenizer
+from gigpo_jax.models.vision_config import IMAGE_TOKENS
+
+EPISODES = 20  # two of them are held out
+
+
+def small_config(**changes: object) -> ConfigDict:
+    """Sokoban in rooms of 5 x 5: 25 tokens a picture."""
+    config = default_config().unlock()
+    config.env.update(name="sokoban", prompt="compact", max_steps=15, history=0, show_admissible=False)
+    config.env.options = ConfigDict({"size": 5})
+    config.model.update(compute_dtype="float32", remat="none")
+    config.model.shape.update(hidden_size=32, intermediate_size=64, num_layers=1, num_heads=2, num_kv_heads=1)
+    config.model.shape.vision.update(depth=1, hidden_size=16, intermediate_size=32, num_heads=2)
+    config.sampling.update(max_prompt_tokens=29, max_response_tokens=8)
+    config.batch.update(row_length=132, rows=1)
+    config.optim.lr = 1e-2
+    config.sft.update(episodes=EPISODES, epochs=5, minibatch=16)
+    config.update_from_flattened_dict(changes)
+    return resolve(config.lock())
+
+
+def test_imitation_of_pictures_minimises_the_cross_entropy_of_the_model(tmp_path: Path) -> None:
+    config = small_config()
+    assert sft.run(config, tmp_path / "run", str(tmp_path / "model")) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    held_out = [line["sft/held_out_loss"] for line in lines if "sft/held_out_loss" in line]
+    assert len(held_out) == 5
+    assert held_out[-1] < held_out[0] / 2
+    shape, params = load_hf(tmp_path / "model")
+    vision, words = qwen2_5_vl.tower(shape), load_tokenizer(tmp_path / "model")
+    losses: list[float] = []
+    for shown in sft.demonstrations(config, lambda images: words.encode)[EPISODES - 2 :]:
+        for prompt, response, images in shown.turns:
+            assert prompt == IMAGE
+            text = expand(vision, words.encode_chat(prompt, mark=IMAGE, special="".join(IMAGE_TOKENS)), [(5, 5)])
+            assert grid_of(vision, images[0]) == (5, 5)
+            target = words.encode(response)
+            scores = qwen2_5_vl.logits(shape, params, np.array([text + target]), images)
+            logprobs = jax.nn.log_softmax(scores[0, len(text) - 1 : -1])
+            losses += (-np.take_along_axis(np.asarray(logprobs), np.array(target)[:, None], 1)[:, 0]).tolist()
+    np.testing.assert_allclose(held_out[-1], np.mean(losses), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sft.learn_prompts": True}, "config.sft.learn_prompts=True: prompts with pictures cannot be predicted"),
+        ({"model.shape.vision.depth": 0}, "shows pictures, and this model reads text alone"),
+        ({"env.options.observation": "text"}, "this model reads pictures, and the environment shows none"),
+        ({"sampling.max_prompt_tokens": 28}, r"max_prompt_tokens=28: a prompt with 1 image\(s\) takes 29 tokens"),
+    ],
+)
+def test_what_cannot_be_imitated_is_refused(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        sft.run(small_config(**changes), tmp_path / "run", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_heads_of_a_new_tower_share_its_width() -> None:
+    with pytest.raises(InputError, match=r"vision.hidden_size=24: must be a multiple of 4 x .*num_heads=4"):
+        small_config(**{"model.shape.vision.hidden_size": 24, "model.shape.vision.num_heads": 4})
