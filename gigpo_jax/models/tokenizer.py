@@ -33,8 +33,8 @@ PAD, BOS, SEP, EOS, UNK = "<pad>", "<bos>", "<sep>", "<eos>", "<unk>"
 
 _WORD = r"[a-z0-9_]+(?:[/'-][a-z0-9_]+)*"  # "in/on", "don't" and "mid-air" are words
 _MARK = r"[^\sa-z0-9_]"
-_TAG = "</?[a-z]+>"
-_PIECE = f"{_TAG}|{_WORD}|{_MARK}"
+_WHOLE = '</?[a-z]+>|"[a-z]+":'  # a tag, or a key of JSON
+_PIECE = f"{_WHOLE}|{_WORD}|{_MARK}"
 _WORD_CHAT = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ message['content'] + '<eos>' }}"
     "{% else %}{{ '<bos>' + message['content'] + '<sep>' }}{% endif %}{% endfor %}"
@@ -188,10 +188,10 @@ def word_tokenizer(words: Iterable[str], special: Sequence[str] = ()) -> Tokeniz
 
     The tokens `special` come after all others.
 
-    Lower-case words, numbers, punctuation marks and response tags are one token each; an unknown word is spelled
-    in characters. `decode` returns any text of ASCII letters, digits and punctuation in lower case, with one space
-    between words and none before a mark, around "[" (`click[red]`) or around a dot between digits. A chat prompt is
-    "<bos>" + text + "<sep>"; responses end with "<eos>".
+    Lower-case words, numbers, punctuation marks, response tags and keys of JSON (`"action":`) are one token each; an
+    unknown word is spelled in characters. `decode` returns any text of ASCII letters, digits and punctuation in lower
+    case, with one space between words and none before a mark, around "[" (`click[red]`) or around a dot between
+    digits. A chat prompt is "<bos>" + text + "<sep>"; responses end with "<eos>".
     """
     known = {piece for text in words for piece in re.findall(_PIECE, text.lower())}
     characters = string.ascii_lowercase + string.digits + "_"
@@ -200,7 +200,8 @@ def word_tokenizer(words: Iterable[str], special: Sequence[str] = ()) -> Tokeniz
     vocabulary += sorted(known - set(vocabulary))
     ids = {token: index for index, token in enumerate(vocabulary)}
 
-    piece = "|".join([*filter(re.compile(_TAG).fullmatch, vocabulary), _WORD, _MARK])  # unknown tags are spelled
+    # Unknown tags and keys are spelled.
+    piece = "|".join([*filter(re.compile(_WHOLE).fullmatch, vocabulary), _WORD, _MARK])
     tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=UNK, continuing_subword_prefix="##"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

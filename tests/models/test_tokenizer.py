@@ -14,6 +14,9 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gigpo_jax.env_bridge.actions import Response
+from gigpo_jax.envs.cards import responses
+from gigpo_jax.envs.ezpoints import env as ezpoints
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import TAGS, Tokenizer, check_fits, load_tokenizer, word_tokenizer
 
@@ -82,6 +85,15 @@ def test_shop_actions_come_back_from_tagged_responses(words: Tokenizer, argument
         assert decoded == f"<think></think> <action>{action}</action>"
 
 
+@pytest.mark.parametrize("action", ["7", "10", "+", "="])
+def test_card_actions_come_back_from_json_responses(action: str) -> None:
+    tokenizer = word_tokenizer([responses.write("10")])
+    ids = tokenizer.encode(responses.write(action))
+    assert len(ids) == 10
+    assert responses.parse(tokenizer.decode(ids), actions=ezpoints.ACTIONS) == Response(action, True)
+
+
+@example('"a": "b":')
 @example("<A> </b>")
 @settings(deadline=None, max_examples=100)
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=40))
