@@ -50,6 +50,7 @@ setup(
         "preflight-gpu": ["jax[cuda13]>=0.10"],  # --mode=preflight: the compilers, without the devices
         "preflight-tpu": ["jax[tpu]>=0.10"],
         "docs": ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0", "ruff>=0.11"],  # make docs
+        "gymnasium": ["gymnasium>=1.2"],  # gigpo_jax.interfaces
         "plot": ["matplotlib>=3.8"],
         "search": ["aiohttp>=3.9", "pyarrow>=15"],
         "search-dense": ["aiohttp>=3.9", "faiss-cpu>=1.8", "onnxruntime>=1.18", "torch>=2.6"],
@@ -60,6 +61,7 @@ setup(
             "aiohttp>=3.9",
             "faiss-cpu>=1.8",
             "flask>=3.0",
+            "gymnasium>=1.2",
             "hypothesis>=6.100",
             "matplotlib>=3.8",
             "mypy>=1.15",
