@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from gigpo_jax.config import mix
 from gigpo_jax.config.keys import KEYS, Key
-from gigpo_jax.config.resolve import OPTIONS
 from gigpo_jax.envs.registry import ENVIRONMENTS, Option
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.settings import Setting
@@ -23,8 +23,9 @@ value shown. A value that is given wins; one that the algorithm cannot honour is
 what a config file gave. `WORKDIR/config.json` holds the values that were used.
 
 A run that is resumed has to have the values of before, but for the keys marked with *, and for those marked with +,
-which may grow. `--print_config` prints all values of a command, and whether each is a default or comes from the config
-file, the command line or the algorithm.
+which may grow. An environment of `env.mix` may have another value of those marked with ~
+([below](#several-environments)). `--print_config` prints all values of a command, and whether each is a default or
+comes from the config file, the command line or the algorithm.
 
 This page is written by `python docs/make_configuration.py`.
 
@@ -36,6 +37,17 @@ SECTIONS = """
 
 `env.options` is passed to the environment; `env.generate` makes its data once, in the user's cache folder, in place of
 `env.options.data`; `sft.demonstrator` makes the expert worse on purpose. An option that is not set is not passed.
+"""
+MIX = """
+## Several environments
+
+`env.mix` has the environments of a run with [several](environments.md#several-environments-in-one-run), each under a
+label of your own. `env.mix.LABEL.KEY` is its value of a key marked with ~, by the last part of its name, such as
+`env.mix.LABEL.max_steps`; a key that is not given has the value of the run. `env.mix.LABEL.options`, `generate` and
+`demonstrator` are its `env.options`, `env.generate` and `sft.demonstrator`. `name` is the label if it is not given.
+
+| key | default | values | meaning |
+|---|---|---|---|
 """
 SETTINGS = """
 ## Settings of the algorithms
@@ -53,9 +65,9 @@ def page() -> str:
     parts = [HEAD, *(_row(name, key) for name, key in KEYS.items()), SECTIONS]
     for name, environment in sorted(ENVIRONMENTS.items()):
         parts.append(f"\n### {name}\n\n| key | default | meaning |\n|---|---|---|\n")
-        for section, field in OPTIONS.items():
+        for section, field in mix.OPTIONS.items():
             parts += [_option_row(f"{section}.{key}", option) for key, option in getattr(environment, field).items()]
-    parts.append(SETTINGS)
+    parts += [MIX, _row(f"{mix.MIX}.LABEL.weight", mix.WEIGHT), SETTINGS]
     for name, algorithm in ALGORITHMS.items():
         parts += [_setting_row(name, key, setting) for key, setting in algorithm.settings.items()]
     return "".join(parts)
@@ -63,7 +75,8 @@ def page() -> str:
 
 def _row(name: str, key: Key) -> str:
     default = f"auto: {_show(key.default)}" if key.auto else _show(key.default)
-    return f"| `{name}`{' *' * key.may_change}{' +' * key.may_grow} | {default} | {key.rule.says} | {key.help} |\n"
+    marks = " *" * key.may_change + " +" * key.may_grow + " ~" * key.mixes
+    return f"| `{name}`{marks} | {default} | {key.rule.says} | {key.help} |\n"
 
 
 def _option_row(name: str, option: Option) -> str:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from gigpo_jax.batching import step_samples, value_columns
 from gigpo_jax.columns.computed import computed_columns
 from gigpo_jax.columns.critic import saved_values
 from gigpo_jax.columns.token_logprobs import make_token_logprobs
+from gigpo_jax.config.mix import own_keys
 from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
@@ -22,7 +23,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.files import write_json
 from gigpo_jax.learner import chosen, objective, step_credit, text_critic
 from gigpo_jax.policy import Policy, load_policy
-from gigpo_jax.rollout.environment import env_options
+from gigpo_jax.rollout.environment import RunEnvironment, environments
 from gigpo_jax.rollout.examples import make_examples
 from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
@@ -42,12 +43,13 @@ class Outcome:
     """How an episode ended.
 
     Attributes:
-      task_type: of its task, "" if it has none.
+      task_type: `Task.kind` of its task, "" if it has none.
       won: whether the task was done.
       score: the environment's score in [0, 1] at the end.
       length: steps.
       aborted: whether the environment or the engine failed.
       policy_dependent: see `Trajectory`.
+      environment: label of the environment in `env.mix`, "" in a run with one.
     """
 
     task_type: str
@@ -56,6 +58,7 @@ class Outcome:
     length: int
     aborted: bool = False
     policy_dependent: bool = False
+    environment: str = ""
 
 
 def outcomes(trajectories: Sequence[Trajectory], tasks: Sequence[Task], trials: int = 1) -> list[Outcome]:
@@ -75,7 +78,15 @@ def outcomes(trajectories: Sequence[Trajectory], tasks: Sequence[Task], trials: 
         if member < trials:
             by_task[int(index)].append(outcome)
     return [
-        Outcome(tasks[index].type, bool(won[-1]), max(score), int(sum(length)), bool(aborted[-1]), bool(dependent[-1]))
+        Outcome(
+            task_type=tasks[index].kind,
+            won=bool(won[-1]),
+            score=max(score),
+            length=int(sum(length)),
+            aborted=bool(aborted[-1]),
+            policy_dependent=bool(dependent[-1]),
+            environment=tasks[index].environment,
+        )
         for index, (won, score, length, aborted, dependent) in ((i, zip(*rows)) for i, rows in by_task.items())
     ]
 
@@ -87,15 +98,15 @@ def summarise(episodes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
       episodes: of one policy and one panel; aborted ones are counted and otherwise left out.
 
     Returns:
-      For "all" and each task type: episodes, aborted, aborted_policy_dependent (of the aborted), success_rate and score
-      (fractions), their 95% intervals `success_interval` and `score_interval`, and the mean length in steps; for "all"
-      also `type_average`, the unweighted mean of the types' success rates.
+      For "all", each environment of `env.mix` and each task type: episodes, aborted, aborted_policy_dependent (of the
+      aborted), success_rate and score (fractions), their 95% intervals `success_interval` and `score_interval`, and the
+      mean length in steps; for "all" also `type_average`, the unweighted mean of the success rates of the environments,
+      else of the types.
     """
     by_type: dict[str, list[Outcome]] = defaultdict(list)
     for episode in episodes:
-        by_type["all"].append(episode)
-        if episode.task_type:
-            by_type[episode.task_type].append(episode)
+        for name in dict.fromkeys(("all", *filter(None, (episode.environment, episode.task_type)))):
+            by_type[name].append(episode)
     result: dict[str, dict[str, Any]] = {}
     for name in sorted(by_type, key=lambda name: (name != "all", name)):
         done = [episode for episode in by_type[name] if not episode.aborted]
@@ -111,7 +122,8 @@ def summarise(episodes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
             "length": float(np.mean([e.length for e in done])) if done else 0.0,
         }
     if "all" in result:
-        rates = [row["success_rate"] for name, row in result.items() if name != "all" and row["episodes"]]
+        averaged = {episode.environment or episode.task_type for episode in episodes}
+        rates = [row["success_rate"] for name, row in result.items() if name in averaged and row["episodes"]]
         result["all"]["type_average"] = float(np.mean(rates)) if rates else result["all"]["success_rate"]
     return result
 
@@ -128,7 +140,9 @@ def table(results: dict[str, dict[str, dict]]) -> str:
             )
         if len(summary) > 2:
             average = 100 * summary["all"]["type_average"]
-            lines.append(f"| {decoding} | unweighted mean of the types | | {average:.1f} | | | |")
+            mixed = any(name.startswith(f"{other}/") for name in summary for other in summary)
+            over = "environments" if mixed else "types"
+            lines.append(f"| {decoding} | unweighted mean of the {over} | | {average:.1f} | | | |")
     for decoding, summary in results.items():
         if aborted := summary["all"]["aborted"]:
             dependent = summary["all"]["aborted_policy_dependent"]
@@ -136,27 +150,44 @@ def table(results: dict[str, dict[str, dict]]) -> str:
     return "\n".join(lines)
 
 
-def panel_tasks(config: ConfigDict, options: dict[str, Any]) -> tuple[Panel, tuple[Task, ...]]:
-    """The panel `eval.panel` and the tasks of it that are played.
+def panel_tasks(run: Sequence[RunEnvironment]) -> tuple[Panel, tuple[Task, ...]] | None:
+    """The panel `eval.panel` and the tasks of it that are played; None without one.
 
-    Args:
-      config: as from `config.resolve`.
-      options: what the environment is built with.
+    The panels of several environments are one, one after the other.
 
     Raises:
-      InputError: no panel, or its tasks are missing or differ.
+      InputError: there is no such panel, or its tasks are missing or differ.
     """
-    if not config.eval.panel:
-        raise InputError("config.eval.panel='': name a panel to evaluate on")
-    panel = find_panel(
-        config.eval.panel, config.env.name, registry.panel_folder(config.env.name), key="config.eval.panel"
+    found = [_own_panel(environment) for environment in run if environment.config.eval.panel]
+    if not found:
+        return None
+    panels, played = zip(*found, strict=True)
+    tasks = tuple(task for own in played for task in own)
+    if not tasks[0].environment:
+        return panels[0], tasks
+    name, environment, split = (
+        "+".join(getattr(panel, field) for panel in panels) for field in ("name", "environment", "split")
     )
-    env = registry.make(config.env.name, **options)
-    try:
-        tasks = check_panel(panel, env)
-    finally:
-        env.close()
-    return panel, tasks[: config.eval.tasks or len(tasks)]
+    content = [
+        (f"{own[0].environment}/{task}", digest)
+        for panel, own in zip(panels, played, strict=True)
+        for task, digest in panel.tasks
+    ]
+    return Panel(name, environment, split, tuple(content)), tasks
+
+
+def _own_panel(environment: RunEnvironment) -> tuple[Panel, tuple[Task, ...]]:
+    """The panel of one environment, and the tasks of it that are played."""
+    config = environment.config
+    with own_keys(environment.label):
+        folder = registry.panel_folder(config.env.name)
+        panel = find_panel(config.eval.panel, config.env.name, folder, key="config.eval.panel")
+        env = environment.make()
+        try:
+            tasks = check_panel(panel, env)
+        finally:
+            env.close()
+    return panel, tuple(replace(task, environment=environment.label) for task in tasks[: config.eval.tasks or None])
 
 
 class Evaluator:
@@ -190,21 +221,23 @@ class Evaluator:
 
 
 def metrics(results: dict[str, list[Outcome]]) -> dict[str, float]:
-    """Results by decoding as metrics: `val/<decoding>/<what>` and `val/<decoding>/success_rate/<task type>`."""
+    """Results by decoding as metrics.
+
+    `val/<decoding>/<what>`, of environments of `env.mix` `val/<decoding>/<what>/<label>`, and of task types
+    `val/<decoding>/success_rate/<type>`.
+    """
     out: dict[str, float] = {}
     for decoding, episodes in results.items():
         summary = summarise(episodes)
-        everything = summary["all"]
-        low, high = everything["success_interval"]
-        out |= {
-            f"val/{decoding}/{name}": everything[name]
-            for name in ("success_rate", "score", "length", "aborted", "aborted_policy_dependent")
-        }
-        out |= {f"val/{decoding}/success_low": low, f"val/{decoding}/success_high": high}
-        out[f"val/{decoding}/success_rate_type_average"] = everything["type_average"]
+        labels = {episode.environment for episode in episodes}
         for kind, row in summary.items():
-            if kind != "all":
-                out[f"val/{decoding}/success_rate/{kind}"] = row["success_rate"]
+            names = {"success_rate": row["success_rate"]}
+            if kind == "all" or kind in labels:
+                names |= {name: row[name] for name in ("score", "length", "aborted", "aborted_policy_dependent")}
+                names |= dict(zip(("success_low", "success_high"), row["success_interval"], strict=True))
+            if kind == "all":
+                names["success_rate_type_average"] = row["type_average"]
+            out |= {f"val/{decoding}/{name}{'' if kind == 'all' else f'/{kind}'}": v for name, v in names.items()}
     return out
 
 
@@ -214,8 +247,8 @@ def record(panel: Panel, tasks: Sequence[Task], iteration: int, results: dict[st
         "iteration": iteration,
         "panel": panel.name,
         "sha256": panel.sha256,
-        "tasks": [task.id for task in tasks],
-        "types": [task.type for task in tasks],
+        "tasks": ["/".join(filter(None, (task.environment, task.id))) for task in tasks],
+        "types": [task.kind for task in tasks],
         "results": {
             decoding: {
                 "won": [None if episode.aborted else episode.won for episode in episodes],
@@ -243,21 +276,28 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       InputError: the workdir's adapter is another one, or of another model, or the examples of the agent do not fit.
     """
     check_writable(Path(out).parent if out else workdir, "--out" if out else "--workdir")
-    options = env_options(config)
-    panel, tasks = panel_tasks(config, options)
+    run_environments = environments(config)
+    if (found := panel_tasks(run_environments)) is None:
+        where = "; with env.mix in env.mix.LABEL.panel" if config.env.mix else ""
+        raise InputError(f"config.eval.panel='': name a panel to evaluate on{where}")
+    panel, tasks = found
     mesh = partition.make_mesh(**config.mesh)
     policy = load_policy(config, mesh)
     check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
     start = " with ".join(filter(None, (config.model.path, config.model.lora.path)))
     report.say(f"weights: {f'checkpoint {version} of {workdir}' if version else start}")
-    kinds = {task.type for task in tasks}
-    examples = make_examples(config, options, panel.ids, kinds, policy.tokenizer.encode_chat)
+    examples = {}
+    for each in run_environments:
+        kinds = {task.type for task in tasks if task.environment == each.label}
+        ids = [task_id.removeprefix(f"{each.label}/") for task_id in panel.ids]
+        with own_keys(each.label):
+            examples[each.label] = make_examples(each.config, each.options, ids, kinds, policy.tokenizer.encode_chat)
     worker = RolloutWorker(
         config,
         policy,
         policy.whole(trained),
-        options=options,
+        environments=run_environments,
         version=version,
         folder=workdir / "servers",
         examples=examples,

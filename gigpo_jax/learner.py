@@ -29,6 +29,7 @@ from gigpo_jax.columns.critic import CHECKPOINT as CRITIC
 from gigpo_jax.columns.critic import Critic
 from gigpo_jax.columns.text_critic import TextCritic
 from gigpo_jax.columns.token_logprobs import TokenLogprobs, make_token_logprobs
+from gigpo_jax.config.mix import members
 from gigpo_jax.envs import registry
 from gigpo_jax.models.qwen2 import Qwen2Config
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
@@ -70,7 +71,7 @@ class Learner:
         algorithm = chosen(config)
         self._needs, self._token_weights = algorithm.needs, algorithm.token_weights
         self.text_critic = text_critic(config)
-        self._action_mask = action_masks(policy.tokenizer, registry.spec(config.env.name).action_tags)
+        self._action_mask = action_masks(policy.tokenizer, action_tags(config))
         self._rows = partition.local_rows(mesh, config.batch.rows)
         self._finite = FiniteCheck()
         self._critic = Critic(config, policy, mesh) if config.critic.kind != "none" else None
@@ -326,6 +327,12 @@ def over_hosts(metrics: dict[str, float]) -> dict[str, float]:
     values = partition.all_hosts(np.array([metrics[name] for name in sorted(metrics)], np.float32))
     means = dict(zip(sorted(metrics), values.mean(0).tolist(), strict=True))
     return means | {name: means[name] * len(values) for name in ("batch/steps", "batch/tokens")}
+
+
+def action_tags(config: ConfigDict) -> tuple[str, ...]:
+    """The tags around an action, of all environments of a config."""
+    specs = [registry.spec(member.env.name) for member in members(config).values()]
+    return tuple(dict.fromkeys(tag for spec in specs for tag in spec.action_tags))
 
 
 def chosen(config: ConfigDict) -> algorithms.Algorithm:

@@ -1,5 +1,6 @@
 """Supervised warm start: imitation of an environment's expert, with the learner's own packing and optimizer."""
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from gigpo_jax.batching import Sample, packing_stats, stream_minibatches
+from gigpo_jax.config.mix import own_keys, shares
 from gigpo_jax.env_bridge.types import IMAGE, EnvError
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError, writing
@@ -20,7 +22,7 @@ from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy
 from gigpo_jax.rl import update
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rollout.demonstrations import Demonstration, Encoder, demonstrate, episode_seed
-from gigpo_jax.rollout.environment import env_options, episode_settings, split_tasks
+from gigpo_jax.rollout.environment import all_tasks, environments, episode_settings
 from gigpo_jax.rollout.pictures import check_kind, check_length, prompt_encoder, prompt_images
 from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run import partition, report
@@ -106,24 +108,21 @@ def demonstrations(config: ConfigDict, encoder: Encoder) -> list[Demonstration]:
       EnvError: the environment failed; nothing replaces its episode.
       InputError: the environment shows pictures that the model cannot read, or none to a model that does.
     """
-    env_config, settings = config.env, episode_settings(config, temperature=0.0, stop_token_ids=())
-    env = registry.make(env_config.name, **env_options(config))
-    try:
-        tasks = draw_tasks(split_tasks(config, env), 0, config.sft.episodes, config.seed)
-        with tqdm(tasks, "demonstrations", config.sft.episodes, leave=False, disable=None) as bar:
-            return [
-                demonstrate(
-                    env,
-                    registry.make_expert(env_config.name, episode_seed(config.seed, n), **config.sft.demonstrator),
-                    task,
-                    settings,
-                    encoder=encoder,
-                    write=registry.spec(env_config.name).write,
-                )
-                for n, task in enumerate(bar)
-            ]
-    finally:
-        env.close()
+    run = {environment.label: environment for environment in environments(config)}
+    tasks = draw_tasks(all_tasks([*run.values()]), 0, config.sft.episodes, config.seed, shares=shares(config))
+    shown = []
+    with contextlib.ExitStack() as opened:
+        made = {label: opened.enter_context(contextlib.closing(each.make())) for label, each in run.items()}
+        settings = {
+            label: episode_settings(each.config, temperature=0.0, stop_token_ids=()) for label, each in run.items()
+        }
+        for n, task in enumerate(tqdm(tasks, "demonstrations", leave=False, disable=None)):
+            label, own = task.environment, run[task.environment].config
+            with own_keys(label):
+                expert = registry.make_expert(own.env.name, episode_seed(config.seed, n), **own.sft.demonstrator)
+                write = registry.spec(own.env.name).write
+                shown.append(demonstrate(made[label], expert, task, settings[label], encoder=encoder, write=write))
+    return shown
 
 
 def words(shown: Iterable[Demonstration]) -> list[str]:

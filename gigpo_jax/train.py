@@ -12,16 +12,17 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from gigpo_jax import evaluate
+from gigpo_jax.config.mix import shares
 from gigpo_jax.files import write_json
 from gigpo_jax.learner import Learner, objective, text_critic
 from gigpo_jax.models.qwen2 import param_count
 from gigpo_jax.policy import load_policy
-from gigpo_jax.rollout.environment import env_options, list_tasks
+from gigpo_jax.rollout.environment import all_tasks, environments
 from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.sample import sample
-from gigpo_jax.rollout.statistics import rollout_metrics
+from gigpo_jax.rollout.statistics import metrics_by_environment
 from gigpo_jax.rollout.tasks import Curriculum, draw_tasks, host_share, spare_groups
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
@@ -96,10 +97,10 @@ class Trainer:
         partition.local_rows(self.mesh, config.batch.rows)
         objective(config)
         loggers = find_loggers(config)
-        options = env_options(config)
-        self.tasks = list_tasks(config, options)
+        run_environments = environments(config)
+        self.tasks = all_tasks(run_environments)
         self.curriculum = Curriculum(self.tasks) if config.train.curriculum == "success" else None
-        self.panel = evaluate.panel_tasks(config, options) if config.eval.panel else None
+        self.panel = evaluate.panel_tasks(run_environments)
         policy = load_policy(config, self.mesh)
         check_adapter(workdir, config, policy.base)
         # Frozen parameters get no gradient, which is a third of the work.
@@ -131,7 +132,7 @@ class Trainer:
                         config,
                         policy,
                         self.learner.params,
-                        options=options,
+                        environments=run_environments,
                         version=self.done,
                         folder=host_folder(workdir) / "servers",
                     )
@@ -211,9 +212,9 @@ class Trainer:
     async def roll_out(self, iteration: int) -> list[Trajectory]:
         """The episodes of an iteration, `train.group_size` of each drawn task and of what took its place."""
         train, seed = self.config.train, self.config.seed
-        weights = None if self.curriculum is None else self.curriculum.weights()
-        tasks = draw_tasks(self.tasks, iteration, train.groups, seed, weights=weights)
-        spares = spare_groups(self.tasks, iteration, train.groups, train.refill_groups, seed, weights)
+        how = (None if self.curriculum is None else self.curriculum.weights(), shares(self.config))
+        tasks = draw_tasks(self.tasks, iteration, train.groups, seed, *how)
+        spares = spare_groups(self.tasks, iteration, train.groups, train.refill_groups, seed, *how)
         first, mine = host_share(tasks)
         with self.timers.time("rollout"):
             return await self.worker.play(
@@ -229,7 +230,7 @@ class Trainer:
     def learn(self, trajectories: list[Trajectory]) -> dict[str, float]:
         """One iteration's updates."""
         steps = finished_steps(trajectories)
-        metrics = rollout_metrics(trajectories, steps, {task.type for task in self.tasks})
+        metrics = metrics_by_environment(trajectories, self.tasks)
         metrics["rollout/staleness"] = staleness(trajectories, self.done)
         with tqdm(desc=f"update {self.done + 1}", leave=False, delay=1, disable=None) as bar:
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.evaluate import Outcome, outcomes, summarise, table
+from gigpo_jax.evaluate import Outcome, metrics, outcomes, summarise, table
 from gigpo_jax.run.intervals import mean_interval, wilson_interval
 from gigpo_jax.trajectory import Trajectory
 
@@ -57,6 +57,21 @@ def test_the_unweighted_mean_of_the_types_counts_each_type_once():
     assert result["all"]["type_average"] == pytest.approx((0.9 + 0.0) / 2)
     assert "| greedy | unweighted mean of the types | | 45.0 |" in table({"greedy": result})
     assert summarise([episode("", True)])["all"]["type_average"] == 1.0
+
+
+def test_environments_are_summed_up_beside_all_and_their_types() -> None:
+    played = [Outcome("a/x", True, 1.0, 2, environment="a"), Outcome("a/y", False, 0.0, 4, environment="a")]
+    played += [Outcome("b", True, 1.0, 9, environment="b")] * 4
+    result = summarise(played)
+    assert list(result) == ["all", "a", "a/x", "a/y", "b"]
+    assert (result["all"]["success_rate"], result["all"]["type_average"]) == pytest.approx((5 / 6, (0.5 + 1) / 2))
+    assert (result["a"]["episodes"], result["a"]["length"], result["b"]["episodes"]) == (2, 3.0, 4)
+    assert "| greedy | unweighted mean of the environments | | 75.0 |" in table({"greedy": result})
+    found = metrics({"sampled": played})
+    assert found["val/sampled/success_rate/a/x"] == 1.0
+    assert (found["val/sampled/success_low/a"], found["val/sampled/success_high/a"]) == wilson_interval(1, 2)
+    assert (found["val/sampled/length/b"], found["val/sampled/success_rate_type_average"]) == (9.0, 0.75)
+    assert not {"val/sampled/length/a/x", "val/sampled/success_rate_type_average/a"} & set(found)
 
 
 def test_a_task_is_won_when_one_of_its_trials_is() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config import packaged
+from gigpo_jax.config import mix, packaged
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.config.resolve import SECTIONS, declared, flat, unknown_keys
 from gigpo_jax.errors import InputError, nearest
@@ -92,8 +92,8 @@ def load_config(file: str, words: Sequence[str]) -> ConfigDict:
         raise InputError(f"--config={file}: {type(error).__name__}: {str(error).strip()}") from error
     overrides = dict(_override(word) for word in words)  # the last one wins
     # These names decide which options and settings there are.
-    first = ("env.name", "rl.algorithm", "rl.settings.base")
-    for key in sorted(overrides, key=lambda key: first.index(key) if key in first else len(first)):
+    ranks = (mix.MIX.__eq__, mix.names_an_environment, "rl.algorithm".__eq__, "rl.settings.base".__eq__)
+    for key in sorted(overrides, key=lambda key: [not rank(key) for rank in ranks]):
         _set(config, key, overrides[key])
     return config
 
@@ -129,23 +129,27 @@ def _override(word: str) -> tuple[str, str]:
 
 
 def _set(config: ConfigDict, key: str, text: str) -> None:
-    options = declared(config) if key not in ("env.name", "rl.algorithm") else {}
+    names = key == "rl.algorithm" or mix.names_an_environment(key)
+    if key.startswith(f"{mix.MIX}.") and (label := key.split(".")[2]) not in config.env.mix:
+        config.env.mix[label] = ConfigDict()
+    options = {} if names else declared(config)
     mappings = [name for name, kind in options.items() if kind is dict]
+    kind: Any = str
+    unset = False
     if key in KEYS:
-        kind = type(KEYS[key].default)
-        unset = KEYS[key].auto and text == "auto"
+        kind, unset = type(KEYS[key].default), KEYS[key].auto and text == "auto"
     elif key in options:
         kind, unset = options[key], text == ""
     elif key in SECTIONS:
-        kind, unset = dict, False
-    else:
+        kind = dict
+    elif not names:
         for error in unknown_keys(config, [key]):
             raise error
-        kind, unset = object, False
+        kind = object
     *path, last = key.split(".")
     holder = config
     for part in path:
-        if part not in holder and any(key.startswith(name) for name in mappings):
+        if part not in holder and (key in options or any(key.startswith(name) for name in mappings)):
             holder[part] = ConfigDict()
         holder = holder[part]
     with config.ignore_type():
@@ -183,13 +187,16 @@ def origins(words: Sequence[str], asked: ConfigDict, resolved: ConfigDict) -> It
     given = [_override(word)[0] for word in words]
     before = flat(asked)
     defaults = flat({name: key.default for name, key in KEYS.items()})
+    others = {"env.name": mix.MIX, "eval.trials": f"agent {resolved.agent}"}
     for name, value in flat(resolved).items():
         if value == before.get(name) and any(name == key or name.startswith(f"{key}.") for key in given):
             origin = "command line"
-        elif value == defaults.get(name):
+        elif value == before.get(name) and value != defaults.get(name):
+            origin = "config file"
+        elif value == defaults.get(name) or name.startswith(f"{mix.MIX}."):
             origin = "default"
         else:
-            origin = "config file" if value == before.get(name) else f"algorithm {resolved.rl.algorithm}"
+            origin = others.get(name, f"algorithm {resolved.rl.algorithm}")
         yield f"{f'{name}={value}':<56} {origin}"
 
 

@@ -29,17 +29,20 @@ class Key(Setting):
       may_change: whether a resumed run may change it: where and how a run works, not what it computes.
       may_grow: whether a resumed run may raise it.
       auto: it is unset (None) until `resolve`, which takes the algorithm's own default where there is one.
+      mixes: whether an environment of `env.mix` may have another value, as env.mix.LABEL.KEY.
     """
 
     may_change: bool = False
     may_grow: bool = False
     auto: bool = False
+    mixes: bool = False
 
     def allows(self, before: Any, now: Any) -> bool:
         """Whether a resumed run may have another value."""
         return self.may_change or (self.may_grow and now > before)
 
 
+WEIGHT = Key(1.0, "share of the environment in the groups of an iteration, as a ratio to the other weights", POSITIVE)
 KEYS: dict[str, Key] = {
     "seed": Key(0, "decides task order, sampling keys and initial weights", SEED),
     "distributed": Key(False, "several hosts run this program together (jax.distributed)"),
@@ -51,25 +54,29 @@ KEYS: dict[str, Key] = {
         may_change=True,
     ),
     # environment
-    "env.name": Key("alfworld", "an environment of gigpo_jax.envs.registry, or module:NAME"),
-    "env.split": Key("train", "the split of the training tasks"),
-    "env.max_steps": Key(50, "actions of an episode", POSITIVE),
-    "env.history": Key(2, "past (observation, action) pairs in a prompt", NOT_NEGATIVE),
+    "env.name": Key("alfworld", "an environment of gigpo_jax.envs.registry, or module:NAME", mixes=True),
+    "env.split": Key("train", "the split of the training tasks", mixes=True),
+    "env.max_steps": Key(50, "actions of an episode", POSITIVE, mixes=True),
+    "env.history": Key(2, "past (observation, action) pairs in a prompt", NOT_NEGATIVE, mixes=True),
     "env.prompt": Key(
         "full",
         "style of prompts: full (instructions), tagged (rlvmr), compact (tiny models); or module:NAME",
+        mixes=True,
     ),
-    "env.show_admissible": Key(True, "list the admissible actions in the prompt"),
-    "env.invalid_penalty": Key(0.1, "subtracted from the reward of a step with an invalid response", NOT_NEGATIVE),
+    "env.show_admissible": Key(True, "list the admissible actions in the prompt", mixes=True),
+    "env.invalid_penalty": Key(
+        0.1, "subtracted from the reward of a step with an invalid response", NOT_NEGATIVE, mixes=True
+    ),
     "env.overlong_buffer": Key(
         0,
         "tokens below sampling.max_response_tokens in which the reward falls; 0: off (docs/algorithm.md)",
         NOT_NEGATIVE,
+        mixes=True,
     ),
     "env.overlong_penalty": Key(
-        1.0, "subtracted from the reward of a step whose response has all tokens", NOT_NEGATIVE
+        1.0, "subtracted from the reward of a step whose response has all tokens", NOT_NEGATIVE, mixes=True
     ),
-    "env.require_admissible": Key(False, "an action that is not admissible is invalid too"),
+    "env.require_admissible": Key(False, "an action that is not admissible is invalid too", mixes=True),
     "env.workers": Key(2, "environment processes", POSITIVE, may_change=True),
     "env.start_timeout_s": Key(120.0, "limit for the start of a worker and for a reset", POSITIVE, may_change=True),
     "env.step_timeout_s": Key(60.0, "limit for a step; then the worker is replaced", POSITIVE, may_change=True),
@@ -148,8 +155,10 @@ KEYS: dict[str, Key] = {
     "sampling.temperature": Key(1.0, "of training rollouts", POSITIVE),
     "sampling.top_p": Key(1.0, "nucleus sampling; 1: off", PART),
     "sampling.top_k": Key(-1, "-1: off", COUNT),
-    "sampling.max_prompt_tokens": Key(2048, "longer prompts lose history, then text of the observation", at_least(4)),
-    "sampling.max_response_tokens": Key(512, "longer responses are truncated", POSITIVE),
+    "sampling.max_prompt_tokens": Key(
+        2048, "longer prompts lose history, then text of the observation", at_least(4), mixes=True
+    ),
+    "sampling.max_response_tokens": Key(512, "longer responses are truncated", POSITIVE, mixes=True),
     "sampling.stop": Key(
         ("</action>",), "a response ends with the first of these", each(Rule("a text that is not empty", bool), str)
     ),
@@ -259,7 +268,7 @@ KEYS: dict[str, Key] = {
     "sft.checkpoint_every": Key(200, "updates between checkpoints", POSITIVE, may_change=True),
     "sft.learn_prompts": Key(False, "predict prompts too: teaches a model from random weights to read"),
     "eval.every": Key(5, "iterations between evaluations; 0: before and after training only", NOT_NEGATIVE),
-    "eval.panel": Key("", "a frozen evaluation set: its name or JSON file (docs/alfworld.md)"),
+    "eval.panel": Key("", "a frozen evaluation set: its name or JSON file (docs/alfworld.md)", mixes=True),
     "eval.tasks": Key(0, "only the first tasks of the panel; 0: all", NOT_NEGATIVE),
     "eval.trials": Key(
         1,

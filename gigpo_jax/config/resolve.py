@@ -6,6 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
+from gigpo_jax.config import mix
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.envs import registry
@@ -13,10 +14,8 @@ from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.rl.algorithms import BASE, algorithm
 from gigpo_jax.rl.ratios import MASKS
 
-# Sections whose keys an environment declares -> the field of `registry.Environment` with the declaration.
-OPTIONS = {"env.options": "options", "env.generate": "generate_options", "sft.demonstrator": "expert_options"}
 SETTINGS = "rl.settings"  # the section whose keys the algorithm declares
-SECTIONS = (*OPTIONS, SETTINGS)
+SECTIONS = (*mix.OPTIONS, SETTINGS, mix.MIX)
 TAGGED = "tagged"  # the prompt style that asks for tags
 
 # Ratios of whole responses whose clip is as narrow, or whose sum over tokens as noisy, as a bfloat16 engine's rounding.
@@ -58,6 +57,7 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
         given = value_of(config, name)
         if not (key.auto and given is None):
             _require(not (complaint := key.complaint(given)), config, name, complaint)
+    mix.fill(config)
     _fill(config)
     _check_groups(config)
     _check_sizes(config)
@@ -65,8 +65,13 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
     _check_sampling(config)
     _check_loss(config)
     _check_servers(config)
-    _check_environment(config)
-    _check_needs(config)
+    for label, member in mix.members(config).items():
+        with mix.own_keys(label):
+            _check_environment(member, config)
+            _check_needs(member)
+    answers = "answer_logprob" in algorithm(config.rl.algorithm, config.rl.settings).needs and bool(config.env.mix)
+    fix = "it reads the known answers of one environment; leave env.mix out, or choose another rl.algorithm"
+    _require(not answers, config, "rl.algorithm", fix)
     _check_agent(config, trains)
     _check_critic(config)
     return config.lock()
@@ -104,20 +109,14 @@ def _holder(config: ConfigDict, name: str, *, make: bool = False) -> tuple[Confi
 
 
 def declared(config: ConfigDict) -> dict[str, type]:
-    """The types of the keys that the config's environment and algorithm declare, by dotted key.
+    """The types of the keys that the config's environments and algorithm declare, by dotted key.
 
     Raises:
       InputError: there is no such environment or algorithm.
     """
-    spec = registry.spec(config.env.name)
-    options = {
-        f"{section}.{name}": option.kind
-        for section, field in OPTIONS.items()
-        for name, option in getattr(spec, field).items()
-    }
     base = {name: value for name, value in config.rl.settings.items() if name == BASE and value}
     settings = algorithm(config.rl.algorithm, base).settings
-    return options | {f"{SETTINGS}.{name}": type(setting.default) for name, setting in settings.items()}
+    return mix.declared(config) | {f"{SETTINGS}.{name}": type(setting.default) for name, setting in settings.items()}
 
 
 def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
@@ -132,7 +131,8 @@ def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
         if name not in known and not name.startswith(mappings):
             near = nearest(name, known)
             fix = f"nearest: {', '.join(near)}" if near else "docs/configuration.md lists them"
-            where = f" of the environment {config.env.name}" if name.startswith(tuple(OPTIONS)) else ""
+            where = f" of the environment {config.env.name}" if name.startswith(tuple(mix.OPTIONS)) else ""
+            where = where and (f" of a run with {mix.MIX}" if config.env.mix else where)
             where = f" of the algorithm {config.rl.algorithm}" if name.startswith(SETTINGS) else where
             yield InputError(f"config.{name}: no such key{where}; {fix}")
 
@@ -144,9 +144,9 @@ def _require(holds: bool, config: ConfigDict, name: str, fix: str) -> None:
 
 def _fill(config: ConfigDict) -> None:
     rl, differs = config.rl, config.engine.name == "vllm" or config.train.max_staleness > 0
-    for section in SECTIONS:
+    for section in (*mix.OPTIONS, SETTINGS):
         holder, last = _holder(config, section)
-        holder[last] = ConfigDict({name: value for name, value in holder[last].items() if value not in (None, "")})
+        holder[last] = mix.without_unset(holder[last])
     chosen = algorithm(rl.algorithm, rl.settings)
     rl.settings = ConfigDict({name: rl.settings.get(name, s.default) for name, s in chosen.settings.items()})
     for name, fixed in chosen.fixed.items():
@@ -209,18 +209,6 @@ def _check_sizes(config: ConfigDict) -> None:
     )
     fix = "tasks are drawn before the last success is measured; use none, or train.max_staleness=0"
     _require(train.curriculum == "none" or not train.max_staleness, config, "train.curriculum", fix)
-    _require(
-        config.env.overlong_buffer <= sampling.max_response_tokens,
-        config,
-        "env.overlong_buffer",
-        f"no response is that long; at most sampling.max_response_tokens={sampling.max_response_tokens}",
-    )
-    _require(
-        bool(config.env.overlong_buffer) or config.env.overlong_penalty == KEYS["env.overlong_penalty"].default,
-        config,
-        "env.overlong_penalty",
-        "not read without env.overlong_buffer; leave it out, or name the tokens in which the reward falls",
-    )
     longest = sampling.max_prompt_tokens
     _require(
         max(config.engine.prefill_buckets, default=longest) == longest,
@@ -333,8 +321,24 @@ def _check_servers(config: ConfigDict) -> None:
     )
 
 
-def _check_environment(config: ConfigDict) -> None:
-    env = config.env
+def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
+    """Checks the config of one environment of a run."""
+    env, sampling = config.env, config.sampling
+    for name in ("env.max_steps", "sampling.max_prompt_tokens", "sampling.max_response_tokens"):
+        most = value_of(run, name)
+        _require(value_of(config, name) <= most, config, name, f"longer than the run allows; at most {name}={most}")
+    _require(
+        config.env.overlong_buffer <= sampling.max_response_tokens,
+        config,
+        "env.overlong_buffer",
+        f"no response is that long; at most sampling.max_response_tokens={sampling.max_response_tokens}",
+    )
+    _require(
+        bool(config.env.overlong_buffer) or config.env.overlong_penalty == KEYS["env.overlong_penalty"].default,
+        config,
+        "env.overlong_penalty",
+        "not read without env.overlong_buffer; leave it out, or name the tokens in which the reward falls",
+    )
     try:
         registry.style(env.name, env.prompt)
     except InputError as error:

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import joined, load_config
+from gigpo_jax.config.mix import members
 from gigpo_jax.credit.estimates import parse_variants
 from gigpo_jax.credit.pool import pool
 from gigpo_jax.credit.report import report
@@ -41,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--continuations", type=int, default=48, help="of each state before and after these steps (%(default)s)"
     )
+    parser.add_argument("--environment", default="", metavar="LABEL", help="which of env.mix is measured")
     parser.add_argument("--anchors", default="", metavar="A,B", help="values of config.env.options.anchor to grade")
     parser.add_argument(
         "--variants",
@@ -59,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
         args, words = parser.parse_known_args(argv)
         if args.pool:
             return _pool(args.pool, Path(args.workdir or "runs/pool"))
-        config = resolve(load_config(args.config, joined(words)))
+        config = _one_environment(resolve(load_config(args.config, joined(words))), args.environment)
         plan = Plan(
             steps=args.steps,
             continuations=args.continuations,
@@ -67,6 +69,7 @@ def main(argv: Sequence[str]) -> int:
             variants=parse_variants(list(filter(None, args.variants.split(",")))),
             group_sizes=_sizes(args.group_sizes, config.train.group_size),
             gradients=not args.no_gradients,
+            environment=args.environment,
         )
         _check(config, plan)
         workdir = Path(args.workdir or f"runs/{Path(args.config.partition(':')[0]).stem}")
@@ -74,6 +77,18 @@ def main(argv: Sequence[str]) -> int:
     except (InputError, argparse.ArgumentError) as error:
         print("gigpo_jax.credit: " + " ".join(str(error).split()), file=sys.stderr)
         return 2
+
+
+def _one_environment(config: ConfigDict, label: str) -> ConfigDict:
+    """The config with the environment of a label alone."""
+    found = members(config)
+    if label not in found:
+        labels = ", ".join(filter(None, found))
+        fix = (
+            f"credit measures one environment of env.mix; name one: {labels}" if labels else "of env.mix; leave it out"
+        )
+        raise InputError(f"--environment={label}: {fix}")
+    return found[label]
 
 
 def _pool(folders: Sequence[Path], workdir: Path) -> int:

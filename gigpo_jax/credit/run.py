@@ -33,7 +33,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.learner import text_critic
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.policy import load_policy
-from gigpo_jax.rollout.environment import env_options, list_tasks
+from gigpo_jax.rollout.environment import RunEnvironment, env_options, list_tasks
 from gigpo_jax.rollout.pictures import refuse_pictures
 from gigpo_jax.rollout.record import Rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
@@ -58,6 +58,7 @@ class Plan:
       variants: settings of GiGPO, as from `parse_variants`.
       group_sizes: the first so many episodes of each task group are graded; in ascending order, the last is all.
       gradients: whether to compare policy gradients.
+      environment: the label of the measured one in `env.mix`; "" in a run with one.
     """
 
     steps: int
@@ -66,6 +67,7 @@ class Plan:
     variants: Mapping[str, Mapping[str, Any]]
     group_sizes: tuple[int, ...]
     gradients: bool
+    environment: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     """One measurement, or the rest of a stopped one.
 
     Args:
-      config: as from `config.resolve`.
+      config: as from `config.resolve`, with one environment.
       workdir: of the run; its newest checkpoint plays, or `model.path` if it has none.
       plan: what to measure.
 
@@ -97,7 +99,7 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     policy = load_policy(config, mesh)
     check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
-    folder = workdir / "credit" / f"iteration_{version:06d}"
+    folder = workdir / "credit" / "_".join(filter(None, (f"iteration_{version:06d}", plan.environment)))
     claim(folder, config, plan.continuations)
     say(f"weights: {f'checkpoint {version} of {workdir}' if version else config.model.path}; results: {folder}")
     of_policy = make_token_logprobs(config, policy, mesh, config.sampling.temperature)
@@ -110,7 +112,7 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
         config,
         policy,
         policy.whole(trained),
-        options=options,
+        environment=RunEnvironment("", config, options),
         version=version,
         logprobs=logprobs,
         critic=critic,

@@ -17,6 +17,7 @@ from gigpo_jax.credit.states import State
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner import chosen, objective, step_credit
 from gigpo_jax.policy import Policy
+from gigpo_jax.rollout.environment import RunEnvironment
 from gigpo_jax.rollout.record import Rollouts, read_rollouts, saved, write_rollouts
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.trajectory import Trajectory, finished_steps
@@ -34,7 +35,7 @@ class Sampler:
         policy: Policy,
         params: Any,
         *,
-        options: dict[str, Any],
+        environment: RunEnvironment,
         version: int,
         logprobs: Callable[[Sequence[Sample]], TokenLogprobs],
         critic: TextCritic | None,
@@ -42,7 +43,7 @@ class Sampler:
     ) -> None:
         """Takes what `RolloutWorker` takes, a function that gives log-probabilities, and a critic of one kind."""
         self._config, self._policy, self._params = config, policy, params
-        self._options, self._version, self._logprobs, self._critic = options, version, logprobs, critic
+        self._environment, self._version, self._logprobs, self._critic = environment, version, logprobs, critic
         self._values = values
         self._worker: RolloutWorker | None = None
 
@@ -52,7 +53,7 @@ class Sampler:
                 self._config,
                 self._policy,
                 self._params,
-                options=self._options,
+                environments=[self._environment],
                 version=self._version,
                 folder=folder / "servers",
             )

@@ -32,6 +32,7 @@ class Task:
       split: the split the task belongs to, such as "train" or "valid_unseen".
       data: what the environment needs to find it again (a path, an index); plain text.
       answer: the answer that is looked for, where there is one; no prompt shows it.
+      environment: label of the environment in a run with several (`env.mix`); the run sets it.
     """
 
     id: str
@@ -39,6 +40,12 @@ class Task:
     split: str
     data: str = ""
     answer: str = ""
+    environment: str = field(default="", compare=False)
+
+    @property
+    def kind(self) -> str:
+        """Environment and type, as metrics name them."""
+        return "/".join(filter(None, (self.environment, self.type)))
 
 
 @dataclass(frozen=True)

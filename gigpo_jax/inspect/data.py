@@ -126,7 +126,7 @@ def task_groups(rollouts: Rollouts, measured: Measured) -> Iterator[tuple[dict[s
         summary = {
             "iteration": rollouts.iteration,
             "task": first.task,
-            "type": first.type,
+            "type": "/".join(filter(None, (first.environment, first.type))),
             "text": (first.words or (first.steps[0].observation if first.steps else ""))[:300],
             "won": [None if episode.aborted else episode.won for episode in episodes],
             "measured": any((e.group, e.member, i) in measured for e in episodes for i in range(len(e.steps))),

@@ -1,10 +1,13 @@
-"""The environment of a run, as its config describes it."""
+"""The environments of a run, as its config describes them."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from gigpo_jax.config.mix import members, own_keys
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.paths import cache_folder
@@ -15,6 +18,45 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.rollout.rollout import EpisodeSettings
 from gigpo_jax.sampling.base import SamplingParams
+
+
+@dataclass(frozen=True)
+class RunEnvironment:
+    """One environment of a run.
+
+    Attributes:
+      label: its name in `env.mix`; "" in a run with one environment.
+      config: of the run, with this environment alone.
+      options: what it is built with.
+    """
+
+    label: str
+    config: ConfigDict
+    options: dict[str, Any]
+
+    def make(self) -> TextEnv:
+        """Builds it; raises InputError if it or its data is not there."""
+        with own_keys(self.label):
+            return registry.make(self.config.env.name, **self.options)
+
+
+def environments(config: ConfigDict) -> list[RunEnvironment]:
+    """The environments of a run; raises InputError as `env_options`."""
+    found = []
+    for label, member in members(config).items():
+        with own_keys(label):
+            found.append(RunEnvironment(label, member, env_options(member)))
+    return found
+
+
+def all_tasks(run: Sequence[RunEnvironment]) -> list[Task]:
+    """The tasks of each `env.split`, with the label of their environment; raises InputError as `list_tasks`."""
+    tasks = []
+    for environment in run:
+        with own_keys(environment.label):
+            own = list_tasks(environment.config, environment.options)
+        tasks += [replace(task, environment=environment.label) for task in own]
+    return tasks
 
 
 def env_options(config: ConfigDict) -> dict[str, Any]:
@@ -49,17 +91,18 @@ def split_tasks(config: ConfigDict, env: TextEnv) -> list[Task]:
     return tasks
 
 
-def make_pool(config: ConfigDict, options: dict[str, Any], episodes: int) -> EnvPool:
-    """Worker processes with room for so many episodes at once; `options` as from `env_options`."""
-    env = config.env
-    return EnvPool(
-        registry.spec(env.name).build,
-        options,
-        workers=env.workers,
-        envs_per_worker=-(-episodes // env.workers),
-        start_timeout_s=env.start_timeout_s,
-        step_timeout_s=env.step_timeout_s,
-    )
+def make_pool(environment: RunEnvironment, episodes: int) -> EnvPool:
+    """Worker processes of an environment with room for so many episodes at once."""
+    env = environment.config.env
+    with own_keys(environment.label):
+        return EnvPool(
+            registry.spec(env.name).build,
+            environment.options,
+            workers=env.workers,
+            envs_per_worker=-(-episodes // env.workers),
+            start_timeout_s=env.start_timeout_s,
+            step_timeout_s=env.step_timeout_s,
+        )
 
 
 def episode_settings(

@@ -13,8 +13,8 @@ from gigpo_jax.errors import InputError, writing
 from gigpo_jax.files import replacing
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
 
-FORMAT, VERSION = "gigpo_jax rollouts", 2
-READ = (1, 2)  # versions that are read; version 1 has no answers
+FORMAT, VERSION = "gigpo_jax rollouts", 3
+READ = (1, 2, 3)  # versions that are read; version 1 has no answers, 2 no environments
 SUFFIX = ".jsonl.gz"
 _SHARED = ("prompt", "response", "action", "observation", "anchor")  # texts that are stored once a file
 _OF_TURN = (
@@ -69,7 +69,7 @@ class SavedStep:
 
 @dataclass(frozen=True)
 class SavedEpisode:
-    """One episode; fields as in `trajectory.Trajectory`, of its task the id, type, split, data and answer."""
+    """One episode; fields as in `trajectory.Trajectory`, of its task the id and the other fields of `Task`."""
 
     task: str
     type: str
@@ -86,6 +86,7 @@ class SavedEpisode:
     replaced: bool = False
     reflection: str = ""
     answer: str = ""
+    environment: str = ""
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ def _saved_step(turn: Turn) -> SavedStep:
 def _saved_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEpisode:
     task = trajectory.task
     same = {name: getattr(trajectory, name) for name in _OF_TRAJECTORY}
-    same |= {name: getattr(task, name) for name in ("type", "split", "data", "answer")}
+    same |= {name: getattr(task, name) for name in ("type", "split", "data", "answer", "environment")}
     return SavedEpisode(task=task.id, steps=tuple(steps), **same)
 
 

@@ -8,7 +8,7 @@ import asyncio
 import functools
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -263,8 +263,7 @@ async def _timed(awaitable: Awaitable[_T], trajectory: Trajectory, field_name: s
 
 async def rollout(
     tasks: Sequence[Task],
-    runner: EpisodeRunner,
-    pool: EnvPool,
+    players: Mapping[str, tuple[EpisodeRunner, EnvPool]],
     *,
     group_size: int,
     iteration: int,
@@ -272,12 +271,11 @@ async def rollout(
     pasts: Sequence[Sequence[str]] | None = None,
     ends: GroupEnd = WHOLE_GROUPS,
 ) -> list[Trajectory]:
-    """Plays `group_size` episodes of every task, as many at once as the pool has environments.
+    """Plays `group_size` episodes of every task, as many at once as the pools have environments.
 
     Args:
       tasks: one group each, in this order.
-      runner: plays one episode.
-      pool: environments.
+      players: for each `Task.environment` what plays an episode, and where.
       group_size: episodes a task, >= 1.
       iteration: part of every request's key; evaluations use negative numbers.
       first_group: number of the first task's group; hosts that share an iteration number theirs apart.
@@ -291,7 +289,6 @@ async def rollout(
       TooManyAborted: more than `max_aborted_fraction` of all episodes were aborted.
       EngineLost: the engine will give no more responses.
     """
-    settings = runner.settings
     played: list[list[list[list[Trajectory]]]] = [[] for _ in tasks]  # tasks, groups in their place, episodes, trials
     tasks_of: list[list[asyncio.Task[None]]] = [[] for _ in tasks]  # of the newest group in each place
     reasons: Counter[str] = Counter()
@@ -301,6 +298,8 @@ async def rollout(
         tasks_of[place] = [running.create_task(episode(place, number, task, member)) for member in range(group_size)]
 
     async def episode(place: int, group: int, task: Task, member: int) -> None:
+        runner, pool = players[task.environment]
+        settings = runner.settings
         key = functools.partial(request_key, settings.seed, iteration, group)
         plan = Plan(task, group, member * settings.trials, key, past=pasts[place] if pasts else ())
         played[place][-1][member] = trials = await _trials(plan, runner, pool)

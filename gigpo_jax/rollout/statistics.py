@@ -5,8 +5,28 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.run.partition import all_hosts
-from gigpo_jax.trajectory import Step, Trajectory, gives_signal
+from gigpo_jax.trajectory import Step, Trajectory, finished_steps, gives_signal
+
+
+def metrics_by_environment(trajectories: Sequence[Trajectory], tasks: Iterable[Task]) -> dict[str, float]:
+    """`rollout_metrics` of all; with `env.mix` also of each environment, with its label as the name's third part.
+
+    Args:
+      trajectories: of this host, aborted and replaced ones included.
+      tasks: of all hosts.
+    """
+    types = defaultdict(set)
+    for task in tasks:
+        types[task.environment].add(task.type)
+    metrics = rollout_metrics(trajectories, finished_steps(trajectories), types.get("", ()))
+    for label in sorted(filter(None, types)):
+        own = [trajectory for trajectory in trajectories if trajectory.task.environment == label]
+        for name, value in rollout_metrics(own, finished_steps(own), types[label]).items():
+            group, what, *kind = name.split("/")
+            metrics["/".join((group, what, label, *kind))] = value
+    return metrics
 
 
 def rollout_metrics(

@@ -1,8 +1,10 @@
 """The policy in its environments: engine and worker processes of a run, ready to play episodes."""
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -12,7 +14,7 @@ from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.engines import make_engine
-from gigpo_jax.rollout.environment import episode_settings, make_pool
+from gigpo_jax.rollout.environment import RunEnvironment, episode_settings, make_pool
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
 from gigpo_jax.rollout.rollout import EpisodeRunner, rollout
 from gigpo_jax.run import report
@@ -30,27 +32,27 @@ class RolloutWorker:
         policy: Policy,
         params: Any,
         *,
-        options: dict[str, Any],
+        environments: Sequence[RunEnvironment],
         version: int,
         folder: Path,
-        examples: Examples = NO_EXAMPLES,
+        examples: Mapping[str, Examples] = MappingProxyType({}),
     ) -> None:
         """Starts the worker processes and makes the engine, as `make_engine`.
 
-        `options` are what the environment is built with (`environment.env_options`), `examples` those of prompts.
+        `examples` are those of prompts, by the label of the environment.
 
         Raises:
-          InputError: the engine or the environment cannot be had.
+          InputError: the engine or an environment cannot be had.
         """
-        self._config, self.tokenizer, self._examples = config, policy.tokenizer, examples
+        self._environments, self.tokenizer, self._examples = environments, policy.tokenizer, examples
         self._vision = policy.config.vision
         self._told: set[str] = set()
-        self.pool = make_pool(config, options, config.engine.slots)
-        try:
+        with contextlib.ExitStack() as opened:
+            self.pools = {
+                each.label: opened.enter_context(make_pool(each, config.engine.slots)) for each in environments
+            }
             self.engine = make_engine(config, policy, params, version=version, folder=folder)
-        except BaseException:
-            self.pool.close()
-            raise
+            self._opened = opened.pop_all()
 
     async def play(
         self,
@@ -69,12 +71,17 @@ class RolloutWorker:
         Arguments as for `rollout`; `title` is shown beside the bar.
         """
         stops = self.tokenizer.stop_token_ids
-        settings = episode_settings(
-            self._config, temperature=temperature, stop_token_ids=stops, examples=self._examples
-        )
-        with tqdm(
-            total=len(tasks) * group_size * settings.trials, desc=title, unit="ep", leave=False, disable=None
-        ) as bar:
+        settings = {
+            each.label: episode_settings(
+                each.config,
+                temperature=temperature,
+                stop_token_ids=stops,
+                examples=self._examples.get(each.label, NO_EXAMPLES),
+            )
+            for each in self._environments
+        }
+        episodes = group_size * sum(settings[task.environment].trials for task in tasks)
+        with tqdm(total=episodes, desc=title, unit="ep", leave=False, disable=None) as bar:
 
             def on_attempt(trajectory: Trajectory) -> None:
                 if trajectory.aborted:
@@ -84,8 +91,13 @@ class RolloutWorker:
 
             return await rollout(
                 tasks,
-                EpisodeRunner(self.engine, self.tokenizer, settings, on_attempt, self._vision),
-                self.pool,
+                {
+                    label: (
+                        EpisodeRunner(self.engine, self.tokenizer, own, on_attempt, self._vision),
+                        self.pools[label],
+                    )
+                    for label, own in settings.items()
+                },
                 group_size=group_size,
                 iteration=iteration,
                 first_group=first_group,
@@ -107,4 +119,4 @@ class RolloutWorker:
     def close(self) -> None:
         """Stops the engine and the worker processes."""
         self.engine.close()
-        self.pool.close()
+        self._opened.close()

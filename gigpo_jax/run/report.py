@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from gigpo_jax.config.command_line import joined
+from gigpo_jax.config.mix import members
 from gigpo_jax.errors import printable
 
 # Dense bfloat16 peak of one device, FLOP/s, by the start of its kind (vendors' data sheets).
@@ -41,7 +42,7 @@ def start(config: ConfigDict, workdir: Path, tasks: int) -> None:
         f"{train.group_size} episodes, from {tasks} tasks, on {jax.device_count()} x {device}"
     )
     say(f"logs, checkpoints and rollouts: {workdir}")
-    if not config.eval.panel:
+    if not has_panel(config):
         say("config.eval.panel is empty: nothing but the training episodes is measured")
 
 
@@ -91,6 +92,8 @@ def iteration(config: ConfigDict, done: int, metrics: Mapping[str, float], left:
         absent.add("time/compile")
     shown = [column for column in columns if column[1] in metrics.keys() - absent]
     parts += [f"{label} {form.format(metrics[name])}" for label, name, form in shown]
+    kinds = [(label, f"episode/success_rate/{label}") for label in config.env.mix]
+    parts[2:2] = [f"{label} {metrics[name]:.0%}" for label, name in kinds if name in metrics]
     if metrics.get("episode/aborted"):
         dependent = metrics.get("episode/aborted_policy_dependent", 0)
         parts.append(f"aborted {metrics['episode/aborted']:.0f} ({dependent:.0f} policy-dependent)")
@@ -101,6 +104,11 @@ def iteration(config: ConfigDict, done: int, metrics: Mapping[str, float], left:
     if left is not None:
         parts.append(f"left {duration(left)}")
     say("  ".join(parts))
+
+
+def has_panel(config: ConfigDict) -> bool:
+    """Whether a run is evaluated."""
+    return any(member.eval.panel for member in members(config).values())
 
 
 def finish(config: ConfigDict, workdir: Path) -> None:
@@ -119,7 +127,7 @@ def finish(config: ConfigDict, workdir: Path) -> None:
         "next:",
         *[f"  {board}"] * has_board,
         f"  {export}    (a Hugging Face folder)",
-        *[f"  {evaluate}    (success by task type, with intervals)"] * bool(config.eval.panel),
+        *[f"  {evaluate}    (success by task type, with intervals)"] * has_panel(config),
     ]
     say("\n".join(lines))
 

@@ -35,7 +35,7 @@ def pool() -> Iterator[EnvPool]:
 
 async def play(pool: EnvPool, tasks: Sequence[Any], **how: Any) -> list[Trajectory]:
     runner = EpisodeRunner(grid.PolicyEngine(), grid.TOKENIZER, grid.SETTINGS)
-    return await rollout(tasks, runner, pool, **({"iteration": -3} | how))
+    return await rollout(tasks, {"": (runner, pool)}, **({"iteration": -3} | how))
 
 
 @pytest.fixture(scope="module")

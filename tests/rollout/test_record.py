@@ -38,7 +38,7 @@ def turn(reward: float, text: str = "") -> Turn:
 
 def example(text: str = "") -> Rollouts:
     """An episode of two steps, one that was aborted, and one whose group was replaced."""
-    task = Task("train/1", "look", "train", "data", "the " + NASTY)
+    task = Task("train/1", "look", "train", "data", "the " + NASTY, "shop")
     trajectories = [
         Trajectory(task, 0, 0, [turn(1.0)], aborted=True, reason="engine: " + NASTY, reflection="Next: " + NASTY),
         Trajectory(task, 0, 1, [turn(1.0, text), turn(10.0, text)], won=True, score=1.0, words="look up"),
@@ -82,14 +82,20 @@ def test_what_is_written_is_read_back(tmp_path: pathlib.Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_a_file_of_version_1_is_read_without_answers(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(("version", "missing"), [(1, ("answer", "environment")), (2, ("environment",))])
+def test_a_file_of_an_older_version_is_read(version: int, missing: tuple[str, ...], tmp_path: pathlib.Path) -> None:
     path, new = tmp_path / "old.jsonl.gz", example()
     write_rollouts(path, new)
     header, *episodes = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
-    assert (header["version"], [episode.pop("answer") for episode in episodes]) == (2, ["the " + NASTY] * 3)
-    lines = [json.dumps(line) + "\n" for line in (header | {"version": 1}, *episodes)]
+    found = [[episode.pop(name) for name in missing] for episode in episodes]
+    assert (header["version"], found) == (
+        3,
+        [[{"answer": "the " + NASTY, "environment": "shop"}[n] for n in missing]] * 3,
+    )
+    lines = [json.dumps(line) + "\n" for line in (header | {"version": version}, *episodes)]
     path.write_bytes(gzip.compress("".join(lines).encode()))
-    assert read_rollouts(path).episodes == tuple(replace(episode, answer="") for episode in new.episodes)
+    expected = tuple(replace(episode, **dict.fromkeys(missing, "")) for episode in new.episodes)
+    assert read_rollouts(path).episodes == expected
 
 
 def test_the_same_rollouts_give_the_same_bytes_and_shared_texts_are_stored_once(tmp_path: pathlib.Path) -> None:

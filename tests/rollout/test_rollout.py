@@ -53,7 +53,7 @@ def play(
 ) -> list[Trajectory]:
     runner = EpisodeRunner(engine or StandIn(), TOKENIZER, settings, on_attempt)
     tasks = pool.tasks("train")[:groups]
-    return asyncio.run(rollout(tasks, runner, pool, group_size=size, iteration=iteration, **options))
+    return asyncio.run(rollout(tasks, {"": (runner, pool)}, group_size=size, iteration=iteration, **options))
 
 
 def test_an_episode_continues_from_any_of_its_states_as_it_did() -> None:
@@ -80,7 +80,9 @@ def test_a_rollout_does_not_depend_on_workers_places_or_order() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         later = play(pool, groups=7)[4:28]  # the groups 1 to 6 again
         runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
-        tail = asyncio.run(rollout(pool.tasks("train")[1:7], runner, pool, group_size=4, iteration=5, first_group=1))
+        tail = asyncio.run(
+            rollout(pool.tasks("train")[1:7], {"": (runner, pool)}, group_size=4, iteration=5, first_group=1)
+        )
         assert same(tail, later), "hosts that number their groups apart draw what one host would"
         assert not same(play(pool, iteration=6), expected)
 
@@ -98,7 +100,7 @@ def test_groups_without_signal_are_replaced_by_the_next_spare_group() -> None:
         expected, kept = [], []
         for place, group in by_group(plain).items():
             for number, task in [(place, tasks[place]), *spares[place]]:
-                alone = rollout([task], runner, pool, group_size=2, iteration=5, first_group=number)
+                alone = rollout([task], {"": (runner, pool)}, group_size=2, iteration=5, first_group=number)
                 group = asyncio.run(alone)
                 last = gives_signal(group) or number == spares[place][-1][0]
                 expected += [dataclasses.replace(episode, replaced=not last) for episode in group]
@@ -343,7 +345,7 @@ def test_a_reward_that_is_no_finite_number_costs_its_episode_alone() -> None:
 def test_a_closed_pool_aborts_and_a_cancelled_rollout_gives_its_places_back() -> None:
     async def cancelled(pool: EnvPool) -> None:
         runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
-        running = asyncio.create_task(rollout(pool.tasks("train"), runner, pool, group_size=4, iteration=0))
+        running = asyncio.create_task(rollout(pool.tasks("train"), {"": (runner, pool)}, group_size=4, iteration=0))
         await asyncio.sleep(0.1)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -93,7 +93,7 @@ def play(
     with EnvPool(EXAMPLE.build, {}, workers=workers, envs_per_worker=places) as pool:
         runner = EpisodeRunner(engine, TOKENIZER, settings)
         drawn = pool.tasks("test")[:tasks]
-        return asyncio.run(rollout(drawn, runner, pool, group_size=1, iteration=-1, first_group=5))
+        return asyncio.run(rollout(drawn, {"": (runner, pool)}, group_size=1, iteration=-1, first_group=5))
 
 
 def by_group(trajectories: Sequence[Trajectory]) -> dict[int, list[Trajectory]]:

@@ -8,7 +8,7 @@ import pytest
 
 from gigpo_jax.config import resolve
 from gigpo_jax.policy import fresh_policy
-from gigpo_jax.rollout.environment import env_options, list_tasks
+from gigpo_jax.rollout.environment import env_options, environments, list_tasks
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition
@@ -20,7 +20,9 @@ def make_worker(**env: str) -> RolloutWorker:
     config.env.update(env)
     mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
     policy = fresh_policy(config, mesh, ["you look for a treasure in a row of drawers. open drawer 1 2"])
-    return RolloutWorker(config, policy, policy.params, options=env_options(config), version=0, folder=Path("unused"))
+    return RolloutWorker(
+        config, policy, policy.params, environments=environments(config), version=0, folder=Path("unused")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def test_the_temperature_is_that_of_the_call_and_not_of_the_config(worker: Rollo
 def test_exceptions_of_an_environment_are_shown_once_a_kind_and_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     worker = make_worker(name="tests.env_bridge.failing:ESCAPING")
     try:
-        tasks = worker.pool.tasks("train")[:2]
+        tasks = worker.pools[""].tasks("train")[:2]
         with pytest.raises(TooManyAborted):
             asyncio.run(worker.play(tasks, group_size=2, iteration=0, temperature=1.0, title="test"))
     finally:

@@ -58,7 +58,7 @@ def play(world: Path, url: str, *, groups: int = 2, **options: float) -> list[Tr
     ) as pool:
         tasks = registry.make("search", data=str(world)).tasks("train")[:groups]
         runner = EpisodeRunner(Searcher(), TOKENIZER, SETTINGS)
-        return asyncio.run(rollout(tasks, runner, pool, group_size=2, iteration=0))
+        return asyncio.run(rollout(tasks, {"": (runner, pool)}, group_size=2, iteration=0))
 
 
 def test_episodes_search_over_http_and_pay_for_nonsense(world: Path) -> None:
