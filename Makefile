@@ -1,16 +1,17 @@
-# make quickstart | test | test-vllm | test-preflight | test-launch | lint | docs | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
+# make quickstart | test | test-vllm | test-preflight | test-launch | test-interfaces | lint | docs | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
 LAUNCH := .venv-launch
 PREFLIGHT := .venv-preflight
+INTERFACES := .venv-interfaces
 DOCS := .venv-docs
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: quickstart test test-vllm vllm-venv test-preflight test-launch launch-venv lint format docs difftest chaos clean
+.PHONY: quickstart test test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces lint format docs difftest chaos clean
 
 quickstart: $(VENV)/.installed
 	$(PY) -m gigpo_jax.main --config=configs/quickstart.py --workdir=$(WORKDIR)
@@ -33,6 +34,10 @@ test-launch: $(VENV)/.installed-dev $(LAUNCH)/.installed
 	$(PY) -m pytest -m long tests/launch
 
 launch-venv: $(LAUNCH)/.installed
+
+# The environments over OpenEnv and as verifiers environments, against these packages in an environment of their own.
+test-interfaces: $(INTERFACES)/.installed
+	$(INTERFACES)/bin/python -m pytest -m interfaces tests/interfaces --durations=5
 
 lint: $(VENV)/.installed-dev
 	$(PY) -m ruff check .
@@ -86,6 +91,13 @@ $(DOCS)/.installed:
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check mkdocs-material==9.8.1 'mkdocstrings[python]==1.0.8' ruff==0.17.5
 	touch $@
 
+$(INTERFACES)/.installed:
+	test -x $(INTERFACES)/bin/python || $(PYTHON) -m venv $(INTERFACES)
+	@echo "installing OpenEnv and verifiers into $(INTERFACES) (0.9 GB, once)"
+	$(INTERFACES)/bin/python -m pip install --quiet --disable-pip-version-check openenv==0.10.0 verifiers==0.3.1 gymnasium==1.4.0 \
+		numpy==2.4.6 pytest==9.2.0 pytest-timeout==2.4.0
+	touch $@
+
 # libtpu, and everything else from the first environment: there jax would look for a TPU at every start.
 $(PREFLIGHT)/.installed: $(VENV)/.installed-dev
 	test -x $(PREFLIGHT)/bin/python || $(PYTHON) -m venv $(PREFLIGHT)
@@ -95,4 +107,4 @@ $(PREFLIGHT)/.installed: $(VENV)/.installed-dev
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) $(DOCS) build dist site *.egg-info
+	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) $(INTERFACES) $(DOCS) build dist site *.egg-info

@@ -28,7 +28,6 @@ setup(
     install_requires=[
         "absl-py>=2.1",
         "alfworld==0.4.2",  # the floor plans that games are made from; `pip install --no-deps` of it is enough
-        "bm25s>=0.3",
         "flax>=0.12",
         "huggingface_hub>=1.0",
         "jax>=0.10",
@@ -51,6 +50,8 @@ setup(
         "preflight-tpu": ["jax[tpu]>=0.10"],
         "docs": ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0", "ruff>=0.11"],  # make docs
         "gymnasium": ["gymnasium>=1.2"],  # gigpo_jax.interfaces
+        "openenv": ["openenv>=0.10,<0.11"],
+        "verifiers": ["verifiers>=0.3.1,<0.4"],
         "plot": ["matplotlib>=3.8"],
         "search": ["aiohttp>=3.9", "pyarrow>=15"],
         "search-dense": ["aiohttp>=3.9", "faiss-cpu>=1.8", "onnxruntime>=1.18", "torch>=2.6"],
@@ -59,6 +60,7 @@ setup(
         "web": ["flask>=3.0"],
         "dev": [
             "aiohttp>=3.9",
+            "bm25s>=0.3",
             "faiss-cpu>=1.8",
             "flask>=3.0",
             "gymnasium>=1.2",

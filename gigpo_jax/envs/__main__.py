@@ -1,13 +1,16 @@
 """The command of the environments: data, panels and servers. `python -m gigpo_jax.envs --help` lists it all."""
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from gigpo_jax.env_bridge.base import no_progress
 from gigpo_jax.env_bridge.checker import EnvCheckError, check_environment
 from gigpo_jax.env_bridge.panels import write_panel
 from gigpo_jax.env_bridge.png import encode_png
@@ -39,9 +42,11 @@ def _group(commands: Commands, name: str, text: str) -> Commands:
 
 
 def _bar(unit: str, total: int | None = None) -> Any:
-    """A progress bar on a terminal, shown after half a second."""
-    from tqdm import tqdm  # this package needs the standard library and numpy alone until a command runs
-
+    """A progress bar on a terminal, shown after half a second; none where tqdm is not installed."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return contextlib.nullcontext(SimpleNamespace(update=no_progress))
     return tqdm(total=total, unit=unit, file=sys.stderr, delay=0.5, leave=False, disable=None)
 
 

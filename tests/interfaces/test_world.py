@@ -9,6 +9,7 @@ from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 from gigpo_jax.interfaces.world import open_world
+from tests.interfaces.pages import PAGE, code
 
 
 def test_a_panel_of_the_package_is_generated_and_won() -> None:
@@ -115,3 +116,11 @@ def test_a_task_that_is_not_there_is_refused_with_the_nearest() -> None:
     for which in (64, -1, True, 1.5):
         with pytest.raises(InputError, match="give a whole number from 0 to 63"):
             world.task(which)  # type: ignore[arg-type]
+
+
+def test_the_code_of_the_page_plays_an_episode(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(PAGE.parents[1] / "worlds"))
+    exec(code("Installation"), {})
+    assert capsys.readouterr().out.endswith(" False True\n")

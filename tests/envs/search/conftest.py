@@ -10,7 +10,6 @@ from gigpo_jax.envs.search.data.generate import generate
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with corpus.jsonl, train.jsonl, test.jsonl and index/."""
-    pytest.importorskip("bm25s")
     folder = tmp_path_factory.mktemp("world")
     generate(folder, people=48)
     return folder

@@ -1,15 +1,14 @@
 """Builds and opens a BM25 index of a corpus.
 
-An index folder holds the passages, the arrays of the bm25s package and a manifest. All but the vocabulary is
-memory-mapped, so several processes share one copy. It appears whole or not at all.
+An index folder holds the passages, the score of each term in each passage and a manifest. All but the vocabulary is
+memory-mapped, so several processes share one copy. It appears whole or not at all. The files are those of bm25s 0.3.
 """
 
 import json
-import logging
+import math
 import re
-import sys
-import threading
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,13 @@ import numpy as np
 
 from gigpo_jax.env_bridge.base import Progress, no_progress
 from gigpo_jax.envs.search.retrieval.corpus import Passages, PassageWriter, corpus_files, read_corpus
-from gigpo_jax.envs.search.retrieval.retriever import INSTALL, MAX_QUERY_CHARS, Document, Hit
+from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, Document, Hit
 from gigpo_jax.errors import InputError
 from gigpo_jax.files import replacing_folder
 
 FORMAT = 1
+ARRAYS = ("data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy")  # scores, documents, starts of terms
+VOCABULARY = "vocab.index.json"
 K1, B = 0.9, 0.4  # usual for Wikipedia passages of 100 words
 MAX_TERMS = 256  # distinct terms of a query that are scored
 _TERM = re.compile(r"\w+")
@@ -34,33 +35,11 @@ STOPWORDS = frozenset((
     "were", "what", "when", "where", "which", "who", "whom", "whose", "why", "will", "with",
 ))
 # fmt: on
-_IMPORT = threading.Lock()
 
 
 def terms(text: str) -> list[str]:
     """The index terms of a text: lower-case words without stop words."""
     return [word for word in _TERM.findall(text.lower()) if word not in STOPWORDS]
-
-
-def import_bm25s() -> Any:
-    """The bm25s package, imported without jax, which it would start for a sort that is not used here."""
-    with _IMPORT:
-        if "bm25s" in sys.modules:
-            return sys.modules["bm25s"]
-        before = {name: sys.modules[name] for name in ("jax", "jax.lax") if name in sys.modules}
-        for name in ("jax", "jax.lax"):
-            sys.modules[name] = None  # type: ignore[assignment]  # not to be imported
-        try:
-            import bm25s
-        except ImportError as err:
-            raise InputError(f"bm25s is not installed ({err}); {INSTALL}") from err
-        finally:
-            for name in ("jax", "jax.lax"):
-                sys.modules.pop(name, None)
-            for name, module in before.items():
-                sys.modules[name] = module
-        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every index that it builds or opens
-        return bm25s
 
 
 class Bm25Index:
@@ -69,8 +48,9 @@ class Bm25Index:
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.passages = Passages(folder)
         self.digest, self.sources = str(manifest["digest"]), manifest["sources"]
-        self._bm25 = import_bm25s().BM25.load(folder / "bm25", mmap=True, show_progress=False)
-        self._ids: dict[str, int] = self._bm25.vocab_dict
+        files = (folder / "bm25" / name for name in ARRAYS)
+        self._scores, self._documents, self._starts = (np.load(file, mmap_mode="r") for file in files)
+        self._ids: dict[str, int] = json.loads((folder / "bm25" / VOCABULARY).read_text(encoding="utf-8"))
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """As `Retriever.search`; passages without a term of the query are not returned."""
@@ -81,7 +61,10 @@ class Bm25Index:
         ids = list(dict.fromkeys(number for number in known if number is not None))[:MAX_TERMS]
         if not ids or topk < 1:
             return []
-        scores = self._bm25.get_scores_from_ids(ids)
+        scores = np.zeros(len(self.passages), np.float32)
+        for number in ids:
+            part = slice(self._starts[number], self._starts[number + 1])
+            scores[self._documents[part]] += self._scores[part]
         found = np.flatnonzero(scores)
         values = scores[found]
         if len(found) > topk:  # keep all that tie with the last of the best; the order below decides
@@ -103,7 +86,7 @@ def build_index(
     Args:
       documents: their order decides between equal scores.
       out: must not exist.
-      progress: called with 1 after every document; for a large corpus bm25s shows its own bars after that.
+      progress: called with 1 after every document.
       sources: what the documents were read from (`describe`); goes into the manifest.
 
     Raises:
@@ -111,34 +94,56 @@ def build_index(
     """
     if out.exists():
         raise InputError(f"--out {out}: exists; name another folder, or remove it")
-    bm25s = import_bm25s()
     with replacing_folder(out) as temporary:
         writer = PassageWriter(temporary)
         vocabulary: dict[str, int] = {}
-        rows: list[array] = []
+        numbers, counts, distinct, lengths = (array("i") for _ in range(4))
         try:
             for document in documents:
                 writer.add(document)
-                words = terms(document.contents)
-                rows.append(array("i", [vocabulary.setdefault(word, len(vocabulary)) for word in words]))
+                words = Counter(terms(document.contents))
+                numbers.extend(vocabulary.setdefault(word, len(vocabulary)) for word in words)
+                counts.extend(words.values())
+                distinct.append(len(words))
+                lengths.append(words.total())
                 progress(1)
         finally:
             writer.close()
-        if not rows:
+        if not lengths:
             raise InputError("--corpus: the corpus is empty; give JSON lines {id, contents}")
         if not vocabulary:
             raise InputError("--corpus: no passage has an index term; is it text?")
-        model = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy")
-        # No empty term: bm25s would add one for queries of unknown words, which have no hits here.
-        model.index(
-            bm25s.tokenization.Tokenized(rows, vocabulary), create_empty_token=False, show_progress=len(rows) > 100_000
-        )
-        model.save(temporary / "bm25", show_progress=False)
-        manifest: dict[str, Any] = {"format": FORMAT, "passages": len(rows), "terms": len(vocabulary)}
-        manifest |= {"digest": writer.digest.hexdigest(), "k1": K1, "b": B, "bm25s": bm25s.__version__}
+        (temporary / "bm25").mkdir()
+        for name, values in zip(ARRAYS, _postings(numbers, counts, distinct, lengths), strict=True):
+            np.save(temporary / "bm25" / name, values)
+        (temporary / "bm25" / VOCABULARY).write_text(json.dumps(vocabulary), encoding="utf-8")
+        manifest: dict[str, Any] = {"format": FORMAT, "passages": len(lengths), "terms": len(vocabulary)}
+        manifest |= {"digest": writer.digest.hexdigest(), "k1": K1, "b": B}
         manifest["sources"] = [list(source) for source in sources]
         (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return out
+
+
+def _postings(numbers: array, counts: array, distinct: array, lengths: array) -> tuple[np.ndarray, ...]:
+    """The score of each term in each document that has it, in Lucene's form: the factor k1 + 1 is left out.
+
+    Args:
+      numbers, counts: [n] i32 the terms of the documents, one document after the other, and how often each occurs.
+      distinct, lengths: [N] i32 distinct terms and length of each document.
+
+    Returns:
+      Scores [n] f32 and documents [n] i32, by term and then by document, and where each term begins [V + 1] i64.
+    """
+    terms_, often = np.frombuffer(numbers, np.int32), np.frombuffer(counts, np.int32).astype(np.float32)
+    documents = np.repeat(np.arange(len(distinct), dtype=np.int32), distinct)
+    having = np.bincount(terms_)
+    absent = len(distinct) - having
+    idf = np.array([math.log(ratio) for ratio in (1 + (absent + 0.5) / (having + 0.5)).tolist()], np.float32)
+    length = np.frombuffer(lengths, np.int32)
+    norm = K1 * ((1 - B) + B * length / length.mean())
+    scores = (idf[terms_] * (often / (norm[documents] + often))).astype(np.float32)
+    order = np.argsort(terms_, kind="stable")
+    return scores[order], documents[order], np.concatenate([[0], np.cumsum(having)])
 
 
 def open_index(folder: str | Path) -> Bm25Index:

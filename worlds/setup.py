@@ -1,0 +1,50 @@
+"""gigpo-worlds: the environments without jax, built from the files of gigpo_jax beside this folder.
+
+pip install ./worlds
+"""
+
+import os
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+os.chdir(Path(__file__).parent)
+TREE = Path("../gigpo_jax")
+ROOMS = ("env_bridge", "envs", "interfaces")
+FILES = ("__init__", "errors", "files", "references")  # modules of gigpo_jax itself that the rooms import
+HOME = "gigpo_worlds.sources.gigpo_jax"
+
+
+class BuildPy(build_py):
+    """Leaves out the modules of gigpo_jax itself that need jax."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        found = super().find_package_modules(package, package_dir)
+        return [module for module in found if package != HOME or module[1] in FILES]
+
+
+packages = [f"{HOME}.{name}" for name in find_packages(TREE, include=[*ROOMS, *(f"{room}.*" for room in ROOMS)])]
+setup(
+    name="gigpo-worlds",
+    version=re.search(r'__version__ = "(.+?)"', (TREE / "__init__.py").read_text()).group(1),
+    description="ALFWorld, WebShop, search, Sokoban and card games for LLM agents, without jax, Java or downloads",
+    long_description=Path("../docs/interfaces.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=["gigpo_worlds", HOME, *packages],
+    package_dir={HOME: str(TREE)},
+    package_data={HOME: ["py.typed", "envs/**/*.json", "envs/**/*.css", "envs/**/*.html"]},
+    cmdclass={"build_py": BuildPy},
+    entry_points={"console_scripts": ["gigpo-worlds=gigpo_worlds.__main__:main"]},
+    install_requires=["numpy>=2.0"],
+    extras_require={
+        "alfworld": ["alfworld==0.4.2"],  # the floor plans; `pip install --no-deps` of it is enough
+        "gymnasium": ["gymnasium>=1.2"],
+        "openenv": ["openenv>=0.10,<0.11"],
+        "search": ["aiohttp>=3.9", "pyarrow>=15"],  # a retriever's server, questions in parquet files
+        "verifiers": ["verifiers>=0.3.1,<0.4"],
+    },
+)
