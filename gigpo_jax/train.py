@@ -21,7 +21,7 @@ from gigpo_jax.rollout.environment import all_tasks, environments
 from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
-from gigpo_jax.rollout.sample import sample
+from gigpo_jax.rollout.sample import PICTURES, sample, sample_pictures
 from gigpo_jax.rollout.statistics import metrics_by_environment
 from gigpo_jax.rollout.tasks import Curriculum, draw_tasks, host_share, spare_groups
 from gigpo_jax.rollout.worker import RolloutWorker
@@ -252,6 +252,7 @@ class Trainer:
             rollouts = saved(trajectories, credit, entropies, **how)
             write_rollouts(self.workdir / "rollouts" / name, rollouts)
             self.writer.text(self.done + 1, "rollout/sample", sample(rollouts))
+            self.writer.pictures(self.done + 1, PICTURES, sample_pictures(rollouts))
         self.writer.histogram(self.done + 1, "credit/anchor_group_size", np.bincount(credit.anchor_group))
         if self.curriculum is not None:
             self.curriculum.add(metrics)

@@ -87,7 +87,7 @@ ALLOWED = {
     "run.memory": {"errors", "models", "rl"},
     "policy": {"errors", "config", "models", "sampling", "run.partition", "run.memory"},
     "run": {
-        *("errors", "files", "references", "models", "rl", "sampling", "trajectory", "config", "policy"),
+        *("errors", "files", "references", "env_bridge", "models", "rl", "sampling", "trajectory", "config", "policy"),
         *("run.partition", "run.memory"),
     },
     "columns": {

@@ -1,7 +1,8 @@
 """What the page shows of a run, as JSON values: curves, the panel, and the saved episodes by task group.
 
 Texts of a task group are large and looked at one group at a time. So each group is packed by itself (gzip, base64) and
-unpacked by the page when it is opened; only what the list of groups shows is there at once.
+unpacked by the page when it is opened; only what the list of groups shows is there at once. Pictures, which groups
+share, stand beside them, each once.
 """
 
 import base64
@@ -18,17 +19,19 @@ from gigpo_jax.rollout.record import SUFFIX, Rollouts, SavedEpisode, SavedStep, 
 from gigpo_jax.run.intervals import wilson_interval
 
 Measured = Mapping[tuple[int, int, int], tuple[float, float, float | None]]
-MAX_EPISODES = 500  # of a page; the newest files come first
+MAX_EPISODES = 500  # of a run; the newest files come first
+MAX_BYTES = 18e6  # of a run's groups and pictures
 CURVES = ("episode/success_rate", "val/sampled/success_rate", "episode/length", "policy/entropy")
 SETTINGS = ("rl.algorithm", "rl.preset", "rl.gamma", "rl.step_weight", "env.name", "env.max_steps", "seed")
 
 
-def run_page(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, str]]:
+def run_page(folder: Path, name: str, pictures: dict[bytes, int]) -> tuple[dict[str, Any], dict[str, str]]:
     """Everything that the page shows of a run.
 
     Args:
       folder: the workdir.
       name: of the run on the page; ids of its groups begin with it.
+      pictures: PNG file -> its number; those of the run are added.
 
     Returns:
       What is there at once, and id -> packed group.
@@ -44,16 +47,13 @@ def run_page(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, str]]:
         raise InputError(f"{folder}: holds no run that can be read ({error}); give a workdir") from error
     groups: list[dict[str, Any]] = []
     packed: dict[str, str] = {}
-    count = 0
-    for path in newest_rollouts(folder):
-        rollouts = read_rollouts(path)
-        if count and count + len(rollouts.episodes) > MAX_EPISODES:
+    before = len(pictures)
+    for summary, content in newest_groups(folder, pictures):
+        summary["id"] = f"{name}{len(packed)}"
+        groups.append(summary)
+        packed[summary["id"]] = pack(content)
+        if sum(map(len, packed.values())) + sum(map(len, list(pictures)[before:])) * 4 / 3 > MAX_BYTES:
             break
-        count += len(rollouts.episodes)
-        for summary, content in task_groups(rollouts, measured_advantages(path)):
-            summary["id"] = f"{name}{len(packed)}"
-            groups.append(summary)
-            packed[summary["id"]] = pack(content)
     page = {
         "name": str(folder),
         "settings": {key: config.get(key) for key in SETTINGS},
@@ -63,6 +63,17 @@ def run_page(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, str]]:
         "groups": groups,
     }
     return page, packed
+
+
+def newest_groups(folder: Path, pictures: dict[bytes, int]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """`task_groups` of the newest files."""
+    count = 0
+    for path in newest_rollouts(folder):
+        rollouts = read_rollouts(path)
+        if count and count + len(rollouts.episodes) > MAX_EPISODES:
+            return
+        count += len(rollouts.episodes)
+        yield from task_groups(rollouts, measured_advantages(path), pictures)
 
 
 def newest_rollouts(folder: Path) -> list[Path]:
@@ -110,8 +121,10 @@ def _by_type(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def task_groups(rollouts: Rollouts, measured: Measured) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The task groups of a file: what the list shows of each, and all of it."""
+def task_groups(
+    rollouts: Rollouts, measured: Measured, pictures: dict[bytes, int]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The task groups of a file: what the list shows of each, and all of it; `pictures` as for `run_page`."""
     groups = defaultdict(list)
     for episode in rollouts.episodes:
         if not episode.replaced:
@@ -120,14 +133,16 @@ def task_groups(rollouts: Rollouts, measured: Measured) -> Iterator[tuple[dict[s
         episodes = groups[group]
         first = episodes[0]
         texts: dict[str, int] = {}
-        content = [_episode(episode, texts, measured) for episode in episodes]
+        content = [_episode(episode, texts, pictures, measured) for episode in episodes]
         tokens = {token for episode in episodes for step in episode.steps for token in step.tokens}
         steps = [step for episode in episodes for step in episode.steps]
+        shown = (number for episode in content for step in episode["steps"] for number in step["pictures"])
         summary = {
             "iteration": rollouts.iteration,
             "task": first.task,
             "type": "/".join(filter(None, (first.environment, first.type))),
             "text": (first.words or (first.steps[0].observation if first.steps else ""))[:300],
+            "picture": next(shown, None),
             "won": [None if episode.aborted else episode.won for episode in episodes],
             "measured": any((e.group, e.member, i) in measured for e in episodes for i in range(len(e.steps))),
             "disagreement": round(max(map(disagreement, steps), default=0.0), 3),
@@ -142,7 +157,9 @@ def disagreement(step: SavedStep) -> float:
     return min(abs(episode), abs(local)) if episode * local < 0 else 0.0
 
 
-def _episode(episode: SavedEpisode, texts: dict[str, int], measured: Measured) -> dict[str, Any]:
+def _episode(
+    episode: SavedEpisode, texts: dict[str, int], pictures: dict[bytes, int], measured: Measured
+) -> dict[str, Any]:
     def text(value: str) -> int:
         return texts.setdefault(value, len(texts))
 
@@ -153,6 +170,7 @@ def _episode(episode: SavedEpisode, texts: dict[str, int], measured: Measured) -
             "observation": text(step.observation),
             "anchor": text(step.anchor),
             "response": text(step.response),
+            "pictures": [pictures.setdefault(picture, len(pictures)) for picture in step.pictures],
             "action": step.action,
             "valid": step.valid,
             "admissible": step.admissible,
@@ -176,6 +194,9 @@ def _episode(episode: SavedEpisode, texts: dict[str, int], measured: Measured) -
 
 
 def page_data(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """`run_page` of one run or two."""
-    pages = [run_page(folder, name) for folder, name in zip(folders, "ab", strict=False)]
-    return [page for page, _ in pages], {key: value for _, packed in pages for key, value in packed.items()}
+    """`run_page` of one run or two, and id -> packed group or picture (PNG, base64)."""
+    pictures: dict[bytes, int] = {}
+    pages = [run_page(folder, name, pictures) for folder, name in zip(folders, "ab", strict=False)]
+    packed = {key: value for _, groups in pages for key, value in groups.items()}
+    packed |= {f"p{number}": base64.b64encode(picture).decode() for picture, number in pictures.items()}
+    return [page for page, _ in pages], packed

@@ -31,6 +31,8 @@ const signed = (x, digits = 2) => x === null || x === undefined ? "–"
 const percent = (x) => (100 * x).toFixed(1) + "%";
 const outcome = (won) => won === null ? "aborted" : won ? "won" : "lost";
 
+const picture = (number, alt) => el("img", { src: "data:image/png;base64," + document.getElementById("p" + number).textContent, alt });
+
 async function unpack(id) {
   if (!cache.has(id)) {
     const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
@@ -129,7 +131,7 @@ function list() {
   });
   if (value("order") === "disagreement") found.sort((a, b) => b.disagreement - a.disagreement);
   const buttons = found.map((g) => el("button", { type: "button", "data-id": g.id, "aria-current": g.id === view.group?.id,
-    onclick: () => open(g.id) }, title(g), el("small", {}, `${g.won.filter(Boolean).length} of ${g.won.length} won, iteration ${g.iteration + 1}` +
+    onclick: () => open(g.id) }, g.picture === null ? null : picture(g.picture, ""), title(g), el("small", {}, `${g.won.filter(Boolean).length} of ${g.won.length} won, iteration ${g.iteration + 1}` +
     (g.measured ? ", measured" : "") + (g.disagreement ? `, disagreement ${g.disagreement.toFixed(2)}` : "") + (g.type ? `, ${g.type}` : ""))));
   show("list", ...(buttons.length ? buttons : [el("p", {}, "No task group is like that.")]));
 }
@@ -156,7 +158,8 @@ function draw() {
   if (view.other) sides.push([view.other.summary, view.other.content]);
   const labels = sides.length > 1 ? sides.map(([g]) => (g.id.startsWith("a") ? "A: " : "B: ") + `iteration ${g.iteration + 1}`) : [""];
   const measured = sides.some(([, c]) => c.episodes.some((x) => x.steps.some((s) => s.oracle)));
-  const parts = ["action", "episode adv.", "step adv.", ...(measured ? ["measured"] : [])];
+  const pictured = sides.some(([g]) => g.picture !== null);
+  const parts = [...(pictured ? ["what it saw"] : []), "action", "episode adv.", "step adv.", ...(measured ? ["measured"] : [])];
   const key = el("div", { class: "key" }, el("span", { class: "cell sample" }, ...parts.map((part) => el("span", {}, part))),
     el("div", {}, el("p", {}, "Each box is a step. Episode advantage: did its episode do better (+) or worse (−) than the others of this task? " +
       "Step advantage: did more follow from it than from other steps that were taken in the same state?" +
@@ -182,7 +185,7 @@ function strip(content, episode, side, e) {
     return el("button", { type: "button", class: "cell", tabindex: -1, "data-at": [side, e, s].join("."),
       "data-same": `${side}.${step.group}`, title: step.action, onclick: () => choose([side, e, s]), onkeydown: (event) => walk(event, [side, e, s]),
       "aria-label": `episode ${e + 1}, step ${s + 1}, ${step.action}; episode advantage ${signed(step.episode)}, step advantage ${signed(step.step)}` },
-      el("span", { class: "action" }, step.action), part(step.episode, estimated), part(step.step, estimated),
+      step.pictures.length ? picture(step.pictures[0], "") : null, el("span", { class: "action" }, step.action), part(step.episode, estimated), part(step.step, estimated),
       step.oracle ? part(step.oracle[0], measured) : null);
   });
   const wide = content.episodes.every((x) => x.steps.length <= 20);
@@ -219,12 +222,21 @@ function mark(focus) {
 function detail(content, episode, step, side, e, s) {
   const here = content.episodes.flatMap((x, i) => x.steps.map((y, j) => ({ episode: x, step: y, e: i, s: j })))
     .filter((x) => step.group !== null && x.step.group === step.group);
-  show("step", el("h3", {}, `Episode ${e + 1}, step ${s + 1}: ${step.action}`), verdict(content, episode, step, here),
-    here.length > 1 ? company(here, side, e, s) : null,
-    el("h3", {}, "What the agent saw"), el("pre", {}, content.texts[step.observation]),
+  const saw = [el("h3", {}, "What the agent saw"), seen(content, episode, step, s)];
+  const first = step.pictures.length ? saw.splice(0) : [];
+  show("step", el("h3", {}, `Episode ${e + 1}, step ${s + 1}: ${step.action}`), ...first, verdict(content, episode, step, here),
+    here.length > 1 ? company(here, side, e, s) : null, ...saw,
     step.anchor !== step.observation ? el("details", {}, el("summary", {}, "anchor state"), el("pre", {}, content.texts[step.anchor])) : null,
     el("details", {}, el("summary", {}, "prompt"), el("pre", { id: "prompt" }, content.texts[step.prompt])),
     el("h3", {}, "What it answered"), response(content, step));
+}
+function seen(content, episode, step, s) {
+  const text = el("pre", {}, content.texts[step.observation]);
+  if (!step.pictures.length) return text;
+  const next = episode.steps[s + 1];
+  const figure = (of, caption) => of.pictures.map((number) => el("figure", {},
+    picture(number, `${caption}. The anchor state: ${content.texts[of.anchor]}`), el("figcaption", {}, caption)));
+  return el("div", { class: "seen" }, ...figure(step, "before the action"), ...(next ? figure(next, `after it: ${step.action}`) : []), text);
 }
 function verdict(content, episode, step, here) {
   if (episode.aborted) return el("p", { class: "verdict" }, `The episode was aborted (${episode.reason}); it takes part in nothing.`);

@@ -61,6 +61,13 @@ def patches_of(config: VisionConfig, image: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(squares.transpose(0, 3, 1, 4, 6, 2, 5)).reshape(-1, config.patch_values)
 
 
+def picture_of(image: "ReadImage") -> np.ndarray:
+    """The pixels that a model reads, uint8 [H, W, 3]: the inverse of `patches_of` up to the resizing."""
+    (rows, columns), side = image.grid, math.isqrt(image.patches.shape[1] // 3)
+    squares = image.patches.reshape(rows, columns, MERGE, MERGE, 3, side, side).transpose(0, 2, 5, 1, 3, 6, 4)
+    return squares.reshape(rows * MERGE * side, columns * MERGE * side, 3)
+
+
 def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Resizes uint8 [H, W, 3] as Pillow's BICUBIC does.
 

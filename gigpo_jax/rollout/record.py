@@ -1,5 +1,6 @@
 """Saved rollouts: the one module that knows the file format (docs/rollouts.md). numpy and the standard library only."""
 
+import base64
 import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -9,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from gigpo_jax.env_bridge.png import encode_png, png_size
 from gigpo_jax.errors import InputError, writing
 from gigpo_jax.files import replacing
+from gigpo_jax.models.images import ReadImage, picture_of
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
 
 FORMAT, VERSION = "gigpo_jax rollouts", 3
-READ = (1, 2, 3)  # versions that are read; version 1 has no answers, 2 no environments
+READ = (1, 2, 3)  # versions that are read; version 1 has no answers, 2 no environments and no pictures
 SUFFIX = ".jsonl.gz"
 _SHARED = ("prompt", "response", "action", "observation", "anchor")  # texts that are stored once a file
 _OF_TURN = (
@@ -41,6 +44,7 @@ class SavedStep:
       episode_advantage, step_advantage, advantage: as the run's algorithm computes them; the last one is their total.
       anchor_group: number of the anchor group in the file.
       anchor_group_size: steps in it.
+      pictures: the images of the prompt as the model read them, PNG files.
     """
 
     prompt: str
@@ -65,6 +69,7 @@ class SavedStep:
     advantage: float | None = None
     anchor_group: int | None = None
     anchor_group_size: int | None = None
+    pictures: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,8 +136,9 @@ def saved(
         raise ValueError(f"credit of {len(credit.total)} steps for {len(rows)}")
     sizes = np.bincount(credit.anchor_group)
     episodes = []
+    files: dict[tuple[tuple[int, int], bytes], bytes] = {}  # image as read -> PNG
     for place, trajectory in enumerate(trajectories):
-        steps = [_saved_step(turn) for turn in trajectory.turns]
+        steps = [_saved_step(turn, files) for turn in trajectory.turns]
         returns = _returns([turn.reward for turn in trajectory.turns], gamma)
         for number, step in enumerate(steps):
             row = rows.get((place, number))
@@ -160,7 +166,8 @@ def write_rollouts(path: Path, rollouts: Rollouts) -> None:
       StorageError: it cannot be written.
     """
     texts: dict[str, int] = {}
-    episodes = [_episode_as_json(episode, texts) for episode in rollouts.episodes]
+    pictures: dict[bytes, int] = {}
+    episodes = [_episode_as_json(episode, texts, pictures) for episode in rollouts.episodes]
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -169,6 +176,7 @@ def write_rollouts(path: Path, rollouts: Rollouts) -> None:
         "episodes": len(episodes),
         "pieces": rollouts.pieces,
         "texts": list(texts),
+        "pictures": [base64.b64encode(picture).decode() for picture in pictures],
     }
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +201,8 @@ def read_rollouts(path: Path) -> Rollouts:
                 raise InputError(
                     f"{path}: format and version are {found}, need {FORMAT!r} of version {READ}; save it again"
                 )
-            episodes = tuple(_episode(line, header["texts"]) for line in lines)
+            pictures = [_picture(text) for text in header.get("pictures", ())]
+            episodes = tuple(_episode(line, header["texts"], pictures) for line in lines)
     except (OSError, EOFError, StopIteration, ValueError, KeyError, TypeError, IndexError, AttributeError) as err:
         raise InputError(f"{path}: not a file of saved rollouts ({type(err).__name__}: {err})") from err
     if len(episodes) != header["episodes"]:
@@ -211,13 +220,23 @@ def _returns(rewards: Sequence[float], gamma: float) -> list[float]:
     return out[::-1]
 
 
-def _saved_step(turn: Turn) -> SavedStep:
+def _saved_step(turn: Turn, files: dict[tuple[tuple[int, int], bytes], bytes]) -> SavedStep:
+    """A step without its credit; `files` are the pictures so far, which groups repeat."""
+    read = () if turn.images is None else turn.images.images
     return SavedStep(
         **{name: getattr(turn, name) for name in _OF_TURN},
         prompt_length=len(turn.prompt_tokens),
         tokens=tuple(turn.response_tokens.tolist()),
         logprobs=_rounded(turn.logprobs),
+        pictures=tuple(_file(image, files) for image in read),
     )
+
+
+def _file(image: ReadImage, files: dict[tuple[tuple[int, int], bytes], bytes]) -> bytes:
+    known = image.grid, image.patches.tobytes()
+    if known not in files:
+        files[known] = encode_png(picture_of(image))
+    return files[known]
 
 
 def _saved_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEpisode:
@@ -231,20 +250,30 @@ def _rounded(values: np.ndarray) -> tuple[float, ...]:
     return tuple(round(value, _TOKEN_DIGITS) for value in values.tolist())
 
 
-def _episode_as_json(episode: SavedEpisode, texts: dict[str, int]) -> dict[str, Any]:
+def _episode_as_json(episode: SavedEpisode, texts: dict[str, int], pictures: dict[bytes, int]) -> dict[str, Any]:
     steps = [
         {name: texts.setdefault(value, len(texts)) if name in _SHARED else value for name, value in vars(step).items()}
+        | {"pictures": [pictures.setdefault(picture, len(pictures)) for picture in step.pictures]}
         for step in episode.steps
     ]
     return vars(episode) | {"steps": steps}
 
 
-def _episode(line: dict[str, Any], texts: Sequence[str]) -> SavedEpisode:
-    return SavedEpisode(**line | {"steps": tuple(SavedStep(**dict(_values(step, texts))) for step in line["steps"])})
+def _picture(text: str) -> bytes:
+    data = base64.b64decode(text, validate=True)
+    png_size(data)  # raises ValueError if it is no PNG file
+    return data
 
 
-def _values(step: dict[str, Any], texts: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def _episode(line: dict[str, Any], texts: Sequence[str], pictures: Sequence[bytes]) -> SavedEpisode:
+    steps = (SavedStep(**dict(_values(step, texts, pictures))) for step in line["steps"])
+    return SavedEpisode(**line | {"steps": tuple(steps)})
+
+
+def _values(step: dict[str, Any], texts: Sequence[str], pictures: Sequence[bytes]) -> Iterator[tuple[str, Any]]:
     for name, value in step.items():
         if name in _SHARED:
             value = texts[value]
+        elif name == "pictures":
+            value = [pictures[number] for number in value]
         yield name, tuple(value) if isinstance(value, list) else value

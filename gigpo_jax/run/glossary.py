@@ -62,6 +62,7 @@ DESCRIPTIONS = {
     "throughput/trained_tokens_per_s": "tokens a second of update",
     "throughput/mfu": "fraction of the device's peak FLOP/s that updates use",
     "rollout/sample": "the first episode that did its task, else the first",
+    "rollout/pictures": "what the agent saw in the episode of rollout/sample, step by step",
 }
 
 # Category -> charts; each the names of its curves. The panel's chart has its interval.

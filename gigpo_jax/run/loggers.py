@@ -47,6 +47,9 @@ class Logger(Protocol):
     def text(self, step: int, name: str, markdown: str) -> None:
         """Takes a text, before the metrics of its step."""
 
+    def pictures(self, step: int, name: str, files: Sequence[bytes]) -> None:
+        """Takes PNG files, before the metrics of their step; runs without pictures do not call it."""
+
     def close(self) -> None:
         """Ends the run's log."""
 

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -126,6 +126,11 @@ class MetricsWriter:
     def text(self, step: int, name: str, markdown: str) -> None:
         """Gives a text to the loggers."""
         self._call(lambda logger: logger.text(step, name, markdown))
+
+    def pictures(self, step: int, name: str, files: Sequence[bytes]) -> None:
+        """Gives PNG files to the loggers."""
+        if files:
+            self._call(lambda logger: logger.pictures(step, name, files))
 
     def close(self) -> None:
         """Closes metrics.jsonl and the loggers."""

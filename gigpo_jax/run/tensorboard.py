@@ -4,7 +4,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
 )
 from tensorboard.plugins.histogram.summary_v2 import histogram_pb
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.image import metadata as image
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
+from gigpo_jax.env_bridge.png import png_size
 from gigpo_jax.files import replacing
 from gigpo_jax.run.glossary import CHARTS, PANEL, description
 from gigpo_jax.run.loggers import Start
@@ -66,6 +68,13 @@ class TensorBoard:
     def text(self, step: int, name: str, markdown: str) -> None:
         """Writes a text."""
         self._write(Event(step=step, summary=text_pb(name, markdown, description=description(name))))
+
+    def pictures(self, step: int, name: str, files: Sequence[bytes]) -> None:
+        """Writes PNG files."""
+        height, width = png_size(files[0])
+        tensor = make_tensor_proto([str(width).encode(), str(height).encode(), *files])
+        about = image.create_summary_metadata(display_name=None, description=description(name))
+        self._write(Event(step=step, summary=Summary(value=[Summary.Value(tag=name, tensor=tensor, metadata=about)])))
 
     def close(self) -> None:
         """Closes the file."""

@@ -1,9 +1,10 @@
 """Weights & Biases. A resumed run continues under its id; what its server does not have is sent again."""
 
+import base64
 import html
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,12 @@ class WeightsAndBiases:
         """Sends a text, shown as it is."""
         page = wandb.Html(f"<pre>{html.escape(markdown)}</pre>", inject=False)
         self._log(step, {name: page}, commit=False)
+
+    def pictures(self, step: int, name: str, files: Sequence[bytes]) -> None:
+        """Sends PNG files as one page; wandb's own images need Pillow."""
+        sources = [f"data:image/png;base64,{base64.b64encode(file).decode()}" for file in files]
+        shown = [f'<img src="{source}" alt="picture {number}">' for number, source in enumerate(sources, 1)]
+        self._log(step, {name: wandb.Html("\n".join(shown), inject=False)}, commit=False)
 
     def close(self) -> None:
         """Ends the run; what is not sent within ten minutes stays in the folder, for `wandb sync`."""

@@ -1,6 +1,7 @@
 """Workdirs as a run leaves them, with saved rollouts of a size and with texts that a test chooses."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ from gigpo_jax.config import default_config
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep, write_rollouts
 
 
-def step(number: int, text: str, *, group: int, episode: float, local: float) -> SavedStep:
+def step(
+    number: int, text: str, *, group: int, episode: float, local: float, pictures: tuple[bytes, ...] = ()
+) -> SavedStep:
     """A step whose texts all hold `text`."""
     return SavedStep(
         prompt=f"prompt {number}: {text}",
@@ -33,11 +36,23 @@ def step(number: int, text: str, *, group: int, episode: float, local: float) ->
         advantage=episode + local,
         anchor_group=group,
         anchor_group_size=2,
+        pictures=pictures,
     )
 
 
-def write_run(folder: Path, *, text: str = "a key", tasks: int = 2, members: int = 2, steps: int = 3) -> Path:
-    """A run with one file of saved rollouts and two evaluations; member 0 of each task wins."""
+def write_run(
+    folder: Path,
+    *,
+    text: str = "a key",
+    tasks: int = 2,
+    members: int = 2,
+    steps: int = 3,
+    pictures: Sequence[tuple[bytes, ...]] = (),
+) -> Path:
+    """A run with one file of saved rollouts and two evaluations; member 0 of each task wins.
+
+    `pictures` are those of each step, the same in all episodes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(default_config().to_dict()))
     metrics = [{"step": i, "episode/success_rate": i / 4, "policy/entropy": 1.0 - i / 8} for i in range(4)]
@@ -55,7 +70,14 @@ def write_run(folder: Path, *, text: str = "a key", tasks: int = 2, members: int
             aborted=False,
             reason="",
             steps=tuple(
-                step(i, text, group=task * steps + i, episode=1.0 - 2 * member, local=0.5 - i * (1 - 2 * member))
+                step(
+                    i,
+                    text,
+                    group=task * steps + i,
+                    episode=1.0 - 2 * member,
+                    local=0.5 - i * (1 - 2 * member),
+                    pictures=pictures[i] if pictures else (),
+                )
                 for i in range(steps)
             ),
         )

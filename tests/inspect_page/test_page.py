@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from gigpo_jax.env_bridge.png import encode_png
+from gigpo_jax.inspect import data
 from gigpo_jax.inspect.__main__ import main
-from gigpo_jax.inspect.data import disagreement, run_page
+from gigpo_jax.inspect.data import disagreement, page_data, run_page
 from gigpo_jax.inspect.page import for_script, render
 from gigpo_jax.inspect.serve import server
 from tests.inspect_page.runs import long_prompts, step, write_run
@@ -30,7 +33,7 @@ def unpacked(text: str) -> Any:
 
 
 def test_the_page_has_every_step_with_its_credit(tmp_path: Path):
-    page, packed = run_page(write_run(tmp_path / "run"), "a")
+    page, packed = run_page(write_run(tmp_path / "run"), "a", {})
     assert [group["id"] for group in page["groups"]] == ["a0", "a1"]
     assert page["groups"][0]["won"] == [True, False]
     first = unpacked(packed["a0"])
@@ -41,7 +44,7 @@ def test_the_page_has_every_step_with_its_credit(tmp_path: Path):
 
 
 def test_the_panel_has_intervals_by_type_and_leaves_out_aborted_tasks(tmp_path: Path):
-    page, _ = run_page(write_run(tmp_path / "run"), "a")
+    page, _ = run_page(write_run(tmp_path / "run"), "a", {})
     before, after = page["panel"]["evaluations"]
     assert [(row["type"], row["won"], row["tasks"]) for row in before["rows"]] == [
         ("all", 1, 3),
@@ -64,7 +67,7 @@ def measured_run(folder: Path, *, advantage: float) -> Path:
 
 def test_measured_advantages_stand_beside_the_estimates(tmp_path: Path):
     run = measured_run(tmp_path / "run", advantage=0.25)
-    page, packed = run_page(run, "a")
+    page, packed = run_page(run, "a", {})
     assert [group["measured"] for group in page["groups"]] == [False, True, False, False]
     assert unpacked(packed["a1"])["episodes"][0]["steps"][2]["oracle"] == [0.25, 0.1]
     assert unpacked(packed["a1"])["episodes"][0]["steps"][2]["regret"] == 2.0
@@ -75,6 +78,32 @@ def test_the_levels_disagree_as_far_as_both_mean_it():
     assert disagreement(step(0, "", group=0, episode=-0.9, local=1.8)) == 0.9
     assert disagreement(step(0, "", group=0, episode=0.9, local=1.8)) == 0.0
     assert disagreement(step(0, "", group=0, episode=0.0, local=1.8)) == 0.0
+
+
+def seen() -> list[tuple[bytes, ...]]:
+    """Pictures of three steps: one; one that is wider than a telephone, and the first again; none."""
+    small, wide = (encode_png(np.full((28, width, 3), width % 256, np.uint8)) for width in (56, 560))
+    return [(small,), (wide, small), ()]
+
+
+def test_a_picture_is_in_the_page_once(tmp_path: Path):
+    (small,), (wide, _), _ = pictures = seen()
+    pages, packed = page_data([write_run(tmp_path / name, pictures=pictures) for name in ("one", "two")])
+    assert {key: base64.b64decode(value) for key, value in packed.items() if key[0] == "p"} == {"p0": small, "p1": wide}
+    assert [group["picture"] for page in pages for group in page["groups"]] == [0, 0, 0, 0]
+    for group in ("a1", "b0"):
+        steps = unpacked(packed[group])["episodes"][1]["steps"]
+        assert [step["pictures"] for step in steps] == [[0], [1, 0], []]
+
+
+def test_a_page_that_grows_too_large_takes_fewer_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pictures = [(encode_png(np.full((2, 2, 3), i, np.uint8)) + bytes(3000),) for i in range(3)]
+    run = write_run(tmp_path / "run", tasks=9, pictures=pictures)
+    monkeypatch.setattr(data, "MAX_BYTES", 12_200)  # less than the pictures take, which are in the first group
+    page, packed = run_page(run, "a", {})
+    assert len(page["groups"]) == len(packed) == 1
+    monkeypatch.setattr(data, "MAX_BYTES", 2 * 12_200)
+    assert len(run_page(run, "a", {})[0]["groups"]) == 9
 
 
 def test_data_cannot_end_its_script_element():
@@ -201,6 +230,27 @@ def test_a_measured_step_is_judged(browser: Any, tmp_path: Path, advantage: floa
     assert cell[3][0] == "+−"[advantage < 0]
 
 
+def test_a_picture_stands_beside_what_the_agent_read_and_what_its_action_changed(browser: Any, tmp_path: Path):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(browser, [write_run(tmp_path / "run", pictures=seen())], tmp_path / "page.html", "#a1.0.1.0")
+    script = """return [...document.querySelectorAll("#step .seen figure")].map(figure =>
+        [figure.querySelector("img").naturalWidth, figure.querySelector("img").alt, figure.innerText])"""
+    caption, state = "after it: go 0 a key", "The anchor state: you see a key"
+    assert browser.execute_script(script) == [
+        [56, f"before the action. {state}", "before the action"],
+        [560, f"{caption}. {state}", caption],
+        [56, f"{caption}. {state}", caption],
+    ]
+    assert browser.find_element("css selector", "#step .seen pre").text == "you see a key"
+    chosen = browser.find_element("css selector", ".cell.chosen")
+    assert len(chosen.find_elements("css selector", "img")) == 1
+    chosen.send_keys(Keys.ARROW_RIGHT)
+    assert [width for width, _, _ in browser.execute_script(script)] == [560, 56]  # the next step has no picture
+    browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    assert browser.execute_script(script) == []
+
+
 def test_two_runs_stand_side_by_side(browser: Any, tmp_path: Path):
     runs = [write_run(tmp_path / name) for name in ("one", "two")]
     open_page(browser, runs, tmp_path / "page.html")
@@ -241,5 +291,6 @@ def test_nothing_scrolls_sideways(browser: Any, tmp_path: Path, width: int):
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
     )
-    open_page(browser, [write_run(tmp_path / "run", text="x" * 300, steps=30)], tmp_path / "page.html")
+    run = write_run(tmp_path / "run", text="x" * 300, steps=30, pictures=seen() * 10)
+    open_page(browser, [run], tmp_path / "page.html")
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width

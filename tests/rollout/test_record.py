@@ -8,10 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gigpo_jax.env_bridge.png import encode_png
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.errors import InputError, StorageError
+from gigpo_jax.models.images import expand, grid_of, read_images
 from gigpo_jax.rollout.record import Rollouts, read_rollouts, saved, write_rollouts
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn
+from tests.models.shapes import VISION
+from tests.models.test_images import random_image
 from tests.small_disk import SmallDisk
 
 NASTY = '"\\ \n\r\u2028\x00\x1b[31m </script> \ud800 \u6211'
@@ -92,10 +96,59 @@ def test_a_file_of_an_older_version_is_read(version: int, missing: tuple[str, ..
         3,
         [[{"answer": "the " + NASTY, "environment": "shop"}[n] for n in missing]] * 3,
     )
+    assert header.pop("pictures") == []
+    for step in (step for episode in episodes for step in episode["steps"]):
+        del step["pictures"]
     lines = [json.dumps(line) + "\n" for line in (header | {"version": version}, *episodes)]
     path.write_bytes(gzip.compress("".join(lines).encode()))
     expected = tuple(replace(episode, **dict.fromkeys(missing, "")) for episode in new.episodes)
     assert read_rollouts(path).episodes == expected
+
+
+def with_pictures() -> tuple[Rollouts, list[np.ndarray]]:
+    """An episode of three steps: one image, two, and the first again."""
+    images = [random_image(56, 84), random_image(84, 56)]
+    turns = []
+    for shown in (images[:1], images, images[:1]):
+        text = expand(VISION, [1, *[VISION.image_token] * len(shown)], [grid_of(VISION, image) for image in shown])
+        copies = [image.copy() for image in shown]  # as from the processes of environments
+        turns.append(replace(turn(0.0), images=read_images(VISION, text, copies)))
+    three = np.zeros(3, np.float32)
+    credit = StepCredit(three, three, three, np.arange(3))
+    episode = Trajectory(Task("a", "", ""), 0, 0, turns)
+    how = {"gamma": 1.0, "iteration": 0, "temperature": 1.0}
+    return saved([episode], credit, None, decode=str, **how), images
+
+
+def test_pictures_are_png_files_that_are_stored_once(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    rollouts, images = with_pictures()
+    first, second = map(encode_png, images)
+    assert [step.pictures for step in rollouts.episodes[0].steps] == [(first,), (first, second), (first,)]
+    write_rollouts(path, rollouts)
+    assert read_rollouts(path) == rollouts
+    header = json.loads(gzip.decompress(path.read_bytes()).splitlines()[0])
+    assert len(header["pictures"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"pictures":["', b'"pictures":["\u0130!'),  # no base64
+        (b'"pictures":["', b'"pictures":["PHN2Zz4=","'),  # no PNG file
+        (b'"pictures":[0,1]', b'"pictures":[0,2]'),
+        (b'"pictures":[0,1]', b'"pictures":["0"]'),
+        (b'"pictures":[0,1]', b'"pictures":7'),
+    ],
+)
+def test_damaged_pictures_are_one_line(tmp_path: pathlib.Path, old: bytes, new: bytes) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    write_rollouts(path, with_pictures()[0])
+    content = gzip.decompress(path.read_bytes())
+    assert content.count(old) == 1
+    path.write_bytes(gzip.compress(content.replace(old, new)))
+    with pytest.raises(InputError, match=r"x\.jsonl\.gz: not a file of saved rollouts"):
+        read_rollouts(path)
 
 
 def test_the_same_rollouts_give_the_same_bytes_and_shared_texts_are_stored_once(tmp_path: pathlib.Path) -> None:

@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
+
+from gigpo_jax.env_bridge.png import encode_png
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
-from gigpo_jax.rollout.sample import sample
+from gigpo_jax.rollout.sample import sample, sample_pictures
 
 STEP = SavedStep(
     prompt="# Find the coin\nYou see a drawer.",
@@ -62,3 +65,15 @@ def test_the_sample_has_reward_and_credit_of_each_step_and_texts_as_they_are() -
     assert sample(Rollouts(0, 1.0, (aborted, replaced, lost, EPISODE), {})) == MARKDOWN
     assert sample(Rollouts(0, 1.0, (aborted, lost), {})).startswith("**lost**")
     assert sample(Rollouts(0, 1.0, (aborted, replaced), {})) == "no episode was finished"
+
+
+def test_pictures_of_the_sample_have_numbers_and_their_states_stand_in_the_text() -> None:
+    one, two = (encode_png(np.full((28, 56, 3), value, np.uint8)) for value in (1, 2))
+    first = replace(STEP, observation="<image>", anchor="#P#\n#_#", pictures=(one,))
+    episode = replace(EPISODE, steps=(first, replace(first, pictures=(two, one))))
+    rollouts = Rollouts(0, 1.0, (replace(EPISODE, won=False), episode), {})
+    assert sample_pictures(rollouts) == [one, two, one]
+    text = sample(rollouts)
+    assert "Picture 1 of `rollout/pictures`, 56 x 28 pixels\n\nAnchor state\n\n    #P#\n    #_#\n" in text
+    assert text.index("### Step 2") < text.index("Picture 2 of") < text.index("Picture 3 of")
+    assert sample_pictures(Rollouts(0, 1.0, (), {})) == []

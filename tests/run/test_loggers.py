@@ -37,6 +37,9 @@ class Lines:
     def text(self, step: int, name: str, markdown: str) -> None:
         self._write("text", step, name, markdown)
 
+    def pictures(self, step: int, name: str, files: list[bytes]) -> None:
+        self._write("pictures", step, name, [len(file) for file in files])
+
     def close(self) -> None:
         self._write("close")
 
@@ -60,6 +63,7 @@ def test_a_logger_of_ones_own_that_fails_is_given_up_and_the_others_stay(
     writer = opened(tmp_path, *names, step=1, done=1)
     writer.text(2, "sample", "text")
     writer.histogram(2, "sizes", [1, 2])
+    writer.pictures(2, "seen", [])  # a run without pictures calls no logger
     for step in (2, 3, 4):
         writer.scalars(step, {"loss": step})
     writer.close()

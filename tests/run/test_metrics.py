@@ -13,8 +13,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util import tensor_util
 
 from gigpo_jax.config import default_config, resolve
+from gigpo_jax.env_bridge.png import encode_png
 from gigpo_jax.errors import StorageError
 from gigpo_jax.files import write_json
+from gigpo_jax.run.glossary import DESCRIPTIONS
 from gigpo_jax.run.loggers import find_loggers, verbatim
 from gigpo_jax.run.metrics import MetricsWriter, Timers
 from tests.small_disk import SmallDisk
@@ -137,11 +139,13 @@ def test_numbers_that_are_not_finite_stay_valid_json(tmp_path: Path):
     assert records(tmp_path) == [{"step": 3, "a": 1.0, "policy/loss": None}]
 
 
-def test_tensorboard_reads_scalars_histograms_and_text(tmp_path: Path):
+def test_tensorboard_reads_scalars_histograms_texts_and_pictures(tmp_path: Path):
     writer = opened(tmp_path)
     writer.scalars(7, {"episode/success_rate": 0.75})
     writer.histogram(7, "credit/anchor_group_size", [1, 1, 2, 8])
     writer.text(7, "rollout/sample", verbatim("<script>alert(1)</script>\nsecond \x1b[31m\ud800 line"))
+    pictures = [encode_png(np.full((2, 3, 3), value, np.uint8)) for value in (7, 9)]
+    writer.pictures(7, "rollout/pictures", pictures)
     writer.close()
     read = events(tmp_path)
     (scalar,) = read.Scalars("episode/success_rate")
@@ -152,6 +156,10 @@ def test_tensorboard_reads_scalars_histograms_and_text(tmp_path: Path):
     # Four spaces in front make Markdown show a line as it is, whatever a page or a model wrote.
     shown = tensor_util.make_ndarray(text.tensor_proto).item().decode()
     assert shown == "    <script>alert(1)</script>\n    second \\x1b[31m\\ud800 line"
+    (seen,) = read.Tensors("rollout/pictures")
+    assert tensor_util.make_ndarray(seen.tensor_proto).tolist() == [b"3", b"2", *pictures]  # width, height
+    assert read.SummaryMetadata("rollout/pictures").plugin_data.plugin_name == "images"
+    assert read.SummaryMetadata("rollout/pictures").summary_description == DESCRIPTIONS["rollout/pictures"]
 
 
 def test_timers_add_up_and_start_over():

@@ -65,6 +65,7 @@ def test_after_a_kill_a_resumed_start_holds_every_point_once(tmp_path: Path, cap
     for step in range(2, 5):
         writer.text(step, "sample", f"<b>of {step}</b> again")
         writer.histogram(step, "sizes", [1, step + 1])
+        writer.pictures(step, "seen", [b"of", bytes([step])])
         writer.scalars(step, {"loss": math.nan if step == 4 else step})
     writer.close()
     assert "switched off" not in caplog.text
@@ -81,3 +82,5 @@ def test_after_a_kill_a_resumed_start_holds_every_point_once(tmp_path: Path, cap
     assert len(points["sizes"] or points["sizes._type"]) == len(points["sample"] or points["sample._type"]) == 3
     pages = {path.read_text() for path in tmp_path.glob("wandb/latest-run/files/media/html/*.html")}
     assert "<pre>&lt;b&gt;of 4&lt;/b&gt; again</pre>" in pages
+    assert sum('src="data:image/png;base64,b2Y="' in page for page in pages) == 3
+    assert sum('src="data:image/png;base64,BA==" alt="picture 2"' in page for page in pages) == 1
