@@ -45,7 +45,7 @@ DESCRIPTIONS = {
     "batch/tokens": "tokens of all rows, without padding",
     "batch/padding_share": "fraction of the rows that is padding",
     "success_rate": "fraction of the panel's tasks that were done",
-    "success_rate_type_average": "mean of the task types' success rates",
+    "success_rate_type_average": "mean of the success rates of task types; with env.mix, of its environments",
     "success_low": "lower end of the 95% interval of the success rate",
     "success_high": "upper end of the 95% interval of the success rate",
     "time/rollout": "s of an iteration: sampling and environments",
