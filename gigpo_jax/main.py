@@ -17,6 +17,7 @@ MODES = {  # name -> module, what it does
     "train": ("train", "reinforcement learning, the default"),
     "eval": ("evaluate", "plays the evaluation set eval.panel with the newest weights of the workdir"),
     "sft": ("sft", "imitation of the environment's expert"),
+    "serve": ("serve", "serves the newest weights of the workdir to agent programs, as OpenAI does (docs/serve.md)"),
     "export": ("export", "writes the newest weights of the workdir as a Hugging Face folder"),
     "preflight": ("preflight.run", "compiles the run for devices that are not here (--target), and says what it needs"),
 }
@@ -39,7 +40,7 @@ def main(argv: list[str]) -> int:
         if args.mode == "preflight":
             return program.run(config, args.target, args.out)
         workdir = pathlib.Path(args.workdir or f"runs/{pathlib.Path(args.config.partition(':')[0]).stem}")
-        if args.mode in ("eval", "export"):
+        if args.mode in ("eval", "serve", "export"):
             check_run(workdir, initial=args.initial)
         if config.distributed:
             importlib.import_module("gigpo_jax.run.partition").connect_hosts()

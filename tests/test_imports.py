@@ -98,8 +98,9 @@ ALLOWED = {
         *("errors", "models", "rl", "trajectory", "config", "batching", "policy", "columns"),
         *("envs", "run", "run.partition", "run.memory"),
     },
+    "endpoint": {"errors", "env_bridge", "models", "sampling", "trajectory"},
     "rollout": {
-        *("errors", "files", "env_bridge", "envs", "models", "sampling", "trajectory", "config", "policy"),
+        *("errors", "files", "env_bridge", "envs", "endpoint", "models", "sampling", "trajectory", "config", "policy"),
         *("run", "run.partition", "run.memory"),
     },
     "preflight": {

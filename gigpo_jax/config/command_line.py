@@ -17,7 +17,7 @@ from gigpo_jax.config.resolve import SECTIONS, declared, flat, unknown_keys
 from gigpo_jax.errors import InputError, nearest
 
 PREFIX = "--config."
-USAGE = "gigpo train|eval|sft|export|preflight --config=NAME|FILE[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]"
+USAGE = "gigpo train|eval|sft|serve|export|preflight --config=NAME|FILE[:VARIANT] [--workdir=DIR] [--config.KEY=V ...]"
 HELP = """
 commands (python -m gigpo_jax is the same program):
 {modes}
@@ -46,10 +46,10 @@ def make_parser(modes: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--config", default="", metavar="NAME|FILE", help="the experiment: a packaged config or a file")
     parser.add_argument("--mode", choices=list(modes), default="train", help="in place of a command, see below")
     parser.add_argument("--workdir", default="", metavar="DIR", help="of the run; default: runs/<name of the config>")
-    parser.add_argument("--out", default="", metavar="PATH", help="of the result of eval, sft, export or preflight")
+    parser.add_argument("--out", default="", metavar="PATH", help="of what a command writes")
     parser.add_argument("--push", default="", metavar="ORG/NAME", help="of export: a model of the Hub that gets it too")
     parser.add_argument("--target", default="", metavar="NAME", help="of preflight: v5e-8, h100x8, ...")
-    parser.add_argument("--initial", action="store_true", help="eval or export model.path; the workdir holds no run")
+    parser.add_argument("--initial", action="store_true", help="use model.path; the workdir holds no run")
     parser.add_argument("--print_config", action="store_true", help="print every key's value and its origin, and exit")
     return parser
 

@@ -15,6 +15,7 @@ LORA_TARGETS = tuple(TARGETS)
 
 DECAY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 SEED = Rule(f"from 0 to {2**31 - 1}", lambda value: 0 <= value < 2**31)
+PORT = Rule("from 0 to 65535", lambda value: 0 <= value < 2**16)
 COUNT = Rule("-1 or at least 1", lambda value: value == -1 or value > 0)
 POWER = Rule("from -2 to 2", lambda value: -2 <= value <= 2)
 RATIOS, CORRECTIONS = get_args(Ratio), get_args(Correction)
@@ -279,6 +280,14 @@ KEYS: dict[str, Key] = {
     "eval.examples": Key(1, "of each task type in prompts of react and reflexion", NOT_NEGATIVE, may_change=True),
     "eval.temperature": Key(0.4, "of evaluation; 0: greedy", NOT_NEGATIVE),
     "eval.greedy": Key(False, "evaluate greedily too, before and after training"),
+    # the endpoint of gigpo serve, and of a harness (docs/serve.md)
+    "serve.host": Key("127.0.0.1", "address to listen on", Rule("an address", bool), may_change=True),
+    "serve.port": Key(0, "to listen on; 0: any free one", PORT, may_change=True),
+    "serve.max_sessions": Key(1024, "that programs may have open at once (gigpo serve)", POSITIVE, may_change=True),
+    "serve.session_timeout_s": Key(
+        600.0, "a session without a request for so long is abandoned", POSITIVE, may_change=True
+    ),
+    "serve.request_timeout_s": Key(600.0, "limit for one response", POSITIVE, may_change=True),
     "checkpoint.every": Key(10, "iterations between checkpoints", POSITIVE, may_change=True),
     "checkpoint.keep": Key(2, "checkpoints kept", POSITIVE, may_change=True),
 }

@@ -339,6 +339,8 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         "env.overlong_penalty",
         "not read without env.overlong_buffer; leave it out, or name the tokens in which the reward falls",
     )
+    fix = "the prompts are those of the harness; leave it out"
+    _require(config.agent == "plain" or not registry.spec(env.name).harness, config, "agent", fix)
     try:
         registry.style(env.name, env.prompt)
     except InputError as error:

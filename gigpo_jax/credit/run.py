@@ -92,6 +92,8 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
       Ctrl-C.
     """
     check_writable(workdir, "--workdir")
+    if registry.spec(config.env.name).harness:
+        raise InputError(f"config.env.name={config.env.name!r}: a harness cannot replay actions; name an environment")
     options = env_options(config)
     tasks = list_tasks(config, options)
     environments = _environments(config, options, plan.anchors)

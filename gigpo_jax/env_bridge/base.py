@@ -1,6 +1,7 @@
-"""The two Protocols that an environment's author implements."""
+"""The Protocols that the author of an environment, an expert or a harness implements."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
@@ -32,6 +33,40 @@ class TextEnv(Protocol):
 
     def step(self, action: str) -> StepResult:
         """Acts; after `done` the episode is over and `reset` must follow."""
+
+    def close(self) -> None:
+        """Frees its resources."""
+
+
+@dataclass(frozen=True)
+class SessionAddress:
+    """Where a harness finds the policy for one episode: what a client of an OpenAI-compatible server needs.
+
+    Attributes:
+      base_url: such as http://127.0.0.1:8000/sessions/ID/v1; every request to it belongs to the episode.
+      api_key: the bearer token.
+      model: the name of the policy.
+    """
+
+    base_url: str
+    api_key: str
+    model: str
+
+
+class Harness(Protocol):
+    """An agent program that plays whole episodes against the endpoint of the policy (docs/serve.md).
+
+    One object plays one episode at a time.
+    """
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split, always in the same order."""
+
+    def play(self, task: Task, session: SessionAddress) -> object:
+        """Plays one episode and posts its reward to BASE_URL/reward; what it returns is not read.
+
+        It may be `async def`; otherwise it runs in a thread. An exception costs the episode.
+        """
 
     def close(self) -> None:
         """Frees its resources."""

@@ -66,6 +66,7 @@ class Environment:
     answer_prefix: str = ""  # what stands before the answer in a response; "": its tasks have no `Task.answer`
     about: Instruct | None = None  # what agents say of it; None: as the first style that is an `Instruct`
     examples: ExampleGames | None = None  # None: the tasks of env.split that are not in the panel
+    harness: bool = False  # `build` returns a `base.Harness`, which plays whole episodes by itself (docs/serve.md)
 
 
 # Options that all games have (games.py).
@@ -249,6 +250,28 @@ ENVIRONMENTS: dict[str, Environment] = {
         },
     ),
 }
+
+
+def harness(build: str, *, max_steps: int, **options: Option) -> Environment:
+    """The entry of an agent program that plays whole episodes against the endpoint (docs/serve.md).
+
+    Args:
+      build: "module:NAME", called with the options of the config, returns a `base.Harness`.
+      max_steps: the most calls of an episode.
+      options: of `build`.
+    """
+    return Environment(
+        build=build,
+        styles={"full": observation_alone},
+        parse=partial(Response, valid=True),
+        expert=None,
+        max_steps=max_steps,
+        history=0,
+        invalid_penalty=0.0,
+        options=options,
+        action_tags=(),
+        harness=True,
+    )
 
 
 def spec(name: str) -> Environment:

@@ -6,7 +6,7 @@ run without end raises an error instead.
 
 import functools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jinja2
@@ -54,11 +54,11 @@ class ChatTemplate:
         del environment.globals["lipsum"]  # makes texts of any length
         self._template, self._values = environment.from_string(source), values
 
-    def render(self, user_text: str) -> str:
-        """The text of a chat of one user message, up to where the response begins."""
-        messages, parts, size = [{"role": "user", "content": user_text}], [], 0
-        steps = {_STEPS: iter(range(MAX_STEPS))}
-        for part in self._template.generate(self._values, messages=messages, add_generation_prompt=True, **steps):
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()) -> str:
+        """The text of a chat, up to where the response begins; `tools` are definitions of functions."""
+        parts, size = [], 0
+        values = self._values | ({"tools": list(tools)} if tools else {}) | {_STEPS: iter(range(MAX_STEPS))}
+        for part in self._template.generate(values, messages=list(messages), add_generation_prompt=True):
             parts.append(part)
             size += len(part)
             if size > MAX_CHARACTERS:

@@ -8,7 +8,7 @@ import json
 import pathlib
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tokenizers
@@ -91,7 +91,7 @@ class Tokenizer:
             raise InputError(f"{source}: tokenizer files cannot be read ({_one_line(err)}); download again") from err
         self._template = templates[0] if templates else None
         # A template that fails or never ends is found here.
-        texts = {self._render(template, "text") for template in templates}
+        texts = {self._render(template, [{"role": "user", "content": "text"}]) for template in templates}
         if not enable_thinking and len(texts) < 2:
             raise InputError(f"{source}: its chat template has no thinking switch; leave model.enable_thinking out")
         added = self._tokenizer.get_added_tokens_decoder()
@@ -115,16 +115,40 @@ class Tokenizer:
         Raises:
           InputError: the tokenizer has no chat template, or the template refuses the message.
         """
-        if self._template is None:
-            raise InputError(f"{self._source}: no chat template; use an instruction-tuned model (…-Instruct)")
         parts = user_text.split(mark) if mark else [user_text]
-        if self._specials is not None:
-            parts = [self._specials.sub(lambda match: match[0][0] + " " + match[0][1:], part) for part in parts]
-        return self.encode(self._render(self._template, special.join(parts)))
+        content = special.join(map(self._broken_up, parts))
+        return self.encode(self._render(self._template, [{"role": "user", "content": content}]))
 
-    def _render(self, template: ChatTemplate, user_text: str) -> str:
+    def chat_text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()) -> str:
+        """The text of a chat, generation prompt included; `encode` gives its ids.
+
+        Special tokens in messages and tools lose their meaning, as in `encode_chat`.
+
+        Args:
+          messages: each with "role" and "content", and whatever else the template reads.
+          tools: definitions of functions, JSON values, for templates that show them.
+
+        Raises:
+          InputError: as `encode_chat`.
+        """
+        return self._render(self._template, self._broken_up(messages), self._broken_up(tools))
+
+    def _broken_up(self, value: Any) -> Any:
+        """A JSON value whose texts have no special tokens."""
+        if isinstance(value, str):
+            found = self._specials
+            return value if found is None else found.sub(lambda match: match[0][0] + " " + match[0][1:], value)
+        if isinstance(value, Mapping):
+            return {self._broken_up(key): self._broken_up(inner) for key, inner in value.items()}
+        return [self._broken_up(inner) for inner in value] if isinstance(value, Sequence) else value
+
+    def _render(
+        self, template: ChatTemplate | None, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()
+    ) -> str:
+        if template is None:
+            raise InputError(f"{self._source}: no chat template; use an instruction-tuned model (…-Instruct)")
         try:
-            return template.render(user_text)
+            return template.render(messages, tools)
         except Exception as err:  # a template can raise anything
             raise InputError(
                 f"{self._source}: the chat template failed ({_one_line(err)}); use a model with a correct one"

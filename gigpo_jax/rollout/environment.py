@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from gigpo_jax.config.mix import members, own_keys
+from gigpo_jax.env_bridge import harness
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.paths import cache_folder
@@ -93,11 +94,12 @@ def split_tasks(config: ConfigDict, env: TextEnv) -> list[Task]:
 
 def make_pool(environment: RunEnvironment, episodes: int) -> EnvPool:
     """Worker processes of an environment with room for so many episodes at once."""
-    env = environment.config.env
+    env, spec = environment.config.env, registry.spec(environment.config.env.name)
+    options = environment.options
     with own_keys(environment.label):
         return EnvPool(
-            registry.spec(env.name).build,
-            environment.options,
+            harness.BUILD if spec.harness else spec.build,
+            {"program": spec.build, "options": options} if spec.harness else options,
             workers=env.workers,
             envs_per_worker=-(-episodes // env.workers),
             start_timeout_s=env.start_timeout_s,

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -124,12 +124,29 @@ class Plan:
     reflection: PromptTemplate | None = None
 
 
-@dataclass(frozen=True)
-class EpisodeRunner:
-    """Plays single episodes.
+class Runner(Protocol):
+    """Plays single episodes; one that is aborted and not `replayed` is played again.
 
     Attributes:
-      on_attempt: called with each trajectory as it ends; one that is aborted and not `replayed` is played again.
+      settings: how; of them `rollout` reads the seed, the trials and what is aborted at most.
+      on_attempt: called with each trajectory as it ends.
+    """
+
+    @property
+    def settings(self) -> EpisodeSettings: ...
+
+    @property
+    def on_attempt(self) -> Callable[[Trajectory], None] | None: ...
+
+    async def play(self, plan: Plan, environment: PooledEnv) -> Trajectory:
+        """Plays one episode; see `EpisodeRunner.play`."""
+
+
+@dataclass(frozen=True)
+class EpisodeRunner:
+    """Asks the policy for an action at every step of an environment; see `Runner`.
+
+    Attributes:
       vision: of a policy that reads images; None: it reads text alone.
     """
 
@@ -263,7 +280,7 @@ async def _timed(awaitable: Awaitable[_T], trajectory: Trajectory, field_name: s
 
 async def rollout(
     tasks: Sequence[Task],
-    players: Mapping[str, tuple[EpisodeRunner, EnvPool]],
+    players: Mapping[str, tuple[Runner, EnvPool]],
     *,
     group_size: int,
     iteration: int,
@@ -327,7 +344,7 @@ def _check_aborted(reasons: Counter[str], episodes: int, most: float) -> None:
         raise TooManyAborted(f"{reasons.total()} of {episodes} episodes were aborted, too many to continue: {frequent}")
 
 
-async def _trials(first: Plan, runner: EpisodeRunner, pool: EnvPool) -> list[Trajectory]:
+async def _trials(first: Plan, runner: Runner, pool: EnvPool) -> list[Trajectory]:
     """Plays an episode, and again until it is won or aborted or no trial is left.
 
     Every trial is a member of the group, with keys of its own: trial t of episode e is member e x trials + t. The plan
@@ -347,7 +364,7 @@ async def _trials(first: Plan, runner: EpisodeRunner, pool: EnvPool) -> list[Tra
     return trials
 
 
-async def _play(plan: Plan, runner: EpisodeRunner, pool: EnvPool) -> Trajectory:
+async def _play(plan: Plan, runner: Runner, pool: EnvPool) -> Trajectory:
     """Plays an episode, and again once, with the same keys, if it is aborted.
 
     If the failure was of a process, it becomes the episode that it would have been.
@@ -362,7 +379,7 @@ async def _play(plan: Plan, runner: EpisodeRunner, pool: EnvPool) -> Trajectory:
     return trajectory
 
 
-async def _attempt(plan: Plan, runner: EpisodeRunner, pool: EnvPool) -> Trajectory:
+async def _attempt(plan: Plan, runner: Runner, pool: EnvPool) -> Trajectory:
     """One attempt at an episode, in an environment of the pool."""
     try:
         async with pool.episode() as environment:

@@ -2,7 +2,8 @@
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,11 +13,13 @@ from tqdm import tqdm
 
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.envs import registry
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.engines import make_engine
 from gigpo_jax.rollout.environment import RunEnvironment, episode_settings, make_pool
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
-from gigpo_jax.rollout.rollout import EpisodeRunner, rollout
+from gigpo_jax.rollout.harness import HarnessRunner, make_endpoint
+from gigpo_jax.rollout.rollout import EpisodeRunner, EpisodeSettings, Runner, rollout
 from gigpo_jax.run import report
 from gigpo_jax.trajectory import Trajectory
 
@@ -52,6 +55,11 @@ class RolloutWorker:
                 each.label: opened.enter_context(make_pool(each, config.engine.slots)) for each in environments
             }
             self.engine = make_engine(config, policy, params, version=version, folder=folder)
+            opened.callback(self.engine.close)
+            self._endpoint: Any = None
+            if any(map(_is_harness, environments)):
+                self._endpoint = make_endpoint(config, self.engine, self.tokenizer, secrets.token_urlsafe(24))
+                opened.callback(self._endpoint.close)
             self._opened = opened.pop_all()
 
     async def play(
@@ -92,11 +100,8 @@ class RolloutWorker:
             return await rollout(
                 tasks,
                 {
-                    label: (
-                        EpisodeRunner(self.engine, self.tokenizer, own, on_attempt, self._vision),
-                        self.pools[label],
-                    )
-                    for label, own in settings.items()
+                    each.label: (self._runner(each, settings[each.label], on_attempt), self.pools[each.label])
+                    for each in self._environments
                 },
                 group_size=group_size,
                 iteration=iteration,
@@ -104,6 +109,13 @@ class RolloutWorker:
                 pasts=pasts,
                 ends=ends,
             )
+
+    def _runner(
+        self, environment: RunEnvironment, settings: EpisodeSettings, on_attempt: Callable[[Trajectory], None]
+    ) -> Runner:
+        if _is_harness(environment):
+            return HarnessRunner(self._endpoint, settings, on_attempt)
+        return EpisodeRunner(self.engine, self.tokenizer, settings, on_attempt, self._vision)
 
     def _tell(self, trajectory: Trajectory) -> None:
         """Prints why an episode was aborted, once for each kind: numbers and quoted text do not make a new kind."""
@@ -117,6 +129,9 @@ class RolloutWorker:
         self.engine.update_weights(params, version)
 
     def close(self) -> None:
-        """Stops the engine and the worker processes."""
-        self.engine.close()
+        """Stops the endpoint, the engine and the worker processes."""
         self._opened.close()
+
+
+def _is_harness(environment: RunEnvironment) -> bool:
+    return registry.spec(environment.config.env.name).harness

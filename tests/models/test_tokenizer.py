@@ -140,6 +140,30 @@ def test_chat_of_a_bpe_folder_is_that_of_transformers(chatml: pathlib.Path, text
     assert ours.stop_token_ids == (ours.token_id("<|im_end|>"), ours.token_id("<|endoftext|>"))
 
 
+TOOLS = "{%- if tools %}{%- for t in tools %}{{- t | tojson }}{%- endfor %}{%- endif %}" + CHATML
+
+
+def test_a_chat_of_several_messages_with_tools_is_that_of_transformers(
+    chatml: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    shutil.copytree(chatml, tmp_path, dirs_exist_ok=True)
+    spoiled(chat_template=TOOLS)(tmp_path)
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+    chat = [
+        {"role": "user", "content": "look"},
+        {"role": "assistant", "content": "é"},
+        {"role": "tool", "content": "a"},
+    ]
+    tools = [{"type": "function", "function": {"name": "take", "parameters": {"type": "object", "properties": {}}}}]
+    expected = theirs.apply_chat_template(chat, tools=tools, add_generation_prompt=True, tokenize=False)
+    assert ours.chat_text(chat, tools) == expected
+    attack = [{**chat[0], "content": "<|im_end|>"}], [{"<|im_end|>": ["<|im_start|>"]}]
+    plain = [{**chat[0], "content": "x"}], [{"x": ["x"]}]
+    for name in ("<|im_end|>", "<|im_start|>"):
+        assert ours.chat_text(*attack).count(name) == ours.chat_text(*plain).count(name)
+
+
 THINKING = (
     "{%- set seen = namespace(last=messages|length - 1) %}{%- for m in messages[::-1] %}{%- set i = loop.index0 %}"
     "{%- if m.content is string and not m.content.startswith('<') %}{%- set seen.last = i %}{%- endif %}{%- endfor %}"

@@ -33,4 +33,9 @@ class RequireKey:
 
     def _authorized(self, scope: dict[str, Any]) -> bool:
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        return bool(self._key) and hmac.compare_digest(given, f"Bearer {self._key}".encode())
+        return authorized(given, self._key)
+
+
+def authorized(given: bytes, key: str) -> bool:
+    """Whether the value of an Authorization header has the key; an empty key opens nothing."""
+    return bool(key) and hmac.compare_digest(given, f"Bearer {key}".encode())

@@ -1,0 +1,1 @@
+"""An OpenAI-compatible endpoint in front of an engine, which records what programs of others do with the policy."""

@@ -1,0 +1,78 @@
+"""Responses as OpenAI writes them: one JSON object, or the chunks of a stream."""
+
+import itertools
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gigpo_jax.endpoint.requests import Asked
+from gigpo_jax.models.tokenizer import Tokenizer
+from gigpo_jax.sampling.base import Completion
+
+
+def content_of(text: str, cut: Sequence[str]) -> str:
+    """A response's text up to the first of the strings that ended it on the request's wish."""
+    return text[: min((at for stop in cut if (at := text.find(stop)) >= 0), default=len(text))]
+
+
+def answer(
+    asked: Asked, prompt_length: int, completions: Sequence[Completion], tokenizer: Tokenizer, model: str
+) -> dict[str, Any]:
+    """The answer to a request, with the version of the weights as its system_fingerprint."""
+    choices = [
+        {
+            "index": index,
+            **_said(asked, content_of(tokenizer.decode(completion.tokens.tolist()), asked.cut)),
+            "logprobs": _logprobs(asked, tokenizer, completion) if asked.logprobs else None,
+            "finish_reason": completion.finish_reason,
+        }
+        for index, completion in enumerate(completions)
+    ]
+    sampled = sum(len(completion.tokens) for completion in completions)
+    return {
+        "id": f"{'chatcmpl' if asked.chat else 'cmpl'}-{secrets.token_hex(12)}",
+        "object": "chat.completion" if asked.chat else "text_completion",
+        "created": int(time.time()),
+        "model": model,
+        "system_fingerprint": f"weights-{max(completion.version for completion in completions)}",
+        "choices": choices,
+        "usage": {
+            "prompt_tokens": prompt_length,
+            "completion_tokens": sampled,
+            "total_tokens": prompt_length + sampled,
+        },
+    }
+
+
+def chunks(answer: dict[str, Any], *, usage: bool) -> Iterator[dict[str, Any]]:
+    """An answer as the events of a stream: each choice whole, then its end, then the numbers of tokens if asked for."""
+    chat = answer["object"] == "chat.completion"
+    nothing: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+    head = answer | {"object": "chat.completion.chunk" if chat else "text_completion", "usage": None}
+    for choice in answer["choices"]:
+        end = {"index": choice["index"], "logprobs": None, "finish_reason": choice["finish_reason"]}
+        first = {"index": choice["index"], "logprobs": choice["logprobs"], "finish_reason": None}
+        said = {"delta": choice["message"]} if chat else {"text": choice["text"]}
+        yield head | {"choices": [first | said]}
+        yield head | {"choices": [end | nothing]}
+    if usage:
+        yield head | {"choices": [], "usage": answer["usage"]}
+
+
+def _said(asked: Asked, content: str) -> dict[str, Any]:
+    return {"message": {"role": "assistant", "content": content}} if asked.chat else {"text": content}
+
+
+def _logprobs(asked: Asked, tokenizer: Tokenizer, completion: Completion) -> dict[str, Any]:
+    """Each token's text, or its name if it is a special one, and its log-probability; there are none of others."""
+    texts = [tokenizer.decode([token]) or tokenizer.token(token) or "" for token in completion.tokens.tolist()]
+    values = completion.logprobs.tolist()
+    if not asked.chat:
+        offsets = list(itertools.accumulate(map(len, texts[:-1]), initial=0))
+        return {"tokens": texts, "token_logprobs": values, "top_logprobs": None, "text_offset": offsets}
+    rows = [
+        {"token": text, "logprob": value, "bytes": list(text.encode()), "top_logprobs": []}
+        for text, value in zip(texts, values, strict=True)
+    ]
+    return {"content": rows, "refusal": None}

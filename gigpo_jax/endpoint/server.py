@@ -1,0 +1,387 @@
+"""The endpoint: an engine behind the HTTP interface of OpenAI, in a thread with an event loop of its own.
+
+    GET  /v1/models                POST /v1/chat/completions    POST /v1/completions     as OpenAI's
+    POST /v1/sessions {"task"}     opens a session: {"id", "base_url"}
+    POST /v1/reward {"reward"}     ends the session of the request, and answers with its record
+    GET  /health
+
+A request belongs to a session if its header X-Session-Id or its path, /sessions/ID/v1/.., names one. Every path but
+/health needs the key. Errors are OpenAI's JSON objects.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import functools
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from gigpo_jax.endpoint.answers import answer, chunks, content_of
+from gigpo_jax.endpoint.requests import Asked, Refused, read_chat, read_completion, read_outcome
+from gigpo_jax.endpoint.sessions import Outcome, Session, as_json
+from gigpo_jax.env_bridge.base import SessionAddress
+from gigpo_jax.env_bridge.boundary import MAX_REWARD
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.errors import InputError
+from gigpo_jax.models.tokenizer import Tokenizer
+from gigpo_jax.sampling.base import Completion, Engine, EngineLost, SamplingParams, request_key
+from gigpo_jax.sampling.vllm.worker.access import authorized
+
+SESSION, ANCHOR = "X-Session-Id", "X-Anchor-State"
+MAX_BODY_BYTES = 4 << 20
+MAX_RUNNING = 4096  # requests that wait for the engine
+MAX_TASK = 1000  # characters of the name of a task
+BODY_S = 60.0  # limit for the body of a request to arrive
+START_S, STOP_S = 30.0, 5.0
+
+log = logging.getLogger(__name__)
+Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
+
+
+@dataclass(frozen=True)
+class EndpointSettings:
+    """How the endpoint serves.
+
+    Attributes:
+      host, port: to listen on; port 0 is any free one.
+      key: bearer token of all requests, not empty.
+      model: name of the policy.
+      sampling: how responses are drawn, as far as a request may not say; the key is replaced.
+      max_prompt_tokens: longest prompt.
+      max_calls: of a session.
+      max_sessions: that programs may have open at once; 0: they may open none.
+      session_timeout_s: a session without a request for so long is abandoned.
+      request_timeout_s: limit for one response.
+      seed: of the random keys of sessions.
+    """
+
+    host: str
+    port: int
+    key: str
+    model: str
+    sampling: SamplingParams
+    max_prompt_tokens: int
+    max_calls: int
+    max_sessions: int = 0
+    session_timeout_s: float = 600.0
+    request_timeout_s: float = 600.0
+    seed: int = 0
+
+
+class Endpoint:
+    """Serves until it is closed.
+
+    Attributes:
+      url: such as http://127.0.0.1:8000.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        settings: EndpointSettings,
+        *,
+        on_end: Callable[[Session], None] = lambda session: None,
+    ) -> None:
+        """Starts to serve.
+
+        Args:
+          engine: answers; it is not closed.
+          tokenizer: of its model.
+          settings: how.
+          on_end: called in the endpoint's thread with every session that is rewarded or abandoned.
+
+        Raises:
+          InputError: the address cannot be used.
+        """
+        self._engine, self._tokenizer, self._settings, self._on_end = engine, tokenizer, settings, on_end
+        self._sessions: dict[str, Session] = {}
+        self._opened = self._running = 0
+        self._app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._answered])
+        self._add_routes(self._app.router)
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        started: concurrent.futures.Future[int] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="endpoint", daemon=True)
+        self._thread.start()
+        port = started.result(START_S)
+        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(settings.host, settings.host)
+        self.url = f"http://{shown}:{port}"
+
+    def open(
+        self,
+        task: Task,
+        sampling: SamplingParams,
+        key: Callable[[int], tuple[int, int]],
+        *,
+        max_calls: int,
+        max_prompt_tokens: int,
+    ) -> Session:
+        """Opens a session; the arguments are those of `Session`."""
+        session = Session(secrets.token_hex(12), task, sampling, key, max_calls, max_prompt_tokens)
+        self._sessions[session.id] = session
+        return session
+
+    def address(self, session: Session) -> SessionAddress:
+        """Where the program that plays a session finds the policy."""
+        return SessionAddress(f"{self.url}/sessions/{session.id}/v1", self._settings.key, self._settings.model)
+
+    def end(self, session: Session) -> None:
+        """Ends a session, whatever its program does; requests of it fail from now on."""
+        self._sessions.pop(session.id, None)
+        self._loop.call_soon_threadsafe(session.closing.set)
+
+    def close(self) -> None:
+        """Stops serving; requests under way fail. May be called twice."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(START_S)
+
+    # The rest runs in the endpoint's thread.
+
+    def _run(self, started: "concurrent.futures.Future[int]") -> None:
+        with contextlib.closing(self._loop):
+            try:
+                self._loop.run_until_complete(self._serve(started))
+            except Exception as err:
+                if started.done():
+                    log.exception("the endpoint failed")
+                else:
+                    started.set_exception(err)
+
+    async def _serve(self, started: "concurrent.futures.Future[int]") -> None:
+        host, port = self._settings.host, self._settings.port
+        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=STOP_S, handler_cancellation=True)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port)
+            try:
+                await site.start()
+            except OSError as err:
+                raise InputError(
+                    f"config.serve.host={host!r}, config.serve.port={port}: cannot be listened on "
+                    f"({err.strerror or err}); choose another port, or 0 for any"
+                ) from err
+            started.set_result(runner.addresses[0][1])
+            while not self._stop.is_set():
+                self._abandon(time.monotonic() - self._settings.session_timeout_s)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(1.0, self._settings.session_timeout_s / 4)):
+                        await self._stop.wait()
+        finally:
+            for session in list(self._sessions.values()):
+                session.closing.set()
+            await runner.cleanup()
+
+    def _abandon(self, before: float) -> None:
+        """Ends the sessions without a request under way or after a time."""
+        for session in list(self._sessions.values()):
+            if not session.running and session.used < before:
+                self._sessions.pop(session.id, None)
+                session.abandoned = True
+                session.closing.set()
+                self._on_end(session)
+
+    def _add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/health", self._health)
+        if self._settings.max_sessions:
+            router.add_post("/v1/sessions", self._open)
+        for prefix in ("/v1", "/sessions/{session}/v1"):
+            router.add_get(f"{prefix}/models", self._models)
+            router.add_post(f"{prefix}/chat/completions", functools.partial(self._generate, chat=True))
+            router.add_post(f"{prefix}/completions", functools.partial(self._generate, chat=False))
+            router.add_post(f"{prefix}/reward", self._reward)
+
+    @property
+    def _answered(self) -> Any:
+        """The middleware that checks the key and turns every failure into an error that clients of OpenAI read."""
+
+        @web.middleware
+        async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+            try:
+                given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+                if request.path != "/health" and not authorized(given, self._settings.key):
+                    raise Refused("the key is missing or wrong", status=401, code="invalid_api_key")
+                return await handler(request)
+            except Refused as err:
+                refused = err
+            except web.HTTPException as err:
+                refused = Refused(err.text or err.reason, status=err.status)
+            except ConnectionError:
+                raise
+            except Exception as err:  # a fault of the engine or of this program
+                log.exception("%s %s failed", request.method, request.path)
+                refused = Refused(f"{type(err).__name__}: {err}", status=503 if isinstance(err, EngineLost) else 500)
+            headers = {"Retry-After": "1"} if refused.status == 429 else None
+            return web.json_response(refused.as_json(), status=refused.status, headers=headers)
+
+        return answered
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok", "sessions": len(self._sessions), "running": self._running})
+
+    async def _models(self, request: web.Request) -> web.Response:
+        card = {"id": self._settings.model, "object": "model", "created": 0, "owned_by": "gigpo_jax"}
+        return web.json_response({"object": "list", "data": [card]})
+
+    async def _open(self, request: web.Request) -> web.Response:
+        name = (await self._body(request)).get("task")
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_TASK:
+            raise Refused(f"task: must be the name of the task, of 1 to {MAX_TASK} characters", param="task")
+        settings = self._settings
+        if len(self._sessions) >= settings.max_sessions:
+            raise Refused(f"{len(self._sessions)} sessions are open; end one first", status=429, code="session_limit")
+        key = functools.partial(request_key, settings.seed, 0, self._opened, 0)
+        self._opened += 1
+        limits = {"max_calls": settings.max_calls, "max_prompt_tokens": settings.max_prompt_tokens}
+        session = self.open(Task(name, "", ""), settings.sampling, key, **limits)
+        url = f"{request.url.origin()}/sessions/{session.id}/v1"
+        return web.json_response({"id": session.id, "task": name, "base_url": url})
+
+    async def _reward(self, request: web.Request) -> web.Response:
+        session = self._session(request)
+        if session is None:
+            raise Refused(f"the request names no session, in {SESSION} or in its path")
+        body = await self._body(request)
+        if not session.turns:
+            raise Refused("the session has no call that could be rewarded")
+        outcome = Outcome(**read_outcome(body, len(session.turns), MAX_REWARD))
+        if session.closing.is_set():
+            raise _no_session()
+        session.outcome = outcome
+        session.closing.set()
+        self._sessions.pop(session.id, None)
+        self._on_end(session)
+        return web.json_response(as_json(session))
+
+    async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+        session = self._session(request)
+        body = await self._body(request)
+        if body.get("model") != self._settings.model:
+            fix = f"this endpoint has {self._settings.model!r}"
+            raise Refused(f"model={body.get('model')!r}: {fix}", status=404, code="model_not_found", param="model")
+        base = self._settings.sampling if session is None else session.sampling
+        reader = functools.partial(read_chat, tokenizer=self._tokenizer) if chat else read_completion
+        asked = reader(body, base=base, recorded=session is not None)
+        text, tokens = "", []
+        if not isinstance(asked.prompt, str):
+            tokens = list(asked.prompt)
+        elif text := asked.prompt:
+            encode = self._tokenizer.encode
+            tokens = encode(text) if session is None else session.prompt_tokens(text, self._tokenizer)
+        most = (self._settings if session is None else session).max_prompt_tokens
+        if len(tokens) > most:
+            limit = f"config.sampling.max_prompt_tokens={most}"
+            raise Refused(f"a prompt of {len(tokens)} tokens; at most {limit}", code="context_length_exceeded")
+        if session is None:
+            completions = await self._sample(asked, tokens)
+        else:
+            completions = [await self._sample_recorded(session, asked, tokens)]
+            if session.closing.is_set():
+                raise _no_session()
+            session.record(
+                text,
+                tokens,
+                content_of(self._tokenizer.decode(completions[0].tokens.tolist()), asked.cut),
+                completions[0],
+                observation=asked.observation,
+                anchor=unquote(request.headers[ANCHOR]) if ANCHOR in request.headers else asked.observation,
+                tokenizer=self._tokenizer,
+            )
+        made = answer(asked, len(tokens), completions, self._tokenizer, self._settings.model)
+        return await _stream(request, made, asked) if asked.stream else web.json_response(made)
+
+    async def _sample(self, asked: Asked, tokens: list[int]) -> list[Completion]:
+        """The choices of a request without a session."""
+        first, second = asked.sampling.key
+        keys = [(first, (second + number) % 2**32) for number in range(asked.choices)]
+        return await asyncio.gather(*(self._one(tokens, replace(asked.sampling, key=key)) for key in keys))
+
+    async def _sample_recorded(self, session: Session, asked: Asked, tokens: list[int]) -> Completion:
+        """The response to a call of a session; it ends with the session."""
+        if len(session.turns) + session.running >= session.max_calls:
+            raise Refused(f"the session has made its {session.max_calls} calls (config.env.max_steps); end it")
+        key, began = session.key(session.calls), time.monotonic()
+        session.calls += 1
+        session.running += 1
+        work = asyncio.ensure_future(self._one(tokens, replace(asked.sampling, key=key, session=session.key(0))))
+        closing = asyncio.ensure_future(session.closing.wait())
+        try:
+            await asyncio.wait({work, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise _no_session()
+            return work.result()
+        except EngineLost as err:
+            session.fault = err
+            raise
+        finally:
+            work.cancel()
+            closing.cancel()
+            session.running -= 1
+            session.used = time.monotonic()
+            session.engine_s += session.used - began
+
+    async def _one(self, tokens: list[int], sampling: SamplingParams) -> Completion:
+        if self._running >= MAX_RUNNING:
+            raise Refused(f"{self._running} requests wait for the engine; ask again later", status=429)
+        self._running += 1
+        try:
+            async with asyncio.timeout(self._settings.request_timeout_s):
+                completion = await self._engine.generate(tokens, sampling)
+        except TimeoutError as err:
+            limit = f"config.serve.request_timeout_s={self._settings.request_timeout_s:g}"
+            raise Refused(f"no response within {limit}", status=504) from err
+        except InputError as err:
+            raise Refused(str(err)) from err
+        finally:
+            self._running -= 1
+        if completion.finish_reason == "abort":
+            raise Refused("the engine aborted the request", status=500)
+        return completion
+
+    def _session(self, request: web.Request) -> Session | None:
+        """The session of a request, None if it names none; raises Refused if there is no such one."""
+        name = request.match_info.get("session", request.headers.get(SESSION))
+        if name is None:
+            return None
+        session = self._sessions.get(name)
+        if session is None:
+            raise _no_session()
+        session.used = time.monotonic()
+        return session
+
+    async def _body(self, request: web.Request) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(BODY_S):
+                body = json.loads(await request.read())
+        except TimeoutError as err:
+            raise Refused(f"the request was not complete within {BODY_S:g} s", status=408) from err
+        except (ValueError, RecursionError, web.RequestPayloadError) as err:
+            raise Refused(f"the body is no JSON ({' '.join(str(err).split())})") from err
+        if not isinstance(body, dict):
+            raise Refused("the body must be a JSON object")
+        return body
+
+
+def _no_session() -> Refused:
+    """One text for all: it has ended, was abandoned, or was never opened."""
+    return Refused("no such session: it has ended, or was never opened", status=404, code="session_not_found")
+
+
+async def _stream(request: web.Request, made: dict[str, Any], asked: Asked) -> web.StreamResponse:
+    """Sends a complete answer as server-sent events."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    for chunk in chunks(made, usage=asked.usage):
+        await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+    await response.write(b"data: [DONE]\n\n")
+    return response

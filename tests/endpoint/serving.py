@@ -1,0 +1,78 @@
+"""A real endpoint in front of a real engine of a few thousand parameters, and clients of it."""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import openai
+
+from gigpo_jax.endpoint.server import Endpoint, EndpointSettings
+from gigpo_jax.models import qwen2
+from gigpo_jax.models.tokenizer import Tokenizer, word_tokenizer
+from gigpo_jax.sampling.base import Completion, SamplingParams
+from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
+
+KEY = "open sesame"
+TOKENIZER = word_tokenizer(["you stand before a door. open it take the key go north and south"])
+SAMPLING = SamplingParams(temperature=1.5, max_tokens=8, stop_token_ids=TOKENIZER.stop_token_ids)
+MAX_PROMPT = 96
+
+
+class Watched(JaxEngine):
+    """A real engine that notes what it is asked for and what it answers."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.seen: list[tuple[list[int], SamplingParams, Completion]] = []
+
+    async def generate(self, tokens: Sequence[int], params: SamplingParams, images: Any = None) -> Completion:
+        completion = await super().generate(tokens, params, images)
+        self.seen.append((list(tokens), params, completion))
+        return completion
+
+
+@functools.cache
+def policy() -> tuple[qwen2.Qwen2Config, Any]:
+    config = qwen2.Qwen2Config(
+        vocab_size=TOKENIZER.vocab_size,
+        hidden_size=16,
+        intermediate_size=32,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=8,
+        rope_theta=1e4,
+    )
+    return config, qwen2.init(config, jax.random.key(0), jax.numpy.float32)
+
+
+def make_engine(tokenizer: Tokenizer = TOKENIZER) -> Watched:
+    settings = EngineSettings(
+        slots=4, max_length=MAX_PROMPT + SAMPLING.max_tokens, prefill_buckets=(MAX_PROMPT,), prefill_rows=(4,)
+    )
+    return Watched(*policy(), settings, tokenizer=tokenizer, version=7)
+
+
+@contextlib.contextmanager
+def serving(engine: JaxEngine, **changes: Any) -> Iterator[Endpoint]:
+    fields = {
+        "host": "127.0.0.1",
+        "port": 0,
+        "key": KEY,
+        "model": "policy",
+        "sampling": SAMPLING,
+        "max_prompt_tokens": MAX_PROMPT,
+        "max_calls": 3,
+        "max_sessions": 2,
+    }
+    on_end = changes.pop("on_end", lambda session: None)
+    endpoint = Endpoint(engine, TOKENIZER, EndpointSettings(**fields | changes), on_end=on_end)
+    with contextlib.closing(endpoint):
+        yield endpoint
+
+
+def client(url: str, key: str = KEY) -> openai.OpenAI:
+    """The official client; it does not repeat requests that failed."""
+    return openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=300)

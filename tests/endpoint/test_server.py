@@ -1,0 +1,311 @@
+"""The official client of OpenAI against the real server and a real engine."""
+
+import contextlib
+import itertools
+import json
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from gigpo_jax.endpoint.server import MAX_BODY_BYTES, Endpoint
+from gigpo_jax.endpoint.sessions import Session
+from gigpo_jax.errors import InputError
+from tests.endpoint.serving import KEY, MAX_PROMPT, SAMPLING, TOKENIZER, Watched, client, make_engine, serving
+
+DOOR = [{"role": "user", "content": "you stand before a door."}]
+HEADS = {"model": "policy", "messages": DOOR}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Watched]:
+    with make_engine() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def endpoint(engine: Watched) -> Iterator[Endpoint]:
+    with serving(engine) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def policy(endpoint: Endpoint) -> Iterator[openai.OpenAI]:
+    with client(f"{endpoint.url}/v1") as made:
+        yield made
+
+
+@pytest.fixture
+def session(policy: openai.OpenAI) -> Iterator[openai.OpenAI]:
+    """A client whose calls are recorded; its session is ended."""
+    opened = policy.post("/sessions", body={"task": "a task"}, cast_to=object)
+    with client(opened["base_url"]) as made:
+        yield made
+        with contextlib.suppress(openai.NotFoundError, openai.BadRequestError):  # it has ended, or had no call
+            made.post("/reward", body={"reward": 0.0}, cast_to=object)
+
+
+def test_a_chat_has_the_tokens_of_the_engine_and_the_version_of_its_weights(policy: openai.OpenAI, engine: Watched):
+    assert [model.id for model in policy.models.list()] == ["policy"]
+    answer = policy.chat.completions.create(**HEADS, logprobs=True, seed=5)
+    tokens, params, completion = engine.seen[-1]
+    assert tokens == TOKENIZER.encode_chat(DOOR[0]["content"])
+    assert (params.temperature, params.max_tokens) == (SAMPLING.temperature, SAMPLING.max_tokens)
+    choice = answer.choices[0]
+    assert choice.message.content == TOKENIZER.decode(completion.tokens.tolist())
+    assert [entry.logprob for entry in choice.logprobs.content] == completion.logprobs.tolist()
+    assert choice.finish_reason == completion.finish_reason
+    assert answer.usage.completion_tokens == len(completion.tokens)
+    assert answer.system_fingerprint == "weights-7"
+    again = policy.chat.completions.create(**HEADS, seed=5)
+    assert again.choices[0].message.content == choice.message.content
+    greedy = [policy.chat.completions.create(**HEADS, temperature=0, max_tokens=3) for _ in range(2)]
+    assert engine.seen[-1][2].tokens.tolist() == engine.seen[-2][2].tokens.tolist()
+    assert greedy[0].usage.completion_tokens <= 3
+
+
+def test_several_choices_differ_and_completions_take_text_or_ids(policy: openai.OpenAI, engine: Watched):
+    several = policy.chat.completions.create(**HEADS, n=3)
+    assert len({choice.message.content for choice in several.choices}) > 1
+    told = policy.completions.create(model="policy", prompt="<bos>go north", logprobs=0, seed=1)
+    ids = policy.completions.create(model="policy", prompt=TOKENIZER.encode("<bos>go north"), seed=1)
+    assert engine.seen[-1][0] == engine.seen[-2][0] == TOKENIZER.encode("<bos>go north")
+    assert told.choices[0].text == ids.choices[0].text
+    assert told.choices[0].logprobs.token_logprobs == engine.seen[-1][2].logprobs.tolist()
+
+
+def test_a_stream_says_what_the_answer_says(policy: openai.OpenAI):
+    whole = policy.chat.completions.create(**HEADS, seed=3, logprobs=True)
+    events = list(
+        policy.chat.completions.create(
+            **HEADS, seed=3, logprobs=True, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    said = [event.choices[0] for event in events if event.choices]
+    assert "".join(choice.delta.content or "" for choice in said) == whole.choices[0].message.content
+    assert [choice.finish_reason for choice in said] == [None, whole.choices[0].finish_reason]
+    assert said[0].logprobs.content == whole.choices[0].logprobs.content
+    assert events[-1].usage == whole.usage
+    texts = policy.completions.create(model="policy", prompt="<bos>go", seed=3, stream=True)
+    plain = policy.completions.create(model="policy", prompt="<bos>go", seed=3)
+    assert "".join(event.choices[0].text for event in texts) == plain.choices[0].text
+
+
+def test_the_text_ends_before_a_stop_of_the_request(policy: openai.OpenAI, engine: Watched):
+    long = {"model": "policy", "prompt": "<bos>go", "seed": 11}
+    free = policy.completions.create(**long)
+    word = free.choices[0].text.split()[1]
+    cut = policy.completions.create(**long, stop=[word])
+    assert cut.choices[0].text == free.choices[0].text[: free.choices[0].text.index(word)]
+    assert cut.choices[0].finish_reason == "stop"
+    assert word in TOKENIZER.decode(engine.seen[-1][2].tokens.tolist())  # it is part of what was sampled
+
+
+def test_a_session_records_exactly_what_was_sampled_and_later_prompts_extend_it(
+    session: openai.OpenAI, engine: Watched
+):
+    before, messages, answers = len(engine.seen), list(DOOR), []
+    for turn in range(3):
+        answers.append(
+            session.chat.completions.create(
+                model="policy", messages=messages, extra_headers={"X-Anchor-State": f"room%20{turn}"} if turn else {}
+            )
+        )
+        messages += [
+            {"role": "assistant", "content": answers[-1].choices[0].message.content},
+            {"role": "user", "content": f"go on {turn}"},
+        ]
+    with pytest.raises(openai.BadRequestError, match="has made its 3 calls"):
+        session.chat.completions.create(**HEADS)
+    record = session.post("/reward", body={"reward": 2.5, "score": 0.5}, cast_to=object)
+    assert (record["task"], record["won"], record["score"]) == ("a task", True, 0.5)
+    assert [step["reward"] for step in record["steps"]] == [0.0, 0.0, 2.5]
+    assert [step["anchor"] for step in record["steps"]] == [DOOR[0]["content"], "room 1", "room 2"]
+    seen = engine.seen[before:]
+    assert len(seen) == len(record["steps"]) == 3
+    for step, (tokens, params, completion) in zip(record["steps"], seen, strict=True):
+        assert step["prompt_tokens"] == tokens
+        assert step["tokens"] == completion.tokens.tolist()
+        assert step["logprobs"] == pytest.approx(completion.logprobs.tolist(), abs=1e-6)
+        assert (step["version"], params.temperature) == (7, SAMPLING.temperature)
+    assert len({params.key for _, params, _ in seen}) == 3
+    assert len({params.session for _, params, _ in seen}) == 1
+    # A random policy writes words in pieces that its tokenizer would join: the ids are kept, not made from the text.
+    for (tokens, _, completion), (later, _, _) in itertools.pairwise(seen):
+        assert later[: len(tokens) + len(completion.tokens)] == [*tokens, *completion.tokens.tolist()]
+    assert seen[2][0] != TOKENIZER.encode(TOKENIZER.chat_text(messages[:5]))
+    with pytest.raises(openai.NotFoundError, match="it has ended"):
+        session.post("/reward", body={"reward": 0.0}, cast_to=object)
+
+
+def test_a_header_names_a_session_too(policy: openai.OpenAI):
+    opened = policy.post("/sessions", body={"task": "a task"}, cast_to=object)
+    named = policy.with_options(default_headers={"X-Session-Id": opened["id"]})
+    named.chat.completions.create(**HEADS)
+    policy.chat.completions.create(**HEADS)  # of no session
+    assert len(named.post("/reward", body={"reward": [1]}, cast_to=object)["steps"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("temperature", 1.0), ("top_p", 0.9), ("top_k", 5), ("seed", 1), ("n", 2)],
+)
+def test_calls_of_a_session_are_drawn_as_the_run_says(session: openai.OpenAI, field: str, value: float):
+    with pytest.raises(openai.BadRequestError) as refused:
+        session.chat.completions.create(**HEADS, extra_body={field: value})
+    assert refused.value.body["param"] == field
+    session.chat.completions.create(**HEADS, temperature=SAMPLING.temperature, top_p=1, max_tokens=2, stop="door")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"model": "gpt"}, 404, "this endpoint has 'policy'"),
+        ({"messages": []}, 400, "at least one"),
+        ({"messages": [{"role": "boss", "content": "x"}]}, 400, "must be an object with a role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "pictures"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, "surrogate"),
+        ({"messages": [{"role": "user", "content": "door " * 100}]}, 400, f"max_prompt_tokens={MAX_PROMPT}"),
+        ({"max_tokens": 9}, 400, "from 1 to config.sampling.max_response_tokens=8"),
+        ({"max_completion_tokens": "8"}, 400, "must be of type int"),
+        ({"temperature": -1}, 400, "at least 0"),
+        ({"temperature": 10**400}, 400, "must be a number"),
+        ({"top_k": 10**12, "max_tokens": 0}, 400, "max_tokens=0"),
+        ({"n": 17}, 400, "from 1 to 16"),
+        ({"stop": ["a", ""]}, 400, "stop"),
+        ({"top_logprobs": 3}, 400, "not supported"),
+        ({"response_format": {"type": "json_object"}}, 400, "not supported"),
+        ({"tool_choice": "required"}, 400, "not supported"),
+        ({"stream": "yes"}, 400, "must be of type bool"),
+    ],
+)
+def test_requests_that_cannot_be_honoured_are_refused(endpoint: Endpoint, body: dict, status: int, says: str):
+    found, error = post(endpoint, "/v1/chat/completions", json.dumps(HEADS | body))
+    assert found == status
+    assert says in error["message"]
+
+
+def post(endpoint: Endpoint, path: str, body: str, **headers: str) -> tuple[int, dict]:
+    """The status and the error of a request as bytes."""
+    url, given = endpoint.url + path, {"Authorization": f"Bearer {KEY}"} | headers
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body.encode(), given), timeout=60) as answer:
+            return answer.status, {}
+    except urllib.error.HTTPError as err:
+        return err.code, json.loads(err.read())["error"]
+
+
+def test_wrong_keys_paths_bodies_and_sessions_get_errors(endpoint: Endpoint):
+    path, body = "/v1/chat/completions", json.dumps(HEADS)
+    assert post(endpoint, path, body)[0] == 200
+    assert post(endpoint, path, body, Authorization="Bearer other") == (
+        401,
+        {
+            "message": "the key is missing or wrong",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "invalid_api_key",
+        },
+    )
+    assert post(endpoint, path, "{")[0] == 400
+    assert post(endpoint, path, "[" * 100_000)[0] == 400
+    assert post(endpoint, path, "[]")[0] == 400
+    assert post(endpoint, path, " " * (MAX_BODY_BYTES + 1))[0] == 413
+    assert post(endpoint, "/v1/nothing", body)[0] == 404
+    assert post(endpoint, path, body, **{"X-Session-Id": "unknown"})[1]["code"] == "session_not_found"
+    assert post(endpoint, "/sessions/unknown/v1/reward", '{"reward": 1}')[1]["code"] == "session_not_found"
+    assert "names no session" in post(endpoint, "/v1/reward", '{"reward": 1}')[1]["message"]
+    with urllib.request.urlopen(endpoint.url + "/health", timeout=60) as answer:
+        assert json.loads(answer.read())["status"] == "ok"
+
+
+def test_rewards_are_checked(session: openai.OpenAI):
+    with pytest.raises(openai.BadRequestError, match="no call"):
+        session.post("/reward", body={"reward": 1.0}, cast_to=object)
+    session.chat.completions.create(**HEADS)
+    for body in ({}, {"reward": "1"}, {"reward": True}, {"reward": [1, 2]}, {"reward": 1e9}, {"reward": 1, "score": 2}):
+        with pytest.raises(openai.BadRequestError, match=r"reward|score"):
+            session.post("/reward", body=body, cast_to=object)
+
+
+def test_sessions_are_limited_and_abandoned_ones_collected(engine: Watched):
+    ended: list[Session] = []
+    with (
+        serving(engine, session_timeout_s=0.5, on_end=ended.append) as endpoint,
+        client(endpoint.url + "/v1") as policy,
+    ):
+
+        def open_session() -> dict:
+            return policy.post("/sessions", body={"task": "a task"}, cast_to=object)
+
+        first, second = open_session(), open_session()
+        with pytest.raises(openai.RateLimitError, match="2 sessions are open"):
+            open_session()
+        policy.chat.completions.create(**HEADS, extra_headers={"X-Session-Id": first["id"]})
+        until = time.monotonic() + 30
+        while len(ended) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert {session.id: (session.abandoned, len(session.turns)) for session in ended} == {
+            first["id"]: (True, 1),
+            second["id"]: (True, 0),
+        }
+        with pytest.raises(openai.NotFoundError):
+            policy.chat.completions.create(**HEADS, extra_headers={"X-Session-Id": first["id"]})
+        open_session()
+
+
+def test_a_call_ends_with_its_session_and_with_the_time_limit(engine: Watched):
+    """The device is held, so responses take as long as the test wants."""
+    with serving(engine, request_timeout_s=2.0) as endpoint, client(endpoint.url + "/v1") as policy:
+        opened = policy.post("/sessions", body={"task": "a task"}, cast_to=object)
+        session = endpoint._sessions[opened["id"]]
+        with engine._device_lock:
+            failed: list[Exception] = []
+
+            def call() -> None:
+                try:
+                    policy.chat.completions.create(**HEADS, extra_headers={"X-Session-Id": opened["id"]})
+                except openai.APIStatusError as err:
+                    failed.append(err)
+
+            thread = threading.Thread(target=call)
+            thread.start()
+            until = time.monotonic() + 30
+            while not session.running and time.monotonic() < until:
+                time.sleep(0.01)
+            endpoint.end(session)
+            thread.join(30)
+            assert [err.status_code for err in failed] == [404]
+            with pytest.raises(openai.InternalServerError, match="request_timeout_s=2") as late:
+                policy.chat.completions.create(**HEADS)
+            assert late.value.status_code == 504
+        assert session.turns == []
+        policy.chat.completions.create(**HEADS)  # the engine is free again
+
+
+def test_a_failed_engine_is_an_error_of_the_server():
+    engine = make_engine()
+    engine.close()
+    with (
+        serving(engine) as endpoint,
+        client(endpoint.url + "/v1") as policy,
+        pytest.raises(openai.InternalServerError, match="the engine is closed"),
+    ):
+        policy.chat.completions.create(**HEADS)
+
+
+def test_an_address_in_use_is_refused_and_close_ends_everything(engine: Watched):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InputError, match=r"config.serve.port=\d+"), serving(engine, port=taken.getsockname()[1]):
+            pass
+    with serving(engine) as endpoint:
+        thread = endpoint._thread
+    assert not thread.is_alive()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(endpoint.url + "/health", timeout=5)
