@@ -13,6 +13,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.qwen2 import Qwen2Config, param_count
+from gigpo_jax.models.vision_config import MERGE, VisionConfig
 from gigpo_jax.rl.algorithms import algorithm
 
 GIB = 2.0**30
@@ -24,7 +25,8 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int
     Parameters are split over `fsdp` and `tensor`, rows over `data` and `fsdp`. The in-process engine has its own copy
     of parameters that are split over `fsdp`, have another dtype, or are trained during a rollout; its cache is split
     over the devices of a host. With an adapter, gradients, optimizer, reference policy and teacher are of its size. A
-    critic of its own has parameters, gradients and moments in float32; a value head is too small to count.
+    critic of its own has parameters, gradients and moments in float32; a value head is too small to count. How large
+    pictures are is not known yet: those of a row are taken to fill the longest prompt.
 
     Args:
       config: as from `config.resolve`.
@@ -51,10 +53,7 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int
     compute = jnp.dtype(config.model.compute_dtype).itemsize
     rows = -(-config.batch.rows // (mesh["data"] * mesh["fsdp"]))
     tokens = rows * config.batch.row_length
-    # Without rematerialisation a layer keeps about 12 arrays of the width and 4 of the inner width.
-    kept = {"full": shape.hidden_size, "dots": 6 * shape.hidden_size + 2 * shape.intermediate_size}.get(
-        config.model.remat, 12 * shape.hidden_size + 4 * shape.intermediate_size
-    )
+    kept = _kept(config.model.remat, shape)
     engine, in_process = jnp.dtype(config.engine.dtype), config.engine.name == "jax"
     overlap = config.train.max_staleness > 0
     copied = sum(n for dtype, n, new in trees if mesh["fsdp"] > 1 or jnp.dtype(dtype) != engine or (new and overlap))
@@ -71,7 +70,23 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int
         "KV cache": in_process * cache * engine.itemsize * hosts / devices,
         "activations": tokens * shape.num_layers * kept * compute
         + min(config.batch.logprob_chunk, tokens) * shape.vocab_size * 4 * 2,
+        "activations of the vision tower": _tower(config, shape.vision, rows, in_process) if shape.vision else 0,
     }
+
+
+def _kept(remat: str, shape: Qwen2Config | VisionConfig) -> int:
+    """Numbers that a layer keeps of a token or patch for the gradient."""
+    width, inner = shape.hidden_size, shape.intermediate_size
+    # Without rematerialisation about 12 arrays of the width and 4 of the inner width.
+    return {"full": width, "dots": 6 * width + 2 * inner}.get(remat, 12 * width + 4 * inner)
+
+
+def _tower(config: ConfigDict, vision: VisionConfig, rows: int, in_process: bool) -> float:
+    """Bytes of the tower in an update of so many rows, or in a prefill, which has one layer at a time, if more."""
+    patches = MERGE**2 * config.sampling.max_prompt_tokens
+    update = rows * vision.depth * _kept(config.model.remat, vision) * jnp.dtype(config.model.compute_dtype).itemsize
+    prompts = max(config.engine.prefill_rows) * in_process
+    return patches * max(update, prompts * _kept("dots", vision) * jnp.dtype(config.engine.dtype).itemsize)
 
 
 def check_memory(
@@ -95,6 +110,7 @@ def check_memory(
         "KV cache": ("engine", "slots"),
         "engine's weights": ("mesh", "tensor"),
         "activations": ("batch", "rows"),
+        "activations of the vision tower": ("batch", "rows"),
     }.get(max(plan, key=lambda part: plan[part]), ("mesh", "fsdp"))
     raise InputError(
         f"config.{section}.{name}={config[section][name]}: a device has {limit / GIB:.1f} GiB, the plan needs "

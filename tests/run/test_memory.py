@@ -1,6 +1,7 @@
 """The memory plan against arithmetic by hand."""
 
 import math
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.qwen2 import PUBLISHED
+from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.run import partition
 from gigpo_jax.run.memory import GIB, check_engine, check_memory, memory_plan
 
@@ -131,3 +133,24 @@ def test_a_teacher_is_a_copy_of_what_is_trained():
     config.rl.algorithm = "serl"
     plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)
     assert (plan["teacher"], plan["reference policy"]) == (4 * 1_543_714_304, 0)
+
+
+def test_a_vision_tower_has_weights_moments_and_activations():
+    shape, config = replace(PUBLISHED["3b"], vision=VisionConfig()), default_config()
+    layer = 1280 * 3840 + 3840 + 1280 * 1280 + 1280 + 2 * (1280 * 3420 + 3420) + 3420 * 1280 + 1280 + 2 * 1280
+    tower = 1176 * 1280 + 32 * layer + 1280 + 5120 * 5120 + 5120 + 5120 * 2048 + 2048
+    config.mesh.fsdp, config.batch.rows, config.model.remat = 2, 8, "full"
+    config.sampling.max_prompt_tokens, config.engine.prefill_rows = 1024, (1,)
+    plan, text = (memory_plan(resolve(config), each, devices=2) for each in (shape, PUBLISHED["3b"]))
+    assert plan["parameters"] - text["parameters"] == 4 * tower / 2
+    assert plan["optimizer"] - text["optimizer"] == 8 * tower / 2
+    patches = 4 * 1024  # a token of a picture is four
+    assert plan["activations of the vision tower"] == 4 * patches * 32 * 1280 * 2  # of four rows in bfloat16
+    assert text["activations of the vision tower"] == 0
+    config.batch.rows, config.engine.prefill_rows = 2, (4, 64)
+    prefill = 64 * patches * (6 * 1280 + 2 * 3420) * 2  # of one layer, more than the update of one row has
+    assert memory_plan(resolve(config), shape, devices=2)["activations of the vision tower"] == prefill
+    config.engine.name = "vllm"
+    assert memory_plan(resolve(config), shape, devices=2)["activations of the vision tower"] == patches * 32 * 1280 * 2
+    with pytest.raises(InputError, match=r"the plan needs .* activations of the vision tower 0\.3"):
+        check_memory(resolve(config), shape, devices=2, limit=int(8 * GIB))
