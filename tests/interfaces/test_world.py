@@ -124,3 +124,16 @@ def test_the_code_of_the_page_plays_an_episode(
     monkeypatch.syspath_prepend(str(PAGE.parents[1] / "worlds"))
     exec(code("Installation"), {})
     assert capsys.readouterr().out.endswith(" False True\n")
+
+
+def test_the_class_of_the_page_plays_an_episode() -> None:
+    names: dict[str, Any] = {}
+    exec(code("Which trainer takes which interface"), names)
+    environment, expert = names["Sokoban"](), registry.make_expert("sokoban", 0)
+    shown = environment.reset(task=3, prompt="p")
+    assert shown.startswith("Task: push every box onto a target\n")
+    while not environment.step.done:
+        shown = environment.act(expert.act(environment.step.observation))
+    assert environment.step.won
+    assert environment.get_reward() > 9
+    assert environment.act("up") == "The episode is over."

@@ -44,8 +44,13 @@ def test_the_wheel_plays_with_numpy_alone_and_beside_gigpo_jax(tmp_path: Path) -
     build = "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
     wheel = tmp_path / call(sys.executable, "-c", build, tmp_path, cwd=tmp_path / "worlds").splitlines()[-1]
     shutil.rmtree(tmp_path / "worlds")
-    parts = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    files = zipfile.ZipFile(wheel).namelist()
+    parts = {name.split("/")[0] for name in files}
     assert parts == {"gigpo_worlds", f"gigpo_worlds-{wheel.name.split('-')[1]}.dist-info"}  # no file of gigpo_jax's own
+    home = "gigpo_worlds/sources/gigpo_jax/"
+    inside = {name.removeprefix(home).split("/")[0] for name in files if name.startswith(home)}
+    rooms = {"env_bridge", "envs", "interfaces"}
+    assert inside == {"__init__.py", "errors.py", "files.py", "references.py", "py.typed", *rooms}
     shutil.move(tmp_path / "gigpo_jax", tmp_path / "full")
 
     venv.create(tmp_path / "venv", symlinks=True)
