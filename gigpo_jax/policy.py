@@ -86,6 +86,8 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = 
         raise InputError(f"config.model.path={path!r}: a critic, which scores no tokens; name a language model")
     if shape.vision is not None:
         _check_pictures(config)
+    elif config.model.lora.vision:
+        raise InputError("config.model.lora.vision=True: the model has no vision tower; leave it out")
     template = len(tokenizer.encode_chat(""))
     if config.sampling.max_prompt_tokens <= template:
         raise InputError(
@@ -162,7 +164,7 @@ def start_adapter(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: jax.shardi
 def lora_config(config: ConfigDict) -> lora.LoraConfig | None:
     """The shape of the adapter that `model.lora` asks for, None for none."""
     asked = config.model.lora
-    return lora.LoraConfig(asked.rank, asked.alpha, tuple(asked.targets)) if asked.rank else None
+    return lora.LoraConfig(asked.rank, asked.alpha, tuple(asked.targets), asked.vision) if asked.rank else None
 
 
 def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[str]) -> Policy:
@@ -217,7 +219,7 @@ def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) 
         return trained
     merged = lora.merge(policy.params, trained, policy.scale)
     save_hf(folder, policy.config, merged, dtype=jnp.float32, tokenizer=policy.tokenizer, stop_strings=stop)
-    save_adapter(folder / ADAPTER, adapter, trained, base=config.model.path)
+    save_adapter(folder / ADAPTER, adapter, trained, base=config.model.path, tower=policy.config.vision is not None)
     return merged
 
 

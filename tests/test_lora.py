@@ -114,6 +114,11 @@ def kernels_of(params: qwen2.Params) -> dict[str, np.ndarray]:
     return {name: np.array(params["layers"][name]["kernel"], np.float32) for name in TARGETS.values()}
 
 
+def test_an_adapter_of_a_tower_needs_one() -> None:
+    with pytest.raises(InputError, match=r"config\.model\.lora\.vision=True: the model has no vision tower"):
+        learner_of(lora={"vision": True})
+
+
 def test_a_rank_that_is_not_low_is_refused() -> None:
     width = load_hf(TINY)[0].hidden_size
     learner_of(lora={"rank": width})

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
+from safetensors.numpy import load_file
 
 from gigpo_jax import sft
 from gigpo_jax.config import default_config, resolve
@@ -36,17 +37,23 @@ def small_config(**changes: object) -> ConfigDict:
     return resolve(config.lock())
 
 
-def test_imitation_of_pictures_minimises_the_cross_entropy_of_the_model(tmp_path: Path) -> None:
-    config = small_config()
-    assert sft.run(config, tmp_path / "run", str(tmp_path / "model")) == 0
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model of a warm start, and its run."""
+    folder = tmp_path_factory.mktemp("sft")
+    assert sft.run(small_config(), folder / "run", str(folder / "model")) == 0
+    return folder
+
+
+def test_imitation_of_pictures_minimises_the_cross_entropy_of_the_model(trained: Path) -> None:
+    lines = [json.loads(line) for line in (trained / "run/metrics.jsonl").read_text().splitlines()]
     held_out = [line["sft/held_out_loss"] for line in lines if "sft/held_out_loss" in line]
     assert len(held_out) == 5
     assert held_out[-1] < held_out[0] / 2
-    shape, params = load_hf(tmp_path / "model")
-    vision, words = qwen2_5_vl.tower(shape), load_tokenizer(tmp_path / "model")
+    shape, params = load_hf(trained / "model")
+    vision, words = qwen2_5_vl.tower(shape), load_tokenizer(trained / "model")
     losses: list[float] = []
-    for shown in sft.demonstrations(config, lambda images: words.encode)[EPISODES - 2 :]:
+    for shown in sft.demonstrations(small_config(), lambda images: words.encode)[EPISODES - 2 :]:
         for prompt, response, images in shown.turns:
             assert prompt == IMAGE
             text = expand(vision, words.encode_chat(prompt, mark=IMAGE, special="".join(IMAGE_TOKENS)), [(5, 5)])
@@ -56,6 +63,20 @@ def test_imitation_of_pictures_minimises_the_cross_entropy_of_the_model(tmp_path
             logprobs = jax.nn.log_softmax(scores[0, len(text) - 1 : -1])
             losses += (-np.take_along_axis(np.asarray(logprobs), np.array(target)[:, None], 1)[:, 0]).tolist()
     np.testing.assert_allclose(held_out[-1], np.mean(losses), rtol=1e-4)
+
+
+def test_an_adapter_learns_in_the_tower_too(trained: Path, tmp_path: Path) -> None:
+    """The exported model is the start with the exported pairs added; nothing else changed."""
+    lora = {"model.path": str(trained / "model"), "model.lora.rank": 2, "model.lora.vision": True, "sft.epochs": 1}
+    assert sft.run(small_config(**lora), tmp_path / "run", str(tmp_path / "model")) == 0
+    before, after = (load_file(folder / "model/model.safetensors") for folder in (trained, tmp_path))
+    pairs = load_file(tmp_path / "model/adapter/adapter_model.safetensors")
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    qkv, scale = "visual.blocks.0.attn.qkv", 32 / 2
+    a, b = (pairs[f"base_model.model.model.{qkv}.lora_{part}.weight"] for part in "AB")
+    assert np.abs(b).max() > 1e-4
+    np.testing.assert_allclose(after[f"{qkv}.weight"], before[f"{qkv}.weight"] + scale * b @ a, atol=1e-6)
+    assert len(changed) == len(pairs) // 2 == 5 + 7
 
 
 @pytest.mark.parametrize(

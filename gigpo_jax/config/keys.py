@@ -112,6 +112,7 @@ KEYS: dict[str, Key] = {
             lambda value: 0 < len(value) == len(set(value)) and set(value) <= set(LORA_TARGETS),
         ),
     ),
+    "model.lora.vision": Key(False, "the linear layers in the blocks of the vision tower have an adapter too"),
     "model.lora.path": Key("", 'an adapter in PEFT\'s layout to start from; "": one that changes nothing'),
     "model.unroll": Key(1, "layers in one step of the scan over layers; more: longer compilation", POSITIVE),
     "model.remat": Key("full", "activations that the backward pass recomputes", one_of("none", "dots", "full")),

@@ -246,6 +246,9 @@ def _check_model(config: ConfigDict, trains: bool) -> None:
     _require(not lora.rank or path, config, "model.lora.rank", fix)
     most = 512 if config.engine.name == "vllm" else lora.rank
     _require(lora.rank <= most, config, "model.lora.rank", "vLLM takes 512 at most")
+    fix = "vLLM's servers take adapters of the decoder alone; leave it out"
+    _require(not lora.vision or config.engine.name != "vllm", config, "model.lora.vision", fix)
+    _require(bool(lora.rank) or not lora.vision, config, "model.lora.vision", "set model.lora.rank to its rank")
     _require(bool(lora.rank) or not lora.path, config, "model.lora.path", "set model.lora.rank to its rank")
     _require(
         not trains or bool(lora.rank) or model.param_dtype == "float32",

@@ -1,7 +1,8 @@
 """Adapters on disk in the layout of PEFT (https://huggingface.co/docs/peft), which transformers and vLLM load.
 
 A folder has adapter_config.json and adapter_model.safetensors; A is stored there as [R, I] and B as [O, R], layer by
-layer, under the names that the linear layers have in a Hugging Face model.
+layer, under the names that the linear layers have in a Hugging Face model. `tower` says that the model has a vision
+tower: its decoder has another name there.
 """
 
 import json
@@ -15,7 +16,7 @@ import numpy as np
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora
-from gigpo_jax.models.linears import LINEARS
+from gigpo_jax.models.linears import LINEARS, VISION_LINEARS
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
 from gigpo_jax.models.safetensors_file import OnTensor, read_header
@@ -36,11 +37,12 @@ _PLAIN = {
 Names = list[tuple[str, tuple[int, ...]]]
 
 
-def tensor_names(adapter: Params) -> Names:
+def tensor_names(adapter: Params, *, tower: bool) -> Names:
     """Name and stored shape of every tensor of an adapter (or of its shapes), in the order of the file."""
     return [
-        (_name(layer, ours, part), pair[part].shape[:0:-1])
-        for ours, pair in adapter["layers"].items()
+        (_name(stack, layer, ours, part, tower=tower), pair[part].shape[:0:-1])
+        for stack, pairs in lora.stacks(adapter).items()
+        for ours, pair in pairs.items()
         for part in _PARTS
         for layer in range(pair[part].shape[0])
     ]
@@ -52,6 +54,7 @@ def write_adapter(
     adapter: Params,
     *,
     base: str,
+    tower: bool = False,
     dtype: Any = np.float32,
     on_tensor: OnTensor | None = None,
 ) -> None:
@@ -62,7 +65,7 @@ def write_adapter(
     dtype = np.dtype(dtype)
 
     def tensors() -> Iterator[np.ndarray]:
-        for pair in adapter["layers"].values():
+        for pair in (pair for pairs in lora.stacks(adapter).values() for pair in pairs.values()):
             for part in _PARTS:
                 for layer in to_host(pair[part]):
                     yield np.ascontiguousarray(layer.T, dtype)
@@ -72,13 +75,16 @@ def write_adapter(
             pass
         return
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(config_json(config, base), indent=2) + "\n")
-    write_safetensors(folder / TENSORS, tensor_names(adapter), tensors(), dtype, on_tensor)
+    (folder / CONFIG).write_text(json.dumps(config_json(config, base, tower=tower), indent=2) + "\n")
+    write_safetensors(folder / TENSORS, tensor_names(adapter, tower=tower), tensors(), dtype, on_tensor)
 
 
-def config_json(config: LoraConfig, base: str) -> dict[str, Any]:
+def config_json(config: LoraConfig, base: str, *, tower: bool) -> dict[str, Any]:
     """The content of adapter_config.json; `base` is name or folder of the model."""
-    alpha = config.alpha
+    alpha, modules = config.alpha, "|".join(config.targets)
+    pattern = rf".*\.language_model\..*\.({modules})"  # gate_proj alone would be a module of the tower too
+    if config.vision:
+        pattern += rf"|.*\.visual\.blocks\..*\.({'|'.join(name.split('.')[1] for name in VISION_LINEARS.values())})"
     return {
         "base_model_name_or_path": base,
         "bias": "none",
@@ -90,18 +96,20 @@ def config_json(config: LoraConfig, base: str) -> dict[str, Any]:
         "modules_to_save": None,
         "peft_type": "LORA",
         "r": config.rank,
-        "target_modules": list(config.targets),
+        "target_modules": pattern if tower else list(config.targets),
         "task_type": "CAUSAL_LM",
         "use_dora": False,
         "use_rslora": False,
     }
 
 
-def save_adapter(folder: str | pathlib.Path, config: LoraConfig, adapter: Params, *, base: str) -> None:
+def save_adapter(
+    folder: str | pathlib.Path, config: LoraConfig, adapter: Params, *, base: str, tower: bool = False
+) -> None:
     """As `write_adapter`, in float32, by the first process; raises InputError if it cannot be written."""
     folder = pathlib.Path(folder)
     try:
-        write_adapter(folder if jax.process_index() == 0 else None, config, adapter, base=base)
+        write_adapter(folder if jax.process_index() == 0 else None, config, adapter, base=base, tower=tower)
     except OSError as err:
         raise InputError(f"{folder}: cannot be written ({err.strerror}); choose another path or make room") from err
 
@@ -114,9 +122,9 @@ def load_adapter(folder: str | pathlib.Path, shape: Qwen2Config, config: LoraCon
     """
     folder = pathlib.Path(folder)
     _check_config(folder / CONFIG, config)
-    shapes, file = lora.abstract(shape, config), folder / TENSORS
+    shapes, file, tower = lora.abstract(shape, config), folder / TENSORS, shape.vision is not None
     entries = read_header(file)
-    found, expected = {name: entry.shape for name, entry in entries.items()}, dict(tensor_names(shapes))
+    found, expected = {name: entry.shape for name, entry in entries.items()}, dict(tensor_names(shapes, tower=tower))
     odd = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
     if odd:
         raise InputError(
@@ -131,21 +139,25 @@ def load_adapter(folder: str | pathlib.Path, shape: Qwen2Config, config: LoraCon
         check_finite(file, name, array)
         return array
 
-    return {
-        "layers": {
-            ours: {
-                part: np.stack([tensor(_name(layer, ours, part)) for layer in range(shape.num_layers)])
-                for part in _PARTS
-            }
-            for ours in shapes["layers"]
+    def stacked(stack: str, ours: str, part: str, depth: int) -> np.ndarray:
+        return np.stack([tensor(_name(stack, layer, ours, part, tower=tower)) for layer in range(depth)])
+
+    read = {
+        stack: {
+            ours: {part: stacked(stack, ours, part, pair[part].shape[0]) for part in _PARTS}
+            for ours, pair in pairs.items()
         }
+        for stack, pairs in lora.stacks(shapes).items()
     }
+    return lora.with_stacks({}, read)
 
 
 def _check_config(file: pathlib.Path, config: LoraConfig) -> None:
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
-        found = (int(raw["r"]), float(raw["lora_alpha"]), sorted(raw["target_modules"]))
+        modules = raw["target_modules"]  # a pattern is checked by the tensors that it led to
+        modules = sorted(config.targets) if isinstance(modules, str) else sorted(modules)
+        found = (int(raw["r"]), float(raw["lora_alpha"]), modules)
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise InputError(f"{file}: missing or broken ({err!r}); give an adapter's folder in PEFT's layout") from err
     for key, plain in _PLAIN.items():
@@ -156,5 +168,7 @@ def _check_config(file: pathlib.Path, config: LoraConfig) -> None:
         raise InputError(f"{file}: rank, alpha and targets are {found}, config.model.lora has {wanted}")
 
 
-def _name(layer: int, ours: str, part: str) -> str:
-    return f"base_model.model.model.layers.{layer}.{LINEARS[ours]}.{_PARTS[part]}.weight"
+def _name(stack: str, layer: int, ours: str, part: str, *, tower: bool) -> str:
+    text = "language_model.layers" if tower else "layers"
+    blocks, module = (text, LINEARS[ours]) if stack == "text" else ("visual.blocks", VISION_LINEARS[ours])
+    return f"base_model.model.model.{blocks}.{layer}.{module}.{_PARTS[part]}.weight"

@@ -1,5 +1,6 @@
 """Linear layers, with or without a low-rank pair, and norms."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -28,6 +29,11 @@ class Linear(nnx.Module):
             y = y + (flat @ self.lora_a[...].astype(x.dtype)) @ self.lora_b[...].astype(x.dtype)
         y = y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
         return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def adapted_linears(layers: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the linear layers with a low-rank pair, in a tree of stacked layers."""
+    return tuple(name for name, leaves in layers.items() if "lora_a" in leaves)
 
 
 class RMSNorm(nnx.Module):

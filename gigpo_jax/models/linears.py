@@ -1,10 +1,17 @@
-"""The linear layers of a decoder layer: their names in this project's parameter tree and in Hugging Face models."""
+"""The linear layers of decoder and vision tower: their names in the parameter tree and in Hugging Face models."""
 
 LINEARS = {  # key under `params["layers"]` -> module of a Hugging Face decoder layer
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
     "value": "self_attn.v_proj",
     "out": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+VISION_LINEARS = {  # key under `params["vision"]["layers"]` -> module of a block of the tower
+    "qkv": "attn.qkv",
+    "out": "attn.proj",
     "gate": "mlp.gate_proj",
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",

@@ -16,7 +16,7 @@ from flax import nnx
 
 from gigpo_jax.models.attention import attention, cached_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
-from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, normal
+from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, adapted_linears, normal
 from gigpo_jax.models.qwen2_config import PUBLISHED as PUBLISHED
 from gigpo_jax.models.qwen2_config import Qwen2Config
 from gigpo_jax.models.rotary import Rotary, rotary, rotate
@@ -300,7 +300,7 @@ def through_layers(
     config: Qwen2Config, params: Params, cache: KVCache, x: jax.Array, angles: Rotary, attend: Callable
 ) -> tuple[jax.Array, KVCache]:
     """Runs all layers on x [..., D]; `attend` takes a layer's index, the cache, query, key and value."""
-    graph = _layer_graph(config, adapted_linears(params))
+    graph = _layer_graph(config, adapted_linears(params["layers"]))
 
     # The cache is the carry of the loop and is updated in place; as input and output of a scan it would be copied.
     def body(index: jax.Array, carry: tuple[jax.Array, KVCache]) -> tuple[jax.Array, KVCache]:
@@ -327,7 +327,7 @@ def _forward(
     constrain = execution.constrain
     positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
     segment_ids = jnp.ones(tokens.shape, jnp.int32) if segment_ids is None else segment_ids
-    graph = _layer_graph(config, adapted_linears(params))
+    graph = _layer_graph(config, adapted_linears(params["layers"]))
     sections = config.vision.sections if config.vision is not None and positions.ndim == 3 else ()
     angles = rotary(positions, config.head_dim, config.rope_theta, config.rope_scaling, sections)
 
@@ -364,11 +364,6 @@ def unembed(config: Qwen2Config, params: Params, hidden: jax.Array) -> jax.Array
     """Scores of all tokens: hidden states [..., D] -> [..., V] f32."""
     matrix = output_embedding(config, params).astype(hidden.dtype)
     return jnp.einsum("...d,vd->...v", hidden, matrix, preferred_element_type=jnp.float32)
-
-
-def adapted_linears(params: Params) -> tuple[str, ...]:
-    """The names of the linear layers with a low-rank pair in this tree."""
-    return tuple(name for name, leaves in params["layers"].items() if "lora_a" in leaves)
 
 
 @functools.cache

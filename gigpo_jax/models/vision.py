@@ -5,7 +5,7 @@ square row by row. Window attention is a mask over this order; the published cod
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 
 from gigpo_jax.models.images import ReadImage
-from gigpo_jax.models.layers import Linear, RMSNorm
+from gigpo_jax.models.layers import Linear, RMSNorm, adapted_linears
 from gigpo_jax.models.rotary import Rotary, rotate
 from gigpo_jax.models.vision_config import FRAMES, MEAN, MERGE, STD, VisionConfig
 
@@ -57,19 +57,22 @@ def pack_images(images: Sequence[ReadImage], index: np.ndarray, *, number: int, 
 
 
 class VisionLayer(nnx.Module):
-    """One layer of the tower."""
+    """One layer of the tower; the linear layers in `adapted` have a low-rank pair (`models.lora`)."""
 
-    def __init__(self, config: VisionConfig, *, dtype: Any, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: VisionConfig, *, dtype: Any, rngs: nnx.Rngs, adapted: Collection[str] = ()) -> None:
         width, inner = config.hidden_size, config.intermediate_size
-        linear = functools.partial(Linear, bias=True, dtype=dtype, rngs=rngs)
+
+        def linear(name: str, inputs: int, outputs: int) -> Linear:
+            return Linear(inputs, outputs, bias=True, dtype=dtype, rngs=rngs, adapted=name in adapted)
+
         self.heads = config.num_heads
         self.attention_norm = RMSNorm(width, eps=1e-6, dtype=dtype)
-        self.qkv = linear(width, 3 * width)
-        self.out = linear(width, width)
+        self.qkv = linear("qkv", width, 3 * width)
+        self.out = linear("out", width, width)
         self.mlp_norm = RMSNorm(width, eps=1e-6, dtype=dtype)
-        self.gate = linear(width, inner)
-        self.up = linear(width, inner)
-        self.down = linear(inner, width)
+        self.gate = linear("gate", width, inner)
+        self.up = linear("up", width, inner)
+        self.down = linear("down", inner, width)
 
     def __call__(self, x: jax.Array, angles: Rotary, mask: jax.Array) -> jax.Array:
         """Runs the layer on x [N, P, W]; mask [N, P, P] bool: may the second axis see the third?"""
@@ -138,7 +141,8 @@ def encode(
     Returns:
       [N, P / 4, D], one feature a square; those beyond an image's own have no meaning.
     """
-    layer, norm, merger_in, merger_out = _graphs(config, params["merger_out"]["bias"].shape[0])
+    adapted = adapted_linears(params["layers"])
+    layer, norm, merger_in, merger_out = _graphs(config, params["merger_out"]["bias"].shape[0], adapted)
     rows, columns, used = _places(grid, patches.shape[1])
     same = used[:, :, None] & used[:, None, :]
     cells = config.window_size // config.patch_size
@@ -192,12 +196,12 @@ def _angles(rows: jax.Array, columns: jax.Array, head_dim: int) -> Rotary:
 
 
 @functools.cache
-def _graphs(config: VisionConfig, out: int) -> tuple[Any, Any, Any, Any]:
+def _graphs(config: VisionConfig, out: int, adapted: tuple[str, ...]) -> tuple[Any, Any, Any, Any]:
     """What `nnx.merge` combines with the parameters of a layer, and of the merger's three parts."""
 
     def make() -> tuple[Any, Any, Any, Any]:
         tower = VisionTower(config, out, dtype=jnp.float32, rngs=nnx.Rngs(0))
-        layer = VisionLayer(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
+        layer = VisionLayer(config, dtype=jnp.float32, rngs=nnx.Rngs(0), adapted=adapted)
         return layer, tower.merger_norm, tower.merger_in, tower.merger_out
 
     return tuple(map(nnx.graphdef, nnx.eval_shape(make)))  # type: ignore[return-value]

@@ -19,7 +19,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.files import read_object, replacing_folder
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import config_json, read_config
-from gigpo_jax.models.linears import LINEARS
+from gigpo_jax.models.linears import LINEARS, VISION_LINEARS
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
 from gigpo_jax.models.safetensors_file import INDEX, SINGLE, SUFFIX, Entry, OnTensor, read_header, write_file
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits
@@ -38,15 +38,7 @@ _TOP = {
     "value_head.kernel": "score.weight",
     "value_head.bias": "score.bias",
 }
-_VISION_LAYER = {
-    "attention_norm": "norm1",
-    "qkv": "attn.qkv",
-    "out": "attn.proj",
-    "mlp_norm": "norm2",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
+_VISION_LAYER = VISION_LINEARS | {"attention_norm": "norm1", "mlp_norm": "norm2"}
 _VISION = {
     "patch": "patch_embed.proj",
     "merger_norm": "merger.ln_q",

@@ -134,8 +134,7 @@ def engine_programs(config: ConfigDict, shape: qwen2.Qwen2Config, held: Arrays) 
     settings, sampling = engine_settings(config), config.sampling
     params = held.state.params
     if held.frozen is not None:
-        layers = {name: held.frozen["layers"][name] | pair for name, pair in params["layers"].items()}
-        params = held.frozen | {"layers": held.frozen["layers"] | layers}
+        params = lora.beside(held.frozen, params)
     placement = placement_of(params)
     whole, part = mesh_of(params), placement.mesh
     hosts = 1 if whole is None or part is None else whole.size // part.size

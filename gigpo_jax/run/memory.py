@@ -41,7 +41,8 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int
     trees = [(config.model.param_dtype, parameters, not config.model.lora.rank)]  # dtype, parameters, are they trained
     kept_bytes, trained, trained_bytes = parameters * stored, parameters, parameters * stored
     if config.model.lora.rank:
-        pairs = lora.LoraConfig(config.model.lora.rank, config.model.lora.alpha, tuple(config.model.lora.targets))
+        asked = config.model.lora
+        pairs = lora.LoraConfig(asked.rank, asked.alpha, tuple(asked.targets), asked.vision)
         trained = lora.param_count(shape, pairs)
         trained_bytes = trained * 4
         kept_bytes += trained_bytes

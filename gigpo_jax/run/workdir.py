@@ -194,6 +194,7 @@ def _adapter(values: dict[str, Any]) -> dict[str, Any]:
     """The values of a flat config that define an adapter."""
     rank = values.get("model.lora.rank", 0)
     shape = {"alpha": values["model.lora.alpha"], "targets": sorted(values["model.lora.targets"])} if rank else {}
+    shape |= {"vision": True} if rank and values.get("model.lora.vision") else {}
     return {"rank": rank} | shape
 
 

@@ -2,7 +2,9 @@
 
 import json
 import pathlib
+import re
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -10,7 +12,9 @@ import safetensors.numpy
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.lora import LoraConfig
-from tests.models.test_lora import ALL, SHAPE, SOME, random_adapter
+from gigpo_jax.models.weights import save_hf
+from tests.models.shapes import VL, random_params
+from tests.models.test_lora import ALL, BOTH, SHAPE, SOME, random_adapter
 
 
 def test_an_adapter_comes_back_as_it_was(tmp_path: pathlib.Path) -> None:
@@ -36,6 +40,30 @@ def test_names_and_shapes_are_those_of_peft(tmp_path: pathlib.Path) -> None:
     assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 2, 8)
     assert config["target_modules"] == ["q_proj", "down_proj"]
     assert config["base_model_name_or_path"] == "a/model"
+
+
+def test_an_adapter_of_decoder_and_tower_comes_back_under_the_names_of_transformers(tmp_path: pathlib.Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    adapter = random_adapter(VL, BOTH)
+    save_adapter(tmp_path / "both", BOTH, adapter, base="", tower=True)
+    again = load_adapter(tmp_path / "both", VL, BOTH)
+    jax.tree.map(np.testing.assert_array_equal, again, adapter)
+    save_hf(tmp_path / "model", VL, random_params(VL))
+    theirs = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "model")
+    linears = {name: module.weight.shape for name, module in theirs.named_modules() if hasattr(module, "in_features")}
+    pattern = json.loads((tmp_path / "both/adapter_config.json").read_text())["target_modules"]
+    chosen = {name for name in linears if re.fullmatch(pattern, name)}
+    tensors = safetensors.numpy.load_file(tmp_path / "both/adapter_model.safetensors")
+    found = {name.removeprefix("base_model.model.").partition(".lora_")[0] for name in tensors}
+    assert found == chosen
+    assert len(found) == 2 * 2 + 2 * 5  # layers x linears of the decoder, and of the tower
+    for name in found:
+        a, b = (tensors[f"base_model.model.{name}.lora_{part}.weight"] for part in "AB")
+        assert (b @ a).shape == linears[name]
+    text = LoraConfig(2, 8.0, BOTH.targets)
+    save_adapter(tmp_path / "text", text, {"layers": adapter["layers"]}, base="", tower=True)
+    pattern = json.loads((tmp_path / "text/adapter_config.json").read_text())["target_modules"]
+    assert {name for name in linears if re.fullmatch(pattern, name)} == {name for name in found if "visual" not in name}
 
 
 def test_another_or_a_broken_adapter_is_refused(tmp_path: pathlib.Path) -> None:

@@ -5,13 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.models import lora, qwen2
+from gigpo_jax.models import lora, qwen2, qwen2_5_vl
+from gigpo_jax.models.images import expand, grid_of
 from gigpo_jax.models.lora import LoraConfig
-from tests.models.shapes import SMALL, random_params
+from tests.models.shapes import SMALL, VISION, VL, random_params
+from tests.models.test_images import random_image
 
 SHAPE = SMALL["gqa2_untied"]
 ALL = LoraConfig(4, 6.0)
 SOME = LoraConfig(2, 8.0, ("q_proj", "down_proj"))
+BOTH = LoraConfig(2, 8.0, ("q_proj", "down_proj"), vision=True)
 TOKENS = np.random.default_rng(0).integers(0, SHAPE.vocab_size, (3, 17)).astype(np.int32)
 
 
@@ -28,7 +31,8 @@ def merged_by_hand(params: qwen2.Params, adapter: qwen2.Params, scale: float) ->
         kernel = np.asarray(layers[name]["kernel"], np.float64)
         change = np.einsum("lir,lro->lio", *(np.asarray(pair[x], np.float64) for x in ("lora_a", "lora_b")))
         layers[name] = layers[name] | {"kernel": jnp.asarray(kernel + scale * change, jnp.float32)}
-    return params | {"layers": layers}
+    tower = {"vision": merged_by_hand(params["vision"], adapter["vision"], scale)} if "vision" in adapter else {}
+    return params | {"layers": layers} | tower
 
 
 @pytest.mark.parametrize(("name", "config"), [("gqa2_untied", ALL), ("gqa2_untied", SOME), ("qwen3_tied", ALL)])
@@ -44,6 +48,25 @@ def test_beside_the_kernels_equals_merged_into_them(name: str, config: LoraConfi
     for name, leaves in lora.merge(copy, adapter, config.scale)["layers"].items():
         for part, leaf in leaves.items():
             np.testing.assert_allclose(leaf, merged["layers"][name][part], atol=1e-6)
+
+
+def test_pairs_in_the_vision_tower_equal_merged_ones() -> None:
+    params, adapter, image = random_params(VL), random_adapter(VL, BOTH), random_image(56, 84)
+    tokens = np.array([expand(VISION, [1, 53, 55, 54, 2], [grid_of(VISION, image)])])
+    merged = merged_by_hand(params, adapter, BOTH.scale)
+    expected = qwen2_5_vl.logits(VL, merged, tokens, [image])
+    attached = lora.attach(params, adapter, BOTH.scale)
+    np.testing.assert_allclose(qwen2_5_vl.logits(VL, attached, tokens, [image]), expected, atol=1e-5)
+    text = {"layers": adapter["layers"]}
+    of_text = qwen2_5_vl.logits(VL, merged_by_hand(params, text, BOTH.scale), tokens, [image])
+    assert np.abs(expected - of_text).max() > 0.05
+    for given, back in zip(
+        *map(jax.tree.leaves, (lora.scaled(adapter, BOTH.scale), lora.detach(attached))), strict=True
+    ):
+        np.testing.assert_array_equal(given, back)
+    again = lora.merge(jax.tree.map(jnp.copy, params), adapter, BOTH.scale)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), again, merged)
+    assert lora.logical_axes(VL, BOTH)["vision"]["layers"]["down"]["lora_a"] == ("layers", "mlp", "rank")
 
 
 def test_the_adapter_of_the_start_changes_no_bit() -> None:
