@@ -184,5 +184,5 @@ def test_two_environments_are_learnt_together_and_resumed_exactly(
 
     evaluation = json.loads((whole / "evaluations" / "iteration_000002.json").read_text())
     assert [task.partition("/")[0] for task in evaluation["tasks"]] == ["boxes"] * 3 + ["rooms"] * 3
-    page, _ = run_page(whole, "a")
+    page, _ = run_page(whole, "a", {})
     assert {group["type"].partition("/")[0] for group in page["groups"]} == {"rooms", "boxes"}
