@@ -28,6 +28,7 @@ from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.update import init_state, make_optimizer, make_update
 from gigpo_jax.run.hosts import Hosts
 from gigpo_jax.run.memory import memory_plan
+from gigpo_jax.run.memory import peak as peak_memory
 from gigpo_jax.train import Trainer
 
 Result = dict[str, float | int | str | None]
@@ -333,7 +334,7 @@ def iteration(config: qwen2.Qwen2Config, args: argparse.Namespace, peak: float, 
         "trained_tokens": round(metrics["batch/tokens"]),
         "prompt_tokens_mean": round(metrics["prompt/length_mean"], 1),
         "response_tokens": args.response,
-        "forecast_memory_gb": round(sum(plan.values()) / 1e9, 2),
+        "forecast_memory_gb": round(peak_memory(settings, plan) / 1e9, 2),
     }
 
 

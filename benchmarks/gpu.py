@@ -40,7 +40,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--row-length", type=int, default=None, help="default: 8192; tiny: 128")
     parser.add_argument("--microbatches", type=int, default=4)
-    parser.add_argument("--remat", choices=["none", "dots", "full"], default="full")
+    parser.add_argument("--remat", choices=["none", "dots", "attention", "full", "offload"], default="full")
     parser.add_argument("--chunk", type=int, default=1024, help="tokens whose logits exist at a time")
     parser.add_argument("--slots", type=int, default=None, help="default: 128; tiny: 4")
     parser.add_argument("--context", type=int, default=None, help="default: 1024; tiny: 32")

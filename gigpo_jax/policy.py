@@ -22,7 +22,7 @@ from gigpo_jax.models.tokenizer import Tokenizer, check_fits, load_tokenizer, wo
 from gigpo_jax.models.vision_config import IMAGE_TOKENS, VisionConfig
 from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.run import partition
-from gigpo_jax.run.memory import check_engine, check_memory
+from gigpo_jax.run.memory import check_engine, check_memory, engine_tensor
 
 ADAPTER = "adapter"  # in an exported folder: the adapter alone
 
@@ -94,9 +94,10 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = 
             f"config.sampling.max_prompt_tokens={config.sampling.max_prompt_tokens}: the chat template of {path!r} "
             f"alone takes {template} tokens; use more"
         )
+    tensor = engine_tensor(config, shape, mesh)
     if samples and config.engine.name == "jax":
-        check_engine(config, shape, mesh)
-    check_memory(config, shape, mesh.size, jax.process_count())
+        check_engine(config, shape, mesh, tensor)
+    check_memory(config, shape, mesh.size, jax.process_count(), tensor)
     dtype = jnp.dtype(config.model.param_dtype)
     adapter, scale = start_adapter(config, shape, mesh)
     loaded = load_hf(folder, dtype=dtype, shardings=shardings(shape, mesh))

@@ -183,6 +183,7 @@ class Trainer:
         comes. An update that was begun is finished and counts, whatever becomes of the rollout or the servers.
         """
         if ahead is None:
+            self.worker.engine.free_memory()
             self.pending = self.learn(trajectories)
             self.done += 1
         else:

@@ -93,6 +93,27 @@ def test_engine(platform: str, dtype: str) -> None:
     assert FUSED not in lowered(advance, platform, params, cache, state, control)
 
 
+@pytest.mark.parametrize("kernels", ["hopper", "gpu", "tpu"])
+def test_kept_attention_is_not_computed_again(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forward kernels in a gradient: one, and another in the backward pass of `remat="full"`."""
+    believe_in_cudnn(monkeypatch)
+    shape = qwen2.Qwen2Config(97, 32, 64, 2, 2, 1, 64)
+    params, tokens = qwen2.abstract_params(shape), jax.ShapeDtypeStruct((1, 128), jnp.int32)
+
+    def forwards(remat: str) -> int:
+        how = qwen2.Execution(jnp.bfloat16, remat, attention=functools.partial(attention, kernels=kernels))
+
+        def loss(params: qwen2.Params, tokens: jax.Array) -> jax.Array:
+            return qwen2.hidden_states(shape, params, tokens, execution=how).astype(jnp.float32).sum()
+
+        text = lowered(jax.jit(jax.grad(loss)), "tpu" if kernels == "tpu" else "cuda", params, tokens)
+        call = {"hopper": f"@{FUSED}(", "gpu": f"@{MASKED}(", "tpu": 'kernel_name = "splash_mha_fwd'}[kernels]
+        return text.count(call)
+
+    assert forwards("full") == 2
+    assert forwards("attention") == 1
+
+
 @pytest.mark.parametrize(("kernels", "call"), [("hopper", FUSED), ("gpu", MASKED)])
 def test_what_cudnn_does_not_take_goes_to_the_plain_kernel(
     kernels: str, call: str, monkeypatch: pytest.MonkeyPatch

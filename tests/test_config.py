@@ -175,6 +175,13 @@ def test_buckets_beside_chunks_are_refused():
         resolve(config)
 
 
+def test_several_sizes_of_chunk_calls_are_refused():
+    config = default_config()
+    config.engine.prefill_chunk, config.engine.prefill_rows = 64, (8, 16)
+    with pytest.raises(InputError, match=r"^config\.engine\.prefill_rows=\(8, 16\): chunks .*_chunk=64\).*; name one$"):
+        resolve(config)
+
+
 def test_a_misspelt_key_is_answered_with_the_nearest():
     (error,) = unknown_keys(default_config(), ["train.groups", "trian.group_sise"])
     assert "config.trian.group_sise" in str(error)

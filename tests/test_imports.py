@@ -104,7 +104,19 @@ ALLOWED = {
         *("run", "run.partition", "run.memory"),
     },
     "preflight": {
-        *("errors", "files", "rl", "models", "sampling", "batching", "config", "policy", "learner", "rollout"),
+        *(
+            "errors",
+            "files",
+            "rl",
+            "models",
+            "sampling",
+            "batching",
+            "config",
+            "policy",
+            "columns",
+            "learner",
+            "rollout",
+        ),
         *("run", "run.partition", "run.memory"),
     },
     "credit": {

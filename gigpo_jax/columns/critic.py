@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import Sample
-from gigpo_jax.columns.token_logprobs import make_token_arrays
+from gigpo_jax.columns.token_logprobs import make_token_arrays, over_microbatches
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import read_config
@@ -50,14 +50,9 @@ class Critic:
         Raises:
           InputError: of `start_params`.
         """
-        own = {"lr": config.critic.lr, "grad_clip": config.critic.grad_clip}
-        optimizer = update.make_optimizer(**config.optim.to_dict() | own | {"schedule": "constant"})
         params = start_params(config, policy, mesh)
-        where = jax.tree.map(lambda x: x.sharding, params)
-        places = update.shard_state(optimizer, params, where, partition.replicated(mesh))
-        self.state = jax.jit(lambda p: update.init_state(p, optimizer), out_shardings=places)(params)
-        values, clip = value_function(config, policy, mesh), config.critic.clip or np.inf
-        self._update = make_value_update(values, optimizer, clip=clip, state_shardings=places)
+        init, self._update, places = train_programs(config, policy, mesh, params)
+        self.state = jax.jit(init, out_shardings=places)(params)
         self._values = make_token_values(config, policy, mesh)
 
     @property
@@ -73,6 +68,22 @@ class Critic:
         """One update from a minibatch with `values`; `policy`: the trained and the frozen parameters of the policy."""
         self.state, metrics = self._update(self.state, batch, policy)
         return metrics
+
+
+def train_programs(
+    config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, params: Any
+) -> tuple[Callable[[Any], update.TrainState], update.Update, update.TrainState]:
+    """A function (parameters) -> train state, the jitted update, and where each leaf of the state lives.
+
+    `params` are the critic's, or their shapes, with shardings.
+    """
+    own = {"lr": config.critic.lr, "grad_clip": config.critic.grad_clip}
+    optimizer = update.make_optimizer(**config.optim.to_dict() | own | {"schedule": "constant"})
+    where = jax.tree.map(lambda x: x.sharding, params)
+    places = update.shard_state(optimizer, params, where, partition.replicated(mesh))
+    values, clip = value_function(config, policy, mesh), config.critic.clip or np.inf
+    learn = make_value_update(values, optimizer, clip=clip, state_shardings=places)
+    return partial(update.init_state, optimizer=optimizer), learn, places
 
 
 def critic_shape(config: ConfigDict, policy: Policy) -> qwen2.Qwen2Config:
@@ -148,9 +159,14 @@ def make_token_values(
 
     All hosts call it together, each with its own samples.
     """
-    values = value_function(config, policy, mesh)
-    arrays = make_token_arrays(config, mesh, lambda *of: (values(*of),))
+    arrays = make_token_arrays(config, mesh, values_program(config, policy, mesh))
     return lambda params, policy, samples: arrays(params, policy, samples)[0]
+
+
+def values_program(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+    """The jitted function (critic's parameters, the policy's, minibatch) -> ([M, B, C] f32,)."""
+    values = value_function(config, policy, mesh)
+    return over_microbatches(lambda *of: (values(*of),))
 
 
 def saved_values(

@@ -59,23 +59,15 @@ def make_token_logprobs(config: ConfigDict, policy: Policy, mesh: jax.sharding.M
     def measure(trained: Any, frozen: Any, batch: StepBatch) -> tuple[jax.Array, ...]:
         return response_logprobs(functools.partial(forward, trained, frozen), batch, **how)
 
-    found = make_token_arrays(config, mesh, measure)
+    found = make_token_arrays(config, mesh, over_microbatches(measure))
     return lambda trained, frozen, samples: TokenLogprobs(*found(trained, frozen, samples))
 
 
-def make_token_arrays(
-    config: ConfigDict, mesh: jax.sharding.Mesh, measure: Callable[[Any, Any, StepBatch], tuple[jax.Array, ...]]
-) -> Callable[[Any, Any, Sequence[Sample]], list[list[np.ndarray]]]:
-    """Builds a function (parameters, other parameters, samples) -> for each of several arrays, one [R] f32 a sample.
+def over_microbatches(measure: Callable[[Any, Any, StepBatch], tuple[jax.Array, ...]]) -> Callable[..., Any]:
+    """Jits (parameters, other parameters, minibatch) -> arrays [M, B, C] f32.
 
-    All hosts call it together, each with its own samples.
-
-    Args:
-      config: as from `config.resolve`.
-      mesh: as from `partition.make_mesh`.
-      measure: (parameters, other parameters, microbatch without the M axis) -> arrays [B, C] f32.
+    `measure` has the same arguments, with a microbatch without the M axis, and gives arrays [B, C].
     """
-    rows, steps_at_once = partition.local_rows(mesh, config.batch.rows), config.train.minibatch
 
     @jax.jit
     def measured(params: Any, others: Any, batch: StepBatch) -> tuple[jax.Array, ...]:
@@ -85,6 +77,23 @@ def make_token_arrays(
 
         kinds = jax.eval_shape(measure, params, others, microbatch(batch, 0))
         return jax.lax.fori_loop(0, batch.microbatches, body, tuple(jnp.zeros_like(batch.behaviour) for _ in kinds))
+
+    return measured
+
+
+def make_token_arrays(
+    config: ConfigDict, mesh: jax.sharding.Mesh, measured: Callable[..., Any]
+) -> Callable[[Any, Any, Sequence[Sample]], list[list[np.ndarray]]]:
+    """Builds a function (parameters, other parameters, samples) -> for each of several arrays, one [R] f32 a sample.
+
+    All hosts call it together, each with its own samples.
+
+    Args:
+      config: as from `config.resolve`.
+      mesh: as from `partition.make_mesh`.
+      measured: as from `over_microbatches`.
+    """
+    rows, steps_at_once = partition.local_rows(mesh, config.batch.rows), config.train.minibatch
 
     def arrays(params: Any, others: Any, samples: Sequence[Sample]) -> list[list[np.ndarray]]:
         counts = partition.all_hosts(np.array([len(samples)]))[:, 0]

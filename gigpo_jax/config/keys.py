@@ -115,7 +115,11 @@ KEYS: dict[str, Key] = {
     "model.lora.vision": Key(False, "the linear layers in the blocks of the vision tower have an adapter too"),
     "model.lora.path": Key("", 'an adapter in PEFT\'s layout to start from; "": one that changes nothing'),
     "model.unroll": Key(1, "layers in one step of the scan over layers; more: longer compilation", POSITIVE),
-    "model.remat": Key("full", "activations that the backward pass recomputes", one_of("none", "dots", "full")),
+    "model.remat": Key(
+        "full",
+        "what the backward pass computes again; offload: all, and layer inputs go to host memory (docs/scaling.md)",
+        one_of("none", "dots", "attention", "full", "offload"),
+    ),
     # devices along each axis
     "mesh.data": Key(-1, "devices that split the batch; -1: all remaining", COUNT),
     "mesh.fsdp": Key(1, "devices that split batch and parameters", COUNT),
@@ -123,6 +127,11 @@ KEYS: dict[str, Key] = {
     # generation
     "engine.name": Key("jax", "jax: in this process; vllm: servers beside it (docs/scaling.md)", one_of("jax", "vllm")),
     "engine.slots": Key(128, "sequences that a host decodes together, spread over its devices", POSITIVE),
+    "engine.tensor": Key(
+        0,
+        "devices that split the engine's weights and heads; 0: mesh.tensor, or as few as the memory needs",
+        NOT_NEGATIVE,
+    ),
     "engine.dtype": Key("bfloat16", "of activations and KV cache; vllm: of weights too", DTYPE),
     "engine.prefill_buckets": Key((), "prompt lengths to compile for; (): powers of two", each(POSITIVE, int)),
     "engine.prefill_rows": Key(
@@ -240,6 +249,7 @@ KEYS: dict[str, Key] = {
     "optim.b2": Key(0.999, "decay of the second moment", DECAY),
     "optim.weight_decay": Key(0.01, "decoupled", NOT_NEGATIVE),
     "optim.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),
+    "optim.moment_dtype": Key("float32", "of the stored first moment; the second is float32", DTYPE),
     "batch.row_length": Key(4096, "tokens of a packed row; must hold a prompt and its response", POSITIVE),
     "batch.rows": Key(4, "rows of a microbatch, over all devices", POSITIVE),
     "batch.logprob_chunk": Key(1024, "tokens whose logits exist at a time", POSITIVE),

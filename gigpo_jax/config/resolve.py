@@ -220,6 +220,8 @@ def _check_sizes(config: ConfigDict) -> None:
     _require(chunk <= longest, config, "engine.prefill_chunk", most)
     fix = f"not read with engine.prefill_chunk={chunk}; leave one of them out"
     _require(not (chunk and config.engine.prefill_buckets), config, "engine.prefill_buckets", fix)
+    fix = f"chunks (engine.prefill_chunk={chunk}) are read in calls of one size; name one"
+    _require(not chunk or len(config.engine.prefill_rows) == 1, config, "engine.prefill_rows", fix)
     fix = "only one axis of the mesh can be -1 (all remaining devices)"
     _require(sum(size == -1 for size in config.mesh.values()) <= 1, config, "mesh.data", fix)
 

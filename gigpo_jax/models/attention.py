@@ -4,11 +4,15 @@ All kernels: grouped queries (H query heads share G key/value heads, without cop
 softmax in float32.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 BLOCK = 256  # entries of the cache that are read together
 MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)  # finite: a row with nothing to attend to stays free of NaN
+MIXED = "attention"  # the name of its result, and of a kernel's softmax statistics, for `jax.checkpoint`
 SPLASH_BLOCKS = (512, 256, 128)  # tokens of a tile: the largest that divides the row
 
 
@@ -46,8 +50,13 @@ def attention(
     if kernels == "tpu" and _fits_splash(query):
         return splash(query, key, value, segment_ids, max_segment)
     if max_segment is not None and 2 * max_segment <= query.shape[1]:
-        return _banded(query, key, value, segment_ids, max_segment)
-    return _dense(query, key, value, causal_segment_mask(segment_ids))
+        return checkpoint_name(_banded(query, key, value, segment_ids, max_segment), MIXED)
+    return checkpoint_name(_dense(query, key, value, causal_segment_mask(segment_ids)), MIXED)
+
+
+def kept_attention(primitive: Any, *_: Any, **params: Any) -> bool:
+    """The policy of `jax.checkpoint` that keeps what the backward pass needs of attention; cuDNN's has no names."""
+    return params.get("name") == MIXED or primitive.name == "dot_product_attention_fwd_wrapper"
 
 
 def kernels_for(device: jax.Device) -> str:
@@ -124,7 +133,8 @@ def chunk_attention(
     query = query.reshape(rows, length, groups, heads // groups, head_dim)
 
     def read(store: jax.Array, start: jax.Array) -> jax.Array:
-        part = jax.lax.dynamic_slice_in_dim(jax.lax.dynamic_index_in_dim(store, layer, 0, False), start, block, 2)
+        # One slice: XLA would take a slice of the layer alone out of the loop, and copy the layer.
+        part = jax.lax.dynamic_slice(store, (layer, 0, 0, start, 0), (1, *store.shape[1:3], block, head_dim))[0]
         return (part if slots is None else part.at[slots].get(mode="clip")).astype(query.dtype)
 
     def body(index: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -218,7 +228,9 @@ def splash(
     )
     window = min(max_segment or length, length) - 1
     mask = splash_attention.MultiHeadMask([splash_attention.LocalMask((length, length), (window, 0), 0)] * heads)
-    kernel = splash_attention.make_splash_mha_single_device(mask, block_sizes=sizes, interpret=interpret)
+    kernel = splash_attention.make_splash_mha_single_device(
+        mask, block_sizes=sizes, residual_checkpoint_name=MIXED, interpret=interpret
+    )
     scaled = (query.astype(jnp.float32) * head_dim**-0.5).astype(query.dtype)
     by_head = (x.swapaxes(1, 2) for x in (scaled, key, value))
     return jax.vmap(kernel)(*by_head, splash_attention.SegmentIds(segment_ids, segment_ids)).swapaxes(1, 2)

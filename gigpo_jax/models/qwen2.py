@@ -13,8 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
-from gigpo_jax.models.attention import attention, cached_attention
+from gigpo_jax.models.attention import attention, cached_attention, kept_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
 from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, adapted_linears, normal
 from gigpo_jax.models.qwen2_config import PUBLISHED as PUBLISHED
@@ -25,9 +26,17 @@ from gigpo_jax.models.vision import logical_axes as vision_axes
 
 Params = dict[str, Any]
 
-REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
+INPUT = "layer_input"
+REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
     "full": None,  # keep each layer's input only
-    "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,  # keep the projections, recompute the rest
+    "attention": kept_attention,  # and the result of attention
+    "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,  # and the projections, not attention
+    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(  # as full, with the inputs in host memory
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=[INPUT],
+        offload_src="device",
+        offload_dst="pinned_host",
+    ),
 }
 
 
@@ -162,7 +171,7 @@ class Execution:
 
     Attributes:
       dtype: compute dtype; None is the parameters'.
-      remat: "none", "full" (keep each layer's input) or "dots" (keep the matrix products).
+      remat: "none", or what of `REMAT_POLICIES` the backward pass recomputes.
       unroll: layers per step of the scan; more compile longer, and run faster in models of few layers.
       max_segment: limit of a segment's length, tokens; saves work in rows of many short segments. None: T.
       attention: as `attention.attention`, with its kernels.
@@ -336,7 +345,7 @@ def _forward(
         return mixed, (key, value) if keep else None
 
     def body(x: jax.Array, layer: Params) -> tuple[jax.Array, Any]:
-        x, kept = nnx.merge(graph, layer)(x, angles, attend)
+        x, kept = nnx.merge(graph, layer)(checkpoint_name(x, INPUT), angles, attend)
         return constrain(x), kept
 
     def remat(body: Callable) -> Callable:

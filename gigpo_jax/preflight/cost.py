@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gigpo_jax.preflight.hlo import Computation, Instruction, Program, Shape
@@ -45,29 +46,32 @@ class Cost:
     copied: Counter[tuple[Shape, bool]] = field(default_factory=Counter)
 
 
-def cost(program: Program, trips: int) -> Cost:
+def cost(program: Program, trips: Sequence[int]) -> Cost:
     """Counts a program.
 
     A conditional counts as its cheapest branch: those of the sampler are for top-k and top-p.
 
     Args:
       program: as compiled.
-      trips: how often a loop runs whose number of turns XLA does not know: the loop over tokens or microbatches. Such a
-        loop inside it, over the filled blocks of a cache, counts once.
+      trips: how often loops run whose number of turns XLA does not know, from the outermost in: over tokens or
+        microbatches, and over the filled blocks of a cache; further ones count once.
     """
     total = Cost()
     _add(program, program.computations[program.entry], trips, 1, False, total)
     return total
 
 
-def _add(program: Program, computation: Computation, trips: int, times: int, looped: bool, total: Cost) -> None:
+def _add(
+    program: Program, computation: Computation, trips: Sequence[int], times: int, looped: bool, total: Cost
+) -> None:
     for step in computation.instructions:
         kind = step.opcode.removesuffix("-start")
         if step.opcode in _FREE or step.opcode.endswith(("-done", "-update")):
             continue
         if step.opcode == "while":
             known, body = program.trips(step), program.computations[step.called["body"][0]]
-            _add(program, body, trips if known else 1, times * (known or trips), True, total)
+            turns, deeper = (known, trips) if known else (next(iter(trips), 1), trips[1:])
+            _add(program, body, deeper, times * turns, True, total)
         elif step.opcode == "conditional":
             _add_cheapest(program, step, trips, times, looped, total)
         elif step.opcode in ("call", "async-start"):
@@ -82,7 +86,9 @@ def _add(program: Program, computation: Computation, trips: int, times: int, loo
                 total.copied[shape, looped] += times * shape.bytes
 
 
-def _add_cheapest(program: Program, step: Instruction, trips: int, times: int, looped: bool, total: Cost) -> None:
+def _add_cheapest(
+    program: Program, step: Instruction, trips: Sequence[int], times: int, looped: bool, total: Cost
+) -> None:
     branches = [name for role in sorted(step.called) for name in step.called[role]]
     costs = []
     for branch in branches:

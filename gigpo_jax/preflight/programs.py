@@ -4,7 +4,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,16 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import response_capacity
+from gigpo_jax.columns import critic
 from gigpo_jax.config.packaged import located
 from gigpo_jax.errors import InputError
 from gigpo_jax.learner import chosen, make_optimizer, train_programs
 from gigpo_jax.models import lora, qwen2
+from gigpo_jax.models.attention import BLOCK
 from gigpo_jax.models.hf_config import read_config
-from gigpo_jax.policy import lora_config, shardings, trained_shardings
+from gigpo_jax.policy import Policy, lora_config, shardings, trained_shardings
 from gigpo_jax.rl import update
-from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rl.types import StepBatch, ValueTargets
 from gigpo_jax.rollout.engines import engine_settings
 from gigpo_jax.run import partition
 from gigpo_jax.run.report import say
@@ -40,17 +42,17 @@ class Compiled:
     """A program of an iteration.
 
     Attributes:
-      name: update, score, hand-over, prefill or decode.
+      name: update, score, critic, values, hand-over, prefill or decode.
       program: of jax.
       seconds: that its compilation took.
-      trips: turns of its loop over microbatches or tokens in one run.
+      trips: turns of its loops over microbatches or tokens, and over blocks of the cache, in one run.
       runs: in an iteration whose episodes have `env.max_steps` steps, prompts and responses `FILL` of their limits.
     """
 
     name: str
     program: jax.stages.Compiled
     seconds: float
-    trips: int
+    trips: tuple[int, ...]
     runs: float
 
 
@@ -63,12 +65,14 @@ class Arrays:
       frozen: parameters below an adapter.
       reference: the reference policy's trained parameters.
       teacher: those of the copy that `columns.hindsight` has.
+      critic: the critic's train state.
     """
 
     state: update.TrainState
     frozen: Any
     reference: Any
     teacher: Any
+    critic: Any
 
 
 def model_shape(config: ConfigDict) -> qwen2.Qwen2Config:
@@ -101,9 +105,13 @@ def arrays(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh) -> Arrays:
     optimizer = make_optimizer(config, config.train.iterations)
     places = update.shard_state(optimizer, trained, where, partition.replicated(mesh))
     state = _placed(jax.eval_shape(lambda params: update.init_state(params, optimizer), trained), places)
-    reference, teacher = bool(config.rl.kl_coef), "teacher" in chosen(config).needs
-    copies = (trained if kept else None for kept in (reference, teacher))
-    return Arrays(state, None if adapter is None else base, *copies)
+    return Arrays(
+        state,
+        frozen=None if adapter is None else base,
+        reference=trained if config.rl.kl_coef else None,
+        teacher=trained if "teacher" in chosen(config).needs else None,
+        critic=None if config.critic.kind == "none" else _critic(config, shape, mesh)[1],
+    )
 
 
 def learner_programs(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh, held: Arrays) -> Iterator[Compiled]:
@@ -113,29 +121,49 @@ def learner_programs(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh, h
     learn, score = train_programs(config, shape, mesh, make_optimizer(config, train.iterations), places)
     tokens = FILL * (sampling.max_prompt_tokens + sampling.max_response_tokens)
     microbatches = math.ceil(train.minibatch * tokens / (config.batch.rows * config.batch.row_length))
-    minibatches = train.epochs * train.groups * train.group_size * config.env.max_steps / train.minibatch
+    once = train.groups * train.group_size * config.env.max_steps / train.minibatch
+    minibatches = train.epochs * once
     scores = (config.rl.old_logprobs == "recompute") + bool(config.rl.kl_coef) + (held.teacher is not None)
     batch = _batch(config, mesh, microbatches)
+    plain = replace(batch, reference=None, proximal=None)
     iteration = jax.ShapeDtypeStruct((), jnp.int32, sharding=partition.replicated(mesh))
     lowered = learn.lower(held.state, batch, held.frozen, iteration)
-    yield Compiled("update", *_compiled("update", lowered), microbatches, minibatches)
+    yield Compiled("update", *_compiled("update", lowered), (microbatches,), minibatches)
     if scores:
-        plain = StepBatch(**(vars(batch) | {"reference": None, "proximal": None}))
         lowered = score.lower(held.state.params, plain, held.frozen)
-        yield Compiled("score", *_compiled("score", lowered), microbatches, scores * minibatches)
+        yield Compiled("score", *_compiled("score", lowered), (microbatches,), scores * minibatches)
+    if held.critic is not None:
+        learn, state, values = _critic(config, shape, mesh)
+        both = (held.state.params, held.frozen)
+        lowered = learn.lower(state, replace(batch, values=ValueTargets(*[batch.behaviour] * 3)), both)
+        yield Compiled("critic", *_compiled("critic", lowered), (microbatches,), minibatches)
+        lowered = values.lower(state.params, both, plain)
+        yield Compiled("values", *_compiled("values", lowered), (microbatches,), once)
 
 
-def engine_programs(config: ConfigDict, shape: qwen2.Qwen2Config, held: Arrays) -> tuple[list[Compiled], Any]:
+def _critic(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh) -> tuple[Any, update.TrainState, Any]:
+    """The critic's update, its train state as shapes, and the program of its values."""
+    policy = Policy(shape, None, None)  # type: ignore[arg-type]  # of which only the shape is read
+    params = critic.abstract_params(config, policy, mesh)
+    init, learn, places = critic.train_programs(config, policy, mesh, params)
+    return learn, _placed(jax.eval_shape(init, params), places), critic.values_program(config, policy, mesh)
+
+
+def engine_programs(
+    config: ConfigDict, shape: qwen2.Qwen2Config, held: Arrays, tensor: int
+) -> tuple[list[Compiled], Any]:
     """Compiles the hand-over of the weights, the prefill of the longest prompts, and the decoding of all slots.
+
+    `tensor` as from `memory.engine_tensor`.
 
     Returns:
       The programs, and the shapes of the engine's cache.
     """
-    settings, sampling = engine_settings(config), config.sampling
+    settings, sampling = engine_settings(config, tensor), config.sampling
     params = held.state.params
     if held.frozen is not None:
         params = lora.beside(held.frozen, params)
-    placement = placement_of(params)
+    placement = placement_of(params, tensor)
     whole, part = mesh_of(params), placement.mesh
     hosts = 1 if whole is None or part is None else whole.size // part.size
     episodes = config.train.groups * config.train.group_size // hosts  # of one host
@@ -156,8 +184,9 @@ def engine_programs(config: ConfigDict, shape: qwen2.Qwen2Config, held: Arrays) 
         "decode": tokens / settings.decode_steps,
     }
     made = engine.programs.items()
-    trips = {"decode": settings.decode_steps}
-    return [Compiled(name, *of, trips.get(name, 1), runs[name]) for name, of in made], engine.cache
+    blocks = math.ceil(FILL * settings.max_length / BLOCK)
+    trips = {"decode": (settings.decode_steps, blocks), "prefill": (blocks,)}
+    return [Compiled(name, *of, trips.get(name, ()), runs[name]) for name, of in made], engine.cache
 
 
 class _Engine(Programs):

@@ -85,7 +85,7 @@ def text(result: Mapping[str, Any]) -> str:
     kept = ", ".join(f"{name} {size / GIB:.2f}" for name, size in result["resident"].items() if size)
     shown = [
         f"{result['target']}: {result['devices']} devices of {result['memory'] / GIB:.1f} GiB",
-        f"always in memory, GiB a device: {kept}; together {sum(result['resident'].values()) / GIB:.2f}",
+        f"in memory, GiB a device: {kept}; together {sum(result['resident'].values()) / GIB:.2f}",
         f"{'program':<10}{'temporaries':>12}{'left':>8}{'moved':>9}{'products':>10}{'sent':>9}{'at least':>11}  limit",
         f"{'':<10}{'GiB':>12}{'GiB':>8}{'GB':>9}{'Tflop':>10}{'GB':>9}{'ms':>11}",
     ]

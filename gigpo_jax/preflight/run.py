@@ -12,8 +12,9 @@ from gigpo_jax.models.qwen2 import Qwen2Config
 from gigpo_jax.preflight import programs, report
 from gigpo_jax.preflight.targets import GIB, Chip, devices_of, find_target
 from gigpo_jax.run import partition
-from gigpo_jax.run.memory import check_engine
+from gigpo_jax.run.memory import ENGINE, check_engine, engine_tensor
 
+LEARNER = ("update", "score", "critic", "values")  # programs that run while the engine has freed its memory
 # What is largest -> the key that makes it smaller.
 KEYS = {"KV cache": ("engine", "slots"), "temporaries": ("batch", "rows")}
 
@@ -34,7 +35,7 @@ def run(config: ConfigDict, target: str, out: str) -> int:
     mesh = partition.make_mesh(**config.mesh, devices=devices_of(found))
     partition.local_rows(mesh, config.batch.rows)
     if config.engine.name == "jax":
-        check_engine(config, shape, mesh)
+        check_engine(config, shape, mesh, engine_tensor(config, shape, mesh, found.chip.memory))
     result = {"target": target, "devices": mesh.size} | examine(config, shape, mesh, found.chip)
     print(report.text(result))
     if out:
@@ -48,7 +49,7 @@ def examine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh, chi
     held, cache = programs.arrays(config, shape, mesh), None
     compiled = list(programs.learner_programs(config, shape, mesh, held))
     if config.engine.name == "jax":
-        more, cache = programs.engine_programs(config, shape, held)
+        more, cache = programs.engine_programs(config, shape, held, engine_tensor(config, shape, mesh, chip.memory))
         compiled += more
     known = report.known_arrays(held, cache)
     measured = {one.name: report.measured(one, chip, known) for one in compiled}
@@ -58,6 +59,7 @@ def examine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh, chi
         "optimizer": report.device_bytes(held.state.opt_state),
         "reference policy": report.device_bytes(held.reference),
         "teacher": report.device_bytes(held.teacher),
+        "critic": report.device_bytes(held.critic),
         "engine's weights": measured["hand-over"]["outputs"]
         if "hand-over" in measured
         else report.device_bytes(copied),
@@ -65,7 +67,8 @@ def examine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh, chi
     }
     for name, one in measured.items():
         made = 0 if name == "hand-over" else one["outputs"] - one["aliased"]
-        one["left"] = chip.memory - sum(resident.values()) - one["temporaries"] - made
+        free = sum(resident[part] for part in ENGINE) if name in LEARNER and not config.train.max_staleness else 0
+        one["left"] = chip.memory - sum(resident.values()) + free - one["temporaries"] - made
     return {
         "memory": chip.memory,
         "resident": resident,

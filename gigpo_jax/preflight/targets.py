@@ -48,6 +48,7 @@ _V5E = Chip("tpu", 16 * GIB, 197e12, 819e9, 200e9)
 _V5P = Chip("tpu", 95 * GIB, 459e12, 2765e9, 600e9)
 _V6E = Chip("tpu", 32 * GIB, 918e12, 1640e9, 400e9)
 _H100 = Chip("cuda", 84929347584, 989e12, 3352e9, 450e9)
+_H100_HOSTS = replace(_H100, link=50e9)  # several hosts: a network of 400 Gbit/s a GPU
 # Devices of this machine, which share its memory. The speeds are those of two cores.
 _CPU = Chip("cpu", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 1e11, 2e10, 1e10)
 _CPU_8 = replace(_CPU, memory=_CPU.memory // 8)
@@ -56,14 +57,18 @@ TARGETS: dict[str, Target] = {
     "v5e-1": Target(_V5E, 1, "v5e:2x2"),
     "v5e-4": Target(_V5E, 4, "v5e:2x2"),
     "v5e-8": Target(_V5E, 8, "v5e:2x4"),
+    "v5e-16": Target(_V5E, 16, "v5e:4x4"),
     "v5p-8": Target(_V5P, 4, "v5p:2x2x1"),  # the number counts cores, two a chip, which work as one device
+    "v5p-16": Target(_V5P, 8, "v5p:2x2x2"),
     "v6e-1": Target(_V6E, 1, "v6e:2x2"),
     "v6e-4": Target(_V6E, 4, "v6e:2x2"),
     "v6e-8": Target(_V6E, 8, "v6e:2x4"),
+    "v6e-16": Target(_V6E, 16, "v6e:4x4"),
     "h100x1": Target(_H100, 1, "1x1x1"),
     "h100x2": Target(_H100, 2, "1x1x2"),
     "h100x4": Target(_H100, 4, "1x1x4"),
     "h100x8": Target(_H100, 8, "1x1x8"),
+    "h100x16": Target(_H100_HOSTS, 16, "1x2x8"),
     "cpu": Target(_CPU, 1),
     "cpux8": Target(_CPU_8, 8),
 }

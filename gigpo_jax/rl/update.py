@@ -1,8 +1,8 @@
 """The train step: a pure, jitted, donated function (state, minibatch) -> (state, metrics).
 
-Gradients of the M microbatches of a minibatch are summed in float32 inside one jitted call; M is a run-time value, so
-minibatches of any size share one compiled program. Every loss is a sum over the minibatch that is divided once, hence
-the result does not depend on how the steps were packed.
+Gradients of the M microbatches of a minibatch are summed in float32 inside one jitted call, in place; M is a run-time
+value, so minibatches of any size share one compiled program. Every loss is a sum over the minibatch that is divided
+once, hence the result does not depend on how the steps were packed.
 
 A loss or gradient that is not finite leaves parameters and optimizer as they were; it is counted in the state.
 
@@ -45,7 +45,7 @@ class TrainState:
 
     Attributes:
       params: the parameters that are trained, a pytree: the policy's, or those of its adapter.
-      opt_state: of the optimizer, a pytree; moments are float32.
+      opt_state: of the optimizer, a pytree; moments are float32, the first as `make_optimizer` says.
       step: [] i32, updates applied.
       skipped: [] i32, updates skipped because something was not finite.
     """
@@ -77,6 +77,7 @@ def make_optimizer(
     eps: float = 1e-8,
     weight_decay: float = 0.01,
     grad_clip: float = 1.0,
+    moment_dtype: Any = jnp.float32,
 ) -> Optimizer:
     """AdamW behind a global-norm clip, with a linear warm-up and a schedule.
 
@@ -92,6 +93,8 @@ def make_optimizer(
       eps: added to the root of the second moment.
       weight_decay: decoupled; not applied to leaves named `bias` or `scale`.
       grad_clip: largest global gradient norm; larger ones are scaled down.
+      moment_dtype: of the stored first moment. The second is float32: a step changes it by 1 - b2 of its size, which
+        bfloat16 rounds away.
 
     Returns:
       The transformation and its schedule.
@@ -108,7 +111,7 @@ def make_optimizer(
     }
     transform = optax.chain(
         optax.clip_by_global_norm(grad_clip),
-        optax.scale_by_adam(b1, b2, eps),
+        optax.scale_by_adam(b1, b2, eps, mu_dtype=moment_dtype),
         optax.add_decayed_weights(weight_decay, _decayed),
     )
     return Optimizer(transform, optax.join_schedules([rising, after[schedule]], [warmup]))
@@ -283,13 +286,22 @@ def make_step(
             sums = measure(params, frozen, microbatch(batch, m), now)
             return sums.loss / denominator, sums
 
-        def body(m: jax.Array, carry: tuple[Params, Any]) -> tuple[Params, Any]:
-            grads, sums = carry
-            (_, new), grad = jax.value_and_grad(objective, has_aux=True)(state.params, m)
-            return place(jax.tree.map(lambda a, g: a + g.astype(jnp.float32), grads, grad)), sums + new
+        totals = jax.tree.map(jax.new_ref, place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params)))
+        in_place = jax.tree_util.tree_map_with_path(
+            lambda path, total: total if _stacked(path) else jax.ad.GradValue(),  # type: ignore[attr-defined]
+            totals,
+        )
+        others = [total for path, total in jax.tree_util.tree_leaves_with_path(totals) if not _stacked(path)]
 
-        nothing = place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params))
-        grads, sums = jax.lax.fori_loop(0, batch.microbatches, body, (nothing, zero()))
+        def body(m: jax.Array, sums: Any) -> Any:
+            loss, back, new = jax.vjp(partial(objective, m=m), state.params, has_aux=True)
+            (grads,) = back.with_refs(in_place)(jnp.ones_like(loss))  # type: ignore[attr-defined]
+            for total, grad in zip(others, jax.tree.leaves(grads), strict=True):
+                total[...] += grad.astype(jnp.float32)
+            return sums + new
+
+        sums = jax.lax.fori_loop(0, batch.microbatches, body, zero())
+        grads = place(jax.tree.map(jax.freeze, totals))
         grad_norm = optax.tree.norm(grads)
         rate = jnp.asarray(optimizer.schedule(now), jnp.float32)
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
@@ -340,6 +352,17 @@ def _apply(optimizer: Optimizer, state: TrainState, grads: Params, rate: jax.Arr
         step=state.step + finite,
         skipped=state.skipped + ~finite,
     )
+
+
+def _stacked(path: tuple) -> bool:
+    """Whether a leaf is of layers that are scanned: the backward pass adds to its sum in place, a layer at a time.
+
+    So a microbatch has no gradient tree of its own. Other leaves are used in several places of the model; their parts
+    are added up first. Pairs of an adapter are small, and scaled before the scan: jax 0.10 confuses inputs of a scan
+    whose gradients are values with those that have sums to add to.
+    """
+    names = [str(getattr(key, "key", "")) for key in path]
+    return "layers" in names and not names[-1].startswith("lora_")
 
 
 def _decayed(params: Params) -> Any:

@@ -14,7 +14,9 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy, model_folder
 from gigpo_jax.run import report
+from gigpo_jax.run.memory import engine_tensor
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
+from gigpo_jax.sampling.placement import mesh_of
 from gigpo_jax.sampling.vllm import launch
 from gigpo_jax.sampling.vllm.protocol import Limits
 from gigpo_jax.sampling.vllm.weight_store import WeightStore
@@ -32,10 +34,11 @@ def make_engine(config: ConfigDict, policy: Policy, params: Any, *, version: int
     """
     if config.engine.name == "vllm":
         return _vllm_engine(config, policy, params, version, folder)
+    mesh = mesh_of(params)
     made = JaxEngine(
         policy.config,
         params,
-        engine_settings(config),
+        engine_settings(config, 1 if mesh is None else engine_tensor(config, policy.config, mesh)),
         tokenizer=policy.tokenizer,
         version=version,
     )
@@ -43,8 +46,8 @@ def make_engine(config: ConfigDict, policy: Policy, params: Any, *, version: int
     return made
 
 
-def engine_settings(config: ConfigDict) -> EngineSettings:
-    """The shapes of the in-process engine of a config."""
+def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:
+    """The shapes of the in-process engine of a config; `tensor` as from `memory.engine_tensor`."""
     engine = config.engine
     return EngineSettings(
         slots=engine.slots,
@@ -54,6 +57,7 @@ def engine_settings(config: ConfigDict) -> EngineSettings:
         prefill_chunk=engine.prefill_chunk,
         decode_steps=engine.decode_steps,
         dtype=jnp.dtype(engine.dtype),
+        tensor=tensor,
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,15 +18,18 @@ from gigpo_jax.models.vision_config import MERGE, VisionConfig
 from gigpo_jax.rl.algorithms import algorithm
 
 GIB = 2.0**30
+ENGINE, UPDATE = ("engine's weights", "KV cache"), ("gradients", "activations")  # parts of a plan
 
 
-def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int = 1) -> dict[str, float]:
+def memory_plan(
+    config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int = 1, tensor: int = 0
+) -> dict[str, float]:
     """Bytes on each device by purpose, without XLA's temporaries and fragmentation.
 
     Parameters are split over `fsdp` and `tensor`, rows over `data` and `fsdp`. The in-process engine has its own copy
     of parameters that are split over `fsdp`, have another dtype, or are trained during a rollout; its cache is split
     over the devices of a host. With an adapter, gradients, optimizer, reference policy and teacher are of its size. A
-    critic of its own has parameters, gradients and moments in float32; a value head is too small to count. How large
+    critic of its own has float32 parameters and gradients, and moments; a value head is too small to count. How large
     pictures are is not known yet: those of a row are taken to fill the longest prompt.
 
     Args:
@@ -33,6 +37,7 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int
       shape: of the model.
       devices: in the mesh, over all hosts.
       hosts: of equally many devices.
+      tensor: devices that split the engine's weights; 0: `mesh.tensor`.
     """
     known = math.prod(size for size in config.mesh.values() if size != -1)
     mesh = {name: size if size != -1 else devices // known for name, size in config.mesh.items()}
@@ -55,19 +60,22 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int
     rows = -(-config.batch.rows // (mesh["data"] * mesh["fsdp"]))
     tokens = rows * config.batch.row_length
     kept = _kept(config.model.remat, shape)
+    moments = 4 + jnp.dtype(config.optim.moment_dtype).itemsize
     engine, in_process = jnp.dtype(config.engine.dtype), config.engine.name == "jax"
     overlap = config.train.max_staleness > 0
-    copied = sum(n for dtype, n, new in trees if mesh["fsdp"] > 1 or jnp.dtype(dtype) != engine or (new and overlap))
+    tensor = tensor or mesh["tensor"]
+    moved = mesh["fsdp"] > 1 or tensor > mesh["tensor"]
+    copied = sum(n for dtype, n, new in trees if moved or jnp.dtype(dtype) != engine or (new and overlap))
     slot = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * config.engine.slots * slot
     return {
         "parameters": kept_bytes / parts,
         "gradients": trained * 4 / parts,
-        "optimizer": trained * 8 / parts,
+        "optimizer": trained * moments / parts,
         "reference policy": trained_bytes / parts * (config.rl.kl_coef > 0),
         "teacher": trained_bytes / parts * ("teacher" in algorithm(config.rl.algorithm, config.rl.settings).needs),
-        "critic": critic * 16 / parts,
-        "engine's weights": in_process * copied * engine.itemsize / mesh["tensor"],
+        "critic": critic * (8 + moments) / parts,
+        "engine's weights": in_process * copied * engine.itemsize / tensor,
         "KV cache": in_process * cache * engine.itemsize * hosts / devices,
         "activations": tokens * shape.num_layers * kept * compute
         + min(config.batch.logprob_chunk, tokens) * shape.vocab_size * 4 * 2,
@@ -78,8 +86,14 @@ def memory_plan(config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int
 def _kept(remat: str, shape: Qwen2Config | VisionConfig) -> int:
     """Numbers that a layer keeps of a token or patch for the gradient."""
     width, inner = shape.hidden_size, shape.intermediate_size
-    # Without rematerialisation about 12 arrays of the width and 4 of the inner width.
-    return {"full": width, "dots": 6 * width + 2 * inner}.get(remat, 12 * width + 4 * inner)
+    mixed = shape.num_heads * shape.head_dim if isinstance(shape, Qwen2Config) else 0  # a tower does not keep it
+    return {
+        "offload": 0,
+        "full": width,
+        "attention": width + mixed,
+        "dots": 6 * width + 2 * inner,
+        "none": 12 * width + 4 * inner,  # about
+    }[remat]
 
 
 def _tower(config: ConfigDict, vision: VisionConfig, rows: int, in_process: bool) -> float:
@@ -90,60 +104,99 @@ def _tower(config: ConfigDict, vision: VisionConfig, rows: int, in_process: bool
     return patches * max(update, prompts * _kept("dots", vision) * jnp.dtype(config.engine.dtype).itemsize)
 
 
+def peak(config: ConfigDict, plan: Mapping[str, float]) -> float:
+    """Bytes of a plan that are needed at once: an engine has its memory during rollouts, gradients during updates."""
+    engine, update = ([plan[name] for name in names] for names in (ENGINE, UPDATE))
+    both = sum(engine) + sum(update)
+    return sum(plan.values()) - both + (both if config.train.max_staleness else max(sum(engine), sum(update)))
+
+
 def check_memory(
-    config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int = 1, limit: int | None = None
+    config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int = 1, tensor: int = 0, limit: int | None = None
 ) -> None:
     """Refuses a run that cannot fit; the message names the key of the largest part and shows the plan.
 
     Args:
-      config, shape, devices, hosts: as for `memory_plan`.
+      config, shape, devices, hosts, tensor: as for `memory_plan`.
       limit: bytes of one device; None: what the device reports, unchecked if it reports nothing.
 
     Raises:
       InputError: the plan needs more.
     """
     limit = limit or _device_bytes()
-    plan = memory_plan(config, shape, devices, hosts)
-    if limit is None or sum(plan.values()) <= limit:
+    plan = memory_plan(config, shape, devices, hosts, tensor)
+    if limit is None or peak(config, plan) <= limit:
         return
     shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in plan.items() if size)
     section, name = {
         "KV cache": ("engine", "slots"),
-        "engine's weights": ("mesh", "tensor"),
+        "engine's weights": ("engine", "tensor"),
         "activations": ("batch", "rows"),
         "activations of the vision tower": ("batch", "rows"),
     }.get(max(plan, key=lambda part: plan[part]), ("mesh", "fsdp"))
     raise InputError(
         f"config.{section}.{name}={config[section][name]}: a device has {limit / GIB:.1f} GiB, the plan needs "
-        f"{sum(plan.values()) / GIB:.1f} ({shown}); use more devices (mesh.fsdp; mesh.tensor splits the "
-        "engine's weights too), fewer engine.slots or batch.rows"
+        f"{peak(config, plan) / GIB:.1f} ({shown}); use more devices (mesh.fsdp; engine.tensor splits the "
+        "engine's weights), fewer engine.slots or batch.rows"
     )
 
 
-def check_engine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh) -> None:
+def engine_tensor(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh, limit: int | None = None) -> int:
+    """Over how many devices the in-process engine splits its weights: `engine.tensor`, or as few as fit.
+
+    Args:
+      config, shape: as for `memory_plan`.
+      mesh: of the learner.
+      limit: as for `check_memory`.
+    """
+    least = mesh.shape["tensor"]
+    if config.engine.tensor or config.engine.name != "jax" or config.train.max_staleness:
+        return config.engine.tensor or least
+    limit, here = limit or _device_bytes(), _host_devices(mesh)
+    for tensor in _tensors(shape, mesh):
+        plan = memory_plan(config, shape, mesh.size, mesh.size // here, tensor)
+        if limit is None or peak(config, plan) <= limit:
+            return tensor
+    return least
+
+
+def check_engine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh, tensor: int) -> None:
     """Refuses a mesh over which the in-process engine cannot spread its heads and slots.
+
+    Args:
+      config, shape: as for `memory_plan`.
+      mesh: of the learner.
+      tensor: as from `engine_tensor`.
 
     Raises:
       InputError: `tensor` does not divide the heads or cannot overlap, or a host's devices do not divide the slots.
     """
-    tensor, heads = mesh.shape["tensor"], shape.num_kv_heads
-    if heads % tensor:
-        fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
-        raise InputError(
-            f"config.mesh.tensor={tensor}: the engine cannot split {heads} key/value heads over it; use one of {fit}"
-        )
+    heads, fit = shape.num_kv_heads, _tensors(shape, mesh)
+    key = "engine.tensor" if config.engine.tensor else "mesh.tensor"
+    if tensor not in fit:
+        use = f"use one of {', '.join(map(str, fit))}" if fit else "make mesh.tensor smaller"
+        raise InputError(f"config.{key}={tensor}: the engine cannot split {heads} key/value heads over it; {use}")
     if tensor > 1 and config.train.max_staleness:
         raise InputError(
-            f"config.train.max_staleness={config.train.max_staleness}: with mesh.tensor={tensor} rollout and update "
-            "both send between devices and could wait for each other; use 0, or mesh.tensor=1"
+            f"config.train.max_staleness={config.train.max_staleness}: with {key}={tensor} rollout and update "
+            f"both send between devices and could wait for each other; use 0, or {key}=1"
         )
-    here = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
-    slots, parts = config.engine.slots, len(here) // tensor
+    slots, parts = config.engine.slots, _host_devices(mesh) // tensor
     if slots % parts:
         raise InputError(
             f"config.engine.slots={slots}: a host spreads them over {parts} devices (its part of mesh.data x "
             f"mesh.fsdp); use a multiple, such as {-(-slots // parts) * parts}"
         )
+
+
+def _tensors(shape: Qwen2Config, mesh: jax.sharding.Mesh) -> list[int]:
+    """The numbers of devices that can split an engine's weights, ascending."""
+    least, heads, here = mesh.shape["tensor"], shape.num_kv_heads, _host_devices(mesh)
+    return [n for n in range(least, heads + 1, least) if heads % n == 0 and here % n == 0]
+
+
+def _host_devices(mesh: jax.sharding.Mesh) -> int:
+    return sum(device.process_index == jax.process_index() for device in mesh.devices.flat)
 
 
 def _device_bytes() -> int | None:

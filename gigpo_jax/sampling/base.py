@@ -95,6 +95,9 @@ class Engine(Protocol):
     def update_weights(self, params: Any, version: int) -> None:
         """Sets the weights of later requests, and their version; no response mixes two."""
 
+    def free_memory(self) -> None:
+        """Frees memory of the learner's devices until the next `update_weights`; no request may come before that."""
+
     def close(self) -> None:
         """Frees the engine; unfinished requests fail. May be called twice."""
 

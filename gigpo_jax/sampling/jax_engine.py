@@ -81,7 +81,7 @@ class JaxEngine:
         self._buckets, self._rows, self._max_length = settings.buckets, settings.rows, settings.max_length
         self.generated_tokens = self.prompt_tokens = self.reused_tokens = 0
         dtype = settings.dtype or params["embed"].dtype
-        placement = placement_of(params)
+        placement = placement_of(params, settings.tensor)
         self._parts, self._part = placement.parts, settings.slots // placement.parts
         self._programs = Programs(config, settings, dtype, placement)
         chunk = settings.prefill_chunk
@@ -166,6 +166,14 @@ class JaxEngine:
             if not (self._waiting or self._active()):
                 self._newest = self._weights = None  # frees the old arrays before the new ones are made
             self._newest = Weights(self._programs.prepare(params), version)
+
+    def free_memory(self) -> None:
+        """Frees weights and cache until the next `update_weights`, unless there are requests."""
+        with self._device_lock, self._wake:
+            if not (self._waiting or self._active()):
+                self._newest = self._weights = None
+                self._programs.reset()
+                self._prefixes.clear()
 
     def close(self) -> None:
         """Stops the thread and frees the cache; unfinished requests fail with a message. May be called twice."""

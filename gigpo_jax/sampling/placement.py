@@ -1,7 +1,8 @@
 """Where the arrays of an engine are: slots spread over the devices of this host, heads over `tensor`.
 
 The learner's mesh spans all hosts and splits parameters over `fsdp`. The engine of a host has a mesh of its own devices
-with the axes `slots` and `tensor`. Every part of `slots` has whole weights, so no part waits for another.
+with the axes `slots` and `tensor`, which may be longer than the learner's. Every part of `slots` has whole weights, so
+no part waits for another.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,10 +28,12 @@ class Placement:
     Attributes:
       mesh: its devices [slots, tensor]; None: one device.
       device: that one, or one of the mesh.
+      hosts: the devices of all hosts [slots, tensor]; None: one device.
     """
 
     mesh: Mesh | None
     device: jax.Device
+    hosts: Mesh | None = None
 
     @property
     def parts(self) -> int:
@@ -89,9 +92,19 @@ class Placement:
         """Inside a part: an array that all its devices hold, not split over `tensor`."""
         return jax.lax.with_sharding_constraint(x, P(*[None] * x.ndim)) if self.split else x
 
+    def gathered(self, leaf: Any) -> NamedSharding | None:
+        """The sharding of a parameter for decoding, over the devices of all hosts; None on one device."""
+        return NamedSharding(self.hosts, self._split(leaf)) if self.hosts is not None and _sharded(leaf) else None
+
     def of_gathered(self, leaf: Any) -> NamedSharding | None:
         """The sharding of a gathered parameter on this host's devices, None on one device."""
-        return self.sharding(*(axis if axis == TENSOR else None for axis in leaf.sharding.spec))
+        return self.sharding(*self._split(leaf))
+
+    def _split(self, leaf: Any) -> P:
+        """Which dimensions of a gathered parameter are split."""
+        devices = 1 if self.mesh is None else self.mesh.shape[TENSOR]
+        spec = zip(leaf.shape, leaf.sharding.spec)
+        return P(*(axis if axis == TENSOR and size % devices == 0 else None for size, axis in spec))
 
     def local(self, leaf: jax.Array) -> jax.Array:
         """This host's shards of a gathered parameter as an array of its own; not copied."""
@@ -109,25 +122,21 @@ def mesh_of(params: qwen2.Params) -> Mesh | None:
     return next((leaf.sharding.mesh for leaf in jax.tree.leaves(params) if _sharded(leaf)), None)
 
 
-def placement_of(params: qwen2.Params) -> Placement:
-    """The devices of this host that parameters are on."""
+def placement_of(params: qwen2.Params, tensor: int = 1) -> Placement:
+    """The devices of this host that parameters are on.
+
+    Args:
+      params: the learner's.
+      tensor: devices that split the engine's weights; at least those that split the learner's.
+    """
     mesh = mesh_of(params)
     if mesh is None:
         sharding = getattr(jax.tree.leaves(params)[0], "sharding", None)  # numpy arrays have none
         return Placement(None, next(iter(sharding.device_set)) if sharding else jax.local_devices()[0])
-    tensor = mesh.axis_names.index(TENSOR)
-    rows = np.moveaxis(mesh.devices, tensor, -1).reshape(-1, mesh.devices.shape[tensor])
+    rows = mesh.devices.reshape(-1, max(tensor, mesh.shape[TENSOR]))  # `tensor` is the mesh's last axis
     mine = np.array([row for row in rows if row[0].process_index == jax.process_index()])
-    here = Mesh(mine, (SLOTS, TENSOR), axis_types=(AxisType.Auto,) * 2) if mine.size > 1 else None
-    return Placement(here, mine.flat[0])
-
-
-def gathered(leaf: jax.Array) -> NamedSharding | None:
-    """The sharding of a parameter for decoding, over the same devices: split over `tensor` only; None on one device."""
-    if not _sharded(leaf):
-        return None
-    sharding = leaf.sharding
-    return NamedSharding(sharding.mesh, P(*(axis if axis == TENSOR else None for axis in sharding.spec)))  # type: ignore[attr-defined]
+    here, hosts = (Mesh(of, (SLOTS, TENSOR), axis_types=(AxisType.Auto,) * 2) for of in (mine, rows))
+    return Placement(here if mine.size > 1 else None, mine.flat[0], hosts)
 
 
 def gather(leaves: Sequence[jax.Array], dtype: Any) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:

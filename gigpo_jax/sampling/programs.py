@@ -13,7 +13,7 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.models.cache import copy_chunks
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.sampling import slots as device
-from gigpo_jax.sampling.placement import SLOTS, Placement, gather, gathered
+from gigpo_jax.sampling.placement import SLOTS, Placement, gather
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class EngineSettings:
         whole prompts are read, padded to a bucket.
       decode_steps: tokens of a slot per device call, at most.
       dtype: of the computation and of the cache; None is the parameters'.
+      tensor: devices that split the weights and heads; at least those that split the learner's.
     """
 
     slots: int
@@ -38,6 +39,7 @@ class EngineSettings:
     prefill_chunk: int = 0
     decode_steps: int = 16
     dtype: Any = None
+    tensor: int = 1
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -74,7 +76,7 @@ class Programs:
         What is so already is not copied. All hosts must call it in the same order: it gathers over their devices.
         """
         leaves, tree = jax.tree.flatten(params)
-        wanted = [gathered(leaf) for leaf in leaves]
+        wanted = [self._placement.gathered(leaf) for leaf in leaves]
         # Only these are copied: with an adapter nearly all arrays have the right dtype.
         differing = [
             number

@@ -197,7 +197,7 @@ def test_decoding_copies_no_cache() -> None:
     assert memory.temp_size_in_bytes < 1.5 * size / CONFIG.num_layers
 
 
-@pytest.mark.parametrize("remat", ["full", "dots"])
+@pytest.mark.parametrize("remat", qwen2.REMAT_POLICIES)
 def test_remat_equals_plain(remat: str) -> None:
     batch = rows([PROMPTS], 24)
 
@@ -209,7 +209,7 @@ def test_remat_equals_plain(remat: str) -> None:
         jax.tree.leaves(gradient(PARAMS, remat="none")), jax.tree.leaves(gradient(PARAMS, remat=remat)), strict=True
     ):
         np.testing.assert_allclose(again, plain, rtol=1e-4, atol=1e-6)
-    with pytest.raises(ValueError, match="remat='half': choose none, full, dots"):
+    with pytest.raises(ValueError, match="remat='half': choose none, full, attention, dots, offload"):
         qwen2.hidden_states(CONFIG, PARAMS, *batch, qwen2.Execution(remat="half"))
 
 

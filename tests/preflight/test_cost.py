@@ -20,7 +20,7 @@ LAYER = 8 * 2 * 512 * 128 * 2  # bytes of one layer of the cache
 
 @pytest.fixture(scope="module")
 def counted() -> Cost:
-    return cost(Program(TEXT), TOKENS)
+    return cost(Program(TEXT), (TOKENS,))
 
 
 def test_products_count_as_often_as_their_loops_turn(counted: Cost) -> None:
@@ -59,13 +59,13 @@ def test_a_program_that_this_machine_compiles() -> None:
         return jax.lax.fori_loop(0, turns, turn, x)
 
     w, x = jnp.zeros((6, 32, 32)), jnp.zeros((16, 32))
-    counted = cost(Program(jax.jit(step).lower(w, x, 4).compile().as_text()), 4)
+    counted = cost(Program(jax.jit(step).lower(w, x, 4).compile().as_text()), (4,))
     assert counted.operations == 4 * 6 * 2 * 16 * 32 * 32
     least = 4 * 6 * 4 * (32 * 32 + 2 * 16 * 32)  # each layer's weights, its input and output
     assert least <= counted.bytes <= 4 * least
 
 
-def test_a_loop_of_unknown_turns_in_another_counts_once() -> None:
+def test_a_loop_of_unknown_turns_in_another_counts_as_said_or_once() -> None:
     """The blocks of a cache that are filled, in the loop over tokens."""
 
     def step(w: jax.Array, x: jax.Array, turns: jax.Array, blocks: jax.Array) -> jax.Array:
@@ -75,7 +75,8 @@ def test_a_loop_of_unknown_turns_in_another_counts_once() -> None:
         return jax.lax.fori_loop(0, turns, turn, x)
 
     text = jax.jit(step).lower(jnp.zeros((32, 32)), jnp.zeros((16, 32)), 4, 3).compile().as_text()
-    assert cost(Program(text), 4).operations == 4 * 2 * 16 * 32 * 32
+    assert cost(Program(text), (4,)).operations == 4 * 2 * 16 * 32 * 32
+    assert cost(Program(text), (4, 3)).operations == 4 * 3 * 2 * 16 * 32 * 32
 
 
 def test_another_text_is_refused() -> None:

@@ -34,21 +34,27 @@ def preflight(model: Path, target: str, *flags: str) -> list[str]:
 def test_one_device(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What stays in memory and what a program computes, against sums by hand."""
     out = tmp_path / "found.json"
-    assert main(preflight(model, "cpu", f"--out={out}", "--config.engine.dtype=bfloat16")) == 0
+    flags = (f"--out={out}", "--config.engine.dtype=bfloat16", "--config.rl.algorithm=ppo", "--config.rl.kl_coef=0.01")
+    assert main(preflight(model, "cpu", *flags)) == 0
     found, count = json.loads(out.read_text()), qwen2.param_count(SHAPE)
     kept = found["resident"]
     assert kept["parameters"] == kept["reference policy"] == count * F32
     assert kept["optimizer"] == pytest.approx(2 * count * F32, abs=16)
+    head = SHAPE.hidden_size + 1
+    assert kept["critic"] == pytest.approx(3 * (count + head) * F32, abs=16)
     assert kept["engine's weights"] == pytest.approx(count * 2, abs=1024)
     cache = 2 * SHAPE.num_layers * SLOTS * SHAPE.num_kv_heads * LENGTH * SHAPE.head_dim * 2
     assert cache <= kept["KV cache"] < cache + 2048  # and the slots' settings
     programs = found["programs"]
-    assert set(programs) == {"update", "score", "hand-over", "prefill", "decode"}
+    assert set(programs) == {"update", "score", "critic", "values", "hand-over", "prefill", "decode"}
     matrices = count - SHAPE.vocab_size * SHAPE.hidden_size  # nearly: with the biases and scales
-    tokens = programs["score"]["trips"] * 4 * 64
+    tokens = programs["score"]["trips"][0] * 4 * 64
     # Forward once for a score; forward, and twice as much backward, for an update.
     assert 2 * tokens * matrices * 0.95 < programs["score"]["operations"] < 2.6 * programs["update"]["operations"] / 6
     assert 6 * tokens * matrices * 0.95 < programs["update"]["operations"] < 12 * tokens * count
+    # Without the products with the vocabulary.
+    assert 0.5 < programs["critic"]["operations"] / programs["update"]["operations"] < 1
+    assert 0.5 < programs["values"]["operations"] / programs["score"]["operations"] < 1
     left = found["memory"] - sum(kept.values()) - programs["decode"]["temporaries"]
     assert programs["decode"]["left"] <= left
     assert all(math.isfinite(seconds) and seconds > 0 for seconds in found["iteration"].values())

@@ -298,3 +298,33 @@ def _equations(jaxpr):
                     yield from _equations(inner.jaxpr)
                 elif hasattr(inner, "eqns"):
                     yield from _equations(inner)
+
+
+def test_a_microbatch_has_no_gradients_of_its_own_beside_the_sum() -> None:
+    shape = qwen2.Qwen2Config(97, 128, 512, 8, 4, 2, 32)
+
+    def forward(params, _, tokens, positions, segment_ids, images):
+        hidden = qwen2.hidden_states(shape, params, tokens, positions, segment_ids, qwen2.Execution(remat="full"))
+        return hidden, qwen2.output_embedding(shape, params)
+
+    plain = Optimizer(optax.identity(), optax.constant_schedule(1e-2))  # has no temporaries of its own
+    state = jax.eval_shape(lambda: init_state(qwen2.init(shape, jax.random.key(0)), plain))
+    batch = pack(make_samples(), rows=1)
+    assert batch.microbatches > 1
+    memory = make_update(forward, plain, LossSettings(**CLIP)).lower(state, batch).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 1.6 * qwen2.param_count(shape) * 4
+
+
+def test_a_first_moment_of_two_bytes_changes_updates_by_its_rounding_alone() -> None:
+    batch, found = pack(make_samples()), []
+    for dtype in ("float32", "bfloat16"):
+        optimizer = make_optimizer(lr=1e-2, moment_dtype=dtype)
+        state = fresh(optimizer)
+        update = make_update(forward, optimizer, LossSettings(**CLIP))
+        for _ in range(4):
+            state, _ = update(state, batch)
+        kinds = {leaf.dtype.name for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim}
+        assert kinds == {"float32", dtype}
+        found.append(jax.tree.map(jnp.subtract, state.params, params()))
+    error = optax.tree.norm(jax.tree.map(jnp.subtract, *found)) / optax.tree.norm(found[0])
+    assert 0 < error < 2**-8

@@ -12,7 +12,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models.qwen2 import PUBLISHED
 from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.run import partition
-from gigpo_jax.run.memory import GIB, check_engine, check_memory, memory_plan
+from gigpo_jax.run.memory import GIB, check_engine, check_memory, engine_tensor, memory_plan, peak
 
 
 def test_plan_of_the_published_1_5b_run():
@@ -21,6 +21,12 @@ def test_plan_of_the_published_1_5b_run():
     assert plan["optimizer"] == 8 * 1_543_714_304
     # 28 layers x 2 heads x 128 x (key and value) x 2 bytes = 28,672 bytes a token; 128 slots of 2,560 tokens.
     assert plan["KV cache"] == 28_672 * 128 * 2560
+
+
+def test_first_moments_of_two_bytes():
+    config = default_config()
+    config.optim.moment_dtype = "bfloat16"
+    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["optimizer"] == 6 * 1_543_714_304
 
 
 def test_fsdp_splits_what_belongs_to_parameters():
@@ -58,7 +64,7 @@ def test_the_published_1_5b_run_fits_eight_devices_of_16_gib_with_room():
     config.mesh.fsdp, config.batch.rows = 8, 8
     plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=8)
     assert plan["KV cache"] == 28_672 * 16 * 2560  # 16 slots each
-    assert 8.5 * GIB < sum(plan.values()) < 9.5 * GIB
+    assert 6.5 * GIB < peak(config, plan) < 7 * GIB
     check_memory(resolve(config), PUBLISHED["1.5b"], devices=8, limit=int(16 * GIB))
 
 
@@ -66,19 +72,39 @@ def test_a_mesh_that_cannot_hold_heads_or_slots_is_refused():
     config = default_config()
     one = jax.devices()[:1]
     for sizes, slots, message in (
-        ((1, 1, 4), 128, r"^config\.mesh\.tensor=4: .* 2 key/value heads over it; use one of 1, 2$"),
+        ((1, 1, 4), 128, r"^config\.mesh\.tensor=4: .* 2 key/value heads over it; make mesh.tensor smaller$"),
         ((2, 3, 1), 128, r"^config\.engine\.slots=128: .* over 6 devices .*; use a multiple, such as 132$"),
         ((2, 3, 2), 20, r"^config\.engine\.slots=20: .* over 6 devices .*; use a multiple, such as 24$"),
     ):
         mesh = jax.sharding.Mesh(np.array(one * math.prod(sizes)).reshape(sizes), partition.AXES)
         config.engine.slots = slots
         with pytest.raises(InputError, match=message):
-            check_engine(config, PUBLISHED["1.5b"], mesh)
+            check_engine(config, PUBLISHED["1.5b"], mesh, mesh.shape["tensor"])
         config.engine.slots = 24
-        check_engine(config, PUBLISHED["7b"], mesh)
-    config.train.max_staleness = 1
+        check_engine(config, PUBLISHED["7b"], mesh, mesh.shape["tensor"])
+    config.engine.tensor = 3
+    with pytest.raises(InputError, match=r"^config\.engine\.tensor=3: .* 4 key/value heads over it; use one of 2, 4$"):
+        check_engine(config, PUBLISHED["7b"], mesh, 3)
+    config.engine.tensor, config.train.max_staleness = 0, 1
     with pytest.raises(InputError, match=r"^config\.train\.max_staleness=1: with mesh\.tensor=2 .* or mesh\.tensor=1$"):
-        check_engine(config, PUBLISHED["7b"], mesh)
+        check_engine(config, PUBLISHED["7b"], mesh, 2)
+
+
+def test_the_engines_weights_are_split_over_as_few_devices_as_fit():
+    config = default_config()
+    config.mesh.fsdp, config.batch.rows = 8, 8
+    config = resolve(config).unlock()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1] * 8).reshape(1, 8, 1), partition.AXES)
+    whole, halves = (memory_plan(config, PUBLISHED["7b"], 8, tensor=n) for n in (1, 2))
+    assert halves == whole | {"engine's weights": whole["engine's weights"] / 2}
+    for plan, devices in ((whole, 1), (halves, 2)):
+        limit = int(peak(config, plan)) + 1
+        assert engine_tensor(config, PUBLISHED["7b"], mesh, limit) == devices
+        check_memory(config, PUBLISHED["7b"], 8, tensor=devices, limit=limit)
+    config.engine.tensor = 4
+    assert engine_tensor(config, PUBLISHED["7b"], mesh, 2**40) == 4
+    config.engine.tensor, config.train.max_staleness = 0, 1
+    assert engine_tensor(config, PUBLISHED["7b"], mesh, limit) == 1
 
 
 def test_a_run_that_cannot_fit_is_refused_with_its_plan():

@@ -5,6 +5,7 @@ Both print "equal" if responses are those of one device.
 
 import re
 import sys
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -31,7 +32,7 @@ def responses(
         made = [run(*(engine.generate(p, s) for p, s in requests(n, seed=n))) for n in (29, 3)]
         assert engine.compile_count == count
         if mesh is not None:
-            tensor = mesh.shape["tensor"]
+            tensor = max(mesh.shape["tensor"], settings.tensor)
             programs = engine._programs
             key = programs._cache.key
             assert key.sharding.shard_shape(key.shape) == (2, 16 * tensor // 8, 2 // tensor, 64, 8)
@@ -57,12 +58,14 @@ def compare(expected: list[Completion], found: list[Completion]) -> None:
 
 
 def mesh() -> None:
-    """Three meshes of 8 devices: nothing to gather, `tensor`, and `fsdp` with chunks."""
+    """Four engines on 8 devices: nothing to gather, `tensor`, `fsdp` with chunks, and split only in the engine."""
     expected = responses(weights(0), None)
     assert {s.temperature for _, s in requests(29, seed=29)} == {0.0, 0.7, 1.0}
     for sizes in ((8, 1, 1), (2, 2, 2)):
         compare(expected, responses(*sharded(sizes)))
-    compare(expected, responses(*sharded((2, 4, 1)), CHUNKS))
+    params, devices = sharded((2, 4, 1))
+    compare(expected, responses(params, devices, CHUNKS))
+    compare(expected, responses(params, devices, replace(SETTINGS, tensor=2)))
 
 
 def host(index: str, port: str) -> None:

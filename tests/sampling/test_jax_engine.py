@@ -298,6 +298,27 @@ def test_parameters_in_float32_computed_in_bfloat16(params):
     assert np.abs(response.logprobs - full_logprobs(half, [1, 2, 3], response.tokens, settings)).mean() < 0.2
 
 
+def test_freed_memory_comes_back_with_the_next_weights(params):
+    settings = EngineSettings(
+        slots=2, max_length=64, prefill_buckets=(16,), prefill_rows=(1,), dtype=jnp.dtype("bfloat16")
+    )
+
+    def held() -> int:
+        return sum(array.nbytes for array in jax.live_arrays())
+
+    with JaxEngine(CONFIG, params, settings) as engine:
+        request = [1, 2, 3], SamplingParams(max_tokens=20, key=(1, 2))
+        (before,) = run(engine.generate(*request))
+        cache = 2 * 2 * 2 * 2 * 64 * 8 * 2  # keys and values, layers, slots, heads, tokens, numbers, bytes
+        own, full = 2 * sum(leaf.size for leaf in jax.tree.leaves(params)), held()
+        engine.free_memory()
+        assert full - held() >= cache + own
+        engine.update_weights(params, 1)
+        (after,) = run(engine.generate(*request))
+    assert (after.tokens.tolist(), after.version) == (before.tokens.tolist(), 1)
+    np.testing.assert_array_equal(after.logprobs, before.logprobs)
+
+
 @pytest.mark.parametrize(
     ("prompt", "settings", "message"),
     [

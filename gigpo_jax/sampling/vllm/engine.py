@@ -175,6 +175,9 @@ class VllmEngine:
         async with asyncio.timeout(REQUEST_LIMIT_S):
             return await asyncio.wrap_future(work)
 
+    def free_memory(self) -> None:
+        """Does nothing: servers have devices of their own."""
+
     def update_weights(self, params: qwen2.Params, version: int) -> None:
         """Gives all servers new weights; blocks until each has them or is dropped.
 
