@@ -90,14 +90,18 @@ def test_pictures_are_observations_and_renderings() -> None:
     assert "P" in info["anchor"]
 
 
-def test_environments_run_side_by_side() -> None:
-    envs = gymnasium.make_vec("gigpo/example-v0", num_envs=3, vectorization_mode="sync", split="test")
+@pytest.mark.parametrize(("mode", "settings"), [("sync", {}), ("async", {"shared_memory": False})])
+def test_environments_run_side_by_side(mode: str, settings: dict[str, Any]) -> None:
+    envs = gymnasium.make_vec(
+        "gigpo/example-v0", num_envs=3, vectorization_mode=mode, vector_kwargs=settings, split="test"
+    )
     texts, infos = envs.reset(seed=0)
     assert list(texts) == ["You stand before 4 drawers."] * 3
     assert len(set(infos["task_id"])) == 3
     texts, rewards, *_ = envs.step(("open drawer 1", "open drawer 2", "dance"))
     assert texts[2] == "Nothing happens."
     assert rewards.tolist() == [0.0] * 3
+    envs.close()
 
 
 def test_bad_input_is_one_line_with_the_fix() -> None:
