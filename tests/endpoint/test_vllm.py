@@ -21,6 +21,7 @@ def test_sessions_record_what_vllm_sampled(tmp_path: pathlib.Path) -> None:
     config, params = load_hf(TINY)
     words = load_tokenizer(TINY)
     sampling = SamplingParams(temperature=1.3, max_tokens=12, stop_token_ids=words.stop_token_ids)
+    (tmp_path / "weights").mkdir()
     process = serving.start(TINY, tmp_path, tmp_path / "weights")
     with contextlib.ExitStack() as opened:
         opened.callback(process.stop)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.envs.__main__ import main as envs
 from gigpo_jax.main import main
 from gigpo_jax.rollout.record import read_rollouts
 from tests.metrics import records
@@ -17,10 +18,15 @@ SMALL = [
 
 def test_the_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    flags = [f"--config.{word}" for word in SMALL]
+    panel = str(tmp_path / "panel.json")
+    assert envs(["freeze", "agent:PLAYER", "--name", "rooms", "--split", "test", "--out", panel]) == 0
+    flags = [f"--config.{word}" for word in (*SMALL, f"eval.panel={panel}", "eval.tasks=4", "eval.every=0")]
     assert main(["--mode=train", f"--config={EXAMPLE / 'config.py'}", f"--workdir={tmp_path / 'run'}", *flags]) == 0
     steps = records(tmp_path / "run")
     assert [step["rollout/episodes"] for step in steps[1:]] == [8, 8]
+    for step in (steps[0], steps[2]):
+        assert step["val/sampled/aborted"] == step["val/greedy/aborted"] == 0
+        assert 1 <= step["val/sampled/length"] <= 15
     for number, step in enumerate(steps[1:]):
         assert step["policy/behaviour_mismatch"] < 1e-4  # the learner scores the tokens that were sampled
         assert step["policy/grad_norm"] > 0
