@@ -1,4 +1,4 @@
-"""Programs that tests/sampling/test_jax_engine.py starts with several devices: `sharded_engine.py mesh|host ARGS...`.
+"""Programs that tests/sampling/test_several_devices.py starts: `sharded_engine.py mesh|host ARGS...`.
 
 Both print "equal" if responses are those of one device.
 """
