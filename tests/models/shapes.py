@@ -1,5 +1,8 @@
 """Small models of every kind, with biases and scales that are not their initial zeros and ones."""
 
+import pathlib
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +11,7 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
 from gigpo_jax.models.rotary import RopeScaling
 from gigpo_jax.models.vision_config import VisionConfig
+from gigpo_jax.models.weights import load_hf
 
 # name -> (query heads, key/value heads, tied, theta, more); heads are 8 wide if not said otherwise, and D = 8 H.
 SMALL: dict[str, Qwen2Config] = {
@@ -57,3 +61,17 @@ def random_params(config: Qwen2Config, seed: int = 0, dtype: jnp.dtype = jnp.flo
         return jnp.asarray(rng.normal(mean, 0.2, leaf.shape).astype(np.float32).astype(dtype))
 
     return jax.tree_util.tree_map_with_path(draw, qwen2.abstract_params(config))
+
+
+def check_gradient(gradient: Params, theirs: Any, folder: pathlib.Path) -> Qwen2Config:
+    """Compares a gradient with that of a model of transformers; returns the config that its folder has."""
+    for parameter in theirs.parameters():
+        parameter.data = parameter.grad  # written as weights, gradients come back under our names
+    theirs.save_pretrained(folder)
+    config, their_gradient = load_hf(folder)
+    for (path, ours), other in zip(
+        jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(their_gradient), strict=True
+    ):
+        error = jnp.linalg.norm(ours - other) / jnp.linalg.norm(other)
+        assert error < 1e-3, f"{jax.tree_util.keystr(path)}: {error}"
+    return config

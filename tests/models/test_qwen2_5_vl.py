@@ -17,7 +17,7 @@ from gigpo_jax.models.qwen2 import Qwen2Config
 from gigpo_jax.models.vision import pack_images
 from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.models.weights import load_hf, save_hf
-from tests.models.shapes import SMALL, VISION, VL, random_params
+from tests.models.shapes import SMALL, VISION, VL, check_gradient, random_params
 from tests.models.test_images import random_image
 
 # The widths of Qwen2.5-VL-3B, but few layers and words.
@@ -76,15 +76,7 @@ def check_logits_and_gradients(config: Qwen2Config, folder: pathlib.Path) -> Non
     their_loss = torch.nn.functional.cross_entropy(flat, torch.tensor(texts[0][1:]))
     their_loss.backward()
     assert float(value) == pytest.approx(their_loss.item(), rel=1e-5)
-    for parameter in theirs.parameters():
-        parameter.data = parameter.grad  # written as weights, gradients come back under our names
-    theirs.save_pretrained(folder / "gradient")
-    _, their_gradient = load_hf(folder / "gradient")
-    for (path, ours), other in zip(
-        jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(their_gradient), strict=True
-    ):
-        error = jnp.linalg.norm(ours - other) / jnp.linalg.norm(other)
-        assert error < 1e-3, f"{jax.tree_util.keystr(path)}: {error}"
+    check_gradient(gradient, theirs, folder / "gradient")
 
 
 def test_logits_and_gradients_equal_those_of_transformers(tmp_path: pathlib.Path) -> None:
