@@ -1,5 +1,6 @@
 """A policy on a frozen panel of tasks: success and score with 95% intervals, over all and per task type."""
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -270,11 +271,21 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       out: the JSON file; default WORKDIR/eval_<panel>.json, with _<agent> for one that is not plain.
 
     Returns:
-      The exit status: 0 done, 1 no engine was left or too many episodes were aborted.
+      The exit status: 0 done, 1 no engine was left or too many episodes were aborted, or that of a host that stopped.
 
     Raises:
       InputError: the workdir's adapter is another one, or of another model, or the examples of the agent do not fit.
     """
+    hosts = Hosts()
+    try:
+        with hosts.stopping():
+            return _run(config, workdir, out, hosts)
+    except (EngineLost, TooManyAborted, HostsStopped) as error:
+        report.say(f"not evaluated: {error}")
+        return error.stop.status if isinstance(error, HostsStopped) else 1
+
+
+def _run(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> int:
     check_writable(Path(out).parent if out else workdir, "--out" if out else "--workdir")
     run_environments = environments(config)
     if (found := panel_tasks(run_environments)) is None:
@@ -302,15 +313,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         folder=workdir / "servers",
         examples=examples,
     )
-    hosts = Hosts()
-    try:
-        with hosts.stopping():
-            played = run_async(hosts.share(Evaluator(config, worker, tasks).play(greedy=True)))
-    except (EngineLost, TooManyAborted, HostsStopped) as error:
-        report.say(f"not evaluated: {error}")
-        return error.stop.status if isinstance(error, HostsStopped) else 1
-    finally:
-        worker.close()
+    with contextlib.closing(worker):
+        played = run_async(hosts.share(Evaluator(config, worker, tasks).play(greedy=True)))
     named = {
         label: summarise(outcomes(trajectories, tasks, trials))
         for decoding, trajectories in played.items()

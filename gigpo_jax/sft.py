@@ -28,6 +28,7 @@ from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.finite import FiniteCheck, NotFinite
+from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
 from gigpo_jax.run.interrupts import Interrupts
 from gigpo_jax.run.loggers import find_loggers
 from gigpo_jax.run.metrics import MetricsWriter, Timers
@@ -42,11 +43,16 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     Returns:
       The exit status: 0 done, 1 the environment failed the expert, or as from `Imitation.run`.
     """
-    with open_workdir(workdir, config):
-        return _run(config, workdir, out)
+    hosts = Hosts()
+    try:
+        with hosts.stopping(), open_workdir(workdir, config):
+            return _run(config, workdir, out, hosts)
+    except HostsStopped as stopped:
+        report.say(stopped.stop.text)
+        return stopped.stop.status
 
 
-def _run(config: ConfigDict, workdir: Path, out: str) -> int:
+def _run(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> int:
     target = Path(out) if out else workdir / "model"
     check_target(target)
     check_writable(target.parent, "--out")
@@ -61,7 +67,8 @@ def _run(config: ConfigDict, workdir: Path, out: str) -> int:
     try:
         shown = demonstrations(config, _encoder(policy, reads=reads))
     except EnvError as error:
-        report.say(f"stopped while the expert played: {error}")
+        stop = Stop(1, f"stopped while the expert played: {error}", saves=False)
+        report.say((hosts.agree(stop) or stop).text)
         return 1
     won = np.mean([demonstration.won for demonstration in shown])
     report.say(f"{len(shown)} demonstrations, {100 * won:.1f}% of them successful")
@@ -76,7 +83,7 @@ def _run(config: ConfigDict, workdir: Path, out: str) -> int:
     imitation = Imitation(config, policy, mesh, episodes, workdir)
     claim_workdir(workdir, config, policy.base)
     imitation.writer.open_loggers(loggers, config)
-    status = imitation.run()
+    status = imitation.run(hosts)
     if status:
         return status
     with writing(target):
@@ -197,31 +204,32 @@ class Imitation:
         self.writer = MetricsWriter(host_folder(workdir), **covered)
         self._timers = Timers()
 
-    def run(self) -> int:
-        """All updates that are left.
+    def run(self, hosts: Hosts) -> int:
+        """All updates that are left, unless the hosts stop.
 
         Returns:
           The exit status: 0 done, 1 stopped because losses were not finite, 143 or 130 after SIGTERM or Ctrl-C; in each
-          case a checkpoint is there.
+          case a checkpoint is there; or that of another host that stopped.
         """
         progress = tqdm(total=self.total, initial=self.done, desc="imitation", disable=None)
         with Interrupts() as interrupts, progress as bar:
-            status = 0
             try:
-                for batch in self._left():
+                stop = hosts.agree()
+                for batch in () if stop else self._left():
                     self._update(batch, bar)
-                    if interrupts.status:
-                        report.say(f"stopped after update {self.done}; the same command continues from there")
-                        status = interrupts.status
+                    text = f"stopped after update {self.done}; the same command continues from there"
+                    if stop := hosts.agree(Stop(interrupts.status, text) if interrupts.status else None):
                         break
                 self._finite.look(None)
             except NotFinite as error:
-                report.say(f"stopped in update {self.done + 1}: {error}")
-                status = 1
-            self._save()
+                stop = hosts.agree(Stop(1, f"stopped in update {self.done + 1}: {error}"))
+            if stop:
+                report.say(stop.text)
+            if not stop or stop.saves:
+                self._save()
         self._checkpoints.close()
         self.writer.close()
-        return status
+        return stop.status if stop else 0
 
     def _left(self) -> Iterator[StepBatch]:
         """The minibatches of all updates that are left, an epoch at a time."""

@@ -51,11 +51,12 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     """
     del out
     hosts = Hosts()
-    with open_workdir(workdir, config):
-        with hosts.stopping():
-            trainer = Trainer(config, workdir, hosts)
-        with trainer, hosts.stopping():
+    try:
+        with hosts.stopping(), open_workdir(workdir, config), Trainer(config, workdir, hosts) as trainer:
             return asyncio.run(_train(trainer))
+    except HostsStopped as stopped:
+        report.say(stopped.stop.text)
+        return stopped.stop.status
 
 
 async def _train(trainer: "Trainer") -> int:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
+from gigpo_jax.envs import registry
+
 ROOT = Path(__file__).parents[1]
 CONFIG = "tests/configs/example.py"
 LIMIT_S = 600
@@ -22,15 +25,36 @@ from gigpo_jax.sampling.base import EngineLost
 from gigpo_jax.sampling.jax_engine import JaxEngine
 what, record, *argv = sys.argv[1:]
 original = JaxEngine.generate
-async def generate(self, tokens, params):
+async def generate(self, *request, **weights):
     if self._newest.version == 1 and not Path(record).exists():
         Path(record).write_text(str(time.time()))
     if self._newest.version == 1 and what == "signal":
         os.kill(os.getpid(), signal.SIGTERM)
     elif self._newest.version == 1:
         raise {"lost": EngineLost("no server is left"), "aborted": ValueError("too long")}[what]
-    return await original(self, tokens, params)
+    return await original(self, *request, **weights)
 JaxEngine.generate = generate
+sys.argv = ["main.py", *argv]
+runpy.run_module("gigpo_jax.main", run_name="__main__")
+"""
+# The program of the last host: a function of a module fails, or a signal comes when it is called.
+FAILS_AT = """
+import importlib, os, runpy, signal, sys, time
+from pathlib import Path
+module, path, what, record, *argv = sys.argv[1:]
+*holders, name = path.split(".")
+holder = importlib.import_module(module)
+for each in holders:
+    holder = getattr(holder, each)
+original = getattr(holder, name)
+def function(*args, **how):
+    if not Path(record).exists():
+        Path(record).write_text(str(time.time()))
+        if what != "signal":
+            raise RuntimeError(what)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return original(*args, **how)
+setattr(holder, name, function)
 sys.argv = ["main.py", *argv]
 runpy.run_module("gigpo_jax.main", run_name="__main__")
 """
@@ -113,3 +137,42 @@ def test_one_host_that_stops_ends_all_with_one_checkpoint_and_one_message(
     outputs = [process.communicate(timeout=LIMIT_S) for process in again]
     assert [process.returncode for process in again] == [0] * hosts, outputs
     assert "continuing after iteration 1" in outputs[0][0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("mode", "module", "function", "what", "saved"),
+    [
+        ("train", "train", "objective", "broken", []),  # the other host then waits in a computation
+        ("train", "train", "RolloutWorker", "broken", []),
+        ("train", "evaluate", "Evaluator.play", "broken", []),
+        ("train", "evaluate", "Evaluator.play", "signal", ["0"]),
+        ("eval", "evaluate", "RolloutWorker", "broken", []),
+        ("eval", "evaluate", "Evaluator.play", "signal", []),
+        ("sft", "sft", "demonstrate", "broken", []),
+        ("sft", "sft", "Imitation._update", "signal", ["1"]),
+        ("sft", "sft", "Imitation._update", "broken", []),
+    ],
+)
+def test_one_host_that_fails_in_set_up_evaluation_or_imitation_ends_all(
+    mode: str, module: str, function: str, what: str, saved: list[str], model: Path, tmp_path: Path
+) -> None:
+    env = registry.make("example", drawers=2, games=16)
+    write_panel(tmp_path / "panel.json", freeze_panel("drawers", "example", env, "test"))
+    workdir, record = tmp_path / "run", tmp_path / "when"
+    flags = [f"--mode={mode}", f"--config.model.path={model}", f"--config.eval.panel={tmp_path / 'panel.json'}"]
+    flags += ["--initial"] * (mode == "eval")
+    last = ("-c", FAILS_AT, f"gigpo_jax.{module}", function, what, str(record))
+    processes = start(2, workdir, *flags, last=last)
+    try:
+        outputs = [process.communicate(timeout=LIMIT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert time.time() - float(record.read_text()) < 60
+    assert [process.returncode for process in processes] == [143 if what == "signal" else 1] * 2, outputs
+    told = [line for out, _ in outputs for line in out.splitlines() if "stopped" in line]
+    assert len(told) == 1, outputs
+    assert told[0].removeprefix("not evaluated: ").startswith("host 1 stopped")
+    assert what == "signal" or f"stopped: RuntimeError: {what}" in told[0]
+    assert [path.name for path in workdir.glob("checkpoints/*")] == saved
