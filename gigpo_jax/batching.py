@@ -269,7 +269,8 @@ def stream_minibatches(
     """
     lengths = np.array([_length(s) for s in samples], np.int64)
     responses = np.array([len(s.response_tokens) for s in samples], np.int64)
-    totals = agree(np.array([len(samples), lengths.sum(), responses.sum(), responses.max(initial=0)], np.int64))
+    shown = any(sample.images is not None for sample in samples)
+    totals = agree(np.array([len(samples), lengths.sum(), responses.sum(), responses.max(initial=0), shown], np.int64))
     count, tokens, response_tokens = totals[:, :3].sum(0).tolist()
     parts = split_steps(len(samples), max(1, -(-count // steps)), rng)
     capacity = response_capacity(tokens, response_tokens, int(totals[:, 3].max()), row_length)
@@ -281,11 +282,19 @@ def stream_minibatches(
     shape = (stored, rows, row_length, capacity)
     layouts = [[[samples[part[i]] for i in row] for row in layout] for part, layout in zip(parts, packed, strict=True)]
     batches = (_fill(layout, shape, max(n, 1), optional) for layout, n in zip(layouts, used, strict=True))
-    return batches if not samples or samples[0].images is None else _with_images(layouts, batches, shape[:3])
+    return _with_images(layouts, batches, shape[:3], agree) if totals[:, 4].any() else batches
+
+
+def images_stored(most: int, rows: int) -> int:
+    """For how many images a microbatch of `rows` has room: a multiple of rows, as devices share them; few sizes."""
+    number = rows
+    while number < most:
+        number *= 2
+    return number
 
 
 def _with_images(
-    layouts: Sequence[list[list[Sample]]], batches: Iterator[StepBatch], shape: tuple[int, int, int]
+    layouts: Sequence[list[list[Sample]]], batches: Iterator[StepBatch], shape: tuple[int, int, int], agree: Agree
 ) -> Iterator[StepBatch]:
     """The minibatches with the images of their samples, each distinct image once a microbatch, and their positions."""
     stored, rows, width = shape
@@ -293,10 +302,10 @@ def _with_images(
         [distinct([_images(s) for row in layout[m * rows : (m + 1) * rows] for s in row]) for m in range(stored)]
         for layout in layouts
     ]
-    images = [image for batch in found for each, _ in batch for image in each]
-    longest, number = max(len(image.patches) for image in images), rows  # a multiple of rows: devices share them
-    while number < max(len(each) for batch in found for each, _ in batch):
-        number *= 2
+    images = [each for batch in found for each, _ in batch]
+    most, longest = max(map(len, images)), max((len(x.patches) for each in images for x in each), default=0)
+    most, longest = agree(np.array([most, longest], np.int64)).max(0).tolist()
+    number = images_stored(most, rows)
     for layout, batch, numbered in zip(layouts, batches, found, strict=True):
         positions, index = np.zeros((stored, rows, 3, width), np.int32), np.full((stored, rows, width), -1, np.int32)
         positions[:] = batch.positions[:, :, None]

@@ -85,7 +85,7 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = 
     if shape.value_head:
         raise InputError(f"config.model.path={path!r}: a critic, which scores no tokens; name a language model")
     if shape.vision is not None:
-        _check_pictures(config)
+        _check_agent(config)
     elif config.model.lora.vision:
         raise InputError("config.model.lora.vision=True: the model has no vision tower; leave it out")
     template = len(tokenizer.encode_chat(""))
@@ -104,19 +104,16 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = 
     return Policy(*loaded, tokenizer, adapter, scale, "" if adapter is None else folder_checksum(folder))
 
 
-def _check_pictures(config: ConfigDict) -> None:
-    """Raises InputError for what a model that reads images cannot be combined with so far."""
-    for key, value, works in (
-        ("engine.name", config.engine.name, "jax"),
-        ("engine.prefill_chunk", config.engine.prefill_chunk, 0),
-        ("agent", config.agent, "plain"),
-        ("critic.kind", config.critic.kind, "none"),
-    ):
-        if value != works:
-            raise InputError(f"config.{key}={value!r}: not with a model that reads images so far; use {works!r}")
-    if jax.process_count() > 1:
+def _check_agent(config: ConfigDict) -> None:
+    """Raises InputError for an agent or an engine that a model that reads images cannot have so far."""
+    if config.engine.name != "jax":
         raise InputError(
-            f"config.model.path={config.model.path!r}: a model that reads images needs a single host so far"
+            f"config.engine.name={config.engine.name!r}: not with a model that reads images so far; use 'jax'"
+        )
+    if config.agent != "plain":
+        raise InputError(
+            f"config.agent={config.agent!r}: its prompts show earlier observations too, which is not possible with a "
+            "model that reads images so far; use 'plain'"
         )
 
 
@@ -173,7 +170,7 @@ def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[st
     fields = dict(config.model.shape)
     tower, head_dim = fields.pop("vision"), fields["hidden_size"] // fields["num_heads"]
     if tower.depth:
-        _check_pictures(config)
+        _check_agent(config)
     tokenizer = word_tokenizer(words, IMAGE_TOKENS if tower.depth else ())
     vision = _fresh_tower(tower, tokenizer, head_dim) if tower.depth else None
     shape = qwen2.Qwen2Config(vocab_size=tokenizer.vocab_size, head_dim=head_dim, vision=vision, **fields)

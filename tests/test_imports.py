@@ -83,7 +83,7 @@ ALLOWED = {
     "trajectory": {"errors", "env_bridge", "models"},
     "config": {"errors", "settings", "rl", "models", "envs", "env_bridge"},
     "batching": {"errors", "env_bridge", "models", "rl", "trajectory"},
-    "run.partition": {"errors"},
+    "run.partition": {"errors", "models"},
     "run.memory": {"errors", "models", "rl"},
     "policy": {"errors", "config", "models", "sampling", "run.partition", "run.memory"},
     "run": {

@@ -3,29 +3,42 @@
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import Sample, make_minibatches
+from gigpo_jax.columns.critic import make_token_values
 from gigpo_jax.columns.token_logprobs import make_token_logprobs
 from gigpo_jax.config import default_config, resolve
+from gigpo_jax.credit.gradients import folded, group_gradients
+from gigpo_jax.credit.run import _replay
 from gigpo_jax.env_bridge.history import History
+from gigpo_jax.env_bridge.prompts import build_prompt
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
+from gigpo_jax.models import qwen2, qwen2_5_vl
 from gigpo_jax.models.images import PromptImages, expand, grid_of, read_images
 from gigpo_jax.models.tokenizer import word_tokenizer
+from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.environment import episode_settings
 from gigpo_jax.rollout.pictures import prompt_encoder
+from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
 from gigpo_jax.run import partition
 from gigpo_jax.sampling.base import Completion, SamplingParams
 from gigpo_jax.sampling.jax_engine import JaxEngine
 from gigpo_jax.sampling.programs import EngineSettings
+from gigpo_jax.trajectory import Step
 from tests.models.shapes import SMALL, VISION, VL, random_params
 from tests.models.test_images import random_image
+from tests.turns import make_turn
 
 # Two sizes, two images in one prompt, an image that several prompts share, and a prompt without any.
 IMAGES = [random_image(56, 84), random_image(96, 96)]
@@ -37,9 +50,9 @@ def read_prompts() -> list[tuple[np.ndarray, PromptImages]]:
     return [(text, read_images(VISION, text, images)) for text, (_, images) in zip(texts, PROMPTS, strict=True)]
 
 
-def make_engine() -> JaxEngine:
-    settings = EngineSettings(slots=4, max_length=136, prefill_buckets=(128,), prefill_rows=(4,), decode_steps=8)
-    return JaxEngine(VL, random_params(VL), settings)
+def make_engine(**changes: int) -> JaxEngine:
+    shapes: dict[str, Any] = {"slots": 4, "max_length": 136, "prefill_buckets": (128,), "prefill_rows": (4,)}
+    return JaxEngine(VL, random_params(VL), EngineSettings(**shapes, decode_steps=8, **changes))
 
 
 async def ask(engine: JaxEngine, numbers: Sequence[int]) -> list[Completion]:
@@ -60,6 +73,38 @@ def responses() -> list[Completion]:
         np.testing.assert_array_equal(response.tokens, again.tokens)
         np.testing.assert_array_equal(response.logprobs, again.logprobs)
     return together
+
+
+def test_prompts_in_chunks_give_the_same_responses_whatever_is_reused(responses: list[Completion]) -> None:
+    """Chunks cut through images. Other weights of the same values forget what slots hold and what was encoded."""
+    with make_engine(prefill_chunk=8) as engine:
+        engine.warmup()
+        together = asyncio.run(ask(engine, range(8)))
+        assert engine.reused_tokens > 0
+        for number in (5, 2, 0):
+            engine.update_weights(random_params(VL), 1)
+            reused = engine.reused_tokens
+            (alone,) = asyncio.run(ask(engine, [number]))
+            assert engine.reused_tokens == reused
+            np.testing.assert_array_equal(alone.tokens, together[number].tokens)
+            np.testing.assert_array_equal(alone.logprobs, together[number].logprobs)
+    for response, chunked in zip(responses, together, strict=True):
+        np.testing.assert_array_equal(response.tokens, chunked.tokens)
+        np.testing.assert_allclose(response.logprobs, chunked.logprobs, atol=1e-4)
+
+
+def test_chunks_are_reused_up_to_the_first_other_image() -> None:
+    """Two prompts of the same tokens, whose images differ in one pixel."""
+    text, other = np.array(expand(VISION, [*range(20), 55, *range(20)], [(2, 3)])), IMAGES[0].copy()
+    other[50, 3, 0] ^= 1
+    params, found = SamplingParams(max_tokens=4), []
+    with make_engine(prefill_chunk=8) as engine:
+        for image in (IMAGES[0], other, other):
+            found.append(asyncio.run(engine.generate(text, params, read_images(VISION, text, [image]))))
+            found.append(engine.reused_tokens)
+    assert found[1::2] == [0, 16, 16 + 40]
+    np.testing.assert_array_equal(found[2].logprobs, found[4].logprobs)
+    assert abs(found[2].logprobs - found[0].logprobs).max() > 0
 
 
 def samples_of(responses: Sequence[Completion]) -> list[Sample]:
@@ -132,3 +177,103 @@ def test_pictures_for_a_model_of_text_and_the_other_way_round_are_refused() -> N
         prompt_encoder(words, None, IMAGES)
     with pytest.raises(InputError, match="this model reads pictures, and the environment shows none"):
         prompt_encoder(words, VISION, Observation("text", "", None, "").images)
+
+
+def test_a_critic_reads_the_pictures_and_is_a_folder(tmp_path: Path) -> None:
+    """A value is that of the text with its images alone; `load_hf` reads what `save_hf` wrote."""
+    config, shape = small_config(), dataclasses.replace(VL, value_head=True)
+    config.unlock().critic.kind = "model"
+    params, prompts = random_params(shape, 3), read_prompts()
+    response = np.array([1, 2], np.int32)
+    samples = [Sample(text, response, np.zeros(2, np.float32), images=images) for text, images in prompts]
+    policy = Policy(VL, random_params(VL), word_tokenizer([]))
+    found = make_token_values(config, policy, partition.make_mesh())(params, (policy.params, None), samples)
+    for (text, _), (_, images), values in zip(prompts, PROMPTS, found, strict=True):
+        positions, placed = qwen2_5_vl.inputs(VL, np.append(text, response[:1])[None], images)
+        hidden = qwen2.hidden_states(shape, params, np.append(text, response[:1])[None], positions, images=placed)
+        np.testing.assert_allclose(values, qwen2.values(params, hidden[0, len(text) - 1 :]), atol=2e-4)
+    save_hf(tmp_path / "critic", shape, params)
+    again, same = load_hf(tmp_path / "critic")
+    assert again == shape
+    np.testing.assert_array_equal(same["value_head"]["kernel"], params["value_head"]["kernel"])
+
+
+def test_gradients_of_steps_are_those_of_their_pictures() -> None:
+    """Sketches of two steps with the same tokens and other images, against their gradients."""
+    config, params, (text, images), response = small_config(), random_params(VL), read_prompts()[0], np.array([3, 4, 5])
+    other = read_images(VISION, text, [random_image(56, 84)[::-1]])
+    turns = [make_turn(prompt_tokens=text, response_tokens=response, images=shown) for shown in (images, other)]
+    steps, policy = [Step(n, 0, n, turn) for n, turn in enumerate(turns)], Policy(VL, params, word_tokenizer([]))
+    got = group_gradients(config, policy, partition.make_mesh(1, 1, 1), params, steps)(np.ones(2))
+
+    def objective(params: qwen2.Params, image: np.ndarray) -> jax.Array:
+        row = np.append(text, response)[None]
+        positions, placed = qwen2_5_vl.inputs(VL, row, [image])
+        hidden = qwen2.hidden_states(VL, params, row, positions, images=placed)[0, len(text) - 1 : -1]
+        found = jnp.take_along_axis(jax.nn.log_softmax(qwen2.unembed(VL, params, hidden)), response[:, None], 1)
+        return found.sum()
+
+    for sketch, image in zip(got, (IMAGES[0], random_image(56, 84)[::-1]), strict=True):
+        leaves = jax.tree.leaves(jax.grad(objective)(params, image))
+        expected = np.sum([folded(leaf, number) for number, leaf in enumerate(leaves)], axis=0)
+        np.testing.assert_allclose(sketch, expected, atol=1e-3 * np.abs(expected).max())
+
+
+def test_a_replay_shows_the_pictures_that_the_policy_saw() -> None:
+    """The environment gives them again: saved episodes have the text alone."""
+    words = word_tokenizer(["the room now"], ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"))
+    start, pad, end = (words.token_id(token) for token in ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"))
+    vision = dataclasses.replace(VISION, start_token=start, image_token=pad, end_token=end)
+    policy = Policy(dataclasses.replace(VL, vocab_size=words.vocab_size, vision=vision), None, words)
+    config = default_config().unlock()
+    config.env.update(name="sokoban", prompt="compact", max_steps=15)
+    env = registry.make("sokoban")
+    task = env.tasks("train")[0]
+    seen, prompt = env.reset(task), registry.style("sokoban", "compact")
+    steps = []
+    for action in ("up", "left"):
+        text = build_prompt(prompt, seen, History(0), encode=words.encode_chat, limit=200).text
+        result = env.step(action)
+        told = text, "", action, True, None, seen.text, "", result.reward, 0.0, "stop"
+        steps.append(SavedStep(*told, version=0, prompt_length=0, tokens=(1,), logprobs=(0.0,)))
+        images, seen = seen.images, result.observation
+    episode = SavedEpisode(task.id, task.type, task.split, task.data, 0, 0, False, 0.0, False, "", tuple(steps))
+    (again,) = _replay(resolve(config), env, policy, Rollouts(0, 1.0, (episode,), {}))
+    first, last = again.turns
+    assert [(turn.prompt_tokens == pad).sum() for turn in again.turns] == [36, 36]
+    expected = read_images(vision, last.prompt_tokens, images)
+    np.testing.assert_array_equal(last.images.images[0].patches, expected.images[0].patches)
+    assert (first.images.images[0].patches != last.images.images[0].patches).any()
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.zeros((28, 28, 3), np.float32), "float32 \\[28, 28, 3\\]; give uint8 \\[H, W, 3\\]"),
+        (np.zeros((28, 28, 4), np.uint8), "uint8 \\[28, 28, 4\\]; give uint8"),
+        (np.zeros((0, 28, 3), np.uint8), "at least one pixel"),
+        (np.zeros((28, 28 * 201, 3), np.uint8), "more than 200 times the other"),
+    ],
+)
+def test_images_that_cannot_be_read_are_refused(image: np.ndarray, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        prompt_encoder(word_tokenizer([]), VISION, [image])
+
+
+def test_image_tokens_that_the_policy_writes_change_nothing() -> None:
+    """The learner takes places from the prompt: the response is scored as the text that it is."""
+    config, policy, (text, images) = (
+        small_config(),
+        Policy(VL, random_params(VL), word_tokenizer([])),
+        read_prompts()[0],
+    )
+    response = np.array([4, VISION.image_token, VISION.image_token, 5], np.int32)
+    score = make_token_logprobs(config, policy, partition.make_mesh(), 1.0)
+    (found,) = score(policy.params, None, [Sample(text, response, np.zeros(4, np.float32), images=images)]).logprob
+    positions, placed = qwen2_5_vl.inputs(VL, text[None], IMAGES[:1])
+    row, more = np.append(text, response)[None], np.arange(len(text), len(text) + 4) + images.layout.shift
+    positions = np.concatenate([positions, np.tile(more, (3, 1, 1))], axis=2)
+    placed = dataclasses.replace(placed, index=np.pad(placed.index, ((0, 0), (0, 4)), constant_values=-1))
+    hidden = qwen2.hidden_states(VL, policy.params, row, positions, images=placed)[0, len(text) - 1 : -1]
+    expected = np.asarray(jax.nn.log_softmax(qwen2.unembed(VL, policy.params, hidden)))[np.arange(4), response]
+    np.testing.assert_allclose(found, expected, atol=2e-4)

@@ -14,6 +14,8 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from gigpo_jax.models.images import PromptImages, distinct
+from gigpo_jax.models.vision import Images, pack_images
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl.logprobs import token_logprobs
 from gigpo_jax.trajectory import Step
@@ -37,10 +39,12 @@ def group_gradients(
     length = max(len(s.turn.prompt_tokens) + len(s.turn.response_tokens) - 1 for s in steps)
     responses = max(len(s.turn.response_tokens) for s in steps)
 
-    def logprob(trained: Any, frozen: Any, tokens: jax.Array, first: jax.Array, targets: jax.Array) -> jax.Array:
+    def logprob(
+        trained: Any, frozen: Any, tokens: jax.Array, first: jax.Array, targets: jax.Array, pictures: Any
+    ) -> jax.Array:
         known = (tokens >= 0).astype(jnp.int32)[None]
-        positions = jnp.arange(length)[None] * known
-        hidden, embedding = forward(trained, frozen, jnp.maximum(tokens, 0)[None], positions, known, None)
+        positions, images = pictures or (jnp.arange(length)[None] * known, None)
+        hidden, embedding = forward(trained, frozen, jnp.maximum(tokens, 0)[None], positions, known, images)
         at = jnp.minimum(first + jnp.arange(responses), length - 1)
         how = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
         values, _ = token_logprobs(hidden[0, at], embedding, jnp.maximum(targets, 0), **how)
@@ -54,7 +58,8 @@ def group_gradients(
     def of(step: Step) -> np.ndarray:
         prompt, response = step.turn.prompt_tokens, step.turn.response_tokens
         tokens = _padded(np.concatenate([prompt, response])[:-1], length)
-        return np.asarray(sketch(trained, policy.frozen, tokens, len(prompt) - 1, _padded(response, responses)))
+        targets, pictures = _padded(response, responses), _pictures(step.turn.images, length)
+        return np.asarray(sketch(trained, policy.frozen, tokens, len(prompt) - 1, targets, pictures))
 
     sketches = np.stack([of(step) for step in tqdm(steps, desc="gradients", unit="step", leave=False, disable=None)])
     _, group = np.unique([step.group for step in steps], return_inverse=True)
@@ -72,6 +77,17 @@ def folded(array: jax.Array, number: int) -> jax.Array:
     flat = jnp.pad(array.astype(jnp.float32).ravel(), (0, -array.size % WIDTH))
     signs = jax.random.rademacher(jax.random.key(number), flat.shape, jnp.float32)
     return (flat * signs).reshape(-1, WIDTH).sum(0)
+
+
+def _pictures(prompt: PromptImages | None, length: int) -> tuple[np.ndarray, Images] | None:
+    """The positions [1, 3, length] and the images of one step; each size of images is compiled for."""
+    if prompt is None:
+        return None
+    end, positions = len(prompt.layout.index), np.tile(np.arange(length, dtype=np.int32), (1, 3, 1))
+    positions[0, :, :end], positions[0, :, end:] = prompt.layout.positions, positions[0, :, end:] + prompt.layout.shift
+    images, (index,) = distinct([prompt])
+    row, longest = _padded(index, length)[None], max(len(image.patches) for image in images)
+    return positions, pack_images(images, row, number=len(images), longest=longest)
 
 
 def _padded(tokens: np.ndarray, length: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import Prompt
 from gigpo_jax.env_bridge.types import Observation, Task, anchor_hash
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.images import PromptImages
 from gigpo_jax.rollout.record import SavedEpisode, SavedStep
 from gigpo_jax.trajectory import Trajectory, Turn
 
@@ -18,7 +19,7 @@ def replay(
     episodes: Sequence[SavedEpisode],
     *,
     window: int,
-    prompt: Callable[[Observation, History], Prompt],
+    prompt: Callable[[Observation, History], tuple[Prompt, PromptImages | None]],
 ) -> list[Trajectory]:
     """Plays the actions of episodes again.
 
@@ -26,7 +27,7 @@ def replay(
       env: the environment, built as for the run but for its anchors and the option `regret`.
       episodes: saved ones; aborted ones are left out.
       window: events that the history keeps.
-      prompt: builds the policy's prompts.
+      prompt: builds the policy's prompts, with their images.
 
     Returns:
       The episodes that were not aborted.
@@ -43,21 +44,23 @@ def replay(
         observation, history = env.reset(task), History(window)
         trajectory.words = observation.task
         for step in episode.steps:
-            shown = prompt(observation, history)
+            shown, images = prompt(observation, history)
             result = env.step(step.action)
             if shown.text != step.prompt or result.reward != step.reward:
                 raise InputError(
                     f"config.env.name: task {task.id!r} answered the same actions differently at step "
                     f"{len(trajectory.turns)}; credit needs an environment that replays exactly"
                 )
-            trajectory.turns.append(_turn(step, observation, shown, result.info.get("regret")))
+            trajectory.turns.append(_turn(step, observation, shown, images, result.info.get("regret")))
             history.add(observation.text, step.action)
             observation = result.observation
         trajectories.append(trajectory)
     return trajectories
 
 
-def _turn(step: SavedStep, observation: Observation, shown: Prompt, regret: float | None) -> Turn:
+def _turn(
+    step: SavedStep, observation: Observation, shown: Prompt, images: PromptImages | None, regret: float | None
+) -> Turn:
     """The turn that a saved step was, with the anchor and the regret of the replay."""
     return Turn(
         prompt_tokens=np.asarray(shown.tokens, np.int32),
@@ -77,4 +80,5 @@ def _turn(step: SavedStep, observation: Observation, shown: Prompt, regret: floa
         choices=None if observation.admissible is None else anchor_hash("\n".join(observation.admissible)),
         regret=regret,
         task=observation.task,
+        images=images,
     )

@@ -26,15 +26,15 @@ from gigpo_jax.credit.sampler import Sampler
 from gigpo_jax.credit.states import State, choose_steps, first_episodes, states_around
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.history import History
-from gigpo_jax.env_bridge.prompts import Prompt, build_prompt
+from gigpo_jax.env_bridge.prompts import Prompt
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 from gigpo_jax.learner import text_critic
-from gigpo_jax.models.tokenizer import Tokenizer
-from gigpo_jax.policy import load_policy
-from gigpo_jax.rollout.environment import RunEnvironment, env_options, list_tasks
-from gigpo_jax.rollout.pictures import refuse_pictures
+from gigpo_jax.models.images import PromptImages
+from gigpo_jax.policy import Policy, load_policy
+from gigpo_jax.rollout.environment import RunEnvironment, env_options, episode_settings, list_tasks
+from gigpo_jax.rollout.pictures import prompt_encoder, prompt_images
 from gigpo_jax.rollout.record import Rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.tasks import draw_tasks
@@ -120,7 +120,7 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
         critic=critic,
         values=values,
     )
-    replays = {anchor: partial(_replay, config, env, policy.tokenizer) for anchor, env in environments.items()}
+    replays = {anchor: partial(_replay, config, env, policy) for anchor, env in environments.items()}
     drawn = draw_tasks(tasks, version, config.train.groups, config.seed)
     played = asyncio.run(_play(sampler, folder, drawn, replays, plan, config.seed))
     if isinstance(played, int):
@@ -228,19 +228,13 @@ def _environments(config: ConfigDict, options: Mapping[str, Any], anchors: Seque
     return {anchor: registry.make(name, **{**options, **regret, "anchor": anchor}) for anchor in anchors}
 
 
-def _replay(config: ConfigDict, env: TextEnv, tokenizer: Tokenizer, rollouts: Rollouts) -> list[Trajectory]:
-    template = registry.style(config.env.name, config.env.prompt)
+def _replay(config: ConfigDict, env: TextEnv, policy: Policy, rollouts: Rollouts) -> list[Trajectory]:
+    settings = episode_settings(config, temperature=config.sampling.temperature, stop_token_ids=())
+    vision = policy.config.vision
 
-    def prompt(observation: Observation, history: History) -> Prompt:
-        refuse_pictures(observation)
-        return build_prompt(
-            template,
-            observation,
-            history,
-            encode=tokenizer.encode_chat,
-            limit=config.sampling.max_prompt_tokens,
-            show_admissible=config.env.show_admissible,
-        )
+    def prompt(observation: Observation, history: History) -> tuple[Prompt, PromptImages | None]:
+        shown = settings.prompt(observation, history, prompt_encoder(policy.tokenizer, vision, observation.images))
+        return shown, prompt_images(vision, shown.tokens, observation.images)
 
     try:
         return replay(env, rollouts.episodes, window=config.env.history, prompt=prompt)

@@ -8,6 +8,7 @@ from gigpo_jax.models.cache import KVCache, write_chunks
 from gigpo_jax.models.qwen2 import Params, final_norm, through_layers, unembed
 from gigpo_jax.models.qwen2_config import Qwen2Config
 from gigpo_jax.models.rotary import rotary
+from gigpo_jax.models.vision import Features, with_images
 
 
 def extend(
@@ -18,11 +19,14 @@ def extend(
     lengths: jax.Array,
     slots: jax.Array,
     starts: jax.Array,
+    turned: jax.Array | None = None,
+    images: Features | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs chunks of prompts and writes them into slots of the cache, behind what these hold.
 
     Chunks of one prompt may be rows of the same call. A token's keys and values, and the logits, depend on the tokens
-    before it, but neither on other rows nor, to the last bit, on which call computed them.
+    before it, but neither on other rows nor, to the last bit, on which call computed them. Nine parameters, as those of
+    `qwen2.prefill`.
 
     Args:
       config: the shape.
@@ -32,6 +36,8 @@ def extend(
       lengths: [B] i32, tokens of each chunk without padding.
       slots: [B] i32, the slot of each chunk; a row with S or more is dropped.
       starts: [B] i32, the index of its first token in the prompt.
+      turned: [3, B, T] i32, positions for the rotary embedding, as for `qwen2.hidden_states`; None: the indices.
+      images: those in the chunks; None: there are none.
 
     Returns:
       The logits [B, V] f32 after the last token of each chunk, and the cache.
@@ -46,7 +52,13 @@ def extend(
         new = write_chunks(cache, key, value, index, slots, positions)
         return chunk_attention(query, new.key, new.value, index, slots, positions), new
 
-    angles = rotary(starts[:, None] + inside, config.head_dim, config.rope_theta, config.rope_scaling)
-    x, cache = through_layers(config, params, cache, params["embed"][tokens], angles, attend)
+    sections = () if turned is None or config.vision is None else config.vision.sections
+    turned = starts[:, None] + inside if turned is None else turned
+    angles = rotary(turned, config.head_dim, config.rope_theta, config.rope_scaling, sections)
+    x = params["embed"][tokens]
+    if images is not None:
+        assert config.vision is not None
+        x = with_images(config.vision, params["vision"], x, images)
+    x, cache = through_layers(config, params, cache, x, angles, attend)
     hidden = jnp.take_along_axis(x, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)[:, 0]
     return unembed(config, params, final_norm(config, params, hidden)), cache

@@ -66,9 +66,9 @@ def read_config(path: str | pathlib.Path) -> Qwen2Config:
 
 def config_json(config: Qwen2Config, dtype: str) -> dict[str, Any]:
     """The content of config.json for transformers and vLLM; `dtype` is that of the weights, such as "bfloat16"."""
-    eos = config.eos_token_id
+    eos, kind = config.eos_token_id, config.model_type.capitalize() + (_CRITIC if config.value_head else "ForCausalLM")
     content = {
-        "architectures": [config.model_type.capitalize() + (_CRITIC if config.value_head else "ForCausalLM")],
+        "architectures": [kind],
         "attention_dropout": 0.0,
         "bos_token_id": config.bos_token_id,
         "eos_token_id": list(eos) if isinstance(eos, tuple) else eos,
@@ -94,10 +94,10 @@ def config_json(config: Qwen2Config, dtype: str) -> dict[str, Any]:
         content |= {"max_window_layers": config.num_layers, "sliding_window": None, "use_sliding_window": False}
     if config.rope_scaling is not None:
         content["rope_scaling"] = {"rope_type": "llama3", **asdict(config.rope_scaling)}
-    if config.value_head:
-        content["num_labels"] = 1
     if config.vision is not None:
         content |= vision_json(config.vision, config.hidden_size)
+    if config.value_head:
+        content |= {"architectures": [kind], "num_labels": 1}
     if config.model_type == "qwen3" or config.head_dim * config.num_heads != config.hidden_size:
         content["head_dim"] = config.head_dim
     return content

@@ -21,7 +21,7 @@ from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, adapted_linears,
 from gigpo_jax.models.qwen2_config import PUBLISHED as PUBLISHED
 from gigpo_jax.models.qwen2_config import Qwen2Config
 from gigpo_jax.models.rotary import Rotary, rotary, rotate
-from gigpo_jax.models.vision import Images, VisionTower, encode, placed
+from gigpo_jax.models.vision import Features, Images, VisionTower, with_images
 from gigpo_jax.models.vision import logical_axes as vision_axes
 
 Params = dict[str, Any]
@@ -244,7 +244,7 @@ def prefill(
     lengths: jax.Array,
     slots: jax.Array,
     positions: jax.Array | None = None,
-    images: Images | None = None,
+    images: Images | Features | None = None,
     kernels: str | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs prompts and writes them into slots of the cache, from index 0.
@@ -327,7 +327,7 @@ def _forward(
     positions: jax.Array | None,
     segment_ids: jax.Array | None,
     execution: Execution,
-    images: Images | None,
+    images: Images | Features | None,
     *,
     keep: bool = False,
 ) -> tuple[jax.Array, Any]:
@@ -356,8 +356,7 @@ def _forward(
     x = params["embed"][tokens].astype(dtype)
     if images is not None:
         assert config.vision is not None
-        features = encode(config.vision, params["vision"], images.patches, images.grid, dtype=dtype, wrap=remat)
-        x = placed(x, features, images.index)
+        x = with_images(config.vision, params["vision"], x, images, remat, constrain)
     unroll = min(execution.unroll, config.num_layers)
     x, kept = jax.lax.scan(remat(body), constrain(x), params["layers"], unroll=unroll)
     return final_norm(config, params, x), kept

@@ -36,6 +36,20 @@ class Images:
     index: Any
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Features:
+    """Images of a batch of texts that are encoded already.
+
+    Attributes:
+      values: [B, T, D], the feature in the place of each token.
+      used: [B, T] bool, whether there is one.
+    """
+
+    values: Any
+    used: Any
+
+
 def pack_images(images: Sequence[ReadImage], index: np.ndarray, *, number: int, longest: int) -> Images:
     """Images as arrays of one size.
 
@@ -163,9 +177,22 @@ def encode(
     return nnx.merge(merger_out, params["merger_out"])(x)
 
 
-def placed(x: jax.Array, features: jax.Array, index: jax.Array) -> jax.Array:
-    """Puts features [N, F, D] in the places that `Images.index` [B, T] names into the embeddings x [B, T, D]."""
-    flat = features.reshape(-1, features.shape[-1]).astype(x.dtype)
+def with_images(
+    config: VisionConfig,
+    params: dict[str, Any],
+    x: jax.Array,
+    images: Images | Features,
+    wrap: Callable[[Callable], Callable] = lambda body: body,
+    constrain: Callable[[jax.Array], jax.Array] = lambda features: features,
+) -> jax.Array:
+    """The embeddings x [B, T, D] with features in the places of images.
+
+    Other arguments as for `encode`; `constrain` keeps features [N, F, D] split by images.
+    """
+    if isinstance(images, Features):
+        return jnp.where(images.used[..., None], images.values.astype(x.dtype), x)
+    features = constrain(encode(config, params, images.patches, images.grid, dtype=x.dtype, wrap=wrap))
+    flat, index = features.reshape(-1, features.shape[-1]).astype(x.dtype), images.index
     return jnp.where((index >= 0)[..., None], flat[jnp.maximum(index, 0)], x)
 
 

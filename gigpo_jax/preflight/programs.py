@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from gigpo_jax.batching import response_capacity
+from gigpo_jax.batching import images_stored, response_capacity
 from gigpo_jax.columns import critic
 from gigpo_jax.config.packaged import located
 from gigpo_jax.errors import InputError
@@ -23,6 +23,8 @@ from gigpo_jax.learner import chosen, make_optimizer, train_programs
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.attention import BLOCK
 from gigpo_jax.models.hf_config import read_config
+from gigpo_jax.models.vision import Images
+from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.policy import Policy, lora_config, shardings, trained_shardings
 from gigpo_jax.rl import update
 from gigpo_jax.rl.types import StepBatch, ValueTargets
@@ -30,10 +32,12 @@ from gigpo_jax.rollout.engines import engine_settings
 from gigpo_jax.run import partition
 from gigpo_jax.run.report import say
 from gigpo_jax.sampling import slots
+from gigpo_jax.sampling.pictures import PictureRows
 from gigpo_jax.sampling.placement import SLOTS, mesh_of, placement_of
 from gigpo_jax.sampling.programs import Programs
 
 FIX = "use more devices (mesh.fsdp, mesh.tensor), fewer batch.rows or engine.slots"
+SEEING = ("3b", "7b")  # sizes of Qwen2.5-VL, whose decoders are those of Qwen2.5
 FILL = 0.5  # of the limits of prompts and responses: what a step of an episode is taken to use
 
 
@@ -42,7 +46,7 @@ class Compiled:
     """A program of an iteration.
 
     Attributes:
-      name: update, score, critic, values, hand-over, prefill or decode.
+      name: update, score, critic, values, hand-over, prefill, decode or, of images, encode.
       program: of jax.
       seconds: that its compilation took.
       trips: turns of its loops over microbatches or tokens, and over blocks of the cache, in one run.
@@ -54,6 +58,19 @@ class Compiled:
     seconds: float
     trips: tuple[int, ...]
     runs: float
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The images of a prompt.
+
+    Attributes:
+      number: how many.
+      patches: of one of them.
+    """
+
+    number: int
+    patches: int
 
 
 @dataclass(frozen=True)
@@ -83,14 +100,13 @@ def model_shape(config: ConfigDict) -> qwen2.Qwen2Config:
     """
     path = config.model.path
     if path and located(path).is_dir():
-        shape = read_config(located(path))
-        if shape.vision is not None:
-            raise InputError(f"config.model.path={path!r}: preflight knows no models that read images; use one of text")
-        return shape
+        return read_config(located(path))
     known = {
         f"Qwen2.5-{size.upper()}-Instruct" if shape.model_type == "qwen2" else size.title(): shape
         for size, shape in qwen2.PUBLISHED.items()
     }
+    tower = VisionConfig()
+    known |= {f"Qwen2.5-VL-{size.upper()}-Instruct": replace(qwen2.PUBLISHED[size], vision=tower) for size in SEEING}
     if Path(path).name not in known:
         fix = f"name a folder with a config.json, or one of {', '.join(known)}"
         raise InputError(f"config.model.path={path!r}: no such folder; {fix}")
@@ -114,7 +130,9 @@ def arrays(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh) -> Arrays:
     )
 
 
-def learner_programs(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh, held: Arrays) -> Iterator[Compiled]:
+def learner_programs(
+    config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh, held: Arrays, shown: Shown | None
+) -> Iterator[Compiled]:
     """Compiles the update, and the log-probabilities that it needs beside it, as `Learner` does."""
     train, sampling = config.train, config.sampling
     places = jax.tree.map(lambda x: x.sharding, held.state)
@@ -125,6 +143,9 @@ def learner_programs(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh, h
     minibatches = train.epochs * once
     scores = (config.rl.old_logprobs == "recompute") + bool(config.rl.kl_coef) + (held.teacher is not None)
     batch = _batch(config, mesh, microbatches)
+    if shown is not None:
+        samples = config.batch.rows * config.batch.row_length / tokens
+        batch = _with_images(batch, shape, round(samples * shown.number), shown.patches)
     plain = replace(batch, reference=None, proximal=None)
     iteration = jax.ShapeDtypeStruct((), jnp.int32, sharding=partition.replicated(mesh))
     lowered = learn.lower(held.state, batch, held.frozen, iteration)
@@ -150,11 +171,11 @@ def _critic(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh) -> tuple[A
 
 
 def engine_programs(
-    config: ConfigDict, shape: qwen2.Qwen2Config, held: Arrays, tensor: int
+    config: ConfigDict, shape: qwen2.Qwen2Config, held: Arrays, tensor: int, shown: Shown | None
 ) -> tuple[list[Compiled], Any]:
     """Compiles the hand-over of the weights, the prefill of the longest prompts, and the decoding of all slots.
 
-    `tensor` as from `memory.engine_tensor`.
+    With images also their encoding; each is taken to be shown once. `tensor` as from `memory.engine_tensor`.
 
     Returns:
       The programs, and the shapes of the engine's cache.
@@ -172,16 +193,19 @@ def engine_programs(
     ready = engine.prepare(params)
     rows, longest = settings.rows[-1] * placement.parts, settings.prefill_chunk or settings.buckets[-1]
     width = slots.SETTINGS + slots.STOP_IDS + longest
-    if settings.prefill_chunk:
-        engine.extend(ready, np.zeros((rows, 2 + width), np.int32))
-    else:
-        engine.admit(ready, np.zeros((rows, width), np.int32))
+    message: Any = np.zeros((rows, width + 2 * bool(settings.prefill_chunk)), np.int32)
+    if shown is not None and shape.vision is not None:
+        message = message, PictureRows(rows, longest, shape.hidden_size, settings.dtype).message
+        patches = np.zeros((rows, shown.patches, shape.vision.patch_values), np.uint8)
+        engine.encode(ready, patches, np.zeros((rows, 2), np.int32))
+    (engine.extend if settings.prefill_chunk else engine.admit)(ready, message)
     engine.advance(ready, np.zeros((placement.parts + settings.slots,), np.int32))
     tokens = steps * FILL * sampling.max_response_tokens / min(settings.slots, episodes)  # of one slot
     runs = {
         "hand-over": 1.0,
         "prefill": steps / rows * FILL * sampling.max_prompt_tokens / longest,
         "decode": tokens / settings.decode_steps,
+        "encode": steps * shown.number / rows if shown else 0.0,
     }
     made = engine.programs.items()
     blocks = math.ceil(FILL * settings.max_length / BLOCK)
@@ -202,7 +226,8 @@ class _Engine(Programs):
             made = zip(jax.eval_shape(function), how["out_shardings"], strict=True)
             return [_placed(part, jax.tree.map(lambda _, place=place: place, part)) for part, place in made]
         lowered = jax.jit(function, **how).lower(*args)
-        shown = {"gather": "hand-over", "advance": "decode"}.get(name, "prefill")
+        kind = name if isinstance(name, str) else name[0]
+        shown = {"gather": "hand-over", "advance": "decode", "encode": "encode"}.get(kind, "prefill")
         self.programs[shown] = _compiled(shown, lowered)
         out = _placed(lowered.out_info, self.programs[shown][0].output_formats)
         if shown == "decode":
@@ -213,8 +238,8 @@ class _Engine(Programs):
         where = self._placement.of_gathered(leaf)
         return leaf if where is None else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
-    def _send(self, message: np.ndarray) -> Any:
-        return jax.ShapeDtypeStruct(message.shape, message.dtype, sharding=self._placement.sharding(SLOTS))
+    def _send(self, message: Any) -> Any:
+        return _placed(message, jax.tree.map(lambda _: self._placement.sharding(SLOTS), message))
 
 
 def _compiled(name: str, lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, float]:
@@ -267,3 +292,16 @@ def _batch(config: ConfigDict, mesh: Mesh, microbatches: int) -> StepBatch:
         clip_scale=numbers if "clip_scale" in needs else None,
         teacher=numbers if "teacher" in needs else None,
     )
+
+
+def _with_images(batch: StepBatch, shape: qwen2.Qwen2Config, images: int, patches: int) -> StepBatch:
+    """The shapes of a minibatch whose microbatches have so many distinct images."""
+    assert shape.vision is not None
+    (stored, rows, length), spread = batch.tokens.shape, batch.tokens.sharding
+    number = images_stored(images, rows)
+
+    def of(*dims: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((stored, *dims), dtype, sharding=spread)
+
+    values = of(number, patches, shape.vision.patch_values, dtype=jnp.uint8)
+    return replace(batch, positions=of(rows, 3, length), images=Images(values, of(number, 2), batch.tokens))

@@ -1,5 +1,6 @@
 """--mode=preflight: whether a config fits a target, and what its programs do there."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,13 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.files import write_json
+from gigpo_jax.models.images import grid_of
 from gigpo_jax.models.qwen2 import Qwen2Config
+from gigpo_jax.models.vision_config import MERGE, VisionConfig
 from gigpo_jax.preflight import programs, report
 from gigpo_jax.preflight.targets import GIB, Chip, devices_of, find_target
+from gigpo_jax.rollout.environment import first_observations
+from gigpo_jax.rollout.pictures import check_kind
 from gigpo_jax.run import partition
 from gigpo_jax.run.memory import ENGINE, check_engine, engine_tensor
 
@@ -36,7 +41,8 @@ def run(config: ConfigDict, target: str, out: str) -> int:
     partition.local_rows(mesh, config.batch.rows)
     if config.engine.name == "jax":
         check_engine(config, shape, mesh, engine_tensor(config, shape, mesh, found.chip.memory))
-    result = {"target": target, "devices": mesh.size} | examine(config, shape, mesh, found.chip)
+    shown = None if shape.vision is None else _shown(config, shape.vision)
+    result = {"target": target, "devices": mesh.size} | examine(config, shape, mesh, found.chip, shown)
     print(report.text(result))
     if out:
         write_json(Path(out), result)
@@ -44,12 +50,25 @@ def run(config: ConfigDict, target: str, out: str) -> int:
     return 0
 
 
-def examine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh, chip: Chip) -> dict[str, Any]:
+def _shown(config: ConfigDict, vision: VisionConfig) -> programs.Shown:
+    """The largest images of the environments' first observations; raises InputError if one has none."""
+    shown = []
+    for observation in first_observations(config):
+        check_kind(observation.images, reads=True)
+        sizes = [MERGE**2 * math.prod(grid_of(vision, image)) for image in observation.images]
+        shown.append(programs.Shown(len(sizes), max(sizes)))
+    return max(shown, key=lambda one: one.number * one.patches)
+
+
+def examine(
+    config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh, chip: Chip, shown: programs.Shown | None = None
+) -> dict[str, Any]:
     """Everything that is reported: bytes, operations and seconds, of one device."""
     held, cache = programs.arrays(config, shape, mesh), None
-    compiled = list(programs.learner_programs(config, shape, mesh, held))
+    compiled = list(programs.learner_programs(config, shape, mesh, held, shown))
     if config.engine.name == "jax":
-        more, cache = programs.engine_programs(config, shape, held, engine_tensor(config, shape, mesh, chip.memory))
+        tensor = engine_tensor(config, shape, mesh, chip.memory)
+        more, cache = programs.engine_programs(config, shape, held, tensor, shown)
         compiled += more
     known = report.known_arrays(held, cache)
     measured = {one.name: report.measured(one, chip, known) for one in compiled}

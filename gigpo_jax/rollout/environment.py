@@ -13,7 +13,7 @@ from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.pool import EnvPool
-from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.demonstrations import response_text
@@ -90,6 +90,18 @@ def split_tasks(config: ConfigDict, env: TextEnv) -> list[Task]:
     if not tasks:
         raise InputError(f"config.env.split={config.env.split!r}: no tasks; name another split, or make its data")
     return tasks
+
+
+def first_observations(config: ConfigDict) -> list[Observation]:
+    """What the first task of `env.split` begins with, in each environment."""
+    found = []
+    for environment in environments(config):
+        env = environment.make()
+        try:
+            found.append(env.reset(split_tasks(environment.config, env)[0]))
+        finally:
+            env.close()
+    return found
 
 
 def make_pool(environment: RunEnvironment, episodes: int) -> EnvPool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gigpo_jax.env_bridge.types import IMAGE, Observation
+from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.images import PromptImages, expand, grid_of, read_images
 from gigpo_jax.models.tokenizer import Tokenizer
@@ -58,11 +58,3 @@ def prompt_images(
 ) -> PromptImages | None:
     """The images of a prompt from `prompt_encoder`; None for a model of text alone."""
     return None if vision is None else read_images(vision, tokens, images)
-
-
-def refuse_pictures(observation: Observation) -> None:
-    """Raises InputError for an observation with images, where prompts are of text alone."""
-    if observation.images:
-        raise InputError(
-            "config.env.options.observation='picture': the credit oracle takes text alone so far; use 'text'"
-        )

@@ -6,6 +6,7 @@ vocabulary split). The model names the logical axes of its parameters; `RULES` m
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.vision import Images
+from gigpo_jax.models.vision_config import MERGE
 
 LOST_S = 50  # without a sign of life of a host the others end
 AXES = ("data", "fsdp", "tensor")
@@ -185,8 +188,12 @@ def global_batch(mesh: Mesh, batch: Any) -> Any:
 
     Args:
       mesh: as from `make_mesh`.
-      batch: a pytree of numpy arrays [M, B of this host, ...] and scalars that are equal on all hosts.
+      batch: a pytree of numpy arrays [M, B of this host, ...] and scalars that are equal on all hosts; the images in
+        it are numbered on this host.
     """
+    images = getattr(batch, "images", None)
+    if images is not None:
+        batch = replace(batch, images=replace(images, index=_numbered(mesh, images)))
     rows, whole = NamedSharding(mesh, P(None, ROWS)), replicated(mesh)
 
     def put(x: Any) -> jax.Array:
@@ -196,6 +203,16 @@ def global_batch(mesh: Mesh, batch: Any) -> Any:
         return jax.make_array_from_process_local_data(rows, x)
 
     return jax.tree.map(put, batch)
+
+
+def _numbered(mesh: Mesh, images: Images) -> np.ndarray:
+    """The index of images whose features are counted over all hosts."""
+    here = images.patches.shape[1]
+    number, size = here * mesh.size // len(mesh.local_devices), images.patches.shape[2] // MERGE**2
+    places = NamedSharding(mesh, P(ROWS)).addressable_devices_indices_map((number,)).values()
+    mine = sorted({n for place in places if place for n in range(*place[0].indices(number))})
+    first = np.array(mine, np.int32) * size  # feature of each of this host's images
+    return np.where(images.index < 0, -1, first[images.index // size] + images.index % size)
 
 
 def all_hosts(values: np.ndarray) -> np.ndarray:

@@ -1,25 +1,33 @@
 """Prefill in chunks: the device calls that fill slots as `prefixes.Prefixes` planned it."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from gigpo_jax.sampling import slots as device
+from gigpo_jax.sampling.pictures import PictureRows
 from gigpo_jax.sampling.prefixes import Reading
 from gigpo_jax.sampling.programs import Programs
 from gigpo_jax.sampling.request import Request
 
 COPIES = 32  # chunks of a part that a call copies
+NewRows = Callable[[int, int], PictureRows]  # rows, tokens of a row -> rows without images
 
 
 class ChunkReader:
     """Packs chunks of prompts into rows; every call has the same shape."""
 
-    def __init__(self, programs: Programs, *, slots: int, parts: int, rows: int, chunk: int) -> None:
-        """Of an engine with so many slots in equal parts; `rows` chunks of a part are read in a call."""
+    def __init__(
+        self, programs: Programs, *, slots: int, parts: int, rows: int, chunk: int, pictures: NewRows | None
+    ) -> None:
+        """Of an engine with so many slots in equal parts; `rows` chunks of a part are read in a call.
+
+        `pictures` makes the second part of messages for a model that reads images.
+        """
+        self._pictures = pictures
         self._programs, self._parts, self._part = programs, parts, slots // parts
         self._rows, self._chunk = rows, chunk
 
@@ -59,6 +67,7 @@ class ChunkReader:
         width = 2 + device.SETTINGS + device.STOP_IDS + self._chunk
         rows = np.zeros((self._parts, self._rows, width), np.int32)
         rows[:, :, 0] = rows[:, :, 2] = self._part  # no slot: a row that is not filled is dropped
+        pictures = self._pictures and self._pictures(self._parts * self._rows, self._chunk)
         drawn: list[int | None] = [None] * (self._parts * self._rows)
         for number, pieces in enumerate(batch):
             for row, (request, slot, start) in enumerate(pieces):
@@ -69,9 +78,12 @@ class ChunkReader:
                 target[:2] = slot % self._part, start
                 device.pack_request(target[2:], tokens, draws, request.params, request.stop_ids)
                 target[3] = end
+                if pictures:
+                    pictures.put(number * self._rows + row, request, start, end)
                 if last:
                     drawn[number * self._rows + row] = slot
-        return self._programs.extend(params, rows.reshape(-1, width)), drawn
+        flat = rows.reshape(-1, width)
+        return self._programs.extend(params, (flat, pictures.message) if pictures else flat), drawn
 
 
 def _batches(parts: list[list[Any]], size: int) -> Iterator[list[list[Any]]]:

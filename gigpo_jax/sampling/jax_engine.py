@@ -10,6 +10,7 @@ products are tiled differently: the last bits depend on the number of prompts in
 
 import asyncio
 import collections
+import functools
 import logging
 import threading
 import time
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.errors import InputError
@@ -25,7 +27,8 @@ from gigpo_jax.models.images import PromptImages
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling import slots as device
 from gigpo_jax.sampling.base import Completion, SamplingParams
-from gigpo_jax.sampling.chunked import ChunkReader
+from gigpo_jax.sampling.chunked import ChunkReader, NewRows
+from gigpo_jax.sampling.pictures import ImageEncoder, PictureRows
 from gigpo_jax.sampling.placement import placement_of
 from gigpo_jax.sampling.prefixes import Prefixes
 from gigpo_jax.sampling.programs import EngineSettings, Programs, described, difference
@@ -34,7 +37,6 @@ from gigpo_jax.sampling.request import (
     Weights,
     checked_images,
     checked_prompt,
-    pack_pictures,
     resolve,
     stop_ids,
 )
@@ -85,11 +87,16 @@ class JaxEngine:
         self._parts, self._part = placement.parts, settings.slots // placement.parts
         self._programs = Programs(config, settings, dtype, placement)
         chunk = settings.prefill_chunk
+        self._encoder: ImageEncoder | None = None
+        self._pictures: NewRows | None = None
+        if config.vision is not None:
+            self._encoder = ImageEncoder(self._programs, rows=self._rows, parts=self._parts)
+            self._pictures = functools.partial(PictureRows, width=config.hidden_size, dtype=jnp.dtype(dtype))
         self._reader: ChunkReader | None = None
         self._prefixes = Prefixes(self.slots, self._parts, chunk)
         if chunk:
             sizes = {"slots": self.slots, "parts": self._parts, "rows": self._rows[-1], "chunk": chunk}
-            self._reader = ChunkReader(self._programs, **sizes)
+            self._reader = ChunkReader(self._programs, **sizes, pictures=self._pictures)
         self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
         self._described = described(params)
         self._newest: Weights | None = Weights(self._programs.prepare(params), version)
@@ -115,15 +122,13 @@ class JaxEngine:
         return self._programs.compile_count
 
     def warmup(self) -> None:
-        """Compiles all programs; without it each is compiled on first use."""
+        """Compiles all programs but those that encode images of some size; others are compiled on first use."""
         with self._device_lock:
             self._weights = self._weights or self._newest
             assert self._weights is not None
             if self._reader is not None:
                 self._reader.warmup(self._weights.params)
-            # The sizes of images are not known yet: their programs are compiled on first use.
-            known = self._reader is None and self.config.vision is None
-            for length in self._buckets if known else ():
+            for length in self._buckets if self._reader is None else ():
                 for rows in self._rows:
                     self._admit([[]] * self._parts, rows, length)
             self._advance(1)
@@ -247,22 +252,23 @@ class JaxEngine:
 
     def _read_prompts(self) -> None:
         """Prefills waiting prompts into the free slots, prompts of one bucket together."""
-        groups: dict[tuple[int, ...], list[list[int]]] = {}
+        groups: dict[int, list[list[int]]] = {}
+        requests = []
         for slot in self._free():
             request = self._next()
             if request is None:
                 break
             self._take(slot, request)
+            requests.append(request)
             bucket = next(length for length in self._buckets if length >= request.prompt.size)
-            groups.setdefault((bucket, *request.shapes), [[] for _ in range(self._parts)])[slot // self._part].append(
-                slot
-            )
+            groups.setdefault(bucket, [[] for _ in range(self._parts)])[slot // self._part].append(slot)
+        self._encode(requests)
         read = []
-        for (bucket, *shapes), taken in sorted(groups.items()):
+        for bucket, taken in sorted(groups.items()):
             while longest := max(map(len, taken)):
                 size = next((rows for rows in self._rows if rows >= longest), self._rows[-1])
                 batch, taken = [slots[:size] for slots in taken], [slots[size:] for slots in taken]
-                read.append((batch, size, self._admit(batch, size, bucket, shapes)))
+                read.append((batch, size, self._admit(batch, size, bucket)))
         for batch, size, out in read:
             slots = [slot for part in batch for slot in (*part, *[None] * (size - len(part)))]
             self._collect(np.asarray(out)[:, None], slots)
@@ -274,14 +280,21 @@ class JaxEngine:
         self._prefixes.begin()
         planned = []
         while (free := self._free()) and (request := self._next()):
-            reading = self._prefixes.place(request.prompt, free)
+            reading = self._prefixes.place(request.content, free)
             self._take(reading.slot, request)
             self.reused_tokens += reading.start
             planned.append((reading, request))
         if planned:
             assert self._weights is not None
+            self._encode([request for _, request in planned])
             for out, slots in reader.read(self._weights.params, planned):
                 self._collect(np.asarray(out)[:, None], slots)
+
+    def _encode(self, requests: Sequence[Request]) -> None:
+        """Encodes the images of requests that are read next."""
+        if self._encoder is not None and requests:
+            assert self._weights is not None
+            self._encoder.encode(self._weights.params, requests)
 
     def _take(self, slot: int, request: Request) -> None:
         self._slots[slot], self._keep[slot] = request, 1
@@ -307,23 +320,29 @@ class JaxEngine:
                         return None
                     self._weights = request.weights
                     self._prefixes.clear()
+                    if self._encoder is not None:
+                        self._encoder.clear()
                 return self._waiting.popleft()
             self._waiting.popleft()
         return None
 
-    def _admit(self, taken: list[list[int]], size: int, bucket: int, shapes: Sequence[int] = ()) -> jax.Array:
-        """Prefills the prompts of these slots, at most `size` of each part, with images of `Request.shapes`."""
+    def _admit(self, taken: list[list[int]], size: int, bucket: int) -> jax.Array:
+        """Prefills the prompts of these slots, at most `size` of each part."""
         assert self._weights is not None
         rows = np.zeros((self._parts, size, device.SETTINGS + device.STOP_IDS + bucket), np.int32)
         rows[:, :, 0] = self._part  # no slot: a row that is not filled is dropped
-        pictures = []
-        for part, slots in zip(rows, taken, strict=True):
-            requests = [request for slot in slots if (request := self._slots[slot]) is not None]
-            for row, slot, request in zip(part, slots, requests):
-                device.pack_request(row, request.prompt, slot % self._part, request.params, request.stop_ids)
-            pictures += [pack_pictures(requests, size, bucket, shapes)] if shapes else []
-        joined = jax.tree.map(lambda *parts: np.concatenate(parts), *pictures) if shapes else None
-        return self._programs.admit(self._weights.params, rows.reshape(-1, rows.shape[2]), joined)
+        pictures = self._pictures and self._pictures(self._parts * size, bucket)
+        for part, slots in enumerate(taken):
+            for row, slot in enumerate(slots):
+                request = self._slots[slot]
+                assert request is not None
+                device.pack_request(
+                    rows[part, row], request.prompt, slot % self._part, request.params, request.stop_ids
+                )
+                if pictures:
+                    pictures.put(part * size + row, request, 0, request.prompt.size)
+        flat = rows.reshape(-1, rows.shape[2])
+        return self._programs.admit(self._weights.params, (flat, pictures.message) if pictures else flat)
 
     def _collect(self, out: Any, slots: Sequence[int | None]) -> None:
         """Adds tokens [2, steps, B] of these B slots to their requests and resolves finished ones."""

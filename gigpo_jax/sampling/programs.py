@@ -12,6 +12,7 @@ import numpy as np
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.cache import copy_chunks
 from gigpo_jax.models.chunks import extend
+from gigpo_jax.models.vision import encode
 from gigpo_jax.sampling import slots as device
 from gigpo_jax.sampling.placement import SLOTS, Placement, gather
 
@@ -90,16 +91,26 @@ class Programs:
                 leaves[number] = leaf
         return jax.tree.unflatten(tree, [self._local(leaf) for leaf in leaves])
 
-    def admit(self, params: qwen2.Params, rows: np.ndarray, pictures: Any = None) -> jax.Array:
+    def admit(self, params: qwen2.Params, message: Any) -> jax.Array:
         """Prefills prompts and draws their first tokens; all as in `slots.admit`, of all parts in turn."""
         prefill = self._forward(functools.partial(qwen2.prefill, kernels=self._placement.kernels))
-        name, message = (rows.shape, rows) if pictures is None else (_shapes(rows, pictures), (rows, pictures))
-        return self._step(name, functools.partial(device.admit, prefill), params, message, (None, SLOTS))
+        function = functools.partial(device.admit, prefill)
+        return self._step(("admit", *_shapes(message)), function, params, message, (None, SLOTS))
 
-    def extend(self, params: qwen2.Params, rows: np.ndarray) -> jax.Array:
-        """Prefills chunks of prompts; rows and result as in `slots.extend`, of all parts in turn."""
+    def extend(self, params: qwen2.Params, message: Any) -> jax.Array:
+        """Prefills chunks of prompts; message and result as in `slots.extend`, of all parts in turn."""
         function = functools.partial(device.extend, self._forward(extend))
-        return self._step(("extend", *rows.shape), function, params, rows, (None, SLOTS))
+        return self._step(("extend", *_shapes(message)), function, params, message, (None, SLOTS))
+
+    def encode(self, params: qwen2.Params, patches: np.ndarray, grid: np.ndarray) -> jax.Array:
+        """Runs the vision tower; arguments and result as for `vision.encode`, of all parts in turn."""
+        vision, dtype = self._config.vision, self._dtype
+        assert vision is not None
+
+        def run(params: Any, cache: Any, state: Any, message: Any) -> tuple[Any, Any, jax.Array]:
+            return cache, state, self._placement.whole(encode(vision, params["vision"], *message, dtype=dtype))
+
+        return self._step(("encode", *patches.shape), run, params, (patches, grid), (SLOTS,))
 
     def copy(self, chunks: np.ndarray) -> None:
         """Copies chunks [parts * N, 3] i32: source slot, target slot (a number of no slot: none), first index."""
@@ -167,7 +178,7 @@ class Programs:
         return self._compiled[name](*args)
 
 
-def _shapes(*message: Any) -> tuple[tuple[int, ...], ...]:
+def _shapes(message: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(leaf.shape for leaf in jax.tree.leaves(message))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,13 +11,10 @@ from typing import Any
 import numpy as np
 
 from gigpo_jax.errors import InputError
-from gigpo_jax.models.images import PromptImages, distinct, read_images
-from gigpo_jax.models.vision import pack_images
+from gigpo_jax.models.images import PromptImages, read_images
 from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.sampling.base import Completion, FinishReason, SamplingParams
 from gigpo_jax.sampling.stopping import StopStrings
-
-PATCHES = 16  # images are padded to a multiple of this
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +37,7 @@ class Request:
       weights: used from the first token to the last.
       future: the result, in the caller's event loop.
       images: of the prompt; None for a model of text alone.
+      features: [F, D] of these; None: they were not encoded yet.
       logprobs: of the drawn tokens, nats, in pieces.
       cancelled: whether the caller stopped waiting.
     """
@@ -49,17 +48,28 @@ class Request:
     weights: Weights
     future: "asyncio.Future[Completion]"
     images: PromptImages | None = None
+    features: np.ndarray | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[np.ndarray] = field(default_factory=list)
     cancelled: bool = False
 
+    @functools.cached_property
+    def digests(self) -> tuple[bytes, ...]:
+        """A hash of each image."""
+        images = () if self.images is None else self.images.images
+        return tuple(
+            hashlib.blake2b(repr(grid).encode() + patches.tobytes(), digest_size=8).digest() for patches, grid in images
+        )
+
     @property
-    def shapes(self) -> tuple[int, ...]:
-        """Images and patches of an image that its prefill is compiled for: they follow from the request alone."""
+    def content(self) -> np.ndarray:
+        """[P], equal up to some token for prompts that are equal up to there, images included."""
         if self.images is None:
-            return ()
-        longest = max((len(image.patches) for image in self.images.images), default=0)
-        return max(len(self.images.images), 1), max(-(-longest // PATCHES), 1) * PATCHES
+            return self.prompt
+        sizes = [rows * columns for _, (rows, columns) in self.images.images]
+        hashes = np.repeat(np.frombuffer(b"".join(self.digests), np.int64), sizes)
+        index = self.images.layout.index
+        return np.where(index < 0, self.prompt, np.append(hashes, 0)[index])
 
     def take(self, tokens: np.ndarray, logprobs: np.ndarray, stops: StopStrings | None) -> Completion | None:
         """Adds drawn tokens [n] i32, n >= 1, and their log-probabilities [n] f32.
@@ -133,19 +143,6 @@ def checked_images(vision: VisionConfig | None, prompt: np.ndarray, images: Prom
     if not np.array_equal(places, np.flatnonzero(np.pad(images.layout.index, (0, len(prompt)))[: len(prompt)] >= 0)):
         raise InputError(f"a prompt has {len(places)} places of images that are not those of its images")
     return images
-
-
-def pack_pictures(requests: Sequence[Request], rows: int, length: int, shapes: Sequence[int]) -> Any:
-    """What `slots.admit` takes beside the prompts of requests of these `shapes`, [rows, length] when padded."""
-    prompts = [request.images for request in requests if request.images is not None]
-    number, longest = shapes
-    images, indices = distinct(prompts)
-    positions, index = np.zeros((rows, 3, length), np.int32), np.full((rows, length), -1, np.int32)
-    shift = np.zeros((rows,), np.int32)
-    for row, (prompt, of_row) in enumerate(zip(prompts, indices, strict=True)):
-        positions[row, :, : len(of_row)], index[row, : len(of_row)] = prompt.layout.positions, of_row
-        shift[row] = prompt.layout.shift
-    return positions, shift, pack_images(images, index, number=rows * number, longest=longest)
 
 
 def stop_ids(params: SamplingParams, stops: StopStrings | None) -> list[int]:

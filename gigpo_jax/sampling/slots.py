@@ -97,7 +97,7 @@ def admit(
       cache: its KV cache.
       state: the slots.
       message: rows [B, SETTINGS + STOP_IDS + T] i32 from `pack_request`; a row whose slot is S or more is dropped. For
-        a model that reads images a pair of them and `pictures`: positions [B, 3, T], shifts [B] and `Images`.
+        a model that reads images a pair of them and `pictures`: positions [B, 3, T], shifts [B] and `Features`.
 
     Returns:
       The cache, the slots, and [2, B] i32: the tokens, and the bits of their log-probabilities.
@@ -128,23 +128,27 @@ def admit(
 
 
 def extend(
-    prefill: Forward, params: Any, cache: Any, state: SlotState, rows: jax.Array
+    prefill: Forward, params: Any, cache: Any, state: SlotState, message: Any
 ) -> tuple[Any, SlotState, jax.Array]:
     """As `admit`, with a chunk of a prompt in each row; only the last chunk of a prompt draws a token.
 
     Args:
-      prefill: (params, cache, tokens [B, T], lengths [B], slots [B], starts [B]) -> (last-token logits [B, V], cache).
+      prefill: (params, cache, tokens [B, T], lengths [B], slots [B], starts [B], and of a model that reads images
+        positions and images) -> (last-token logits [B, V], cache).
       params, cache, state: as for `admit`.
-      rows: [B, 2 + SETTINGS + STOP_IDS + T] i32: the slot of the chunk (S: the row is dropped) and its first index in
-        the prompt, then as for `admit` the prompt's length up to the chunk's end; a row whose slot there is S draws no
-        token.
+      message: as for `admit`, but with rows [B, 2 + SETTINGS + STOP_IDS + T] i32: the slot of the chunk (S: the row is
+        dropped) and its first index in the prompt, then as for `admit` the prompt's length up to the chunk's end; a
+        row whose slot there is S draws no token.
     """
+    rows, pictures = message if isinstance(message, tuple) else (message, None)
     slot, start = rows[:, 0], rows[:, 1]
 
-    def chunk(params: Any, cache: Any, tokens: jax.Array, lengths: jax.Array, _: jax.Array) -> tuple[jax.Array, Any]:
-        return prefill(params, cache, tokens, lengths - start, slot, start)
+    def chunk(
+        params: Any, cache: Any, tokens: jax.Array, lengths: jax.Array, _: jax.Array, *read: Any
+    ) -> tuple[jax.Array, Any]:
+        return prefill(params, cache, tokens, lengths - start, slot, start, *read)
 
-    return admit(chunk, params, cache, state, rows[:, 2:])
+    return admit(chunk, params, cache, state, rows[:, 2:] if pictures is None else (rows[:, 2:], pictures))
 
 
 def advance(

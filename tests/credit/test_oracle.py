@@ -49,10 +49,10 @@ def rollouts(pool: EnvPool) -> Rollouts:
 
 
 def again(rollouts: Rollouts, env: grid.Grid) -> list[Trajectory]:
-    prompt = partial(
+    build = partial(
         build_prompt, grid.SETTINGS.template, encode=grid.TOKENIZER.encode_chat, limit=64, show_admissible=False
     )
-    return replay(env, rollouts.episodes, window=0, prompt=prompt)
+    return replay(env, rollouts.episodes, window=0, prompt=lambda *seen: (build(*seen), None))
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import pytest
 
 from gigpo_jax.main import main
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import config_json
 from gigpo_jax.preflight.targets import TARGETS
+from tests.models.shapes import VISION
 
 SHAPE = qwen2.Qwen2Config(512, 64, 128, 3, 4, 2, 16)
 EXAMPLE = "--config=tests/configs/example.py"
@@ -61,6 +63,20 @@ def test_one_device(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr().out
     assert "cpu: 1 devices of" in shown
     assert "an iteration takes at least" in shown
+
+
+def test_a_model_that_reads_images(tmp_path: Path) -> None:
+    """Its images are those of the environment's first observation: one of 144 patches."""
+    shape = replace(SHAPE, vision=VISION)
+    (tmp_path / "config.json").write_text(json.dumps(config_json(shape, "float32")))
+    out = tmp_path / "found.json"
+    flags = preflight(tmp_path, "cpu", f"--out={out}")[1:]
+    assert main(["--config=tests/configs/pictures.py", *flags]) == 0
+    found = json.loads(out.read_text())["programs"]
+    assert set(found) == {"update", "score", "prefill", "decode", "encode"}
+    tower = sum(leaf.size for leaf in jax.tree.leaves(qwen2.abstract_params(shape)["vision"]))
+    least = 2 * 4 * 144 * tower * 0.5  # 4 images; half of the kernel of patches and the merger's share count less
+    assert least < found["encode"]["operations"] < 8 * least
 
 
 def test_eight_devices(model: Path, tmp_path: Path) -> None:

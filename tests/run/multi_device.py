@@ -12,9 +12,11 @@ from jax.sharding import Mesh
 
 from gigpo_jax.batching import Sample, make_minibatches
 from gigpo_jax.columns import critic
+from gigpo_jax.columns.token_logprobs import make_token_logprobs
 from gigpo_jax.config import default_config
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.attention import attention
+from gigpo_jax.models.images import expand, grid_of, read_images
 from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shardings
 from gigpo_jax.rl.critic import make_value_update
 from gigpo_jax.rl.losses import LossSettings
@@ -22,6 +24,8 @@ from gigpo_jax.rl.types import ValueTargets
 from gigpo_jax.rl.update import TrainState, init_state, make_optimizer, make_update, shard_state
 from gigpo_jax.run import partition
 from gigpo_jax.run.checkpoint import Checkpointer, newest_params
+from tests.models.shapes import VISION, VL, random_params
+from tests.models.test_images import random_image
 
 CONFIG = qwen2.Qwen2Config(96, 16, 32, 2, 4, 2, 8)
 OPTIMIZER = make_optimizer(lr=1e-3)
@@ -140,6 +144,29 @@ def train(mesh: Mesh, samples: list[Sample], rows: int = 8) -> tuple[dict[str, n
     return found | {name: np.asarray(value) for name, value in metrics.items()}, state
 
 
+def make_picture_samples() -> list[Sample]:
+    """Ten prompts with two small images or one larger one, the larger ones last."""
+    rng, out = np.random.default_rng(4), []
+    images = [random_image(28, 56), random_image(56, 28), random_image(84, 56)]
+    for number in range(10):
+        shown = images[:2] if number < 7 else images[2:]
+        text = expand(VISION, [number, *[55] * len(shown)], [grid_of(VISION, image) for image in shown])
+        prompt, response = np.array(text, np.int32), rng.integers(0, 50, 3 + number % 3).astype(np.int32)
+        zeros = np.zeros(len(response), np.float32)
+        out.append(Sample(prompt, response, zeros, images=read_images(VISION, prompt, shown)))
+    return out
+
+
+def score_pictures(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
+    """The mean log-probability of each response to a prompt with images, of all hosts."""
+    config = default_config()
+    config.model.compute_dtype, config.batch.rows, config.batch.row_length = "float32", 8, 32
+    where, _ = partition.param_shardings(mesh, qwen2.logical_axes(VL), qwen2.abstract_params(VL))
+    policy = Policy(VL, jax.device_put(jax.tree.map(np.asarray, random_params(VL)), where), None)
+    found = make_token_logprobs(config, policy, mesh, 1.0)(policy.params, None, samples).logprob
+    return {"pictures": partition.all_rows(np.array([x.mean() for x in found], np.float32))}
+
+
 def check_attention(mesh: Mesh) -> None:
     """An attention that sees the rows and heads of one device gives what one gives that sees all of them."""
     rng, segments = np.random.default_rng(2), np.repeat([[1, 2]] * 8, 8, axis=1).astype(np.int32)
@@ -163,7 +190,8 @@ def mesh(expected: str, folder: str) -> None:
     assert {tuple(shard.data[0].tolist()) for shard in rows.addressable_shards} == {(0, 1), (2, 3), (4, 5), (6, 7)}
     check_attention(grid)
     got, state = train(grid, make_samples())
-    compare(got | train_adapter(grid, make_samples()) | train_critic(grid, make_samples()), expected)
+    got |= train_adapter(grid, make_samples()) | train_critic(grid, make_samples())
+    compare(got | score_pictures(grid, make_picture_samples()), expected)
     for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):
         leaf = tree["layers"]["gate"]["kernel"]
         assert leaf.addressable_data(0).size * 4 == leaf.size
@@ -190,7 +218,9 @@ def host(expected: str, index: str, port: str) -> None:
     assert jax.process_count() == 2
     samples = make_samples()
     grid, mine = partition.make_mesh(-1, 2, 1), samples[:15] if index == "0" else samples[15:]
-    compare(train(grid, mine)[0] | train_adapter(grid, mine) | train_critic(grid, mine), expected)
+    shown = make_picture_samples()[:7] if index == "0" else make_picture_samples()[7:]
+    got = train(grid, mine)[0] | train_adapter(grid, mine) | train_critic(grid, mine)
+    compare(got | score_pictures(grid, shown), expected)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Both print "equal" if responses are those of one device.
 """
 
+import asyncio
 import re
 import sys
 from dataclasses import replace
@@ -14,7 +15,9 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.run import partition
 from gigpo_jax.sampling.base import Completion
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
+from tests.models.shapes import VL, random_params
 from tests.sampling.test_jax_engine import CONFIG, requests, run, weights
+from tests.test_pictures import ask
 
 COLLECTIVE = re.compile(r"= \S+ (all-\w+|reduce-scatter|collective-\w+)")
 SETTINGS = EngineSettings(slots=16, max_length=64, prefill_buckets=(48,), prefill_rows=(2,))
@@ -84,6 +87,25 @@ def host(index: str, port: str) -> None:
     compare(*found)
 
 
+def pictures(index: str, port: str) -> None:
+    """As `host`, of a model that reads images: every part encodes some, prompts are read whole and in chunks."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(index), initialization_timeout=200)
+    numbers, params = range(5 + 2 * int(index)), jax.tree.map(np.asarray, random_params(VL))
+    where, _ = partition.param_shardings(
+        partition.make_mesh(1, 4, 2), qwen2.logical_axes(VL), qwen2.abstract_params(VL)
+    )
+    for chunk in (0, 8):
+        settings = EngineSettings(
+            slots=4, max_length=136, prefill_buckets=(128,), prefill_rows=(2,), prefill_chunk=chunk
+        )
+        found = []
+        for given in (params, jax.device_put(params, where)):
+            with JaxEngine(VL, given, settings) as engine:
+                found.append(asyncio.run(ask(engine, numbers)))
+        compare(*found)
+
+
 if __name__ == "__main__":
-    {"mesh": mesh, "host": host}[sys.argv[1]](*sys.argv[2:])
+    {"mesh": mesh, "host": host, "pictures": pictures}[sys.argv[1]](*sys.argv[2:])
     print("equal")

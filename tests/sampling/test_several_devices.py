@@ -5,6 +5,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 
 def equal(pytestconfig, devices: int, *programs: tuple[str, ...]) -> list[bool]:
     """Whether `sharded_engine.py`, started with each of these arguments, finds the responses of one device."""
@@ -31,8 +33,9 @@ def test_eight_devices_give_the_responses_of_one(pytestconfig):
     assert equal(pytestconfig, 8, ("mesh",)) == [True]
 
 
-def test_two_hosts_give_the_responses_of_one_device(pytestconfig):
+@pytest.mark.parametrize(("program", "devices"), [("host", 2), pytest.param("pictures", 4, marks=pytest.mark.long)])
+def test_two_hosts_give_the_responses_of_one_device(pytestconfig, program, devices):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    assert equal(pytestconfig, 2, ("host", "0", port), ("host", "1", port)) == [True, True]
+    assert equal(pytestconfig, devices, (program, "0", port), (program, "1", port)) == [True, True]

@@ -1,0 +1,84 @@
+"""The images of requests: each is encoded once, and its features stand in the rows of all prompts that show it."""
+
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.models.images import ReadImage
+from gigpo_jax.models.vision import Features, pack_images
+from gigpo_jax.sampling.programs import Programs
+from gigpo_jax.sampling.request import Request
+
+PATCHES = 16  # images are padded to a multiple of this
+KEPT = 256  # images whose features stay on the host
+
+
+class ImageEncoder:
+    """Features of images by the vision tower.
+
+    An image is padded to a size that follows from it alone and is encoded in batches of a fixed size, so its features
+    do not depend on other images.
+    """
+
+    def __init__(self, programs: Programs, *, rows: Sequence[int], parts: int) -> None:
+        """Of an engine with so many parts; `rows` are the images of a part in a call."""
+        self._programs, self._rows, self._parts = programs, rows, parts
+        self._kept: dict[bytes, np.ndarray] = {}
+
+    def clear(self) -> None:
+        """Forgets all features: they are of other weights."""
+        self._kept.clear()
+
+    def encode(self, params: Any, requests: Sequence[Request]) -> None:
+        """Sets the features of requests."""
+        missing: dict[int, dict[bytes, ReadImage]] = collections.defaultdict(dict)
+        for request in requests:
+            for digest, image in zip(request.digests, request.images.images if request.images else ()):
+                if digest not in self._kept:
+                    missing[-(-len(image.patches) // PATCHES) * PATCHES][digest] = image
+        for longest, images in sorted(missing.items()):
+            self._encode(params, images, longest)
+        for request in requests:
+            for digest in request.digests:
+                self._kept[digest] = self._kept.pop(digest)  # the newest last
+            if request.digests:
+                request.features = np.concatenate([self._kept[digest] for digest in request.digests])
+        while len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    def _encode(self, params: Any, images: dict[bytes, ReadImage], longest: int) -> None:
+        left = list(images.items())
+        while left:
+            wanted = -(-len(left) // self._parts)
+            number = next((rows for rows in self._rows if rows >= wanted), self._rows[-1]) * self._parts
+            batch, left = left[:number], left[number:]
+            none = np.zeros((0, 0), np.int32)
+            packed = pack_images([image for _, image in batch], none, number=number, longest=longest)
+            features = np.asarray(self._programs.encode(params, packed.patches, packed.grid))
+            for row, (digest, image) in zip(features, batch):
+                self._kept[digest] = row[: image.grid[0] * image.grid[1]].copy()
+
+
+class PictureRows:
+    """What `slots.admit` and `slots.extend` take beside rows of tokens.
+
+    Attributes:
+      message: positions [B, 3, T], shifts [B] and `Features`.
+    """
+
+    def __init__(self, rows: int, length: int, width: int, dtype: Any) -> None:
+        """Of rows without images, B x T, for a decoder of that width."""
+        features = Features(np.zeros((rows, length, width), dtype), np.zeros((rows, length), bool))
+        self.message = np.zeros((rows, 3, length), np.int32), np.zeros((rows,), np.int32), features
+
+    def put(self, row: int, request: Request, start: int, stop: int) -> None:
+        """Writes what belongs to the tokens from `start` to `stop` of a prompt."""
+        assert request.images is not None  # of a model that reads images
+        layout, (positions, shift, features) = request.images.layout, self.message
+        index = layout.index[start:stop]
+        positions[row, :, : len(index)], shift[row] = layout.positions[:, start:stop], layout.shift
+        features.used[row, : len(index)] = index >= 0
+        if request.features is not None:
+            features.values[row, : len(index)][index >= 0] = request.features[index[index >= 0]]
