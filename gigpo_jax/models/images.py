@@ -195,6 +195,12 @@ def read_images(config: VisionConfig, tokens: Sequence[int] | np.ndarray, images
     return PromptImages(layout(config, np.asarray(tokens), grids), tuple(read))
 
 
+def compact(tokens: np.ndarray, images: PromptImages) -> np.ndarray:
+    """A prompt [P] with a single place for each of its images, as before `expand`."""
+    first = np.cumsum([0, *(rows * columns for _, (rows, columns) in images.images)])[:-1]
+    return tokens[(images.layout.index < 0) | np.isin(images.layout.index, first)]
+
+
 def distinct(prompts: Sequence[PromptImages]) -> tuple[list[ReadImage], list[np.ndarray]]:
     """The distinct images of prompts, and for each prompt its `Layout.index`, counted over these."""
     numbers: dict[tuple[tuple[int, int], bytes], int] = {}

@@ -24,17 +24,19 @@ from jax.sharding import NamedSharding, PartitionSpec
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora, qwen2
 from gigpo_jax.models.hf_config import config_json
+from gigpo_jax.models.images import PromptImages
 from gigpo_jax.models.safetensors_file import SUFFIX
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling.base import Completion, EngineLost, SamplingParams
 from gigpo_jax.sampling.placement import mesh_of
-from gigpo_jax.sampling.request import checked_prompt, stop_ids
+from gigpo_jax.sampling.request import checked_images, checked_prompt, stop_ids
 from gigpo_jax.sampling.stopping import StopStrings
 from gigpo_jax.sampling.vllm.launch import ServerProcess
 from gigpo_jax.sampling.vllm.protocol import (
     Limits,
     ServerFault,
     check_description,
+    check_expanded,
     generate_request,
     label,
     read_completion,
@@ -42,7 +44,7 @@ from gigpo_jax.sampling.vllm.protocol import (
 from gigpo_jax.sampling.vllm.server import Server, Weights
 from gigpo_jax.sampling.vllm.servers import Say, ServerPool
 from gigpo_jax.sampling.vllm.weight_store import WeightStore
-from gigpo_jax.sampling.vllm.worker.extension import architecture
+from gigpo_jax.sampling.vllm.worker.extension import architecture, described_vision
 
 ATTEMPTS = 5  # of one request
 REQUEST_LIMIT_S = 3600.0
@@ -150,12 +152,15 @@ class VllmEngine:
         """Number of compiled programs: that of the probe."""
         return self._score._cache_size()
 
-    async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
+    async def generate(
+        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, images: PromptImages | None = None
+    ) -> Completion:
         """Samples one response.
 
         Args:
           tokens: [P] the prompt's token ids, 1 <= P <= max_length - params.max_tokens.
           params: how to sample; requests of one session go to the same server while it is up.
+          images: those of the prompt's places.
 
         Returns:
           The response, and the version of the weights, at least that of the last `update_weights` before the call.
@@ -170,7 +175,9 @@ class VllmEngine:
             raise RuntimeError("the engine is closed")
         longest = self._settings.max_length
         prompt = checked_prompt(tokens, params, max_length=longest, longest=longest, vocab_size=self.config.vocab_size)
-        request = self._generate(prompt.tolist(), params, stop_ids(params, self._stops))
+        images = checked_images(self.config.vision, prompt, images)
+        body = generate_request(prompt, params, stop_ids(params, self._stops), images)
+        request = self._generate(body, params, prompt)
         work = asyncio.run_coroutine_threadsafe(request, self._loop)
         async with asyncio.timeout(REQUEST_LIMIT_S):
             return await asyncio.wrap_future(work)
@@ -245,16 +252,17 @@ class VllmEngine:
     async def _check(self, server: Server) -> None:
         found = await server.describe()
         wanted = architecture(config_json(self.config, self._settings.dtype))
+        wanted |= described_vision(self.config.vision)
         wanted |= {"tokenizer": self._settings.tokenizer, "dtype": self._settings.dtype}
         check_description(server.url, found, wanted, max_length=self._settings.max_length, rank=self._rank)
 
-    async def _generate(self, tokens: list[int], params: SamplingParams, ends: list[int]) -> Completion:
+    async def _generate(self, body: dict[str, Any], params: SamplingParams, prompt: np.ndarray) -> Completion:
         wanted, trouble = self._version, ""
         for attempt in range(ATTEMPTS):
             server = await self._pool.choose(params.session)
             server.load += 1
             try:
-                answer = await server.generate(generate_request(tokens, params, ends))
+                answer = await server.generate(body)
                 response = read_completion(answer, self._run, params.max_tokens)
                 if response.version < wanted:
                     raise ServerFault(f"sampled from version {response.version}, wanted {wanted}")
@@ -265,6 +273,8 @@ class VllmEngine:
                 await asyncio.sleep(0.1 * attempt)
             else:
                 server.failures = 0
+                if "content_parts" in body:
+                    check_expanded(server.url, answer, prompt)
                 return self._cut(response, params)
             finally:
                 server.load -= 1

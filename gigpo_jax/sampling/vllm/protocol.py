@@ -5,6 +5,7 @@ not. A version's label is "RUN:NUMBER", so weights of another run, or those that
 folder, are never taken for this run's.
 """
 
+import base64
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from gigpo_jax.env_bridge.png import encode_png
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.images import PromptImages, compact, picture_of
 from gigpo_jax.sampling.base import Completion, FinishReason, SamplingParams
 
 KNOWN_RELEASE = "0.32."  # the weight update differs between releases
@@ -60,13 +63,18 @@ def version_of(run: str, text: str) -> int | None:
     return int(number) if name == run and number.isascii() and number.isdigit() else None
 
 
-def generate_request(tokens: Sequence[int], params: SamplingParams, stop_ids: Sequence[int]) -> dict:
+def generate_request(
+    tokens: np.ndarray, params: SamplingParams, stop_ids: Sequence[int], images: PromptImages | None = None
+) -> dict:
     """Returns the body that asks for one response.
 
     Args:
       tokens: [P] the prompt.
       params: how to sample.
       stop_ids: token ids that end the response.
+      images: of the prompt. The server gets one place for each of them and expands it itself: a prompt that is expanded
+        already would give wrong log-probabilities without an error. It gets images in the size at which they are
+        read, so it resizes none.
     """
     sampling = {
         "temperature": params.temperature,
@@ -79,7 +87,30 @@ def generate_request(tokens: Sequence[int], params: SamplingParams, stop_ids: Se
         "logprobs": 0,
         "seed": (params.key[0] << 32 | params.key[1]) & (2**63 - 1),
     }
-    return {"token_ids": list(map(int, tokens)), "sampling_params": sampling}
+    if images is None or not images.images:
+        return {"token_ids": tokens.tolist(), "sampling_params": sampling}
+    urls = [base64.b64encode(encode_png(picture_of(image))).decode() for image in images.images]
+    return {
+        "token_ids": compact(tokens, images).tolist(),
+        "content_parts": [{"type": "image_url", "url": f"data:image/png;base64,{url}"} for url in urls],
+        "return_token_ids": True,
+        "sampling_params": sampling,
+    }
+
+
+def check_expanded(url: str, answer: Any, tokens: np.ndarray) -> None:
+    """Refuses the answer of a server that read a prompt with images as other tokens than [P] `tokens`.
+
+    Raises:
+      InputError: with the fix.
+    """
+    found = answer.get("prompt_token_ids") if isinstance(answer, dict) else None
+    if found != tokens.tolist():
+        count = len(found) if isinstance(found, list) else "no"
+        raise InputError(
+            f"{url}: reads a prompt with images as {count} tokens that are not the {len(tokens)} of the learner; serve "
+            "the folder of model.path with its own preprocessor_config.json, without --mm-processor-kwargs"
+        )
 
 
 def probe_request(tokens: Sequence[int]) -> dict:

@@ -1,16 +1,20 @@
 """Answers of a server are believed only if every field fits; what cannot be served is refused before a run."""
 
+import base64
 import copy
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gigpo_jax.env_bridge.png import encode_png
 from gigpo_jax.errors import InputError
+from gigpo_jax.models.images import expand, grid_of, read_images, resize, target_size
 from gigpo_jax.sampling.base import SamplingParams
 from gigpo_jax.sampling.vllm.protocol import (
     ServerFault,
     check_description,
+    check_expanded,
     generate_request,
     label,
     probe_request,
@@ -18,6 +22,8 @@ from gigpo_jax.sampling.vllm.protocol import (
     read_probe,
     version_of,
 )
+from tests.models.shapes import VISION
+from tests.models.test_images import random_image
 
 # As vLLM 0.32.0 answered /inference/v1/generate, shortened to the fields that are read.
 TWO = [{"version": "ab12:6", "start": 0, "end": 1}, {"version": "ab12:7", "start": 1, "end": 3}]
@@ -104,7 +110,7 @@ def test_labels_are_of_one_run() -> None:
 
 def test_a_request_says_everything_that_the_server_could_choose_otherwise() -> None:
     params = SamplingParams(temperature=0.5, top_k=-1, max_tokens=9, stop_strings=("x",), key=(2**32 - 1, 5))
-    sampling = generate_request([1, 2], params, [3])["sampling_params"]
+    sampling = generate_request(np.array([1, 2]), params, [3])["sampling_params"]
     assert sampling == {
         "temperature": 0.5,
         "top_p": 1.0,
@@ -116,6 +122,22 @@ def test_a_request_says_everything_that_the_server_could_choose_otherwise() -> N
         "logprobs": 0,
         "seed": (2**31 - 1) * 2**32 + 5,  # a signed 64-bit number
     }
+
+
+def test_images_are_sent_in_the_size_at_which_they_are_read() -> None:
+    """One place for each, not expanded: the server expands it, and its prompt has to be the learner's."""
+    images = [random_image(56, 84), random_image(90, 70)]
+    tokens = np.array(expand(VISION, [1, 55, 2, 55, 3], [grid_of(VISION, image) for image in images]))
+    body = generate_request(tokens, SamplingParams(), [], read_images(VISION, tokens, images))
+    assert body["token_ids"] == [1, 55, 2, 55, 3]
+    assert body["return_token_ids"] is True
+    urls = [part["url"].removeprefix("data:image/png;base64,") for part in body["content_parts"]]
+    expected = [images[0], resize(images[1], *target_size(VISION, 90, 70))]
+    assert [base64.b64decode(url) for url in urls] == [encode_png(image) for image in expected]
+    check_expanded("here", {"prompt_token_ids": tokens.tolist()}, tokens)
+    for found, count in ((tokens[1:].tolist(), len(tokens) - 1), (None, "no")):
+        with pytest.raises(InputError, match=f"here: reads a prompt with images as {count} tokens that are not the"):
+            check_expanded("here", {"prompt_token_ids": found}, tokens)
 
 
 def test_the_probe_reads_the_prompts_own_tokens() -> None:

@@ -19,7 +19,7 @@ from gigpo_jax.models.hf_config import config_json
 from gigpo_jax.models.weights import load_hf, save_hf
 from gigpo_jax.sampling.vllm import weight_store
 from gigpo_jax.sampling.vllm.worker import extension
-from tests.models.shapes import SMALL
+from tests.models.shapes import SMALL, VISION, VL
 
 ROOT = pathlib.Path(__file__).parents[3]
 SHAPE = qwen2.Qwen2Config(40, 16, 32, 2, 4, 2, 4, tie_word_embeddings=False)
@@ -165,6 +165,21 @@ def test_fingerprints_tell_vocabularies_and_architectures_apart(tmp_path: pathli
     rope = {"rope_parameters": scaled["rope_scaling"] | {"rope_theta": scaled["rope_theta"]}}
     newer = {k: v for k, v in scaled.items() if k not in ("rope_theta", "rope_scaling")} | rope
     assert extension.architecture(newer) == extension.architecture(scaled)
+
+
+def test_descriptions_have_the_tower_and_the_sizes_of_images(tmp_path: pathlib.Path) -> None:
+    """Of flat and of nested files: what is missing there is as published."""
+    flat = config_json(VL, "float32")
+    keys = ("model_type", "vision_config", "image_token_id", "vision_start_token_id", "vision_end_token_id")
+    nested = {key: flat[key] for key in keys} | {"text_config": flat | {"model_type": "qwen2_5_vl_text"}}
+    assert extension.architecture(flat) == extension.architecture(nested)
+    for raw in (flat, nested):
+        assert extension._vision(raw, tmp_path) == VISION
+    (tmp_path / "preprocessor_config.json").write_text('{"max_pixels": 3136}')
+    found = extension.described_vision(extension._vision(nested, tmp_path))
+    assert found["vision.max_pixels"] == 3136
+    assert found["vision.full_layers"] == [1]
+    assert extension.described_vision(extension._vision({"model_type": "qwen2"}, tmp_path)) == {}
 
 
 @pytest.mark.parametrize("module", ["worker.extension", "worker.access", "worker.guard", "launch"])

@@ -15,11 +15,13 @@ import os
 import pathlib
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.checksum import Checksum, folder_checksum
 from gigpo_jax.models.safetensors_file import ITEM_BYTES, Entry, parse_header
+from gigpo_jax.models.vision_config import VL, VisionConfig, decoder_json, read_vision
 
 WEIGHTS_DIR = "GIGPO_WEIGHTS_DIR"
 ADAPTER_TENSORS = "adapter_model.safetensors"  # in the folder of an adapter
@@ -52,17 +54,22 @@ class WeightLoader:
         """Returns the model, the tokenizer and the settings that the learner checks."""
         config, model = self.vllm_config, self.model_config
         tokenizer = pathlib.Path(model.tokenizer or model.model) / "tokenizer.json"
-        return architecture(_model_json(model)) | {
-            "tokenizer": tokenizer_fingerprint(tokenizer.read_bytes() if tokenizer.is_file() else b""),
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "logprobs_mode": str(getattr(model.logprobs_mode, "value", model.logprobs_mode)),
-            "max_model_len": int(model.max_model_len),
-            # A request's own seed together with chunked prefill kills the engine of the CPU build.
-            "takes_seeds": config.device_config.device_type != "cpu"
-            or not config.scheduler_config.enable_chunked_prefill,
-            "adapter_rank": int(config.lora_config.max_lora_rank) if config.lora_config is not None else 0,
-            "weights_dir": os.environ.get(WEIGHTS_DIR, ""),
-        }
+        raw = _model_json(model)
+        return (
+            architecture(raw)
+            | described_vision(_vision(raw, pathlib.Path(model.model)))
+            | {
+                "tokenizer": tokenizer_fingerprint(tokenizer.read_bytes() if tokenizer.is_file() else b""),
+                "dtype": str(model.dtype).removeprefix("torch."),
+                "logprobs_mode": str(getattr(model.logprobs_mode, "value", model.logprobs_mode)),
+                "max_model_len": int(model.max_model_len),
+                # A request's own seed together with chunked prefill kills the engine of the CPU build.
+                "takes_seeds": config.device_config.device_type != "cpu"
+                or not config.scheduler_config.enable_chunked_prefill,
+                "adapter_rank": int(config.lora_config.max_lora_rank) if config.lora_config is not None else 0,
+                "weights_dir": os.environ.get(WEIGHTS_DIR, ""),
+            }
+        )
 
     def gigpo_load(self, name: str, checksum: str) -> dict[str, Any]:
         """Replaces all weights.
@@ -155,13 +162,21 @@ def verified(file: pathlib.Path, checksum: str) -> Iterator[tuple[dict[str, Entr
 
 
 def architecture(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values of a config.json that must agree for two models to share weights."""
+    """Returns the values of a config.json that must agree for two models to share weights; not those of a tower."""
+    if config.get("model_type") == VL:
+        config = decoder_json(config) | {"model_type": VL}
     heads = config.get("num_attention_heads") or 1
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     defaults = {"rope_theta": rope.get("rope_theta"), "head_dim": config.get("hidden_size", 0) // heads}
     config = defaults | {name: value for name, value in config.items() if value is not None}
     config["rope_scaling"] = {name: value for name, value in rope.items() if name.endswith(("factor", "embeddings"))}
     return {name: config.get(name) for name in ARCHITECTURE}
+
+
+def described_vision(vision: VisionConfig | None) -> dict[str, Any]:
+    """Returns what else must agree of models with a vision tower, image sizes included; nothing without a tower."""
+    fields = {} if vision is None else asdict(vision)
+    return {f"vision.{name}": list(x) if isinstance(x, tuple) else x for name, x in fields.items()}
 
 
 def tokenizer_fingerprint(content: bytes) -> str:
@@ -189,6 +204,13 @@ def _tensors(entries: dict[str, Entry], data: mmap.mmap) -> Iterator[tuple[str, 
 def _report(entries: dict[str, Entry], checksum: str, started: float) -> dict[str, Any]:
     size = sum(entry.end - entry.start for entry in entries.values())
     return {"checksum": checksum, "bytes": size, "seconds": time.monotonic() - started}
+
+
+def _vision(raw: dict[str, Any], folder: pathlib.Path) -> VisionConfig | None:
+    if raw.get("model_type") != VL:
+        return None
+    text = decoder_json(raw)
+    return read_vision(text, text.get("rope_parameters") or text.get("rope_scaling") or {}, folder, text["hidden_size"])
 
 
 def _model_json(model_config: Any) -> dict[str, Any]:
