@@ -259,7 +259,7 @@ KEYS: dict[str, Key] = {
     "train.group_size": Key(8, "episodes of a task", POSITIVE),
     "train.refill_groups": Key(
         0,
-        "a group whose episodes all end alike is replaced by one of another task, at most so many times; 0: off",
+        "a group whose episodes all end alike is replaced by one of another task, at most this many times",
         NOT_NEGATIVE,
     ),
     "train.finish_fraction": Key(
