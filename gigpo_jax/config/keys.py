@@ -117,7 +117,7 @@ KEYS: dict[str, Key] = {
     "model.unroll": Key(1, "layers in one step of the scan over layers; more: longer compilation", POSITIVE),
     "model.remat": Key(
         "full",
-        "what the backward pass computes again; offload: all, and layer inputs go to host memory (docs/scaling.md)",
+        "what the backward pass computes again; offload: all, with layer inputs in host memory (docs/scaling.md)",
         one_of("none", "dots", "attention", "full", "offload"),
     ),
     # devices along each axis
