@@ -18,6 +18,7 @@ from gigpo_jax.models.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.attention import attention, kernels_for
 from gigpo_jax.models.checksum import folder_checksum
 from gigpo_jax.models.hf_config import read_config
+from gigpo_jax.models.layers import INITIALIZER_RANGE
 from gigpo_jax.models.tokenizer import Tokenizer, check_fits, load_tokenizer, word_tokenizer
 from gigpo_jax.models.vision_config import IMAGE_TOKENS, VisionConfig
 from gigpo_jax.models.weights import load_hf, save_hf
@@ -165,14 +166,24 @@ def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[st
     """Random weights of `model.shape` and a word-level tokenizer that knows `words`."""
     fields = dict(config.model.shape)
     tower, head_dim = fields.pop("vision"), fields["hidden_size"] // fields["num_heads"]
+    factor = fields.pop("initializer_range") / INITIALIZER_RANGE
     if tower.depth:
         _check_agent(config)
     tokenizer = word_tokenizer(words, IMAGE_TOKENS if tower.depth else ())
     vision = _fresh_tower(tower, tokenizer, head_dim) if tower.depth else None
     shape = qwen2.Qwen2Config(vocab_size=tokenizer.vocab_size, head_dim=head_dim, vision=vision, **fields)
     dtype = jnp.dtype(config.model.param_dtype)
-    init = jax.jit(lambda key: qwen2.init(shape, key, dtype), out_shardings=shardings(shape, mesh))
+    init = jax.jit(lambda key: _scaled(qwen2.init(shape, key, dtype), factor), out_shardings=shardings(shape, mesh))
     return Policy(shape, init(jax.random.key(config.seed)), tokenizer)
+
+
+def _scaled(params: Any, factor: float) -> Any:
+    """Random parameters with every matrix times `factor`; biases and norms stay."""
+
+    def scaled(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        return leaf * factor if path[-1].key in ("kernel", "embed") else leaf
+
+    return jax.tree.map_with_path(scaled, params)
 
 
 def _fresh_tower(fields: ConfigDict, tokenizer: Tokenizer, head_dim: int) -> VisionConfig:

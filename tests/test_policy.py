@@ -1,14 +1,16 @@
-"""Loading a policy: what is refused before anything is allocated."""
+"""Loading a policy, what is refused before anything is allocated; random policies."""
 
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import load_tokenizer
 from gigpo_jax.models.weights import load_hf, save_hf
-from gigpo_jax.policy import load_policy
+from gigpo_jax.policy import fresh_policy, load_policy
 from gigpo_jax.run.partition import make_mesh
 
 TINY = Path(__file__).parents[1] / "models" / "alfworld_tiny"
@@ -35,3 +37,14 @@ def test_a_prompt_limit_must_leave_room_beside_the_chat_template(spare: int) -> 
         InputError, match=f"max_prompt_tokens={template}: the chat template of .* alone takes {template} tokens"
     ):
         load_policy(config, make_mesh())
+
+
+def test_random_matrices_have_the_standard_deviation_of_the_config() -> None:
+    config = resolve(default_config()).unlock()
+    config.model.shape.update(num_layers=1, initializer_range=0.1)
+    config.model.shape.vision.depth = 1
+    for path, leaf in jax.tree.leaves_with_path(fresh_policy(config, make_mesh(), ["a b"]).params):
+        if path[-1].key in ("bias", "scale"):
+            np.testing.assert_array_equal(leaf, float(path[-1].key == "scale"))
+        else:
+            assert float(leaf.std()) == pytest.approx(0.1, rel=0.1), jax.tree_util.keystr(path)

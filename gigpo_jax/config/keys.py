@@ -96,6 +96,7 @@ KEYS: dict[str, Key] = {
     "model.shape.num_heads": Key(4, "query heads", POSITIVE),
     "model.shape.num_kv_heads": Key(2, "key and value heads", POSITIVE),
     "model.shape.rope_theta": Key(1e6, "base of the rotary embedding", POSITIVE),
+    "model.shape.initializer_range": Key(0.02, "standard deviation of random matrices, the tower's too", POSITIVE),
     "model.shape.vision.depth": Key(0, "layers of a vision tower as Qwen2.5-VL's; 0: reads text alone", NOT_NEGATIVE),
     "model.shape.vision.hidden_size": Key(64, "width of the tower", POSITIVE),
     "model.shape.vision.intermediate_size": Key(128, "inner width of its feed-forward layers", POSITIVE),

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+INITIALIZER_RANGE = 0.02  # as config.json of the published models has it
+
 
 class Linear(nnx.Module):
     """x [..., I] -> x @ kernel [I, O] (+ x @ lora_a [I, R] @ lora_b [R, O]) (+ bias [O]), in the dtype of x."""
@@ -63,5 +65,5 @@ class ValueHead(nnx.Module):
 
 
 def normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Draws a matrix from a normal distribution of standard deviation 0.02."""
-    return (0.02 * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(dtype)
+    """Draws a matrix from a normal distribution of standard deviation `INITIALIZER_RANGE`."""
+    return (INITIALIZER_RANGE * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(dtype)
