@@ -158,7 +158,8 @@ def test_an_unknown_variant_names_those_there_are(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "smallest"), [("webshop_tiny", 0.97), ("alfworld_long", 1.0), ("sokoban_text_tiny", 1.0)]
+    ("name", "smallest"),
+    [("webshop_tiny", 0.97), ("alfworld_long", 1.0), ("sokoban_text_tiny", 1.0), ("sokoban_tiny", 1.0)],
 )
 def test_a_tiny_policy_can_say_what_the_expert_does(name, smallest, monkeypatch, tmp_path):
     monkeypatch.setenv("GIGPO_JAX_CACHE", str(tmp_path))
@@ -186,9 +187,11 @@ def test_a_tiny_policy_can_say_what_the_expert_does(name, smallest, monkeypatch,
     assert sum(said) >= smallest * len(said)  # the tokenizer of the shop knows ASCII only, and a shop has crème brûlée
 
 
-def test_the_warm_start_of_sokoban_imitates_a_good_and_then_a_worse_demonstrator():
-    first, second = (resolve(_get_config("sokoban_text_tiny_sft", stage)) for stage in "12")
-    assert (first.model.path, second.model.path) == ("", "runs/sokoban_sft1/model")
+@pytest.mark.parametrize(("name", "run"), [("sokoban_text_tiny", "sokoban"), ("sokoban_tiny", "sokoban_tiny")])
+def test_the_warm_start_of_sokoban_imitates_a_good_and_then_a_worse_demonstrator(name, run):
+    first, second = (resolve(_get_config(f"{name}_sft", stage)) for stage in "12")
+    assert (first.model.path, second.model.path) == ("", f"runs/{run}_sft1/model")
     assert first.sft.demonstrator.random_fraction < second.sft.demonstrator.random_fraction
+    assert first.env.options == second.env.options == resolve(_get_config(name)).env.options
     with pytest.raises(ValueError, match="no such stage; choose 1 or 2"):
-        _get_config("sokoban_text_tiny_sft", "3")
+        _get_config(f"{name}_sft", "3")
