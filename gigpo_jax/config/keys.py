@@ -133,7 +133,7 @@ KEYS: dict[str, Key] = {
         "devices that split the engine's weights and heads; 0: mesh.tensor, or as few as the memory needs",
         NOT_NEGATIVE,
     ),
-    "engine.dtype": Key("bfloat16", "of activations and KV cache; vllm: of weights too", DTYPE),
+    "engine.dtype": Key("bfloat16", "of activations and KV cache (jax on CPUs: float32); vllm: of weights too", DTYPE),
     "engine.prefill_buckets": Key((), "prompt lengths to compile for; (): powers of two", each(POSITIVE, int)),
     "engine.prefill_rows": Key(
         (16,),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from gigpo_jax.models.attention import chunk_attention
 from gigpo_jax.models.cache import KVCache, write_chunks
-from gigpo_jax.models.qwen2 import Params, final_norm, through_layers, unembed
+from gigpo_jax.models.qwen2 import Params, embedded, final_norm, through_layers, unembed
 from gigpo_jax.models.qwen2_config import Qwen2Config
 from gigpo_jax.models.rotary import rotary
 from gigpo_jax.models.vision import Features, with_images
@@ -55,7 +55,7 @@ def extend(
     sections = () if turned is None or config.vision is None else config.vision.sections
     turned = starts[:, None] + inside if turned is None else turned
     angles = rotary(turned, config.head_dim, config.rope_theta, config.rope_scaling, sections)
-    x = params["embed"][tokens]
+    x = embedded(config, params, tokens)
     if images is not None:
         assert config.vision is not None
         x = with_images(config.vision, params["vision"], x, images)

@@ -14,8 +14,18 @@ class Linear(nnx.Module):
     """x [..., I] -> x @ kernel [I, O] (+ x @ lora_a [I, R] @ lora_b [R, O]) (+ bias [O]), in the dtype of x."""
 
     def __init__(
-        self, inputs: int, outputs: int, *, bias: bool, dtype: Any, rngs: nnx.Rngs, adapted: bool = False
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        bias: bool,
+        dtype: Any,
+        rngs: nnx.Rngs,
+        adapted: bool = False,
+        float32_sums: bool = False,
     ) -> None:
+        """Draws the kernel; with `float32_sums` its product is a float32 array before it is rounded."""
+        self._sums = jnp.float32 if float32_sums else None
         self.kernel = nnx.Param(normal(rngs, (inputs, outputs), dtype))
         if bias:
             self.bias = nnx.Param(jnp.zeros((outputs,), dtype))
@@ -26,7 +36,7 @@ class Linear(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         # One product over all tokens: with more axes the kernel's gradient is slow on XLA's CPU backend.
         flat = x.reshape(-1, x.shape[-1])
-        y = flat @ self.kernel[...].astype(x.dtype)
+        y = jnp.matmul(flat, self.kernel[...].astype(x.dtype), preferred_element_type=self._sums).astype(x.dtype)
         if hasattr(self, "lora_a"):
             y = y + (flat @ self.lora_a[...].astype(x.dtype)) @ self.lora_b[...].astype(x.dtype)
         y = y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
@@ -67,3 +77,13 @@ class ValueHead(nnx.Module):
 def normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Draws a matrix from a normal distribution of standard deviation `INITIALIZER_RANGE`."""
     return (INITIALIZER_RANGE * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(dtype)
+
+
+def bits(tree: Any) -> Any:
+    """The bfloat16 arrays of a tree as u16 arrays, of which XLA's CPU backend takes parts without converting all."""
+    return jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, jnp.uint16) if x.dtype == jnp.bfloat16 else x, tree)
+
+
+def numbers(tree: Any) -> Any:
+    """The bfloat16 arrays that `bits` made u16 arrays of."""
+    return jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, jnp.bfloat16) if x.dtype == jnp.uint16 else x, tree)

@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from gigpo_jax.models.attention import attention, cached_attention, kept_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
-from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, adapted_linears, normal
+from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, adapted_linears, bits, normal, numbers
 from gigpo_jax.models.qwen2_config import PUBLISHED as PUBLISHED
 from gigpo_jax.models.qwen2_config import Qwen2Config
 from gigpo_jax.models.rotary import Rotary, rotary, rotate
@@ -50,7 +50,8 @@ class Layer(nnx.Module):
         width, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
 
         def linear(name: str, inputs: int, outputs: int, bias: bool) -> Linear:
-            return Linear(inputs, outputs, bias=bias, dtype=dtype, rngs=rngs, adapted=name in adapted)
+            how = {"adapted": name in adapted, "float32_sums": config.for_cpu}
+            return Linear(inputs, outputs, bias=bias, dtype=dtype, rngs=rngs, **how)
 
         bias = config.model_type == "qwen2"
         self.head_dim = head_dim
@@ -301,7 +302,7 @@ def decode(
         new = write_tokens(cache, key, value, index, positions)
         return cached_attention(query, new.key, new.value, index, positions), new
 
-    x, cache = through_layers(config, params, cache, params["embed"][tokens], angles, attend)
+    x, cache = through_layers(config, params, cache, embedded(config, params, tokens), angles, attend)
     return unembed(config, params, final_norm(config, params, x)), cache
 
 
@@ -309,12 +310,12 @@ def through_layers(
     config: Qwen2Config, params: Params, cache: KVCache, x: jax.Array, angles: Rotary, attend: Callable
 ) -> tuple[jax.Array, KVCache]:
     """Runs all layers on x [..., D]; `attend` takes a layer's index, the cache, query, key and value."""
-    graph = _layer_graph(config, adapted_linears(params["layers"]))
+    graph, stack = _layer_graph(config, adapted_linears(params["layers"])), _stacked(config, params)
 
     # The cache is the carry of the loop and is updated in place; as input and output of a scan it would be copied.
     def body(index: jax.Array, carry: tuple[jax.Array, KVCache]) -> tuple[jax.Array, KVCache]:
         x, cache = carry
-        layer = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], params["layers"]))
+        layer = nnx.merge(graph, numbers(jax.tree.map(lambda leaf: leaf[index], stack)))
         return layer(x, angles, functools.partial(attend, index, cache))
 
     return jax.lax.fori_loop(0, config.num_layers, body, (x, cache))
@@ -345,7 +346,7 @@ def _forward(
         return mixed, (key, value) if keep else None
 
     def body(x: jax.Array, layer: Params) -> tuple[jax.Array, Any]:
-        x, kept = nnx.merge(graph, layer)(checkpoint_name(x, INPUT), angles, attend)
+        x, kept = nnx.merge(graph, numbers(layer))(checkpoint_name(x, INPUT), angles, attend)
         return constrain(x), kept
 
     def remat(body: Callable) -> Callable:
@@ -353,13 +354,23 @@ def _forward(
             return body
         return jax.checkpoint(body, policy=REMAT_POLICIES[execution.remat], prevent_cse=False)
 
-    x = params["embed"][tokens].astype(dtype)
+    x = embedded(config, params, tokens).astype(dtype)
     if images is not None:
         assert config.vision is not None
         x = with_images(config.vision, params["vision"], x, images, remat, constrain)
     unroll = min(execution.unroll, config.num_layers)
-    x, kept = jax.lax.scan(remat(body), constrain(x), params["layers"], unroll=unroll)
+    x, kept = jax.lax.scan(remat(body), constrain(x), _stacked(config, params), unroll=unroll)
     return final_norm(config, params, x), kept
+
+
+def embedded(config: Qwen2Config, params: Params, tokens: jax.Array) -> jax.Array:
+    """The embeddings [..., D] of tokens [...]."""
+    return numbers(bits(params["embed"])[tokens]) if config.for_cpu else params["embed"][tokens]
+
+
+def _stacked(config: Qwen2Config, params: Params) -> Params:
+    """The layers, for a loop that takes one after the other and gives it to `numbers`."""
+    return bits(params["layers"]) if config.for_cpu else params["layers"]
 
 
 def final_norm(config: Qwen2Config, params: Params, x: jax.Array) -> jax.Array:

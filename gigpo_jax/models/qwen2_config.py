@@ -34,6 +34,8 @@ class Qwen2Config:
       model_type: one of `MODEL_TYPES`, as in config.json.
       rope_scaling: of the rotary frequencies; None for none.
       vision: the tower that reads images; None for none.
+      for_cpu: how bfloat16 is computed, for XLA's CPU backend: it slices such arrays by way of float32 copies of all of
+        them, and multiplies them two to three times as fast if it need not round the sums in the product.
     """
 
     vocab_size: int
@@ -53,6 +55,7 @@ class Qwen2Config:
     model_type: str = "qwen2"
     rope_scaling: RopeScaling | None = None
     vision: VisionConfig | None = None
+    for_cpu: bool = False
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

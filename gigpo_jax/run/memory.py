@@ -22,7 +22,7 @@ ENGINE, UPDATE = ("engine's weights", "KV cache"), ("gradients", "activations") 
 
 
 def memory_plan(
-    config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int = 1, tensor: int = 0
+    config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int = 1, tensor: int = 0, on_cpu: bool = False
 ) -> dict[str, float]:
     """Bytes on each device by purpose, without XLA's temporaries and fragmentation.
 
@@ -38,6 +38,7 @@ def memory_plan(
       devices: in the mesh, over all hosts.
       hosts: of equally many devices.
       tensor: devices that split the engine's weights; 0: `mesh.tensor`.
+      on_cpu: whether the devices are CPUs, on which the in-process engine's cache is float32.
     """
     known = math.prod(size for size in config.mesh.values() if size != -1)
     mesh = {name: size if size != -1 else devices // known for name, size in config.mesh.items()}
@@ -76,7 +77,7 @@ def memory_plan(
         "teacher": trained_bytes / parts * ("teacher" in algorithm(config.rl.algorithm, config.rl.settings).needs),
         "critic": critic * (8 + moments) / parts,
         "engine's weights": in_process * copied * engine.itemsize / tensor,
-        "KV cache": in_process * cache * engine.itemsize * hosts / devices,
+        "KV cache": in_process * cache * (4 if on_cpu else engine.itemsize) * hosts / devices,
         "activations": tokens * shape.num_layers * kept * compute
         + min(config.batch.logprob_chunk, tokens) * shape.vocab_size * 4 * 2,
         "activations of the vision tower": _tower(config, shape.vision, rows, in_process) if shape.vision else 0,
@@ -123,8 +124,8 @@ def check_memory(
     Raises:
       InputError: the plan needs more.
     """
+    plan = memory_plan(config, shape, devices, hosts, tensor, _on_cpu(limit))
     limit = limit or _device_bytes()
-    plan = memory_plan(config, shape, devices, hosts, tensor)
     if limit is None or peak(config, plan) <= limit:
         return
     shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in plan.items() if size)
@@ -152,9 +153,9 @@ def engine_tensor(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mes
     least = mesh.shape["tensor"]
     if config.engine.tensor or config.engine.name != "jax" or config.train.max_staleness:
         return config.engine.tensor or least
-    limit, here = limit or _device_bytes(), _host_devices(mesh)
+    on_cpu, limit, here = _on_cpu(limit), limit or _device_bytes(), _host_devices(mesh)
     for tensor in _tensors(shape, mesh):
-        plan = memory_plan(config, shape, mesh.size, mesh.size // here, tensor)
+        plan = memory_plan(config, shape, mesh.size, mesh.size // here, tensor, on_cpu)
         if limit is None or peak(config, plan) <= limit:
             return tensor
     return least
@@ -197,6 +198,11 @@ def _tensors(shape: Qwen2Config, mesh: jax.sharding.Mesh) -> list[int]:
 
 def _host_devices(mesh: jax.sharding.Mesh) -> int:
     return sum(device.process_index == jax.process_index() for device in mesh.devices.flat)
+
+
+def _on_cpu(limit: int | None) -> bool:
+    """Whether a plan is for CPUs of this machine; a plan for other devices has their limit."""
+    return limit is None and jax.default_backend() == "cpu"
 
 
 def _device_bytes() -> int | None:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -29,7 +29,7 @@ class EngineSettings:
       prefill_chunk: tokens; prompts are read in chunks of this length and keep the cache of chunks that they share. 0:
         whole prompts are read, padded to a bucket.
       decode_steps: tokens of a slot per device call, at most.
-      dtype: of the computation and of the cache; None is the parameters'.
+      dtype: of the computation and of the cache, which is float32 on CPUs; None is the parameters'.
       tensor: devices that split the weights and heads; at least those that split the learner's.
     """
 
@@ -66,7 +66,11 @@ class Programs:
     def __init__(self, config: qwen2.Qwen2Config, settings: EngineSettings, dtype: Any, placement: Placement) -> None:
         """Allocates nothing yet."""
         self.compile_count = 0
-        self._config, self._settings, self._dtype, self._placement = config, settings, jnp.dtype(dtype), placement
+        self._settings, self._dtype, self._placement = settings, jnp.dtype(dtype), placement
+        # To write into a bfloat16 array XLA's CPU backend converts all of it: the whole cache, in every layer and step.
+        slow = placement.device.platform == "cpu" and self._dtype == jnp.bfloat16
+        self._config = replace(config, for_cpu=slow)
+        self._cache_dtype = jnp.dtype(jnp.float32) if slow else self._dtype
         self._compiled: dict[Any, Any] = {}
         self._cache: Any = None
         self._state: Any = None
@@ -166,7 +170,7 @@ class Programs:
 
     def _empty(self) -> tuple[Any, Any]:
         slots, length = self._settings.slots, self._settings.max_length
-        return qwen2.init_cache(self._config, slots, length, self._dtype), device.init_slots(
+        return qwen2.init_cache(self._config, slots, length, self._cache_dtype), device.init_slots(
             slots, shifted=self._config.vision is not None
         )
 

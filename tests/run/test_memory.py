@@ -120,6 +120,16 @@ def test_too_many_slots_are_refused_on_a_cpu_too():
         check_memory(resolve(config), PUBLISHED["1.5b"], devices=1)
 
 
+def test_on_cpus_the_cache_of_a_bfloat16_engine_is_float32(monkeypatch):
+    config = resolve(default_config())
+    half, full = (memory_plan(config, PUBLISHED["1.5b"], 1, on_cpu=on_cpu) for on_cpu in (False, True))
+    assert full == half | {"KV cache": 2 * half["KV cache"]}
+    check_memory(config, PUBLISHED["1.5b"], devices=1, limit=int(peak(config, half)))
+    monkeypatch.setattr("gigpo_jax.run.memory._device_bytes", lambda: int(peak(config, half)))
+    with pytest.raises(InputError, match="KV cache"):
+        check_memory(config, PUBLISHED["1.5b"], devices=1)
+
+
 def test_with_an_adapter_only_it_has_gradients_moments_and_a_reference():
     config = default_config()
     config.model.path, config.model.lora.rank, config.model.lora.targets = "a/model", 32, ("q_proj", "down_proj")
