@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import os
 import re
 import sys
 import traceback
@@ -201,8 +202,8 @@ class Checkpointer:
         try:
             yield
         except Exception as err:
-            system = re.search(r"([^:]*) \[os_error_code=", str(err))
-            reason = system[1].strip() if system else getattr(err, "strerror", None) or _first_line(err)
+            system = re.search(r"\[os_error_code='?(\d+)", str(err))
+            reason = os.strerror(int(system[1])) if system else getattr(err, "strerror", None) or _first_line(err)
             last = max((int(path.name) for path in self.directory.iterdir() if path.name.isdecimal()), default=None)
             onwards = "starts again" if last is None else f"continues from checkpoint {last}"
             raise StorageError(
