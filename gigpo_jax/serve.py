@@ -1,7 +1,9 @@
 """A run's newest weights behind an OpenAI-compatible endpoint, and the sessions that programs have with them."""
 
 import asyncio
+import concurrent.futures
 import contextlib
+import errno
 import json
 import os
 from pathlib import Path
@@ -17,6 +19,7 @@ from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import newest_params
 from gigpo_jax.run.interrupts import Interrupted, run_async
 from gigpo_jax.run.workdir import check_adapter, check_writable
+from gigpo_jax.sampling.base import EngineLost
 
 KEY = "GIGPO_API_KEY"
 
@@ -50,8 +53,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
             return
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="ascii") as file:
-                file.write(json.dumps(as_json(session)) + "\n")
+            _append(path, json.dumps(as_json(session)).encode() + b"\n")
 
     engine = make_engine(config, policy, policy.whole(trained), version=version, folder=workdir / "servers")
     with contextlib.closing(engine):
@@ -60,5 +62,22 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         with contextlib.closing(endpoint), contextlib.suppress(Interrupted):
             report.say(f"{f'checkpoint {version}' if version else config.model.path} is served; sessions: {path}")
             report.say(f"OPENAI_BASE_URL={endpoint.url}/v1 OPENAI_API_KEY=${KEY} model {MODEL}")
-            run_async(asyncio.Event().wait())
+            try:
+                run_async(_end_of(endpoint.ended))
+            except EngineLost as error:
+                report.say(f"stopped: {error}")
+                return 1
     return 0
+
+
+async def _end_of(ended: "concurrent.futures.Future[None]") -> None:
+    await asyncio.wrap_future(ended)
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Adds a whole line to a file or, if the disk is full, nothing."""
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        if file.write(line) < len(line):
+            file.truncate(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,16 +1,23 @@
 """`gigpo serve` as users start it."""
 
+import contextlib
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import openai
 import pytest
 
 from gigpo_jax.main import main
+from gigpo_jax.sampling.base import Completion, EngineLost
+from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.serve import _append
 
 KEY = "open sesame"
 
@@ -40,6 +47,46 @@ def test_it_serves_sessions_until_sigterm(tmp_path: Path):
     assert (record["task"], record["won"], record["score"]) == ("a room", True, 1.0)
     assert record["steps"][0]["response"] == told
     assert (record["steps"][0]["reward"], record["steps"][0]["version"]) == (1.0, 0)
+
+
+def test_it_ends_when_the_engine_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    async def generate(*_: object) -> Completion:
+        raise EngineLost("no server is left")
+
+    monkeypatch.setenv("GIGPO_API_KEY", KEY)
+    monkeypatch.setattr(JaxEngine, "generate", generate)
+    monkeypatch.setattr(JaxEngine, "warmup", lambda engine: None)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+
+    def ask() -> None:
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=100, timeout=5)
+        with client, contextlib.suppress(openai.APIError):  # until the endpoint is up, and after it is gone
+            client.completions.create(model="policy", prompt="#")
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    flags = ["--config=sokoban_text_tiny", "--initial", f"--config.serve.port={port}", f"--workdir={tmp_path / 'run'}"]
+    assert main(["--mode=serve", *flags]) == 1
+    assert "stopped: no server is left" in capsys.readouterr().out
+
+
+def test_a_record_is_written_whole_or_not_at_all(tmp_path: Path):
+    """The limit on the size of a file is like a full disk: the first bytes fit."""
+    path, limits = tmp_path / "sessions.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))
+        _append(path, b"one line\n")
+        with pytest.raises(OSError, match="No space left"):
+            _append(path, b"another line\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert path.read_bytes() == b"one line\n"
 
 
 def test_without_a_key_nothing_is_served(

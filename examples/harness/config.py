@@ -15,5 +15,6 @@ def get_config() -> ConfigDict:
     config.env.prompt = "full"  # not read: prompts are the program's
     config.env.options = ConfigDict()
     config.env.invalid_penalty = 0.0
+    config.env.step_timeout_s = 900.0  # of a whole episode
     config.eval.panel = ""
     return config.lock()

@@ -345,7 +345,10 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         "not read without env.overlong_buffer; leave it out, or name the tokens in which the reward falls",
     )
     fix = "the prompts are those of the harness; leave it out"
-    _require(config.agent == "plain" or not registry.spec(env.name).harness, config, "agent", fix)
+    harness, request_s = registry.spec(env.name).harness, run.serve.request_timeout_s
+    _require(config.agent == "plain" or not harness, config, "agent", fix)
+    fix = f"the limit for a whole episode of a harness; at least serve.request_timeout_s={request_s:g}, such as 900"
+    _require(env.step_timeout_s >= request_s or not harness, config, "env.step_timeout_s", fix)
     try:
         registry.style(env.name, env.prompt)
     except InputError as error:

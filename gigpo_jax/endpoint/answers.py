@@ -1,10 +1,13 @@
 """Responses as OpenAI writes them: one JSON object, or the chunks of a stream."""
 
 import itertools
+import json
 import secrets
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from aiohttp import web
 
 from gigpo_jax.endpoint.requests import Asked
 from gigpo_jax.models.tokenizer import Tokenizer
@@ -76,3 +79,13 @@ def _logprobs(asked: Asked, tokenizer: Tokenizer, completion: Completion) -> dic
         for text, value in zip(texts, values, strict=True)
     ]
     return {"content": rows, "refusal": None}
+
+
+async def stream(request: web.Request, made: dict[str, Any], *, usage: bool) -> web.StreamResponse:
+    """Sends a complete answer as server-sent events."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    for chunk in chunks(made, usage=usage):
+        await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+    await response.write(b"data: [DONE]\n\n")
+    return response

@@ -18,16 +18,17 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
 from aiohttp import web
 
-from gigpo_jax.endpoint.answers import answer, chunks, content_of
+from gigpo_jax.endpoint.answers import answer, content_of, stream
 from gigpo_jax.endpoint.requests import Asked, Refused, read_chat, read_completion, read_outcome
 from gigpo_jax.endpoint.sessions import Outcome, Session, as_json
+from gigpo_jax.endpoint.settings import EndpointSettings
 from gigpo_jax.env_bridge.base import SessionAddress
 from gigpo_jax.env_bridge.boundary import MAX_REWARD
 from gigpo_jax.env_bridge.types import Task
@@ -40,41 +41,12 @@ SESSION, ANCHOR = "X-Session-Id", "X-Anchor-State"
 MAX_BODY_BYTES = 4 << 20
 MAX_RUNNING = 4096  # requests that wait for the engine
 MAX_TASK = 1000  # characters of the name of a task
+MAX_HEADER_BYTES = 64 << 10
 BODY_S = 60.0  # limit for the body of a request to arrive
 START_S, STOP_S = 30.0, 5.0
 
 log = logging.getLogger(__name__)
-Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
-
-
-@dataclass(frozen=True)
-class EndpointSettings:
-    """How the endpoint serves.
-
-    Attributes:
-      host, port: to listen on; port 0 is any free one.
-      key: bearer token of all requests, not empty.
-      model: name of the policy.
-      sampling: how responses are drawn, as far as a request may not say; the key is replaced.
-      max_prompt_tokens: longest prompt.
-      max_calls: of a session.
-      max_sessions: that programs may have open at once; 0: they may open none.
-      session_timeout_s: a session without a request for so long is abandoned.
-      request_timeout_s: limit for one response.
-      seed: of the random keys of sessions.
-    """
-
-    host: str
-    port: int
-    key: str
-    model: str
-    sampling: SamplingParams
-    max_prompt_tokens: int
-    max_calls: int
-    max_sessions: int = 0
-    session_timeout_s: float = 600.0
-    request_timeout_s: float = 600.0
-    seed: int = 0
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Endpoint:
@@ -82,6 +54,7 @@ class Endpoint:
 
     Attributes:
       url: such as http://127.0.0.1:8000.
+      ended: done when it serves no longer; an EngineLost if the engine is lost or the endpoint failed.
     """
 
     def __init__(
@@ -106,6 +79,8 @@ class Endpoint:
         self._engine, self._tokenizer, self._settings, self._on_end = engine, tokenizer, settings, on_end
         self._sessions: dict[str, Session] = {}
         self._opened = self._running = 0
+        self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self.ended.set_running_or_notify_cancel()  # who waits for it cannot cancel it
         self._app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._answered])
         self._add_routes(self._app.router)
         self._loop = asyncio.new_event_loop()
@@ -135,10 +110,26 @@ class Endpoint:
         """Where the program that plays a session finds the policy."""
         return SessionAddress(f"{self.url}/sessions/{session.id}/v1", self._settings.key, self._settings.model)
 
-    def end(self, session: Session) -> None:
-        """Ends a session, whatever its program does; requests of it fail from now on."""
-        self._sessions.pop(session.id, None)
-        self._loop.call_soon_threadsafe(session.closing.set)
+    async def end(self, session: Session) -> None:
+        """Ends a session, whatever its program does: its requests fail, and afterwards nothing changes it.
+
+        Raises:
+          EngineLost: the endpoint failed.
+        """
+        done: concurrent.futures.Future[None] = concurrent.futures.Future()
+        done.set_running_or_notify_cancel()
+
+        def end() -> None:
+            self._sessions.pop(session.id, None)
+            session.closing.set()
+            done.set_result(None)
+
+        try:
+            self._loop.call_soon_threadsafe(end)
+            async with asyncio.timeout(START_S):
+                await asyncio.wrap_future(done)
+        except (RuntimeError, TimeoutError) as err:  # the loop is closed, or about to be
+            raise EngineLost("the endpoint failed") from err
 
     def close(self) -> None:
         """Stops serving; requests under way fail. May be called twice."""
@@ -152,24 +143,36 @@ class Endpoint:
         with contextlib.closing(self._loop):
             try:
                 self._loop.run_until_complete(self._serve(started))
+                self._finish(None)
             except Exception as err:
                 if started.done():
                     log.exception("the endpoint failed")
+                    self._finish(EngineLost(f"the endpoint failed: {err}"))
                 else:
                     started.set_exception(err)
 
+    def _finish(self, lost: EngineLost | None) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(lost) if lost else self.ended.set_result(None)
+
     async def _serve(self, started: "concurrent.futures.Future[int]") -> None:
         host, port = self._settings.host, self._settings.port
-        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=STOP_S, handler_cancellation=True)
+        runner = web.AppRunner(
+            self._app,
+            access_log=None,
+            shutdown_timeout=STOP_S,
+            handler_cancellation=True,
+            max_field_size=MAX_HEADER_BYTES,
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, host, port)
             try:
                 await site.start()
-            except OSError as err:
+            except (OSError, UnicodeError) as err:
                 raise InputError(
                     f"config.serve.host={host!r}, config.serve.port={port}: cannot be listened on "
-                    f"({err.strerror or err}); choose another port, or 0 for any"
+                    f"({getattr(err, 'strerror', None) or err}); choose another port, or 0 for any"
                 ) from err
             started.set_result(runner.addresses[0][1])
             while not self._stop.is_set():
@@ -183,13 +186,16 @@ class Endpoint:
             await runner.cleanup()
 
     def _abandon(self, before: float) -> None:
-        """Ends the sessions without a request under way or after a time."""
+        """Ends sessions that have no running request and were last used before `before`."""
         for session in list(self._sessions.values()):
             if not session.running and session.used < before:
                 self._sessions.pop(session.id, None)
                 session.abandoned = True
                 session.closing.set()
-                self._on_end(session)
+                try:
+                    self._on_end(session)
+                except Exception:  # it must not end the endpoint
+                    log.exception("session %s was abandoned", session.id)
 
     def _add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_get("/health", self._health)
@@ -201,30 +207,25 @@ class Endpoint:
             router.add_post(f"{prefix}/completions", functools.partial(self._generate, chat=False))
             router.add_post(f"{prefix}/reward", self._reward)
 
-    @property
-    def _answered(self) -> Any:
-        """The middleware that checks the key and turns every failure into an error that clients of OpenAI read."""
-
-        @web.middleware
-        async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-            try:
-                given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-                if request.path != "/health" and not authorized(given, self._settings.key):
-                    raise Refused("the key is missing or wrong", status=401, code="invalid_api_key")
-                return await handler(request)
-            except Refused as err:
-                refused = err
-            except web.HTTPException as err:
-                refused = Refused(err.text or err.reason, status=err.status)
-            except ConnectionError:
-                raise
-            except Exception as err:  # a fault of the engine or of this program
-                log.exception("%s %s failed", request.method, request.path)
-                refused = Refused(f"{type(err).__name__}: {err}", status=503 if isinstance(err, EngineLost) else 500)
-            headers = {"Retry-After": "1"} if refused.status == 429 else None
-            return web.json_response(refused.as_json(), status=refused.status, headers=headers)
-
-        return answered
+    @web.middleware
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Checks the key and turns every failure into an error that clients of OpenAI read."""
+        try:
+            given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+            if request.path != "/health" and not authorized(given, self._settings.key):
+                raise Refused("the key is missing or wrong", status=401, code="invalid_api_key")
+            return await handler(request)
+        except Refused as err:
+            refused = err
+        except web.HTTPException as err:
+            refused = Refused(err.text or err.reason, status=err.status)
+        except ConnectionError:
+            raise
+        except Exception as err:  # a fault of the engine or of this program
+            log.exception("%s %s failed", request.method, request.path)
+            refused = Refused(f"{type(err).__name__}: {err}", status=503 if isinstance(err, EngineLost) else 500)
+        headers = {"Retry-After": "1"} if refused.status in (429, 503) else None
+        return web.json_response(refused.as_json(), status=refused.status, headers=headers)
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "ok", "sessions": len(self._sessions), "running": self._running})
@@ -258,9 +259,13 @@ class Endpoint:
         if session.closing.is_set():
             raise _no_session()
         session.outcome = outcome
+        try:
+            self._on_end(session)
+        except Exception:  # such as a full disk; the program may post the reward again
+            session.outcome = None
+            raise
         session.closing.set()
         self._sessions.pop(session.id, None)
-        self._on_end(session)
         return web.json_response(as_json(session))
 
     async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
@@ -298,13 +303,20 @@ class Endpoint:
                 tokenizer=self._tokenizer,
             )
         made = answer(asked, len(tokens), completions, self._tokenizer, self._settings.model)
-        return await _stream(request, made, asked) if asked.stream else web.json_response(made)
+        return await stream(request, made, usage=asked.usage) if asked.stream else web.json_response(made)
 
     async def _sample(self, asked: Asked, tokens: list[int]) -> list[Completion]:
         """The choices of a request without a session."""
+        if not (self._settings.max_sessions or self._sessions):  # a training run updates the weights
+            raise Refused("no episode is played now; ask again later", status=503)
         first, second = asked.sampling.key
         keys = [(first, (second + number) % 2**32) for number in range(asked.choices)]
-        return await asyncio.gather(*(self._one(tokens, replace(asked.sampling, key=key)) for key in keys))
+        work = [asyncio.ensure_future(self._one(tokens, replace(asked.sampling, key=key))) for key in keys]
+        try:
+            return await asyncio.gather(*work)
+        finally:
+            for each in work:
+                each.cancel()
 
     async def _sample_recorded(self, session: Session, asked: Asked, tokens: list[int]) -> Completion:
         """The response to a call of a session; it ends with the session."""
@@ -342,6 +354,9 @@ class Endpoint:
             raise Refused(f"no response within {limit}", status=504) from err
         except InputError as err:
             raise Refused(str(err)) from err
+        except EngineLost as err:
+            self._finish(err)
+            raise
         finally:
             self._running -= 1
         if completion.finish_reason == "abort":
@@ -375,13 +390,3 @@ class Endpoint:
 def _no_session() -> Refused:
     """One text for all: it has ended, was abandoned, or was never opened."""
     return Refused("no such session: it has ended, or was never opened", status=404, code="session_not_found")
-
-
-async def _stream(request: web.Request, made: dict[str, Any], asked: Asked) -> web.StreamResponse:
-    """Sends a complete answer as server-sent events."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    await response.prepare(request)
-    for chunk in chunks(made, usage=asked.usage):
-        await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-    await response.write(b"data: [DONE]\n\n")
-    return response

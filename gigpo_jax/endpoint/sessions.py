@@ -104,7 +104,7 @@ class Session:
         sampled = completion.tokens.tolist()
         # A template writes the token that ends a turn after the content; other stops are not written again.
         end = (tokenizer.token(sampled[-1]) or "") if sampled[-1] in self.sampling.stop_token_ids else ""
-        if text:
+        if text and content + end:  # else the same prompt again would begin with a response that it does not show
             self._read.append((text + content + end, [*tokens, *sampled]))
         response = tokenizer.decode(sampled)
         self.turns.append(

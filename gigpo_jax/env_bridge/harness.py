@@ -65,6 +65,8 @@ def _in_thread(function: Callable[[], object]) -> "asyncio.Future[None]":
     def run() -> None:
         try:
             function()
+        except StopIteration:  # a future refuses it
+            loop.call_soon_threadsafe(settle, RuntimeError("play raised StopIteration"))
         except BaseException as err:  # SystemExit too: it costs the episode, as elsewhere in the worker
             loop.call_soon_threadsafe(settle, err)
         else:

@@ -14,14 +14,14 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Awaitable, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.boundary import checked_observation, checked_result, checked_tasks
 from gigpo_jax.env_bridge.build import build
-from gigpo_jax.env_bridge.types import EnvError, StepError, StepResult
+from gigpo_jax.env_bridge.types import EnvError, StepError
 from gigpo_jax.errors import InputError, printable
 
 _LENGTH = struct.Struct("!I")
@@ -72,8 +72,14 @@ class _Host:
             raise InputError(f"{self._setup.build} imports jax; environment workers must not")
         return self._environments[slot]
 
-    def answer(self, operation: str, slot: int, argument: Any) -> Any:
-        environment = self.environment(slot)
+    def waits(self, operation: str, slot: int) -> bool:
+        """Whether a call waits for something outside this process."""
+        return operation == "step" and hasattr(self._environments.get(slot), "step_async")
+
+    async def answer(self, operation: str, slot: int, argument: Any) -> Any:
+        environment: Any = self.environment(slot)
+        if self.waits(operation, slot):
+            return checked_result(await environment.step_async(argument))
         if operation == "step":
             return checked_result(environment.step(argument))
         if operation == "reset":
@@ -110,14 +116,14 @@ class _Server:
     """Answers the pool's calls until the pool closes its socket.
 
     Calls are handled one by one, in order. Only a step of an environment with `step_async` lets the next calls start
-    while it waits for something outside this process, such as a retriever.
+    while it waits for something outside this process, such as a retriever; those of its own slot wait for it.
     """
 
     def __init__(self, pool: socket.socket) -> None:
         self._pool = pool
         self._host: _Host | None = None
         self._sending = asyncio.Lock()
-        self._waiting: dict[int, asyncio.Task[None]] = {}  # by slot
+        self._waiting: dict[int, asyncio.Task[None]] = {}  # by slot, the newest one
 
     async def run(self) -> None:
         """Returns when the pool has closed its socket, or the first environment cannot be built."""
@@ -149,32 +155,34 @@ class _Server:
             return True
         call, operation, slot, argument = message
         assert self._host is not None, "the first message is the setup"
-        if slot in self._waiting:  # of an episode that was cancelled
-            await asyncio.wait([self._waiting[slot]])
+        before = self._waiting.get(slot)  # of an episode that was cancelled
+        answer = self._answer(call, operation, slot, argument)
+        if before is None and not self._host.waits(operation, slot):
+            await answer
+        else:
+            self._waiting[slot] = asyncio.create_task(self._answer_later(answer, slot, before))
+        return True
+
+    async def _answer(self, call: int, operation: str, slot: int, argument: Any) -> None:
+        assert self._host is not None
         try:
-            environment = self._host.environment(slot)
-            step_async = getattr(environment, "step_async", None) if operation == "step" else None
-            if step_async is not None:
-                self._waiting[slot] = asyncio.create_task(self._answer_later(call, slot, step_async(argument)))
-                return True
-            value = self._host.answer(operation, slot, argument)
+            value = await self._host.answer(operation, slot, argument)
         except (Exception, SystemExit) as err:  # as above
             await self._fail(call, slot, err)
         else:
             await self._send(call, "ok", value)
-        return True
 
-    async def _answer_later(self, call: int, slot: int, step: Awaitable[StepResult]) -> None:
+    async def _answer_later(
+        self, answer: Coroutine[Any, Any, None], slot: int, before: "asyncio.Task[None] | None"
+    ) -> None:
         try:
-            with contextlib.suppress(ConnectionError):  # the pool has closed its socket; `run` handles it
-                try:
-                    value = checked_result(await step)
-                except (Exception, SystemExit) as err:  # as above
-                    await self._fail(call, slot, err)
-                else:
-                    await self._send(call, "ok", value)
+            with contextlib.closing(answer), contextlib.suppress(ConnectionError):  # `run` sees the closed socket
+                if before is not None:
+                    await asyncio.gather(before, return_exceptions=True)  # cancelled with this one
+                await answer
         finally:
-            del self._waiting[slot]
+            if self._waiting[slot] is asyncio.current_task():
+                del self._waiting[slot]
 
     async def _fail(self, call: int, slot: int, err: BaseException) -> None:
         assert self._host is not None

@@ -35,7 +35,8 @@ def make_endpoint(
       InputError: the address cannot be used, or a package is missing.
     """
     try:
-        from gigpo_jax.endpoint.server import Endpoint, EndpointSettings
+        from gigpo_jax.endpoint.server import Endpoint
+        from gigpo_jax.endpoint.settings import EndpointSettings
     except ModuleNotFoundError as err:  # aiohttp is an optional dependency
         raise InputError(f"the endpoint needs the package {err.name}; pip install 'gigpo_jax[serve]'") from err
     serve, sampling = config.serve, config.sampling
@@ -78,7 +79,7 @@ class HarnessRunner:
         """Plays one episode; the trajectory is aborted if the program fails or posts no reward.
 
         Raises:
-          EngineLost: the engine will give no more responses.
+          EngineLost: the engine will give no more responses, or the endpoint failed.
         """
         settings, key = self.settings, functools.partial(plan.key, plan.member)
         trajectory, began = Trajectory(plan.task, plan.group, plan.member), time.perf_counter()
@@ -91,7 +92,7 @@ class HarnessRunner:
         except EnvError as err:
             reason, dependent = str(err), isinstance(err, StepError)
         finally:
-            self.endpoint.end(session)
+            await self.endpoint.end(session)
         if session.fault is not None:
             raise session.fault
         if session.abandoned:

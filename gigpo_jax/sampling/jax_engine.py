@@ -140,7 +140,7 @@ class JaxEngine:
 
         Raises:
           InputError: the prompt does not fit, or a setting cannot be met; only this request fails.
-          RuntimeError: the engine was closed or its device failed.
+          RuntimeError: the engine was closed, its device failed, or it frees its memory for an update.
           TimeoutError: no response within an hour.
         """
         with self._wake:
@@ -173,12 +173,12 @@ class JaxEngine:
             self._newest = Weights(self._programs.prepare(params), version)
 
     def free_memory(self) -> None:
-        """Frees weights and cache until the next `update_weights`, unless there are requests."""
+        """Frees weights and cache until the next `update_weights`; requests that are left fail."""
         with self._device_lock, self._wake:
-            if not (self._waiting or self._active()):
-                self._newest = self._weights = None
-                self._programs.reset()
-                self._prefixes.clear()
+            self._fail("the engine frees its memory for an update", None, everyone=True)
+            self._newest = self._weights = None
+            self._programs.reset()
+            self._prefixes.clear()
 
     def close(self) -> None:
         """Stops the thread and frees the cache; unfinished requests fail with a message. May be called twice."""
@@ -199,7 +199,8 @@ class JaxEngine:
         ends = stop_ids(params, self._stops)
         if len(ends) > device.STOP_IDS:
             raise InputError(f"stop_token_ids: {len(ends)} ids; an engine takes at most {device.STOP_IDS}")
-        assert self._newest is not None
+        if self._newest is None:
+            raise RuntimeError("the engine has no weights during an update; ask again later")
         images = checked_images(self.config.vision, prompt, images)
         return Request(prompt, params, ends, self._newest, asyncio.get_running_loop().create_future(), images)
 

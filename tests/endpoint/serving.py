@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import openai
 
-from gigpo_jax.endpoint.server import Endpoint, EndpointSettings
+from gigpo_jax.endpoint.server import Endpoint
+from gigpo_jax.endpoint.settings import EndpointSettings
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import Tokenizer, word_tokenizer
 from gigpo_jax.sampling.base import Completion, SamplingParams

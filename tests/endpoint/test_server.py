@@ -1,6 +1,8 @@
 """The official client of OpenAI against the real server and a real engine."""
 
+import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import socket
@@ -8,13 +10,17 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
 
+from gigpo_jax.endpoint import server
 from gigpo_jax.endpoint.server import MAX_BODY_BYTES, Endpoint
 from gigpo_jax.endpoint.sessions import Session
+from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.errors import InputError
+from gigpo_jax.sampling.base import Completion, EngineLost, request_key
 from tests.endpoint.serving import KEY, MAX_PROMPT, SAMPLING, TOKENIZER, Watched, client, make_engine, serving
 
 DOOR = [{"role": "user", "content": "you stand before a door."}]
@@ -258,6 +264,75 @@ def test_sessions_are_limited_and_abandoned_ones_collected(engine: Watched):
         open_session()
 
 
+def test_a_record_that_cannot_be_written_is_not_lost(engine: Watched):
+    """A full disk fails the reward, which may be posted again; it does not end the endpoint."""
+    broken, written = [True], []
+
+    def on_end(session: Session) -> None:
+        if broken[0]:
+            raise OSError("no space left")
+        written.append(session)
+
+    with (
+        serving(engine, session_timeout_s=1.0, on_end=on_end) as endpoint,
+        client(endpoint.url + "/v1") as policy,
+    ):
+        policy.post("/sessions", body={"task": "left alone"}, cast_to=object)
+        until = time.monotonic() + 30
+        while endpoint._sessions and time.monotonic() < until:
+            time.sleep(0.05)
+        opened = policy.post("/sessions", body={"task": "a task"}, cast_to=object)
+        named = {"X-Session-Id": opened["id"]}
+        policy.chat.completions.create(**HEADS, extra_headers=named)
+        assert post(endpoint, "/v1/reward", '{"reward": 1}', **named)[0] == 500
+        broken[0] = False
+        assert post(endpoint, "/v1/reward", '{"reward": 1}', **named)[0] == 200
+        assert [session.id for session in written] == [opened["id"]]
+        assert not endpoint.ended.done()
+    assert endpoint.ended.result(5) is None
+
+
+def test_the_loss_of_the_engine_is_told(engine: Watched, monkeypatch: pytest.MonkeyPatch):
+    async def generate(*_: Any) -> Completion:
+        raise EngineLost("no server is left")
+
+    monkeypatch.setattr(engine, "generate", generate)
+    with serving(engine) as endpoint:
+        status, error = post(endpoint, "/v1/chat/completions", json.dumps(HEADS))
+        assert (status, "no server is left" in error["message"]) == (503, True)
+        with pytest.raises(EngineLost, match="no server is left"):
+            endpoint.ended.result(5)
+
+
+def test_without_sessions_requests_are_answered_while_an_episode_is_played(engine: Watched):
+    with serving(engine, max_sessions=0) as endpoint, client(endpoint.url + "/v1") as policy:
+        status, error = post(endpoint, "/v1/chat/completions", json.dumps(HEADS))
+        assert (status, error["message"]) == (503, "no episode is played now; ask again later")
+        key = functools.partial(request_key, 0, 0, 0, 0)
+        session = endpoint.open(Task("a task", "", ""), SAMPLING, key, max_calls=1, max_prompt_tokens=MAX_PROMPT)
+        policy.chat.completions.create(**HEADS)
+        endpoint._loop.call_soon_threadsafe(time.sleep, 0.3)
+        asyncio.run(endpoint.end(session))
+        assert session.closing.is_set()  # nothing changes it afterwards
+    with pytest.raises(EngineLost, match="the endpoint failed"):
+        asyncio.run(endpoint.end(session))
+
+
+def test_choices_end_with_the_one_that_fails(engine: Watched, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "MAX_RUNNING", 1)
+    with serving(engine) as endpoint, engine._device_lock:
+        assert post(endpoint, "/v1/chat/completions", json.dumps(HEADS | {"n": 2}))[0] == 429
+        until = time.monotonic() + 5
+        while endpoint._running and time.monotonic() < until:
+            time.sleep(0.01)
+        assert endpoint._running == 0
+
+
+def test_headers_have_a_limit(endpoint: Endpoint):
+    path, body = "/v1/chat/completions", json.dumps(HEADS)
+    assert post(endpoint, path, body, **{"X-Anchor-State": "a" * 60_000})[0] == 200
+
+
 def test_a_call_ends_with_its_session_and_with_the_time_limit(engine: Watched):
     """The device is held, so responses take as long as the test wants."""
     with serving(engine, request_timeout_s=2.0) as endpoint, client(endpoint.url + "/v1") as policy:
@@ -277,7 +352,7 @@ def test_a_call_ends_with_its_session_and_with_the_time_limit(engine: Watched):
             until = time.monotonic() + 30
             while not session.running and time.monotonic() < until:
                 time.sleep(0.01)
-            endpoint.end(session)
+            asyncio.run(endpoint.end(session))
             thread.join(30)
             assert [err.status_code for err in failed] == [404]
             with pytest.raises(openai.InternalServerError, match="request_timeout_s=2") as late:
@@ -304,6 +379,8 @@ def test_an_address_in_use_is_refused_and_close_ends_everything(engine: Watched)
         taken.listen()
         with pytest.raises(InputError, match=r"config.serve.port=\d+"), serving(engine, port=taken.getsockname()[1]):
             pass
+    with pytest.raises(InputError, match=r"config.serve.host='a\.\.b'"), serving(engine, host="a..b"):
+        pass
     with serving(engine) as endpoint:
         thread = endpoint._thread
     assert not thread.is_alive()

@@ -46,3 +46,9 @@ def test_a_prompt_that_shows_another_past_is_encoded_whole() -> None:
     session, _ = recorded(chat("door"), TOKENIZER.encode("go north<eos>"), "go north")
     for other in (chat("door", "north", "key"), chat("key"), chat("doors", "go north", "key")):
         assert session.prompt_tokens(other, TOKENIZER) == TOKENIZER.encode(other)
+
+
+def test_the_same_prompt_again_is_not_one_that_shows_the_response() -> None:
+    """A stop may cut all of the text."""
+    session, _ = recorded("<bos>open", TOKENIZER.encode("the door"), "")
+    assert session.prompt_tokens("<bos>open", TOKENIZER) == TOKENIZER.encode("<bos>open")

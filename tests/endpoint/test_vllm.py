@@ -6,7 +6,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from gigpo_jax.endpoint.server import Endpoint, EndpointSettings
+from gigpo_jax.endpoint.server import Endpoint
+from gigpo_jax.endpoint.settings import EndpointSettings
 from gigpo_jax.models.tokenizer import load_tokenizer
 from gigpo_jax.models.weights import load_hf
 from gigpo_jax.sampling.base import SamplingParams

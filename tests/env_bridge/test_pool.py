@@ -165,6 +165,17 @@ def test_steps_that_wait_for_something_else_overlap_and_fail_alone() -> None:
         started = time.monotonic()
         assert (await lent[0].reset(pool.tasks("train")[0])).text.startswith("You stand")
         assert time.monotonic() - started > 0.5
+        # Its calls wait in order, those of other environments do not.
+        given_up = asyncio.ensure_future(lent[0].step("sleep 2"))
+        await asyncio.sleep(0.1)
+        given_up.cancel()
+        again = asyncio.ensure_future(lent[0].reset(pool.tasks("train")[0]))
+        await asyncio.sleep(0.1)
+        next_one = asyncio.ensure_future(lent[0].step("open drawer 1"))
+        await lent[1].step("open drawer 1")
+        assert not again.done()
+        assert (await again).text.startswith("You stand")
+        assert (await next_one).observation.text.startswith("You open the drawer 1")
         late = await outcomes([lent[0].step("sleep 60"), lent[1].step("open drawer 1")])
         assert "no answer within 4 s (step)" in str(late[0])
         assert not isinstance(late[1], BaseException), "it was answered before"

@@ -58,6 +58,13 @@ class Hangs(Sums):
         time.sleep(10**6)
 
 
-LIBRARY, RAISES, SILENT, HANGS = (
-    registry.harness(f"{__name__}:{kind.__name__}", max_steps=4) for kind in (Library, Raises, Silent, Hangs)
+class Stops(Sums):
+    """Raises what a future refuses."""
+
+    def play(self, task: Task, session: SessionAddress) -> None:
+        next(iter(()))
+
+
+LIBRARY, RAISES, SILENT, HANGS, STOPS = (
+    registry.harness(f"{__name__}:{kind.__name__}", max_steps=4) for kind in (Library, Raises, Silent, Hangs, Stops)
 )

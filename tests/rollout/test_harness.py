@@ -100,13 +100,25 @@ def test_an_agent_of_a_known_library_gives_trajectories(config: ConfigDict, work
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("RAISES", "no idea"), ("SILENT", "posted no reward"), ("HANGS", "gave no answer within 1 s")],
+    [
+        ("RAISES", "no idea"),
+        ("SILENT", "posted no reward"),
+        ("STOPS", "play raised StopIteration"),
+        ("HANGS", "gave no answer within 1 s"),
+    ],
 )
 def test_programs_that_fail_cost_their_episodes(config: ConfigDict, worker: RolloutWorker, name: str, says: str):
     began = time.monotonic()
     with pytest.raises(TooManyAborted, match=says):
         play(config, worker, name, step_timeout_s=1.0 if name == "HANGS" else 60.0)
     assert time.monotonic() - began < 120
+
+
+def test_a_limit_of_an_episode_below_that_of_a_response_is_refused(config: ConfigDict):
+    other = ConfigDict(config.to_dict())
+    other.env.step_timeout_s = 60.0
+    with pytest.raises(InputError, match=r"config\.env\.step_timeout_s=60\.0: .*serve\.request_timeout_s=600"):
+        resolve(other)
 
 
 def test_agents_with_prompts_of_their_own_are_refused(config: ConfigDict):

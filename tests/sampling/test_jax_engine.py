@@ -1,8 +1,10 @@
 """The in-process engine, on a random model of two layers: what it samples, how it shares slots, what it refuses."""
 
 import asyncio
+import gc
 import operator
 import random
+import threading
 import time
 
 import jax
@@ -302,7 +304,7 @@ def test_parameters_in_float32_computed_in_bfloat16(params):
     assert np.abs(response.logprobs - full_logprobs(half, [1, 2, 3], response.tokens, settings)).mean() < 0.2
 
 
-def test_freed_memory_comes_back_with_the_next_weights(params):
+def test_freed_memory_comes_back_with_the_next_weights(params, monkeypatch: pytest.MonkeyPatch):
     settings = EngineSettings(
         slots=2, max_length=64, prefill_buckets=(16,), prefill_rows=(1,), dtype=jnp.dtype("bfloat16")
     )
@@ -315,8 +317,22 @@ def test_freed_memory_comes_back_with_the_next_weights(params):
         (before,) = run(engine.generate(*request))
         cache = 2 * 2 * 2 * 2 * 64 * 8 * 4  # keys and values, layers, slots, heads, tokens, numbers, bytes
         own, full = 2 * sum(leaf.size for leaf in jax.tree.leaves(params)), held()
-        engine.free_memory()
+
+        async def left_over() -> None:
+            late = asyncio.ensure_future(engine.generate(*request))
+            await asyncio.sleep(0)
+            engine.free_memory()
+            held_up.set()
+            with pytest.raises(RuntimeError, match="frees its memory"):
+                await late
+
+        held_up = threading.Event()
+        monkeypatch.setattr(engine, "_gather", held_up.wait)
+        run(left_over())
+        gc.collect()  # the error that was raised refers to the request
         assert full - held() >= cache + own
+        with pytest.raises(RuntimeError, match="no weights during an update"):
+            run(engine.generate(*request))
         engine.update_weights(params, 1)
         (after,) = run(engine.generate(*request))
     assert (after.tokens.tolist(), after.version) == (before.tokens.tolist(), 1)
