@@ -23,7 +23,7 @@ from gigpo_jax.env_bridge.similarity import similar_anchors
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.attention import segment_limit
-from gigpo_jax.models.images import PromptImages, distinct
+from gigpo_jax.models.images import Layout, PromptImages, distinct
 from gigpo_jax.models.vision import pack_images
 from gigpo_jax.rl.types import StepBatch, StepColumns, ValueTargets
 from gigpo_jax.trajectory import Step
@@ -48,7 +48,7 @@ class Sample:
       clip_scale: of every response token, the factor of the loss's clips.
       values: [R] each, what a critic learns; None: there is none.
       teacher: [R] f32, nats; see `StepBatch`. A number stands for any.
-      images: of the prompt; all samples of a batch have them, or none has.
+      images: of the prompt; None: it is of text alone.
     """
 
     prompt_tokens: np.ndarray
@@ -324,8 +324,10 @@ def _with_images(
 
 
 def _images(sample: Sample) -> PromptImages:
-    assert sample.images is not None  # as for all samples of the batch
-    return sample.images
+    """The images of a sample; prompts of agent programs are of text alone."""
+    length = len(sample.prompt_tokens)
+    none = Layout(np.tile(np.arange(length, dtype=np.int32), (3, 1)), np.full(length, -1, np.int32), 0)
+    return sample.images or PromptImages(none, ())
 
 
 def packing_stats(batches: Sequence[StepBatch]) -> dict[str, float]:

@@ -85,10 +85,7 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = 
     check_fits(tokenizer, shape.vocab_size, path)
     if shape.value_head:
         raise InputError(f"config.model.path={path!r}: a critic, which scores no tokens; name a language model")
-    if shape.vision is not None:
-        _check_agent(config)
-    elif config.model.lora.vision:
-        raise InputError("config.model.lora.vision=True: the model has no vision tower; leave it out")
+    check_vision(config, shape.vision)
     template = len(tokenizer.encode_chat(""))
     if config.sampling.max_prompt_tokens <= template:
         raise InputError(
@@ -105,12 +102,14 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = 
     return Policy(*loaded, tokenizer, adapter, scale, "" if adapter is None else folder_checksum(folder))
 
 
-def _check_agent(config: ConfigDict) -> None:
-    """Raises InputError for an agent that a model that reads images cannot be so far."""
-    if config.agent != "plain":
+def check_vision(config: ConfigDict, vision: VisionConfig | None) -> None:
+    """Raises InputError for an adapter on a tower that is not there, and for an agent that cannot have images."""
+    if vision is None and config.model.lora.vision:
+        raise InputError("config.model.lora.vision=True: the model has no vision tower; leave it out")
+    if vision is not None and config.agent != "plain":
         raise InputError(
-            f"config.agent={config.agent!r}: its prompts show earlier observations too, which is not possible with a "
-            "model that reads images so far; use 'plain'"
+            f"config.agent={config.agent!r}: its prompts show earlier observations too, which does not work with a "
+            "model that reads images; use 'plain'"
         )
 
 
@@ -167,10 +166,9 @@ def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[st
     fields = dict(config.model.shape)
     tower, head_dim = fields.pop("vision"), fields["hidden_size"] // fields["num_heads"]
     factor = fields.pop("initializer_range") / INITIALIZER_RANGE
-    if tower.depth:
-        _check_agent(config)
     tokenizer = word_tokenizer(words, IMAGE_TOKENS if tower.depth else ())
     vision = _fresh_tower(tower, tokenizer, head_dim) if tower.depth else None
+    check_vision(config, vision)
     shape = qwen2.Qwen2Config(vocab_size=tokenizer.vocab_size, head_dim=head_dim, vision=vision, **fields)
     dtype = jnp.dtype(config.model.param_dtype)
     init = jax.jit(lambda key: _scaled(qwen2.init(shape, key, dtype), factor), out_shardings=shardings(shape, mesh))

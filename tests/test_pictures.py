@@ -13,7 +13,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from gigpo_jax.batching import Sample, make_minibatches
-from gigpo_jax.columns.critic import make_token_values
+from gigpo_jax.columns.critic import critic_shape, make_token_values
 from gigpo_jax.columns.token_logprobs import make_token_logprobs
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.credit.gradients import folded, group_gradients
@@ -35,6 +35,7 @@ from gigpo_jax.run import partition
 from gigpo_jax.sampling.base import Completion, SamplingParams
 from gigpo_jax.sampling.jax_engine import JaxEngine
 from gigpo_jax.sampling.programs import EngineSettings
+from gigpo_jax.sampling.request import Request
 from gigpo_jax.trajectory import Step
 from tests.models.shapes import SMALL, VISION, VL, random_params
 from tests.models.test_images import random_image
@@ -50,9 +51,9 @@ def read_prompts() -> list[tuple[np.ndarray, PromptImages]]:
     return [(text, read_images(VISION, text, images)) for text, (_, images) in zip(texts, PROMPTS, strict=True)]
 
 
-def make_engine(**changes: int) -> JaxEngine:
+def make_engine(**changes: Any) -> JaxEngine:
     shapes: dict[str, Any] = {"slots": 4, "max_length": 136, "prefill_buckets": (128,), "prefill_rows": (4,)}
-    return JaxEngine(VL, random_params(VL), EngineSettings(**shapes, decode_steps=8, **changes))
+    return JaxEngine(VL, random_params(VL), EngineSettings(**shapes | changes, decode_steps=8))
 
 
 async def ask(engine: JaxEngine, numbers: Sequence[int]) -> list[Completion]:
@@ -141,10 +142,35 @@ def test_each_distinct_image_is_encoded_once_a_microbatch(responses: list[Comple
     assert int((batch.images.index >= 0).sum()) == 2 * (6 + 6 + 9 + 9)
 
 
+def test_a_prompt_of_text_alone_is_as_one_without_images() -> None:
+    """Agent programs give such samples; a run of several environments packs them beside those with images."""
+    response = np.array([1, 2], np.int32)
+    samples = [Sample(text, response, np.zeros(2, np.float32), images=images) for text, images in read_prompts()]
+    texts = [*samples[:3], dataclasses.replace(samples[3], images=None)]
+    (found,), (expected,) = (
+        make_minibatches(each, steps=4, row_length=144, rows=2, rng=np.random.default_rng(0))
+        for each in (texts, samples)
+    )
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_images_are_encoded_in_batches_of_one_size() -> None:
+    """However few there are, so that their features do not depend on other requests."""
+    (text, images), *_ = read_prompts()
+    with make_engine(prefill_rows=(1, 4)) as engine:
+        future: asyncio.Future[Completion] = asyncio.Future(loop=asyncio.new_event_loop())
+        request = Request(text, SamplingParams(max_tokens=1), [], engine._newest, future, images)
+        engine._encoder.encode(engine._newest.params, [request])
+        assert [key[:2] for key in engine._programs._compiled if key[0] == "encode"] == [("encode", 4)]
+
+
 def test_images_of_another_prompt_or_for_a_model_of_text_are_refused() -> None:
     (text, images), (other, _), *_ = read_prompts()
-    with make_engine() as engine, pytest.raises(InputError, match="15 places of images that are not those"):
-        asyncio.run(engine.generate(other, SamplingParams(max_tokens=4), images))
+    with make_engine() as engine:
+        for prompt in (other, text[:-1], np.append(text, 3)):
+            places = (prompt == VISION.image_token).sum()
+            with pytest.raises(InputError, match=f" {places} places of images that are not those of its images; give"):
+                asyncio.run(engine.generate(prompt, SamplingParams(max_tokens=4), images))
     config = SMALL["mha_tied"]
     settings = EngineSettings(slots=1, max_length=32)
     with JaxEngine(config, random_params(config), settings) as engine, pytest.raises(InputError, match="text alone"):
@@ -196,6 +222,20 @@ def test_a_critic_reads_the_pictures_and_is_a_folder(tmp_path: Path) -> None:
     again, same = load_hf(tmp_path / "critic")
     assert again == shape
     np.testing.assert_array_equal(same["value_head"]["kernel"], params["value_head"]["kernel"])
+
+
+@pytest.mark.parametrize("changes", [None, {"image_token": 56}, {"min_pixels": 28 * 28}, {"max_pixels": 28 * 28 * 4}])
+def test_a_critic_that_reads_other_images_is_refused(changes: dict[str, int] | None, tmp_path: Path) -> None:
+    """One of text alone too, and one with a tower for a policy of text alone."""
+    other = dataclasses.replace(VL, vision=changes and dataclasses.replace(VISION, **changes))
+    save_hf(tmp_path, other, random_params(other))
+    config = small_config().unlock()
+    config.critic.path = str(tmp_path)
+    text = dataclasses.replace(VL, vision=None)
+    for shape in (VL, text) if changes else (VL,):
+        policy = Policy(shape, None, word_tokenizer([]))
+        with pytest.raises(InputError, match=r"^config\.critic\.path=.*not those of the policy; name a model"):
+            critic_shape(config, policy)
 
 
 def test_gradients_of_steps_are_those_of_their_pictures() -> None:

@@ -90,7 +90,7 @@ def critic_shape(config: ConfigDict, policy: Policy) -> qwen2.Qwen2Config:
     """The shape of the model that the critic reads hidden states of, with a value head.
 
     Raises:
-      InputError: `critic.path` holds no model, or one of another vocabulary.
+      InputError: `critic.path` holds no model, or one of another vocabulary or that reads other images.
     """
     path, vocabulary = config.critic.path, policy.config.vocab_size
     if path and not Path(path).is_dir():
@@ -101,7 +101,18 @@ def critic_shape(config: ConfigDict, policy: Policy) -> qwen2.Qwen2Config:
             f"config.critic.path={path!r}: has {shape.vocab_size} tokens, the policy {vocabulary}; name a model with "
             "the policy's tokenizer"
         )
+    if _reads(shape) != _reads(policy.config):
+        raise InputError(
+            f"config.critic.path={path!r}: its vision tower, image token or bounds of image sizes are not those of the "
+            "policy; name a model that reads images as the policy does"
+        )
     return replace(shape, value_head=True)
+
+
+def _reads(shape: qwen2.Qwen2Config) -> tuple[int, int, int] | None:
+    """What the images of a batch depend on; None for a model of text alone."""
+    vision = shape.vision
+    return None if vision is None else (vision.image_token, vision.min_pixels, vision.max_pixels)
 
 
 def abstract_params(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Any:
@@ -117,7 +128,7 @@ def start_params(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) ->
     """The critic of `critic.path`, else the policy's weights with values of 0; a value head alone starts at 0.
 
     Raises:
-      InputError: `critic.path` holds no model, or one of another vocabulary.
+      InputError: `critic.path` holds no model, or one of another vocabulary or that reads other images.
     """
     abstract = abstract_params(config, policy, mesh)
     where = jax.tree.map(lambda x: x.sharding, abstract)

@@ -12,6 +12,7 @@ from gigpo_jax.files import write_json
 from gigpo_jax.models.images import grid_of
 from gigpo_jax.models.qwen2 import Qwen2Config
 from gigpo_jax.models.vision_config import MERGE, VisionConfig
+from gigpo_jax.policy import check_vision
 from gigpo_jax.preflight import programs, report
 from gigpo_jax.preflight.targets import GIB, Chip, devices_of, find_target
 from gigpo_jax.rollout.environment import first_observations
@@ -37,6 +38,7 @@ def run(config: ConfigDict, target: str, out: str) -> int:
     """
     found = find_target(target)
     shape = programs.model_shape(config)
+    check_vision(config, shape.vision)
     mesh = partition.make_mesh(**config.mesh, devices=devices_of(found))
     partition.local_rows(mesh, config.batch.rows)
     if config.engine.name == "jax":

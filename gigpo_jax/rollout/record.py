@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ _OF_TURN = (
 _OF_TRAJECTORY = ("group", "member", "won", "score", "aborted", "reason", "words", "replaced", "reflection")
 _DIGITS = 6  # after the point; of rewards and advantages
 _TOKEN_DIGITS = 4  # of log-probabilities and entropies, nats
+_BROKEN = (OSError, EOFError, zlib.error, StopIteration, RecursionError)  # of a file as a whole
 
 
 @dataclass(frozen=True)
@@ -203,12 +205,15 @@ def read_rollouts(path: Path) -> Rollouts:
                 )
             pictures = [_picture(text) for text in header.get("pictures", ())]
             episodes = tuple(_episode(line, header["texts"], pictures) for line in lines)
-    except (OSError, EOFError, StopIteration, ValueError, KeyError, TypeError, IndexError, AttributeError) as err:
+        if len(episodes) != header["episodes"]:
+            raise InputError(f"{path}: has {len(episodes)} of {header['episodes']} episodes; save it again")
+        pieces = {int(token): piece for token, piece in header["pieces"].items()}
+        tokens = {token for episode in episodes for step in episode.steps for token in step.tokens}
+        if tokens - pieces.keys():
+            raise ValueError("a token has no text")
+        return Rollouts(header["iteration"], header["temperature"], episodes, pieces)
+    except (*_BROKEN, ValueError, LookupError, TypeError, AttributeError) as err:
         raise InputError(f"{path}: not a file of saved rollouts ({type(err).__name__}: {err})") from err
-    if len(episodes) != header["episodes"]:
-        raise InputError(f"{path}: has {len(episodes)} of {header['episodes']} episodes; save it again")
-    pieces = {int(token): piece for token, piece in header["pieces"].items()}
-    return Rollouts(header["iteration"], header["temperature"], episodes, pieces)
 
 
 def _returns(rewards: Sequence[float], gamma: float) -> list[float]:

@@ -90,7 +90,7 @@ class JaxEngine:
         self._encoder: ImageEncoder | None = None
         self._pictures: NewRows | None = None
         if config.vision is not None:
-            self._encoder = ImageEncoder(self._programs, rows=self._rows, parts=self._parts)
+            self._encoder = ImageEncoder(self._programs, number=self._rows[-1] * self._parts)
             self._pictures = functools.partial(PictureRows, width=config.hidden_size, dtype=jnp.dtype(dtype))
         self._reader: ChunkReader | None = None
         self._prefixes = Prefixes(self.slots, self._parts, chunk)

@@ -22,9 +22,9 @@ class ImageEncoder:
     do not depend on other images.
     """
 
-    def __init__(self, programs: Programs, *, rows: Sequence[int], parts: int) -> None:
-        """Of an engine with so many parts; `rows` are the images of a part in a call."""
-        self._programs, self._rows, self._parts = programs, rows, parts
+    def __init__(self, programs: Programs, *, number: int) -> None:
+        """`number`: images of a call."""
+        self._programs, self._number = programs, number
         self._kept: dict[bytes, np.ndarray] = {}
 
     def clear(self) -> None:
@@ -51,11 +51,9 @@ class ImageEncoder:
     def _encode(self, params: Any, images: dict[bytes, ReadImage], longest: int) -> None:
         left = list(images.items())
         while left:
-            wanted = -(-len(left) // self._parts)
-            number = next((rows for rows in self._rows if rows >= wanted), self._rows[-1]) * self._parts
-            batch, left = left[:number], left[number:]
+            batch, left = left[: self._number], left[self._number :]
             none = np.zeros((0, 0), np.int32)
-            packed = pack_images([image for _, image in batch], none, number=number, longest=longest)
+            packed = pack_images([image for _, image in batch], none, number=self._number, longest=longest)
             features = np.asarray(self._programs.encode(params, packed.patches, packed.grid))
             for row, (digest, image) in zip(features, batch):
                 self._kept[digest] = row[: image.grid[0] * image.grid[1]].copy()

@@ -139,9 +139,12 @@ def checked_images(vision: VisionConfig | None, prompt: np.ndarray, images: Prom
             raise InputError("this model reads text alone; use a model with a vision tower, such as Qwen2.5-VL")
         return None
     images = read_images(vision, prompt, ()) if images is None else images
-    places = np.flatnonzero(prompt == vision.image_token)
-    if not np.array_equal(places, np.flatnonzero(np.pad(images.layout.index, (0, len(prompt)))[: len(prompt)] >= 0)):
-        raise InputError(f"a prompt has {len(places)} places of images that are not those of its images")
+    places = prompt == vision.image_token
+    if not np.array_equal(places, images.layout.index >= 0):
+        raise InputError(
+            f"a prompt of {len(prompt)} tokens has {places.sum()} places of images that are not those of its images; "
+            "give the images that `read_images` gives for these tokens"
+        )
     return images
 
 

@@ -104,6 +104,7 @@ def test_eight_devices(model: Path, tmp_path: Path) -> None:
         (["--target=v6e-8"], "pip install 'gigpo_jax[preflight-tpu]'"),
         (["--target=h100x8"], "pip install 'gigpo_jax[preflight-gpu]'"),
         (["--target=cpu", "--config.model.path=/no/Qwen2.5-2B"], "or one of Qwen2.5-0.5B-Instruct, "),
+        (["--target=cpu", "--config.model.lora.rank=2", "--config.model.lora.vision=True"], "no vision tower"),
         (["--target=cpu", "--config.mesh.fsdp=3"], "config.mesh: data=-1 x fsdp=3 x tensor=1 does not fit 1 devices"),
     ],
 )

@@ -170,6 +170,11 @@ def test_the_same_rollouts_give_the_same_bytes_and_shared_texts_are_stored_once(
         (lambda content: gzip.compress(b'{"format": "other", "version": 1}\n'), "format and version"),
         (lambda content: gzip.compress(b"".join(gzip.decompress(content).splitlines(True)[:-1])), "2 of 3 episodes"),
         (lambda content: gzip.compress(gzip.decompress(content).replace(b'"valid"', b'"vaild"')), "vaild"),
+        (lambda content: content[:20] + b"\xff" * 8 + content[28:], "not a file of saved rollouts .error: Error -3"),
+        (lambda content: gzip.compress(gzip.decompress(content).replace(b'"episodes":3,', b"")), "KeyError"),
+        (lambda content: gzip.compress(gzip.decompress(content).replace(b'"pieces":', b'"pieces":[],"p":')), "'items'"),
+        (lambda content: gzip.compress(b"[" * 100_000), "RecursionError"),
+        (lambda content: gzip.compress(gzip.decompress(content).replace(b'"7":', b'"8":')), "a token has no text"),
     ],
 )
 def test_damaged_and_foreign_files_are_one_line(tmp_path: pathlib.Path, damage, message: str) -> None:
