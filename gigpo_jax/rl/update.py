@@ -286,22 +286,7 @@ def make_step(
             sums = measure(params, frozen, microbatch(batch, m), now)
             return sums.loss / denominator, sums
 
-        totals = jax.tree.map(jax.new_ref, place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), state.params)))
-        in_place = jax.tree_util.tree_map_with_path(
-            lambda path, total: total if _stacked(path) else jax.ad.GradValue(),  # type: ignore[attr-defined]
-            totals,
-        )
-        others = [total for path, total in jax.tree_util.tree_leaves_with_path(totals) if not _stacked(path)]
-
-        def body(m: jax.Array, sums: Any) -> Any:
-            loss, back, new = jax.vjp(partial(objective, m=m), state.params, has_aux=True)
-            (grads,) = back.with_refs(in_place)(jnp.ones_like(loss))  # type: ignore[attr-defined]
-            for total, grad in zip(others, jax.tree.leaves(grads), strict=True):
-                total[...] += grad.astype(jnp.float32)
-            return sums + new
-
-        sums = jax.lax.fori_loop(0, batch.microbatches, body, zero())
-        grads = place(jax.tree.map(jax.freeze, totals))
+        sums, grads = _summed(objective, state.params, place, batch.microbatches, zero())
         grad_norm = optax.tree.norm(grads)
         rate = jnp.asarray(optimizer.schedule(now), jnp.float32)
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
@@ -315,6 +300,40 @@ def make_step(
 
     shardings = None if state_shardings is None else (state_shardings, None)
     return jax.jit(update, donate_argnums=0, out_shardings=shardings)
+
+
+def _summed(
+    objective: Callable[[Params, jax.Array], tuple[jax.Array, Any]],
+    params: Params,
+    place: Callable[[Params], Params],
+    microbatches: int,
+    sums: Any,
+) -> tuple[Any, Params]:
+    """The sums of all microbatches added to `sums`, and the gradients (float32), summed where they lie.
+
+    Args:
+      objective: (parameters, m) -> loss and sums of microbatch m.
+      params: the parameters.
+      place: puts a tree like them where its leaves live.
+      microbatches: how many.
+      sums: the sums of nothing.
+    """
+    totals = jax.tree.map(jax.new_ref, place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)))
+    in_place = jax.tree_util.tree_map_with_path(
+        lambda path, total: total if _stacked(path) else jax.ad.GradValue(),  # type: ignore[attr-defined]
+        totals,
+    )
+    others = [total for path, total in jax.tree_util.tree_leaves_with_path(totals) if not _stacked(path)]
+
+    def body(m: jax.Array, sums: Any) -> Any:
+        loss, back, new = jax.vjp(lambda params: objective(params, m), params, has_aux=True)
+        (grads,) = back.with_refs(in_place)(jnp.ones_like(loss))  # type: ignore[attr-defined]
+        for total, grad in zip(others, jax.tree.leaves(grads), strict=True):
+            total[...] += grad.astype(jnp.float32)
+        return sums + new
+
+    sums = jax.lax.fori_loop(0, microbatches, body, sums)
+    return sums, place(jax.tree.map(jax.freeze, totals))
 
 
 def shard_state(optimizer: Optimizer, params: Params, param_shardings: Params, whole: Any) -> TrainState:
