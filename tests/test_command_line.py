@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import joined, key_help, load_config
 from gigpo_jax.config.keys import KEYS
-from gigpo_jax.config.resolve import value_of
+from gigpo_jax.config.tree import value_of
 from gigpo_jax.errors import InputError
 
 

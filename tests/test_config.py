@@ -5,7 +5,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.config.keys import KEYS
-from gigpo_jax.config.resolve import flat, unknown_keys
+from gigpo_jax.config.resolve import unknown_keys
+from gigpo_jax.config.tree import flat
 from gigpo_jax.errors import InputError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.config import resolve
-from gigpo_jax.config.resolve import value_of
+from gigpo_jax.config.tree import value_of
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import build_prompt

@@ -13,7 +13,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix, packaged
 from gigpo_jax.config.keys import KEYS
-from gigpo_jax.config.resolve import SECTIONS, declared, flat, unknown_keys
+from gigpo_jax.config.resolve import SECTIONS, declared, unknown_keys
+from gigpo_jax.config.tree import flat
 from gigpo_jax.errors import InputError, nearest
 
 PREFIX = "--config."

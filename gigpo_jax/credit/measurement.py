@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.resolve import flat, with_defaults
+from gigpo_jax.config.resolve import with_defaults
+from gigpo_jax.config.tree import flat
 from gigpo_jax.credit import grades
 from gigpo_jax.credit.estimates import Estimate
 from gigpo_jax.credit.report import Row

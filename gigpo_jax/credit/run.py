@@ -16,7 +16,7 @@ from gigpo_jax.columns.computed import computed_columns
 from gigpo_jax.columns.critic import saved_values
 from gigpo_jax.columns.text_critic import TextCritic
 from gigpo_jax.columns.token_logprobs import make_token_logprobs
-from gigpo_jax.config.resolve import TAGGED
+from gigpo_jax.config.checks import TAGGED
 from gigpo_jax.credit.estimates import estimates, left_out
 from gigpo_jax.credit.gradients import group_gradients
 from gigpo_jax.credit.measurement import Measurement, claim, graded, measured, slices

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gigpo_jax.config.resolve import flat
+from gigpo_jax.config.tree import flat
 from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.record import SUFFIX, Rollouts, SavedEpisode, SavedStep, read_rollouts
 from gigpo_jax.run.intervals import wilson_interval

@@ -10,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax import references
-from gigpo_jax.config.resolve import flat
+from gigpo_jax.config.tree import flat
 from gigpo_jax.errors import InputError, printable
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import KEYS
-from gigpo_jax.config.resolve import flat, with_defaults
+from gigpo_jax.config.resolve import with_defaults
+from gigpo_jax.config.tree import flat
 from gigpo_jax.errors import InputError, nearest
 from gigpo_jax.files import read_object, write_json
 from gigpo_jax.run import partition, report

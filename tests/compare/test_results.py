@@ -7,7 +7,7 @@ import pytest
 
 from gigpo_jax.compare.runs import arms_of, check_comparable, read_run
 from gigpo_jax.config import resolve
-from gigpo_jax.config.resolve import flat
+from gigpo_jax.config.tree import flat
 
 ROOT = Path(__file__).parents[2]
 
