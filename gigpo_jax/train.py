@@ -189,9 +189,8 @@ class Trainer:
             self.done += 1
         else:
             learning = asyncio.get_running_loop().run_in_executor(None, self.learn, trajectories)
-            both: set[asyncio.Future[Any]] = {learning, ahead}
             try:
-                await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+                await asyncio.wait({learning})
             finally:
                 self.pending = await uninterrupted(learning)
                 self.done += 1

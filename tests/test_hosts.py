@@ -1,5 +1,6 @@
 """Statistics over two hosts, in two processes with unequal shares, equal those of one host with everything."""
 
+import asyncio
 import json
 import os
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gigpo_jax.run.hosts import Hosts, Stop
 from tests import two_hosts
 
 ROOT = Path(__file__).parents[1]
@@ -32,8 +34,20 @@ def test_credit_and_panel_of_two_hosts_are_those_of_one_and_they_stop_together()
             host.kill()
     assert first["votes"] == ["cancelled", "host 1 stopped", "host 1 stopped"], "a vote counts, then the signal"
     assert second["votes"] == ["continues", *["host 1 stopped", "continues"] * 2]
+    ended = ["host 1 stopped", True]
+    assert first["ahead"] == ended, "a rollout beside an update ends when another host stops"
+    unanswered = "no answer from hosts [1], so no checkpoint is written"
+    assert first["unanswered"] == [f"host 0 {reason}; {unanswered}" for reason in ("stopped", "failed then")]
     one = two_hosts.found(range(5))
     assert first["advantages"] + second["advantages"] == one["advantages"]
     assert first["credit"] == second["credit"] == one["credit"]
     assert first["trials"] == second["trials"] == one["trials"]
     assert first["panel"] == second["panel"] == one["panel"]
+
+
+def test_a_single_host_agrees_with_itself_inside_an_event_loop() -> None:
+    async def main(stop: Stop | None) -> Stop | None:
+        return Hosts().agree(stop)
+
+    for stop in (None, Stop(143, "stopped")):
+        assert asyncio.run(main(stop)) is stop

@@ -1,18 +1,24 @@
 """One host of two, a program that tests/test_hosts.py starts twice: `two_hosts.py INDEX PORT`; prints what it finds."""
 
 import asyncio
+import atexit
 import json
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
+from gigpo_jax import run
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.evaluate import Evaluator, metrics, outcomes, summarise
 from gigpo_jax.learner import objective, step_credit
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
+from gigpo_jax.train import Trainer
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.turns import make_turn
 
@@ -54,9 +60,9 @@ def found(groups: range) -> dict:
     }
 
 
-async def votes() -> list[str]:
+async def votes(hosts: Hosts) -> list[str]:
     """What a host is told that is cancelled while it waits for the other's vote, and when the other stops."""
-    hosts, last, told = Hosts(), jax.process_index() == 1, []
+    last, told = jax.process_index() == 1, []
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     for stops in (False, True, True):
@@ -78,8 +84,34 @@ async def votes() -> list[str]:
     return told
 
 
+async def ahead(hosts: Hosts) -> list[Any]:
+    """What the first host is told whose next rollout runs when the second stops, and whether the rollout is ended."""
+    if jax.process_index() == 1:
+        return [(await hosts.stop(Stop(143, "stopped"))).text]
+    rollout = asyncio.ensure_future(asyncio.sleep(8, []))
+    trainer = SimpleNamespace(hosts=hosts, learn=lambda _: {}, pending=None, done=0)
+    with pytest.raises(HostsStopped) as stopped:
+        await Trainer.update(trainer, [], rollout)  # type: ignore[arg-type]
+    return [str(stopped.value), rollout.cancelled()]
+
+
+async def unanswered(hosts: Hosts) -> list[str]:
+    """What the first host is told that stops, gets no answer, and then fails."""
+    if jax.process_index() == 1:
+        return []
+    run.hosts.STOP_LIMIT_S = 0.2
+    told = [(await hosts.stop(Stop(1, reason))).text for reason in ("stopped", "failed then")]
+    atexit.unregister(run.hosts._leave)
+    return told
+
+
+async def stops() -> dict[str, list]:
+    hosts = Hosts()
+    return {"votes": await votes(hosts), "ahead": await ahead(hosts), "unanswered": await unanswered(hosts)}
+
+
 if __name__ == "__main__":
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", 2, int(sys.argv[1]), initialization_timeout=200)
     ours = found((range(2), range(2, 5))[jax.process_index()])
-    print(json.dumps(ours | {"votes": asyncio.run(votes())}))
+    print(json.dumps(ours | asyncio.run(stops())))

@@ -89,7 +89,9 @@ class Hosts:
         return await self._vote(stop) or stop
 
     def agree(self, stop: Stop | None = None) -> Stop | None:
-        """As `stop`, outside of an event loop; None: this host continues, and if it returns None all do."""
+        """As `stop`; several hosts call it outside of an event loop. None: this host continues; returned: all do."""
+        if jax.process_count() == 1:
+            return stop
         return asyncio.run(self._vote(stop))
 
     @contextlib.contextmanager
@@ -137,19 +139,20 @@ class Hosts:
     async def _vote(self, vote: Stop | None) -> Stop | None:
         """Casts this host's vote; returns what all hosts agree on, None to continue.
 
-        A vote counts whatever happens afterwards, so a cancellation waits for the others' votes.
+        A vote counts whatever happens afterwards, so a cancellation waits for the others' votes. A host that got no
+        answer votes again in the same round if it fails on its way out.
         """
         if jax.process_count() == 1:
             return vote
         words = json.dumps(asdict(vote)) if vote else ""
-        self._store.key_value_set(f"{self._folder}{jax.process_index()}", words)
+        self._store.key_value_set(f"{self._folder}{jax.process_index()}", words, allow_overwrite=True)
         began, stopped, cancelled = time.monotonic(), None, False
         while len(votes := self._votes()) < jax.process_count():
             now = time.monotonic()
             if (stop := _agreed(votes)) is not None:
                 stopped = stopped or now
                 if now - stopped > STOP_LIMIT_S:
-                    self._store.key_value_set(f"{GONE}{jax.process_index()}", "")
+                    self._store.key_value_set(f"{GONE}{jax.process_index()}", "", allow_overwrite=True)
                     atexit.register(_leave, stop.status)  # jax would wait for the others once more
                     missing = sorted(set(range(jax.process_count())) - votes.keys())
                     text = f"{stop.text}; no answer from hosts {missing}, so no checkpoint is written"

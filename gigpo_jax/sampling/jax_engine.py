@@ -155,6 +155,7 @@ class JaxEngine:
         finally:
             # If this coroutine was cancelled or timed out, the slot is free for others.
             request.cancelled = True
+            del request  # the traceback of an error would keep it, and with it its weights
 
     def update_weights(self, params: qwen2.Params, version: int) -> None:
         """Sets the weights of later requests; earlier ones, running or waiting, keep their weights.
@@ -168,6 +169,7 @@ class JaxEngine:
         if unlike:
             raise ValueError(f"version {version}: parameters unlike those of the engine: {unlike}")
         with self._device_lock, self._wake:
+            self._drop_cancelled()
             if not (self._waiting or self._active()):
                 self._newest = self._weights = None  # frees the old arrays before the new ones are made
             self._newest = Weights(self._programs.prepare(params), version)
@@ -175,6 +177,7 @@ class JaxEngine:
     def free_memory(self) -> None:
         """Frees weights and cache until the next `update_weights`; requests that are left fail."""
         with self._device_lock, self._wake:
+            self._drop_cancelled()
             self._fail("the engine frees its memory for an update", None, everyone=True)
             self._newest = self._weights = None
             self._programs.reset()
@@ -188,7 +191,7 @@ class JaxEngine:
         if self._thread is not threading.current_thread():
             self._thread.join(JOIN_LIMIT_S)
 
-    # All methods below run in the engine's thread, except `_request`.
+    # All methods below run in the engine's thread or under its locks, except `_request`.
 
     def _request(
         self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, images: PromptImages | None = None
@@ -237,9 +240,7 @@ class JaxEngine:
             time.sleep(GATHER_S)
 
     def _round(self) -> None:
-        for slot, request in enumerate(self._slots):
-            if request is not None and request.cancelled:
-                self._release(slot)
+        self._drop_cancelled()
         if self._reader is None:
             self._read_prompts()
         else:
@@ -313,19 +314,17 @@ class JaxEngine:
 
     def _next(self) -> Request | None:
         """The first waiting request that can start now; one with new weights waits until all slots are free."""
-        while self._waiting:
-            request = self._waiting[0]
-            if not request.cancelled:
-                if request.weights is not self._weights:
-                    if self._active():
-                        return None
-                    self._weights = request.weights
-                    self._prefixes.clear()
-                    if self._encoder is not None:
-                        self._encoder.clear()
-                return self._waiting.popleft()
-            self._waiting.popleft()
-        return None
+        if not self._waiting:
+            return None
+        request = self._waiting[0]
+        if request.weights is not self._weights:
+            if self._active():
+                return None
+            self._weights = request.weights
+            self._prefixes.clear()
+            if self._encoder is not None:
+                self._encoder.clear()
+        return self._waiting.popleft()
 
     def _admit(self, taken: list[list[int]], size: int, bucket: int) -> jax.Array:
         """Prefills the prompts of these slots, at most `size` of each part."""
@@ -361,6 +360,13 @@ class JaxEngine:
                 self.generated_tokens += completion.tokens.size
                 done.append((request, completion))
         resolve(done)
+
+    def _drop_cancelled(self) -> None:
+        for slot, request in enumerate(self._slots):
+            if request is not None and request.cancelled:
+                self._release(slot)
+        with self._wake:
+            self._waiting = collections.deque(request for request in self._waiting if not request.cancelled)
 
     def _release(self, slot: int) -> None:
         self._slots[slot] = None

@@ -1,7 +1,6 @@
 """The in-process engine, on a random model of two layers: what it samples, how it shares slots, what it refuses."""
 
 import asyncio
-import gc
 import operator
 import random
 import threading
@@ -71,6 +70,11 @@ def run(*coroutines):
         return await asyncio.wait_for(asyncio.gather(*coroutines), LIMIT_S)
 
     return asyncio.run(together())
+
+
+def held() -> int:
+    """Bytes of all arrays."""
+    return sum(array.nbytes for array in jax.live_arrays())
 
 
 def requests(count: int, seed: int = 0) -> list[tuple[list[int], SamplingParams]]:
@@ -256,6 +260,46 @@ def test_a_cancelled_request_frees_its_slot(params):
         assert engine.generated_tokens == 2  # had the others been finished first it would be thousands
 
 
+@pytest.mark.parametrize("frees", [False, True])
+def test_cancelled_requests_keep_no_memory(params, frees, monkeypatch: pytest.MonkeyPatch):
+    """One in a slot and one that waits; the engine's thread has not seen yet that they are cancelled."""
+    settings = EngineSettings(slots=1, max_length=4000, prefill_buckets=(8,), decode_steps=1, dtype=jnp.bfloat16)
+    between_rounds, both_cancelled = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        between_rounds.set()
+        both_cancelled.wait(LIMIT_S)
+
+    with JaxEngine(CONFIG, params, settings) as engine:
+        engine.warmup()
+        prepare, left = engine._programs.prepare, []
+        monkeypatch.setattr(engine._programs, "prepare", lambda new: left.append(held()) or prepare(new))
+
+        async def main() -> int:
+            asked = [asyncio.ensure_future(engine.generate([n], SamplingParams(max_tokens=3900))) for n in (1, 2)]
+            while not (engine._active() and engine._waiting):
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(engine, "_gather", hold)
+            await asyncio.to_thread(between_rounds.wait, LIMIT_S)
+            for request in asked:
+                request.cancel()
+            await asyncio.wait(asked)
+            full = held()
+            if frees:
+                engine.free_memory()
+            engine.update_weights(params, 1)
+            both_cancelled.set()
+            assert all(request.cancelled() for request in asked)
+            return full - left[0]
+
+        own = 2 * sum(leaf.size for leaf in jax.tree.leaves(params))
+        cache = 2 * 2 * 2 * 4000 * 8 * 4  # keys and values, layers, heads, tokens, numbers, bytes
+        (freed,) = run(main())
+        assert freed >= own + (cache if frees else 0)
+        (response,) = run(engine.generate([3], SamplingParams(max_tokens=2)))
+    assert (response.tokens.size, response.version) == (2, 1)
+
+
 def test_weights_never_mix(params):
     other = weights(1)
     prompt, settings = [1, 2, 3], SamplingParams(max_tokens=40, key=(9, 9))
@@ -309,9 +353,6 @@ def test_freed_memory_comes_back_with_the_next_weights(params, monkeypatch: pyte
         slots=2, max_length=64, prefill_buckets=(16,), prefill_rows=(1,), dtype=jnp.dtype("bfloat16")
     )
 
-    def held() -> int:
-        return sum(array.nbytes for array in jax.live_arrays())
-
     with JaxEngine(CONFIG, params, settings) as engine:
         request = [1, 2, 3], SamplingParams(max_tokens=20, key=(1, 2))
         (before,) = run(engine.generate(*request))
@@ -329,7 +370,6 @@ def test_freed_memory_comes_back_with_the_next_weights(params, monkeypatch: pyte
         held_up = threading.Event()
         monkeypatch.setattr(engine, "_gather", held_up.wait)
         run(left_over())
-        gc.collect()  # the error that was raised refers to the request
         assert full - held() >= cache + own
         with pytest.raises(RuntimeError, match="no weights during an update"):
             run(engine.generate(*request))
