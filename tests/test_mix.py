@@ -105,6 +105,13 @@ def test_a_mistake_names_the_key_of_the_environment(own: dict, said: str) -> Non
     assert str(error.value).startswith(said)
 
 
+def test_no_environment_has_the_name_of_the_total() -> None:
+    config = mixed()
+    config.env.mix.all = ConfigDict({"name": "search"})
+    with pytest.raises(InputError, match=r"^config\.env\.mix\.all: that is the name of the total"):
+        resolve(config)
+
+
 def test_keys_that_no_environment_would_read_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for section, key, value in (("env", "name", "webshop"), ("eval", "panel", "test")):
         config = mixed()

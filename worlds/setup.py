@@ -12,9 +12,9 @@ from setuptools.command.build_py import build_py
 
 os.chdir(Path(__file__).parent)
 TREE = Path("../gigpo_jax")
-ROOMS = ("env_bridge", "envs", "interfaces")
-FILES = ("__init__", "errors", "files", "references")  # modules of gigpo_jax itself that the rooms import
-HOME = "gigpo_worlds.sources.gigpo_jax"
+PACKAGES = ("env_bridge", "envs", "interfaces")
+FILES = ("__init__", "errors", "files", "references")  # modules of gigpo_jax itself that those packages import
+TARGET = "gigpo_worlds.sources.gigpo_jax"
 
 
 class BuildPy(build_py):
@@ -22,10 +22,10 @@ class BuildPy(build_py):
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
         found = super().find_package_modules(package, package_dir)
-        return [module for module in found if package != HOME or module[1] in FILES]
+        return [module for module in found if package != TARGET or module[1] in FILES]
 
 
-packages = [f"{HOME}.{name}" for name in find_packages(TREE, include=[*ROOMS, *(f"{room}.*" for room in ROOMS)])]
+found = find_packages(TREE, include=[*PACKAGES, *(f"{name}.*" for name in PACKAGES)])
 setup(
     name="gigpo-worlds",
     version=re.search(r'__version__ = "(.+?)"', (TREE / "__init__.py").read_text()).group(1),
@@ -34,9 +34,9 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=["gigpo_worlds", HOME, *packages],
-    package_dir={HOME: str(TREE)},
-    package_data={HOME: ["py.typed", "envs/**/*.json", "envs/**/*.css", "envs/**/*.html"]},
+    packages=["gigpo_worlds", TARGET, *(f"{TARGET}.{name}" for name in found)],
+    package_dir={TARGET: str(TREE)},
+    package_data={TARGET: ["py.typed", "envs/**/*.json", "envs/**/*.css", "envs/**/*.html"]},
     cmdclass={"build_py": BuildPy},
     entry_points={"console_scripts": ["gigpo-worlds=gigpo_worlds.__main__:main"]},
     install_requires=["numpy>=2.0"],

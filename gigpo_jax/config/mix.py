@@ -25,6 +25,8 @@ def fill(config: ConfigDict) -> None:
     for label, own in config.env.mix.items():
         if not re.fullmatch(r"[A-Za-z]\w*", label):
             raise InputError(f"config.{MIX}.{label}: a label is a letter, then letters, digits and _; rename it")
+        if label == "all":
+            raise InputError(f"config.{MIX}.all: that is the name of the total in results; rename it")
         for name, value in list(own.items()):
             if value is None:
                 del own[name]

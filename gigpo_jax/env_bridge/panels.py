@@ -7,6 +7,7 @@ panel are about the same tasks.
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,14 +66,19 @@ def freeze_panel(
     """Makes a panel of the tasks `ids` of an environment, by default all of the split in the environment's order.
 
     Raises:
-      InputError: an id does not exist.
+      InputError: there are no tasks, an id does not exist, or two tasks have the same.
     """
-    known = {task.id: task for task in env.tasks(split)}
-    chosen = list(known) if ids is None else list(ids)
+    tasks = env.tasks(split)
+    known = {task.id: task for task in tasks}
+    chosen = [task.id for task in tasks] if ids is None else list(ids)
+    if not chosen:
+        raise InputError(f"config.env.split={split!r}: no tasks; name another split, or make its data")
+    if twice := [task_id for task_id, count in Counter(chosen).items() if count > 1]:
+        raise InputError(f"ids: {twice[0]!r} stands there twice; give each task of the split {split} an id of its own")
     if missing := [task_id for task_id in chosen if task_id not in known]:
         raise InputError(f"ids: the split {split} has no task {missing[0]!r}")
-    tasks = tuple((task_id, _content(env, known[task_id])) for task_id in chosen)
-    return Panel(name, environment, split, tasks, dict(made_from or {}))
+    content = tuple((task_id, _content(env, known[task_id])) for task_id in chosen)
+    return Panel(name, environment, split, content, dict(made_from or {}))
 
 
 def write_panel(path: str | os.PathLike, panel: Panel) -> None:

@@ -24,14 +24,15 @@ def filled_in(key: str, path: str | os.PathLike) -> Path:
 def cache_folder(name: str) -> Path:
     """The folder for generated or prepared data of one environment, made if it does not exist.
 
-    It is $GIGPO_JAX_CACHE/name, else $XDG_CACHE_HOME/gigpo_jax/name, else ~/.cache/gigpo_jax/name.
+    It is $GIGPO_JAX_CACHE/name, else $XDG_CACHE_HOME/gigpo_jax/name, else ~/.cache/gigpo_jax/name; the folder of
+    "module:NAME" is module.NAME.
 
     Raises:
       InputError: the folder cannot be made.
     """
     own = os.environ.get("GIGPO_JAX_CACHE")
     root = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gigpo_jax"
-    folder = root / name
+    folder = root / name.replace(":", ".")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as err:

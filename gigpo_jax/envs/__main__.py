@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from gigpo_jax.envs.alfworld.data import generate as alfworld
 from gigpo_jax.envs.alfworld.data.draw import SIZES
 from gigpo_jax.envs.alfworld.data.scenes import SPLITS
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
+from gigpo_jax.envs.options import key_value
 from gigpo_jax.envs.search.data import generate as search
 from gigpo_jax.envs.search.retrieval import bm25_index, dense_index, service
 from gigpo_jax.envs.webshop import browse
@@ -58,16 +58,6 @@ def _range(text: str) -> int | tuple[int, int]:
     if len(ends) not in (1, 2):
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor MIN,MAX")
     return ends[0] if len(ends) == 1 else (ends[0], ends[1])
-
-
-def _option(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
-    try:
-        return key, json.loads(value)
-    except json.JSONDecodeError:
-        return key, value
 
 
 def _alfworld(commands: Commands) -> None:
@@ -194,7 +184,12 @@ def _serve(args: argparse.Namespace) -> str:
 
 def _options(parser: Parser) -> None:
     parser.add_argument(
-        "--option", action="append", type=_option, default=[], metavar="KEY=VALUE", help="as in env.options; repeatable"
+        "--option",
+        action="append",
+        type=key_value,
+        default=[],
+        metavar="KEY=VALUE",
+        help="as in env.options; repeatable",
     )
 
 
@@ -206,7 +201,7 @@ def _panels(commands: Commands) -> None:
     parser.add_argument("--each", type=int, metavar="N", help="N tasks of every type, in turn; default: all tasks")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     parser.add_argument(
-        "--generate", action="append", type=_option, default=[], metavar="KEY=VALUE", help="as in env.generate"
+        "--generate", action="append", type=key_value, default=[], metavar="KEY=VALUE", help="as in env.generate"
     )
     _options(parser)
 
@@ -241,10 +236,11 @@ def _check(parser: Parser) -> None:
 def _check_environment(args: argparse.Namespace) -> str:
     if args.tasks < 1 or args.limit <= 0:
         raise InputError(f"--tasks {args.tasks} --limit {args.limit:g}: give at least one task and some time")
-    entry = registry.spec(args.name)
+    entry, options = registry.playable(args.name), dict(args.option)
+    registry.check_options(entry.options, options)
     expert = partial(registry.make_expert, args.name) if entry.expert else None
     limits = {"tasks": args.tasks, "steps": entry.max_steps, "limit_s": args.limit}
-    held = check_environment(entry.build, dict(args.option), split=args.split, make_expert=expert, **limits)
+    held = check_environment(entry.build, options, split=args.split, make_expert=expert, **limits)
     return "\n".join("holds: " + line for line in held)
 
 
@@ -258,6 +254,7 @@ def _picture(parser: Parser) -> None:
 
 
 def _write_picture(args: argparse.Namespace) -> str:
+    registry.playable(args.name)
     env = registry.make(args.name, **dict(args.option))
     try:
         tasks = env.tasks(args.split)

@@ -1,5 +1,6 @@
 """Name -> environment: one literal dict. A new environment is one entry (docs/environments.md)."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,15 @@ class Option:
     kind: type  # the type of its values; `dict`: the user chooses the keys; `object`: several types
     default: Any  # the function's own default; None if there is none, or `help` tells it
     help: str  # what it means
+
+    def takes(self, value: object) -> bool:
+        """Whether a value is of its type: paths are texts, whole numbers are floats, lists are tuples."""
+        if value is None:
+            return self.default is None
+        if isinstance(value, bool):
+            return self.kind in (bool, object)
+        wider: dict[type, Any] = {str: (str, os.PathLike), float: (float, int), tuple: (tuple, list), dict: Mapping}
+        return isinstance(value, wider.get(self.kind, self.kind))
 
 
 @dataclass(frozen=True)
@@ -279,9 +289,28 @@ def spec(name: str) -> Environment:
     return find(name, ENVIRONMENTS, Environment, key="config.env.name")
 
 
+def playable(name: str) -> Environment:
+    """As `spec`, but InputError for a harness, which has no steps to play."""
+    entry = spec(name)
+    if entry.harness:
+        raise InputError(f"config.env.name={name!r}: a harness plays whole episodes by itself; name an environment")
+    return entry
+
+
+def check_options(
+    declared: Mapping[str, Option], options: Mapping[str, Any], *, key: str = "config.env.options"
+) -> None:
+    """Raises InputError for an option of another type than declared; `key` is where the user set them."""
+    for name, value in options.items():
+        if name in declared and not declared[name].takes(value):
+            raise InputError(f"{key}.{name}={value!r}: must be of type {declared[name].kind.__name__}")
+
+
 def make(name: str, **options: Any) -> TextEnv:
     """Builds an environment; `name` as for `spec`, InputError for a name, an option or a value that cannot be used."""
-    return cast(TextEnv, build(spec(name).build, options))
+    entry = spec(name)
+    check_options(entry.options, options)
+    return cast(TextEnv, build(entry.build, options))
 
 
 def make_expert(name: str, seed: int, **options: Any) -> Expert:
@@ -290,10 +319,11 @@ def make_expert(name: str, seed: int, **options: Any) -> Expert:
     Args:
       seed: of the expert's random choices.
     """
-    reference = spec(name).expert
-    if reference is None:
+    entry, key = spec(name), "config.sft.demonstrator"
+    if entry.expert is None:
         raise InputError(f'config.env.name="{name}": this environment has no expert to imitate')
-    return cast(Expert, build(reference, {"seed": seed, **options}, key="config.sft.demonstrator"))
+    check_options(entry.expert_options, options, key=key)
+    return cast(Expert, build(entry.expert, {"seed": seed, **options}, key=key))
 
 
 def generate(name: str, cache: Path, **options: Any) -> str:
@@ -305,17 +335,19 @@ def generate(name: str, cache: Path, **options: Any) -> str:
     Raises:
       InputError: as `make`; or the environment has nothing to generate.
     """
-    reference = spec(name).generate
-    if reference is None:
+    entry, key = spec(name), "config.env.generate"
+    if entry.generate is None:
         raise InputError(
-            f"config.env.generate={sorted(options.keys() - {'progress'})}: "
-            f"{name} has nothing to generate; leave it empty"
+            f"{key}={sorted(options.keys() - {'progress'})}: {name} has nothing to generate; leave it empty"
         )
-    return str(build(reference, {"cache_root": cache, **options}, key="config.env.generate"))
+    check_options(entry.generate_options, options, key=key)
+    return str(build(entry.generate, {"cache_root": cache, **options}, key=key))
 
 
 def style(name: str, which: str) -> PromptTemplate:
     """The prompt template of an environment in one of its styles, or "module:NAME"; InputError for an unknown one."""
+    if not isinstance(which, str):
+        raise InputError(f"prompt style {which!r}: must be of type str")
     if ":" in which:
         template = load(which, key="prompt style")
         if not callable(template):

@@ -47,7 +47,6 @@ class WorldEnv(gymnasium.Env[Any, str]):
         *,
         responses: bool = False,
         render_mode: str | None = None,
-        panel: str | None = None,
         **kwargs: Any,
     ) -> None:
         """Builds the environment; other arguments are those of `open_world`.
@@ -58,19 +57,23 @@ class WorldEnv(gymnasium.Env[Any, str]):
             observations and actions are the environment's own.
           render_mode: "ansi" (the observation's text) or, for a world with a picture, "rgb_array".
         """
-        self.world = open_world(name, panel=panel, **kwargs)
+        self.world = open_world(name, **kwargs)
         self._player, self._responses = self.world.play(), responses
-        first = self._player.reset(self.world.tasks[0]).observation
+        try:
+            first = self._player.reset(self.world.tasks[0]).observation
+            modes = ["ansi", "rgb_array"] if first.images else ["ansi"]
+            if render_mode not in (None, *modes):
+                raise InputError(f"render_mode={render_mode!r}: {name} has {' and '.join(modes)}")
+        except BaseException:
+            self._player.close()
+            raise
         self._picture = bool(first.images)
         self.observation_space: spaces.Space[Any] = Text()
         if self._picture:
             image = spaces.Box(0, 255, first.images[0].shape, np.uint8)
             self.observation_space = spaces.Dict({"text": Text(), "image": image})
         self.action_space = Text()
-        modes = ["ansi", "rgb_array"] if self._picture else ["ansi"]
         self.metadata = {**self.metadata, "render_modes": modes}
-        if render_mode not in (None, *modes):
-            raise InputError(f"render_mode={render_mode!r}: {name} has {' and '.join(modes)}")
         self.render_mode = render_mode
         self._step: Step | None = None
 

@@ -5,7 +5,7 @@ python -m gigpo_jax.interfaces.openenv alfworld --panel valid_unseen --port 8000
 
 import argparse
 import base64
-import json
+import contextlib
 import random
 import socket
 import sys
@@ -21,6 +21,7 @@ from openenv.core.env_server.http_server import create_fastapi_app
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.png import encode_png
 from gigpo_jax.env_bridge.types import EnvError, Task
+from gigpo_jax.envs.options import key_value
 from gigpo_jax.errors import InputError, printable
 from gigpo_jax.interfaces.world import Step, World, open_world
 
@@ -185,16 +186,6 @@ def app(world: World, *, sessions: int = SESSIONS) -> Any:
     )
 
 
-def _option(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
-    try:
-        return key, json.loads(value)
-    except json.JSONDecodeError:
-        return key, value
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Serves a world until it is interrupted; returns the exit status: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m gigpo_jax.interfaces.openenv", description=__doc__)
@@ -203,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--split", help="all tasks of a split instead")
     parser.add_argument("--prompt", default="full", help="style of the prompts")
     parser.add_argument("--history", type=int, metavar="N", help="past steps that a prompt shows")
-    parser.add_argument("--option", action="append", type=_option, default=[], metavar="KEY=VALUE", help="repeatable")
+    parser.add_argument("--option", action="append", type=key_value, default=[], metavar="KEY=VALUE", help="repeatable")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; default: this machine only")
     parser.add_argument("--port", type=int, default=8000, metavar="P", help="0 = any free one; it is printed")
     parser.add_argument("--sessions", type=int, default=SESSIONS, metavar="N", help="the most episodes at once")
@@ -218,7 +209,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(printable(f"{err}\n"))
         return 2
     print(f"http://{args.host}:{listener.getsockname()[1]}", flush=True)
-    uvicorn.Server(uvicorn.Config(app(world, sessions=args.sessions), log_level="warning")).run([listener])
+    server = uvicorn.Server(uvicorn.Config(app(world, sessions=args.sessions), log_level="warning"))
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has closed all sessions
+        server.run([listener])
     return 0
 
 

@@ -110,8 +110,9 @@ def open_world(
       InputError: a value that cannot be used, or data that is not that of the panel.
     """
     with _plain_keys():
+        entry = registry.playable(name)
         template = registry.style(name, prompt)
-        shown = registry.spec(name).history if history is None else history
+        shown = entry.history if history is None else history
         check_whole("history", shown, 0)
         if panel is not None and split is not None:
             raise InputError(f"panel={panel!r} split={split!r}: give one of them; a panel has the tasks of one split")
@@ -120,7 +121,7 @@ def open_world(
             panel = "train"
         frozen = None if panel is None else find_panel(panel, name, folder)
         if frozen is not None and frozen.made_from and "data" not in options:
-            options["data"] = registry.generate(name, cache_folder(name.replace(":", ".")), **frozen.made_from)
+            options["data"] = registry.generate(name, cache_folder(name), **frozen.made_from)
         env = registry.make(name, **options)
         try:
             tasks = checked_tasks(env.tasks(split or "train") if frozen is None else check_panel(frozen, env))

@@ -20,6 +20,7 @@ _T = TypeVar("_T")
 NEWEST = 0.3  # weight of the newest iteration in a measured success rate
 ALONE: Mapping[str, float] = MappingProxyType({"": 1.0})  # the shares of a run with one environment
 FLOOR = 0.05  # of a type's weight: a type that always or never succeeds is still drawn, and so measured
+_STARTS = 1 << 31  # of the seed of random starts: no other draws have the same seed
 
 
 class Curriculum:
@@ -80,7 +81,7 @@ def draw_tasks(
     """
     now, before = _environments(iteration, groups, seed, shares)
     drawn = {
-        label: iter(_draw(tasks, label, iteration, (before[label], now.count(label)), (seed,), weights))
+        label: iter(_draw(tasks, label, iteration, weights, seed, start=before[label], count=now.count(label)))
         for label in dict.fromkeys(now)
     }
     return [next(drawn[label]) for label in now]
@@ -92,7 +93,7 @@ def _environments(iteration: int, groups: int, seed: int, shares: Mapping[str, f
     Systematic sampling: the points of an iteration have equal distances and a random start.
     """
     labels, ends = list(shares), np.cumsum(list(shares.values()))[:-1]
-    starts = np.random.default_rng((seed, len(labels))).random(iteration + 1)
+    starts = np.random.default_rng((seed, len(labels), _STARTS)).random(iteration + 1)
     points = (np.arange(groups) + starts[:, None]) / groups
     chosen = np.searchsorted(ends, points, side="right")
     now = np.random.default_rng((seed, iteration)).permutation(chosen[-1])
@@ -104,22 +105,26 @@ def _draw(
     tasks: Sequence[Task],
     label: str,
     iteration: int,
-    places: tuple[int, int],
-    seeds: tuple[int, ...],
     weights: np.ndarray | None,
+    *seed: int,
+    start: int,
+    count: int,
 ) -> list[Task]:
-    """Tasks of one environment: from a place in its orders, so many; or that many by weight."""
+    """Tasks of one environment: `count` from the place `start` in its orders; with weights, `count` draws.
+
+    The numbers after the first in `seed` make a stream of draws of its own.
+    """
     own = [place for place, task in enumerate(tasks) if task.environment == label]
-    (seed, *stream), (start, count) = seeds, places
+    first, *stream = seed
     if weights is not None:
-        chosen, p = np.random.default_rng((seed, iteration, *stream, len(own))), weights[own] / weights[own].sum()
+        chosen, p = np.random.default_rng((first, iteration, *stream, len(own))), weights[own] / weights[own].sum()
         return [tasks[own[i]] for i in chosen.choice(len(own), count, replace=count > len(own), p=p)]
     drawn: list[Task] = []
     orders: dict[int, np.ndarray] = {}
     for place in range(start, start + count):
         epoch, index = divmod(place, len(own))
         if epoch not in orders:
-            orders[epoch] = np.random.default_rng((seed, epoch, *stream)).permutation(len(own))
+            orders[epoch] = np.random.default_rng((first, epoch, *stream)).permutation(len(own))
         drawn.append(tasks[own[orders[epoch][index]]])
     return drawn
 
@@ -142,8 +147,8 @@ def spare_groups(
     found: list[list[tuple[int, Task]]] = [[] for _ in now]
     for label in dict.fromkeys(now):
         own = [place for place, other in enumerate(now) if other == label]
-        places = (before[label] * spares, len(own) * spares)
-        drawn = _draw(tasks, label, iteration, places, (seed, 1), weights)
+        start, count = before[label] * spares, len(own) * spares
+        drawn = _draw(tasks, label, iteration, weights, seed, 1, start=start, count=count)
         for n, place in enumerate(own):
             found[place] = [(groups * (1 + k) + place, task) for k, task in enumerate(drawn[n :: len(own)])]
     return found

@@ -27,6 +27,10 @@ def test_a_panel_keeps_its_own_order_and_depends_on_it():
     assert panel.sha256 != freeze_panel("two", "example", env, "test", ids=ids[::-1]).sha256
     with pytest.raises(InputError, match="no task 'test/0009'"):
         freeze_panel("two", "example", env, "test", ids=["test/0009"])
+    with pytest.raises(InputError, match="ids: 'test/0003' stands there twice"):
+        freeze_panel("two", "example", env, "test", ids=["test/0003", *ids])
+    with pytest.raises(InputError, match=r"config\.env\.split='test': no tasks"):
+        freeze_panel("two", "example", env, "test", ids=[])
 
 
 def test_tasks_that_are_missing_are_named():

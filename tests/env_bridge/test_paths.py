@@ -42,6 +42,7 @@ def test_one_rule_for_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert cache_folder("x") == tmp_path / "xdg/gigpo_jax/x"
     monkeypatch.setenv("GIGPO_JAX_CACHE", str(tmp_path / "own"))
     assert cache_folder("x") == tmp_path / "own/x"
+    assert cache_folder("maze.env:MAZE") == tmp_path / "own/maze.env.MAZE"
     config = default_config()
     config.env.name, config.env.prompt = "alfworld", "compact"
     config.env.generate = {"splits": {"train": 1}, "size": "small"}

@@ -89,8 +89,19 @@ def test_the_command_freezes_and_checks(small: Path, tmp_path: Path, capsys: pyt
     assert "--each 0" in capsys.readouterr().err
     assert main(["freeze", "alfword", *freeze[2:]]) == 2
     assert capsys.readouterr().err.startswith("ENV='alfword': unknown; did you mean 'alfworld'?")
+    for words in (["--generate", "splits=6"], ["--option", "max_steps=a"]):
+        assert main([*freeze, *words]) == 2
+        assert "must be of type" in capsys.readouterr().err
     assert main([*freeze, "--generate", 'splits={"valid_unseen": 6}', "--generate", "size=huge"]) == 2
     assert capsys.readouterr().err.startswith("--generate size='huge': no such size")
+
+
+def test_a_harness_is_neither_checked_nor_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["check"], ["picture", "--out", str(tmp_path / "x.png")]):
+        assert main([words[0], "tests.env_bridge.failing:HARNESS", *words[1:]]) == 2
+        assert capsys.readouterr().err.startswith("ENV='tests.env_bridge.failing:HARNESS': a harness plays whole")
+    assert main(["check", "example", "--option", "drawers=q"]) == 2
+    assert capsys.readouterr().err == "--option drawers='q': must be of type int\n"
 
 
 def test_one_changed_byte_in_one_game_is_found(tmp_path: Path) -> None:

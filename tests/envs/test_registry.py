@@ -1,6 +1,7 @@
 """The registry: what it finds, and what it says when it does not."""
 
 import inspect
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,8 @@ def test_unknown_styles_and_missing_experts_are_told() -> None:
         registry.make_expert("tests.env_bridge.failing:FAILING_WITHOUT_EXPERT", 0)
     with pytest.raises(InputError, match="unexpected keyword argument"):
         registry.make_expert("example", 0, patience=3)
+    with pytest.raises(InputError, match=r"^config\.sft\.demonstrator\.random_fraction='a': must be of type float"):
+        registry.make_expert("sokoban", 0, random_fraction="a")
 
 
 @pytest.mark.parametrize(
@@ -51,11 +54,38 @@ def test_unknown_styles_and_missing_experts_are_told() -> None:
         ("alfworld", {"data": "/tmp", "anchor": "x"}, r"config\.env\.options\.anchor='x': write feedback"),
         ("webshop", {"data": "/tmp", "observation": "x"}, r"config\.env\.options\.observation='x': choose one of"),
         ("example", {"games": -1}, r"config\.env\.options\.games=-1: use a number"),
+        ("example", {"games": "4"}, r"config\.env\.options\.games='4': must be of type int"),
+        ("example", {"games": None}, r"config\.env\.options\.games=None: must be of type int"),
     ],
 )
 def test_a_bad_option_is_told_with_its_key_and_the_fix(name: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=rf"^{message}"):
         registry.make(name, **options)
+
+
+def test_an_option_takes_the_values_of_its_type() -> None:
+    values = {"text": "a", "path": Path("a"), "yes": True, "whole": 3, "real": 0.5, "list": [1], "none": None}
+    taken = {
+        kind: {name for name, value in values.items() if registry.Option(kind, default, "").takes(value)}
+        for kind, default in (
+            (str, "a"),
+            (bool, False),
+            (int, 1),
+            (float, 1.0),
+            (tuple, ()),
+            (dict, {}),
+            (object, None),
+        )
+    }
+    assert taken == {
+        str: {"text", "path"},
+        bool: {"yes"},
+        int: {"whole"},
+        float: {"whole", "real"},
+        tuple: {"list"},
+        dict: set(),
+        object: set(values),
+    }
 
 
 def test_a_prompt_style_of_ones_own_is_a_function() -> None:

@@ -11,6 +11,7 @@ import gigpo_jax.interfaces.gymnasium
 from gigpo_jax.env_bridge.types import IMAGE, EnvError, Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
+from gigpo_jax.interfaces.world import Player
 from tests.interfaces.pages import code
 
 assert gigpo_jax.interfaces.gymnasium  # registers the environments
@@ -104,9 +105,12 @@ def test_environments_run_side_by_side(mode: str, settings: dict[str, Any]) -> N
     envs.close()
 
 
-def test_bad_input_is_one_line_with_the_fix() -> None:
+def test_bad_input_is_one_line_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Player] = []
+    monkeypatch.setattr(Player, "close", lambda player: closed.append(player))
     with pytest.raises(InputError, match=r"render_mode='rgb_array': example has ansi$"):
         gymnasium.make("gigpo/example-v0", render_mode="rgb_array")
+    assert len(closed) == 1
     env = gymnasium.make("gigpo/example-v0", render_mode="ansi").unwrapped
     for word in ("render", "step"):
         with pytest.raises((InputError, EnvError), match=f"{word} before reset: call reset first"):

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 def start(*words: str) -> tuple[subprocess.Popen[str], str]:
     """A server and its URL."""
     command = [sys.executable, "-m", "gigpo_jax.interfaces.openenv", *words, "--port", "0"]
-    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert server.stdout is not None
     return server, server.stdout.readline().strip()
 
@@ -139,8 +140,9 @@ def test_the_code_of_the_page_plays_an_episode(capsys: pytest.CaptureFixture[str
     try:
         exec(code("OpenEnv").replace("http://127.0.0.1:8000", url), {})
     finally:
-        server.terminate()
-        server.wait(20)
+        server.send_signal(signal.SIGINT)
+        told = server.communicate(timeout=20)[1]
+    assert (server.returncode, told) == (0, "")
     assert capsys.readouterr().out.endswith(" True\n")
 
 

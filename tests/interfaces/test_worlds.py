@@ -49,8 +49,8 @@ def test_the_wheel_plays_with_numpy_alone_and_beside_gigpo_jax(tmp_path: Path) -
     assert parts == {"gigpo_worlds", f"gigpo_worlds-{wheel.name.split('-')[1]}.dist-info"}  # no file of gigpo_jax's own
     home = "gigpo_worlds/sources/gigpo_jax/"
     inside = {name.removeprefix(home).split("/")[0] for name in files if name.startswith(home)}
-    rooms = {"env_bridge", "envs", "interfaces"}
-    assert inside == {"__init__.py", "errors.py", "files.py", "references.py", "py.typed", *rooms}
+    light = {"env_bridge", "envs", "interfaces"}
+    assert inside == {"__init__.py", "errors.py", "files.py", "references.py", "py.typed", *light}
     shutil.move(tmp_path / "gigpo_jax", tmp_path / "full")
 
     venv.create(tmp_path / "venv", symlinks=True)
@@ -72,6 +72,14 @@ def test_the_wheel_plays_with_numpy_alone_and_beside_gigpo_jax(tmp_path: Path) -
     assert out == "world\n"
     wrong = subprocess.run([command[0], "serve"], capture_output=True, text=True, cwd=elsewhere, check=False)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    bare = subprocess.run([command[0], "openenv"], capture_output=True, text=True, cwd=elsewhere, check=False)
+    assert (bare.returncode, bare.stderr.count("\n")) == (2, 1)
+    assert bare.stderr.endswith("; pip install 'gigpo-worlds[openenv]'\n")
+    assert call(command[0], "--help", cwd=elsewhere).startswith("usage: gigpo-worlds {envs,openenv}")
+    entry = "from gigpo_jax.envs import registry\n\nMINE = registry.spec('example')\n"
+    (elsewhere / "mine.py").write_text(entry)
+    freeze = [*command, "freeze", "mine:MINE", "--name", "m", "--split", "test", "--out", "m.json"]
+    assert call(*freeze, cwd=elsewhere).startswith("m.json: 64 tasks")
 
     which = "import gigpo_worlds, gigpo_jax; print(gigpo_jax.__file__)"
     assert str(own) in call(python, "-c", which, cwd=elsewhere)
