@@ -1,5 +1,6 @@
 """Name -> environment: one literal dict. A new environment is one entry (docs/environments.md)."""
 
+import numbers
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +43,8 @@ class Option:
             return self.default is None
         if isinstance(value, bool):
             return self.kind in (bool, object)
-        wider: dict[type, Any] = {str: (str, os.PathLike), float: (float, int), tuple: (tuple, list), dict: Mapping}
+        wider: dict[type, Any] = {str: (str, os.PathLike), int: numbers.Integral, float: numbers.Real}
+        wider |= {tuple: (tuple, list), dict: Mapping}
         return isinstance(value, wider.get(self.kind, self.kind))
 
 

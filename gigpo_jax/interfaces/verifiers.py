@@ -5,6 +5,7 @@ env = verifiers.load_environment("gigpo_jax.interfaces.verifiers", name="alfworl
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -49,14 +50,17 @@ class WorldEnv(vf.MultiTurnEnv):
 
     def __init__(self, world: World, evaluation: World, invalid_penalty: float) -> None:
         rubric = vf.Rubric([episode_reward, invalid_responses, won, score], [1.0, -invalid_penalty, 0.0, 0.0])
-        data = {"dataset": partial(rows, world), "eval_dataset": partial(rows, evaluation)}
+        self._worlds = {"dataset": world, "eval_dataset": evaluation}
+        data = {which: partial(rows, known, which) for which, known in self._worlds.items()}
         super().__init__(**data, rubric=rubric)  # without max_turns: it would end an episode before its last action
-        self._worlds = {known.tasks_name: known for known in (world, evaluation)}
 
     async def setup_state(self, state: vf.State) -> vf.State:
         """Starts the episode."""
-        world = self._worlds[state["info"]["tasks"]]
-        player, step = await asyncio.to_thread(_start, world, state["info"]["task_id"])
+        world = self._worlds[state["info"]["dataset"]]
+        try:
+            player, step = await asyncio.to_thread(_start, world, state["info"]["task_id"])
+        except EnvError as err:
+            raise vf.Error(str(err)) from err
         state.update(player=player, step=step, prompt=messages(step))
         return state
 
@@ -97,21 +101,24 @@ class WorldEnv(vf.MultiTurnEnv):
 
 def _start(world: World, task_id: str) -> tuple[Player, Step]:
     player = world.play()
-    return player, player.reset(world.task(task_id))
+    try:
+        return player, player.reset(world.task(task_id))
+    except BaseException:
+        player.close()
+        raise
 
 
-def rows(world: World) -> Dataset:
-    """A row for each task: the first prompt, the known answer, and which task it is."""
-    player = world.play()
-    table = [
-        {
-            "prompt": [{"role": "user", "content": player.reset(task).prompt}],
-            "answer": task.answer,
-            "info": {"tasks": world.tasks_name, "task_id": task.id, "task_type": task.type},
-        }
-        for task in world.tasks
-    ]
-    player.close()
+def rows(world: World, which: str) -> Dataset:
+    """A row for each task: the first prompt, the known answer, and which task it is of which dataset."""
+    with contextlib.closing(world.play()) as player:
+        table = [
+            {
+                "prompt": [{"role": "user", "content": player.reset(task).prompt}],
+                "answer": task.answer,
+                "info": {"dataset": which, "tasks": world.tasks_name, "task_id": task.id, "task_type": task.type},
+            }
+            for task in world.tasks
+        ]
     return Dataset.from_list(table)
 
 

@@ -3,6 +3,7 @@
 import inspect
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gigpo_jax.envs import registry
@@ -64,7 +65,8 @@ def test_a_bad_option_is_told_with_its_key_and_the_fix(name: str, options: dict[
 
 
 def test_an_option_takes_the_values_of_its_type() -> None:
-    values = {"text": "a", "path": Path("a"), "yes": True, "whole": 3, "real": 0.5, "list": [1], "none": None}
+    values = {"text": "a", "path": Path("a"), "yes": True, "real": 0.5, "list": [1], "none": None}
+    values |= {"whole": 3, "of numpy": np.int64(3)}
     taken = {
         kind: {name for name, value in values.items() if registry.Option(kind, default, "").takes(value)}
         for kind, default in (
@@ -80,8 +82,8 @@ def test_an_option_takes_the_values_of_its_type() -> None:
     assert taken == {
         str: {"text", "path"},
         bool: {"yes"},
-        int: {"whole"},
-        float: {"whole", "real"},
+        int: {"whole", "of numpy"},
+        float: {"whole", "of numpy", "real"},
         tuple: {"list"},
         dict: set(),
         object: set(values),

@@ -1,5 +1,6 @@
 """The verifiers environments, with the real package and its client for chat completions (make test-interfaces)."""
 
+import asyncio
 import json
 import re
 import threading
@@ -83,9 +84,38 @@ def test_the_dataset_is_the_panel_with_the_first_prompts() -> None:
     env = vf.load_environment(ENTRY, name="search", panel="tiny_test", eval_panel="test")
     row = env.get_dataset()[0]
     assert (len(env.get_dataset()), len(env.get_eval_dataset())) == (128, 600)
-    assert row["info"] == {"tasks": "tiny_test", "task_id": "one_hop/00000", "task_type": "one_hop"}
+    info = {"tasks": "tiny_test", "task_id": "one_hop/00000", "task_type": "one_hop"}
+    assert row["info"] == {"dataset": "dataset", **info}
     assert "Question: " in row["prompt"][0]["content"]
     assert row["answer"]
+
+
+def test_a_panel_and_a_split_of_the_same_name_are_two_datasets() -> None:
+    env = vf.load_environment(ENTRY, name="sokoban", observation="text", split="test", eval_panel="test")
+    known = {row["info"]["task_id"] for row in env.get_eval_dataset()}
+    others = (row for row in env.get_dataset() if row["info"]["task_id"] not in known)
+    for row in (next(others), env.get_eval_dataset()[0]):
+        state = asyncio.run(env.setup_state(vf.State(info=row["info"])))
+        assert state["prompt"][0].content == row["prompt"][0]["content"]
+        state["player"].close()
+
+
+def test_an_environment_that_fails_at_its_start_costs_one_rollout(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gigpo_jax.env_bridge.types import EnvError
+    from gigpo_jax.envs.example.env import TreasureEnv
+
+    env = vf.load_environment(ENTRY, name="example", split="test")
+    assert len(env.get_eval_dataset()) == 64
+
+    def fails(self: TreasureEnv, task: Any) -> None:
+        raise EnvError("the retriever is down")
+
+    closed: list[TreasureEnv] = []
+    monkeypatch.setattr(TreasureEnv, "reset", fails)
+    monkeypatch.setattr(TreasureEnv, "close", lambda env: closed.append(env))
+    (output,) = played(env, server, num_examples=1)["outputs"]
+    assert "the retriever is down" in str(output["error"])
+    assert len(closed) == 1
 
 
 def test_an_episode_that_is_not_won_plays_its_last_action(server: Any) -> None:
