@@ -13,17 +13,23 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import uvicorn
-from openenv.core import Action, EnvClient, Environment, Observation, State
-from openenv.core.client_types import StepResult
-from openenv.core.env_server.http_server import create_fastapi_app
-
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.png import encode_png
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs.options import key_value
 from gigpo_jax.errors import InputError, printable
 from gigpo_jax.interfaces.world import Step, World, open_world
+
+try:
+    import uvicorn
+    from openenv.core import Action, EnvClient, Environment, Observation, State
+    from openenv.core.client_types import StepResult
+    from openenv.core.env_server.http_server import create_fastapi_app
+except ModuleNotFoundError as err:
+    if __name__ != "__main__":
+        raise
+    sys.stderr.write(f"{err}; pip install 'gigpo_jax[openenv]'\n")
+    sys.exit(2)
 
 SESSIONS = 64  # episodes at once
 

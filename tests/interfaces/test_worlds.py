@@ -72,9 +72,11 @@ def test_the_wheel_plays_with_numpy_alone_and_beside_gigpo_jax(tmp_path: Path) -
     assert out == "world\n"
     wrong = subprocess.run([command[0], "serve"], capture_output=True, text=True, cwd=elsewhere, check=False)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
-    bare = subprocess.run([command[0], "openenv"], capture_output=True, text=True, cwd=elsewhere, check=False)
-    assert (bare.returncode, bare.stderr.count("\n")) == (2, 1)
-    assert bare.stderr.endswith("; pip install 'gigpo-worlds[openenv]'\n")
+    run = "import gigpo_worlds, runpy; runpy.run_module('gigpo_jax.interfaces.openenv', run_name='__main__')"
+    for words, extra in (([command[0], "openenv"], "gigpo-worlds"), ([python, "-c", run], "gigpo_jax")):
+        bare = subprocess.run(words, capture_output=True, text=True, cwd=elsewhere, check=False)
+        assert (bare.returncode, bare.stderr.count("\n")) == (2, 1)
+        assert bare.stderr.endswith(f"; pip install '{extra}[openenv]'\n")
     assert call(command[0], "--help", cwd=elsewhere).startswith("usage: gigpo-worlds {envs,openenv}")
     entry = "from gigpo_jax.envs import registry\n\nMINE = registry.spec('example')\n"
     (elsewhere / "mine.py").write_text(entry)
