@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from gigpo_jax.endpoint.requests import Asked
+from gigpo_jax.endpoint.tools import openai_calls, read_calls
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling.base import Completion
 
@@ -20,15 +21,15 @@ def content_of(text: str, cut: Sequence[str]) -> str:
 
 
 def answer(
-    asked: Asked, prompt_length: int, completions: Sequence[Completion], tokenizer: Tokenizer, model: str
+    asked: Asked, prompt: Sequence[int], completions: Sequence[Completion], tokenizer: Tokenizer, model: str
 ) -> dict[str, Any]:
     """The answer to a request, with the version of the weights as its system_fingerprint."""
     choices = [
         {
             "index": index,
-            **_said(asked, content_of(tokenizer.decode(completion.tokens.tolist()), asked.cut)),
-            "logprobs": _logprobs(asked, tokenizer, completion) if asked.logprobs else None,
             "finish_reason": completion.finish_reason,
+            **_said(asked, prompt, completion, tokenizer),
+            "logprobs": _logprobs(asked, tokenizer, completion) if asked.logprobs else None,
         }
         for index, completion in enumerate(completions)
     ]
@@ -41,9 +42,9 @@ def answer(
         "system_fingerprint": f"weights-{max(completion.version for completion in completions)}",
         "choices": choices,
         "usage": {
-            "prompt_tokens": prompt_length,
+            "prompt_tokens": len(prompt),
             "completion_tokens": sampled,
-            "total_tokens": prompt_length + sampled,
+            "total_tokens": len(prompt) + sampled,
         },
     }
 
@@ -56,15 +57,29 @@ def chunks(answer: dict[str, Any], *, usage: bool) -> Iterator[dict[str, Any]]:
     for choice in answer["choices"]:
         end = {"index": choice["index"], "logprobs": None, "finish_reason": choice["finish_reason"]}
         first = {"index": choice["index"], "logprobs": choice["logprobs"], "finish_reason": None}
-        said = {"delta": choice["message"]} if chat else {"text": choice["text"]}
-        yield head | {"choices": [first | said]}
+        yield head | {"choices": [first | ({"delta": _delta(choice["message"])} if chat else {"text": choice["text"]})]}
         yield head | {"choices": [end | nothing]}
     if usage:
         yield head | {"choices": [], "usage": answer["usage"]}
 
 
-def _said(asked: Asked, content: str) -> dict[str, Any]:
-    return {"message": {"role": "assistant", "content": content}} if asked.chat else {"text": content}
+def _said(asked: Asked, prompt: Sequence[int], completion: Completion, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The text of a choice, or its message."""
+    sampled = completion.tokens.tolist()
+    content, calls = read_calls(content_of(tokenizer.decode(sampled), asked.cut), asked.tools)
+    if not asked.chat:
+        return {"text": content}
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if not calls:
+        return {"message": message}
+    called = {"content": content or None, "tool_calls": openai_calls(calls, repr((prompt, sampled)).encode())}
+    return {"message": message | called, "finish_reason": "tool_calls"}
+
+
+def _delta(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as a stream has it: its calls are numbered."""
+    calls = [{"index": number} | call for number, call in enumerate(message.get("tool_calls", ()))]
+    return message | ({"tool_calls": calls} if calls else {})
 
 
 def _logprobs(asked: Asked, tokenizer: Tokenizer, completion: Completion) -> dict[str, Any]:

@@ -4,11 +4,13 @@ Calls of a session are learnt from, so they are drawn as the run says: a request
 is another one is refused, never changed in silence.
 """
 
+import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gigpo_jax.endpoint.tools import as_sampled
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling.base import SamplingParams, request_key
@@ -29,6 +31,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "min_p": (0,),
     "modalities": (["text"],),
+    "parallel_tool_calls": (True,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
@@ -71,6 +74,8 @@ class Asked:
       logprobs: whether the answer has log-probabilities.
       stream: whether the answer is a stream of events.
       usage: whether such a stream ends with the numbers of tokens.
+      messages: of a chat, as its template reads them.
+      tools: names of the tools that responses may call.
     """
 
     chat: bool
@@ -82,9 +87,18 @@ class Asked:
     logprobs: bool
     stream: bool
     usage: bool
+    messages: tuple[dict[str, Any], ...] = ()
+    tools: tuple[str, ...] = ()
 
 
-def read_chat(body: Mapping[str, Any], tokenizer: Tokenizer, base: SamplingParams, *, recorded: bool) -> Asked:
+def read_chat(
+    body: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    base: SamplingParams,
+    *,
+    recorded: bool,
+    responses: Mapping[bytes, str],
+) -> Asked:
     """Reads the body of /v1/chat/completions.
 
     Args:
@@ -92,6 +106,7 @@ def read_chat(body: Mapping[str, Any], tokenizer: Tokenizer, base: SamplingParam
       tokenizer: with the chat template.
       base: how the run draws responses; what a request leaves out.
       recorded: whether the call is of a session.
+      responses: of the session, as for `tools.as_sampled`.
 
     Raises:
       Refused: a field is wrong or cannot be honoured.
@@ -100,19 +115,22 @@ def read_chat(body: Mapping[str, Any], tokenizer: Tokenizer, base: SamplingParam
     if not messages:
         raise Refused("messages: at least one is needed", param="messages")
     tools = _field(body, "tools", list, [])
-    shown = tools if body.get("tool_choice") != "none" else []
+    names = tuple(_tool(tool, number) for number, tool in enumerate(tools))
+    if body.get("tool_choice") == "none":
+        tools, names = [], ()
     try:
-        prompt = tokenizer.chat_text(messages, shown)
+        prompt = tokenizer.chat_text(as_sampled(messages, responses), tools)
     except (InputError, RecursionError) as err:
         raise Refused(str(err), param="messages") from err
     others = [message["content"] for message in messages if message["role"] != "assistant"]
     logprobs = _field(body, "logprobs", bool, False)
     observation = others[-1] if others else ""
-    return _asked(body, prompt, observation, base, chat=True, recorded=recorded, logprobs=logprobs)
+    asked = _asked(body, prompt, observation, base, chat=True, recorded=recorded, logprobs=logprobs)
+    return replace(asked, messages=tuple(messages), tools=names)
 
 
 def read_completion(body: Mapping[str, Any], base: SamplingParams, *, recorded: bool) -> Asked:
-    """Reads the body of /v1/completions; arguments and errors as for `read_chat`."""
+    """Reads the body of /v1/completions; arguments and errors as of `read_chat`."""
     prompt = body.get("prompt")
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         prompt = tuple(prompt)
@@ -147,7 +165,7 @@ def read_outcome(body: Mapping[str, Any], calls: int, largest: float) -> dict[st
 
 
 def _message(message: Any, number: int) -> dict[str, Any]:
-    """A message whose content is text."""
+    """A message whose content is text, and whose calls have parsed arguments, as templates read them."""
     where = f"messages[{number}]"
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         raise Refused(f"{where}: must be an object with a role of {', '.join(ROLES)}", param="messages")
@@ -161,7 +179,29 @@ def _message(message: Any, number: int) -> dict[str, Any]:
     if not isinstance(content, str | None):
         raise Refused(f"{where}: content must be text", param="messages")
     role = "system" if message["role"] == "developer" else message["role"]
-    return message | {"role": role, "content": content or ""}
+    calls = [_called(call, where) for call in _field(message, "tool_calls", list, [])]
+    others = {key: value for key, value in message.items() if key != "tool_calls"}  # a template may ask for the key
+    return others | {"role": role, "content": content or ""} | ({"tool_calls": calls} if calls else {})
+
+
+def _called(call: Any, where: str) -> dict[str, Any]:
+    try:
+        function = call["function"]
+        arguments = json.loads(function["arguments"] or "{}")
+        if isinstance(function["name"], str) and isinstance(arguments, dict):
+            return call | {"function": function | {"arguments": arguments}}
+    except (KeyError, TypeError, ValueError, RecursionError):
+        pass
+    fix = "each must have a function with a name, and arguments that are the JSON text of an object"
+    raise Refused(f"{where}.tool_calls: {fix}", param="messages")
+
+
+def _tool(tool: Any, number: int) -> str:
+    """The name of a tool."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not (isinstance(function, dict) and isinstance(name := function.get("name"), str)):
+        raise Refused(f'tools[{number}]: must be {{"type": "function", "function": {{"name": ..}}}}', param="tools")
+    return name
 
 
 def _asked(

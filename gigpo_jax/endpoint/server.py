@@ -275,14 +275,17 @@ class Endpoint:
             fix = f"this endpoint has {self._settings.model!r}"
             raise Refused(f"model={body.get('model')!r}: {fix}", status=404, code="model_not_found", param="model")
         base = self._settings.sampling if session is None else session.sampling
-        reader = functools.partial(read_chat, tokenizer=self._tokenizer) if chat else read_completion
+        responses = {} if session is None else session.responses
+        reader = (
+            functools.partial(read_chat, tokenizer=self._tokenizer, responses=responses) if chat else read_completion
+        )
         asked = reader(body, base=base, recorded=session is not None)
-        text, tokens = "", []
         if not isinstance(asked.prompt, str):
             tokens = list(asked.prompt)
-        elif text := asked.prompt:
-            encode = self._tokenizer.encode
-            tokens = encode(text) if session is None else session.prompt_tokens(text, self._tokenizer)
+        elif session is None:
+            tokens = self._tokenizer.encode(asked.prompt)
+        else:
+            tokens = session.prompt_tokens(asked.prompt, self._tokenizer)
         most = (self._settings if session is None else session).max_prompt_tokens
         if len(tokens) > most:
             limit = f"config.sampling.max_prompt_tokens={most}"
@@ -294,15 +297,14 @@ class Endpoint:
             if session.closing.is_set():
                 raise _no_session()
             session.record(
-                text,
+                asked,
                 tokens,
                 content_of(self._tokenizer.decode(completions[0].tokens.tolist()), asked.cut),
                 completions[0],
-                observation=asked.observation,
                 anchor=unquote(request.headers[ANCHOR]) if ANCHOR in request.headers else asked.observation,
                 tokenizer=self._tokenizer,
             )
-        made = answer(asked, len(tokens), completions, self._tokenizer, self._settings.model)
+        made = answer(asked, tokens, completions, self._tokenizer, self._settings.model)
         return await stream(request, made, usage=asked.usage) if asked.stream else web.json_response(made)
 
     async def _sample(self, asked: Asked, tokens: list[int]) -> list[Completion]:

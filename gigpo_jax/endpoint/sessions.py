@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gigpo_jax.endpoint.requests import Asked
+from gigpo_jax.endpoint.tools import digests, read_calls
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling.base import Completion, SamplingParams
@@ -48,6 +50,7 @@ class Session:
       abandoned: whether it was ended because no request came for too long.
       fault: the engine is lost, which is why its calls failed.
       closing: set when no further response can be recorded.
+      responses: texts of the responses that call tools, as for `tools.as_sampled`.
     """
 
     id: str
@@ -65,6 +68,7 @@ class Session:
     abandoned: bool = False
     fault: Exception | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    responses: dict[bytes, str] = field(default_factory=dict)
     _read: list[tuple[str, list[int]]] = field(default_factory=list)
 
     def prompt_tokens(self, text: str, tokenizer: Tokenizer) -> list[int]:
@@ -81,27 +85,30 @@ class Session:
 
     def record(
         self,
-        text: str,
+        asked: Asked,
         tokens: Sequence[int],
         content: str,
         completion: Completion,
         *,
-        observation: str,
         anchor: str,
         tokenizer: Tokenizer,
     ) -> None:
         """Adds a call.
 
         Args:
-          text: of the prompt, chat template included; "" if the program gave ids.
+          asked: the request.
           tokens: [P] of the prompt.
-          content: text of the response as the program gets it.
+          content: text of the response without the stop that ended it.
           completion: of the engine.
-          observation: text of the newest message.
           anchor: the anchor state.
           tokenizer: text <-> ids.
         """
-        sampled = completion.tokens.tolist()
+        text, sampled = asked.prompt if isinstance(asked.prompt, str) else "", completion.tokens.tolist()
+        before, calls = read_calls(content, asked.tools)
+        if calls:
+            said = {"role": "assistant", "content": before, "tool_calls": calls}
+            *_, whole = digests([*asked.messages, said])
+            self.responses[whole] = content
         # A template writes the token that ends a turn after the content; other stops are not written again.
         end = (tokenizer.token(sampled[-1]) or "") if sampled[-1] in self.sampling.stop_token_ids else ""
         if text and content + end:  # else the same prompt again would begin with a response that it does not show
@@ -117,7 +124,7 @@ class Session:
                 action=response,
                 valid=True,
                 admissible=None,
-                observation=observation,
+                observation=asked.observation,
                 anchor=anchor,
                 reward=0.0,
                 penalty=0.0,

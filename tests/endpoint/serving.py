@@ -35,7 +35,7 @@ class Watched(JaxEngine):
 
 
 @functools.cache
-def policy() -> tuple[qwen2.Qwen2Config, Any]:
+def small_policy() -> tuple[qwen2.Qwen2Config, Any]:
     config = qwen2.Qwen2Config(
         vocab_size=TOKENIZER.vocab_size,
         hidden_size=16,
@@ -49,15 +49,17 @@ def policy() -> tuple[qwen2.Qwen2Config, Any]:
     return config, qwen2.init(config, jax.random.key(0), jax.numpy.float32)
 
 
-def make_engine(tokenizer: Tokenizer = TOKENIZER) -> Watched:
+def make_engine(
+    policy: tuple[qwen2.Qwen2Config, Any] | None = None, tokenizer: Tokenizer = TOKENIZER, longest: int = MAX_PROMPT
+) -> Watched:
     settings = EngineSettings(
-        slots=4, max_length=MAX_PROMPT + SAMPLING.max_tokens, prefill_buckets=(MAX_PROMPT,), prefill_rows=(4,)
+        slots=4, max_length=longest + SAMPLING.max_tokens, prefill_buckets=(longest,), prefill_rows=(4,)
     )
-    return Watched(*policy(), settings, tokenizer=tokenizer, version=7)
+    return Watched(*(policy or small_policy()), settings, tokenizer=tokenizer, version=7)
 
 
 @contextlib.contextmanager
-def serving(engine: JaxEngine, **changes: Any) -> Iterator[Endpoint]:
+def serving(engine: JaxEngine, tokenizer: Tokenizer = TOKENIZER, **changes: Any) -> Iterator[Endpoint]:
     fields = {
         "host": "127.0.0.1",
         "port": 0,
@@ -69,7 +71,7 @@ def serving(engine: JaxEngine, **changes: Any) -> Iterator[Endpoint]:
         "max_sessions": 2,
     }
     on_end = changes.pop("on_end", lambda session: None)
-    endpoint = Endpoint(engine, TOKENIZER, EndpointSettings(**fields | changes), on_end=on_end)
+    endpoint = Endpoint(engine, tokenizer, EndpointSettings(**fields | changes), on_end=on_end)
     with contextlib.closing(endpoint):
         yield endpoint
 

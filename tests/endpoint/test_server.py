@@ -167,6 +167,11 @@ def test_calls_of_a_session_are_drawn_as_the_run_says(session: openai.OpenAI, fi
     session.chat.completions.create(**HEADS, temperature=SAMPLING.temperature, top_p=1, max_tokens=2, stop="door")
 
 
+def calling(arguments: str) -> dict:
+    """A response that calls a tool."""
+    return {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "look", "arguments": arguments}}]}
+
+
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
@@ -186,6 +191,13 @@ def test_calls_of_a_session_are_drawn_as_the_run_says(session: openai.OpenAI, fi
         ({"top_logprobs": 3}, 400, "not supported"),
         ({"response_format": {"type": "json_object"}}, 400, "not supported"),
         ({"tool_choice": "required"}, 400, "not supported"),
+        ({"tool_choice": {"type": "function", "function": {"name": "look"}}}, 400, "not supported"),
+        ({"parallel_tool_calls": False}, 400, "not supported"),
+        ({"tools": [{"name": "look"}]}, 400, "tools[0]: must be"),
+        ({"messages": [{"role": "assistant", "tool_calls": "look"}]}, 400, "must be of type list"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}, 400, "messages[0].tool_calls: each must"),
+        ({"messages": [calling("no JSON")]}, 400, "the JSON text of an object"),
+        ({"messages": [calling("[1]")]}, 400, "the JSON text of an object"),
         ({"stream": "yes"}, 400, "must be of type bool"),
     ],
 )

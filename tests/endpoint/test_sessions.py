@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gigpo_jax.endpoint.requests import read_completion
 from gigpo_jax.endpoint.sessions import Session
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.sampling.base import Completion
@@ -13,7 +14,8 @@ def recorded(prompt: str, response: list[int], content: str) -> tuple[Session, l
     session = Session("id", Task("a task", "", ""), SAMPLING, lambda call: (0, call), 9, 99)
     tokens = session.prompt_tokens(prompt, TOKENIZER)
     completion = Completion(np.array(response, np.int32), np.zeros(len(response), np.float32), "stop", 0)
-    session.record(prompt, tokens, content, completion, observation="", anchor="", tokenizer=TOKENIZER)
+    asked = read_completion({"prompt": prompt}, SAMPLING, recorded=True)
+    session.record(asked, tokens, content, completion, anchor="", tokenizer=TOKENIZER)
     return session, [*tokens, *response]
 
 
