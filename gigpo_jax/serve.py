@@ -14,7 +14,7 @@ from gigpo_jax.endpoint.sessions import Session, as_json
 from gigpo_jax.errors import InputError, writing
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.engines import make_engine
-from gigpo_jax.rollout.harness import MODEL, make_endpoint
+from gigpo_jax.rollout.harness import MODEL, check_endpoint, make_endpoint
 from gigpo_jax.run import partition, report
 from gigpo_jax.run.checkpoint import newest_params
 from gigpo_jax.run.interrupts import Interrupted, run_async
@@ -33,13 +33,14 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       out: gets a line of JSON for each rewarded session; default WORKDIR/sessions.jsonl.
 
     Raises:
-      InputError: no key, the workdir's adapter is another one, or the address cannot be used.
+      InputError: no key, as `check_endpoint`, or the workdir's adapter is another one.
     """
     key = os.environ.get(KEY, "")
     if not key:
         raise InputError(f"{KEY}: not set; export a random one for server and clients, such as $(openssl rand -hex 24)")
     if config.distributed:
         raise InputError("config.distributed=True: one host serves; leave it out")
+    check_endpoint(config)
     path = Path(out) if out else workdir / "sessions.jsonl"
     check_writable(path.parent, "--out" if out else "--workdir")
     policy = load_policy(config, partition.make_mesh(**config.mesh))

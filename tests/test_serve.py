@@ -96,3 +96,24 @@ def test_without_a_key_nothing_is_served(
     assert main(["--mode=serve", "--config=quickstart", "--initial", f"--workdir={tmp_path / 'run'}"]) == 2
     assert "GIGPO_API_KEY: not set" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_port_in_use_and_a_missing_package_are_found_before_a_model_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GIGPO_API_KEY", KEY)
+    monkeypatch.delattr("gigpo_jax.serve.load_policy")
+    monkeypatch.delattr("gigpo_jax.train.load_policy")
+    example = Path(__file__).parents[1] / "examples/harness"
+    monkeypatch.syspath_prepend(example)
+    commands = [["--mode=serve", "--config=sokoban_text_tiny", "--initial"], [f"--config={example / 'config.py'}"]]
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        flags = [f"--workdir={tmp_path / 'run'}", f"--config.serve.port={used.getsockname()[1]}"]
+        for command in commands:
+            assert main([*command, *flags]) == 2
+            assert "address already in use); choose another port" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    for command in commands:
+        assert main([*command, *flags]) == 2
+        assert "needs the package aiohttp; pip install 'gigpo_jax[serve]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

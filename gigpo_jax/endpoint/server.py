@@ -25,6 +25,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
+from gigpo_jax.endpoint.address import listening
 from gigpo_jax.endpoint.answers import answer, content_of, stream
 from gigpo_jax.endpoint.requests import Asked, Refused, read_chat, read_completion, read_outcome
 from gigpo_jax.endpoint.sessions import Outcome, Session, as_json
@@ -167,13 +168,8 @@ class Endpoint:
         await runner.setup()
         try:
             site = web.TCPSite(runner, host, port)
-            try:
+            with listening(host, port):
                 await site.start()
-            except (OSError, UnicodeError) as err:
-                raise InputError(
-                    f"config.serve.host={host!r}, config.serve.port={port}: cannot be listened on "
-                    f"({getattr(err, 'strerror', None) or err}); choose another port, or 0 for any"
-                ) from err
             started.set_result(runner.addresses[0][1])
             while not self._stop.is_set():
                 self._abandon(time.monotonic() - self._settings.session_timeout_s)

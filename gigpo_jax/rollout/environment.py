@@ -17,6 +17,7 @@ from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.demonstrations import response_text
+from gigpo_jax.rollout.harness import check_endpoint
 from gigpo_jax.rollout.rollout import EpisodeSettings
 from gigpo_jax.sampling.base import SamplingParams
 
@@ -42,10 +43,12 @@ class RunEnvironment:
 
 
 def environments(config: ConfigDict) -> list[RunEnvironment]:
-    """The environments of a run; raises InputError as `env_options`."""
+    """The environments of a run; raises InputError as `env_options` and, for a harness, `check_endpoint`."""
     found = []
     for label, member in members(config).items():
         with own_keys(label):
+            if registry.spec(member.env.name).harness:
+                check_endpoint(member)
             found.append(RunEnvironment(label, member, env_options(member)))
     return found
 

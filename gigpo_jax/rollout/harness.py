@@ -1,6 +1,7 @@
 """Trajectories of agent programs that play whole episodes against the endpoint (docs/serve.md)."""
 
 import functools
+import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from gigpo_jax.endpoint.address import check_address
+from gigpo_jax.endpoint.settings import EndpointSettings
 from gigpo_jax.env_bridge.harness import as_action
 from gigpo_jax.env_bridge.pool import PooledEnv
 from gigpo_jax.env_bridge.types import EnvError, StepError
@@ -18,6 +21,13 @@ from gigpo_jax.sampling.base import Engine, SamplingParams
 from gigpo_jax.trajectory import Trajectory
 
 MODEL = "policy"  # its name at the endpoint
+
+
+def check_endpoint(config: ConfigDict) -> None:
+    """Raises InputError if the endpoint lacks a package, or cannot listen where `config.serve` says."""
+    if importlib.util.find_spec("aiohttp") is None:
+        raise InputError("the endpoint needs the package aiohttp; pip install 'gigpo_jax[serve]'")
+    check_address(config.serve.host, config.serve.port)
 
 
 def make_endpoint(
@@ -32,13 +42,10 @@ def make_endpoint(
     """Starts an `endpoint.server.Endpoint` as `config.serve` says; the arguments are those of it and its settings.
 
     Raises:
-      InputError: the address cannot be used, or a package is missing.
+      InputError: the address cannot be used.
     """
-    try:
-        from gigpo_jax.endpoint.server import Endpoint
-        from gigpo_jax.endpoint.settings import EndpointSettings
-    except ModuleNotFoundError as err:  # aiohttp is an optional dependency
-        raise InputError(f"the endpoint needs the package {err.name}; pip install 'gigpo_jax[serve]'") from err
+    from gigpo_jax.endpoint.server import Endpoint  # needs aiohttp, see `check_endpoint`
+
     serve, sampling = config.serve, config.sampling
     settings = EndpointSettings(
         host=serve.host,
