@@ -38,6 +38,8 @@ def test_credit_and_panel_of_two_hosts_are_those_of_one_and_they_stop_together()
     assert first["ahead"] == ended, "a rollout beside an update ends when another host stops"
     unanswered = "no answer from hosts [1], so no checkpoint is written"
     assert first["unanswered"] == [f"host 0 {reason}; {unanswered}" for reason in ("stopped", "failed then")]
+    assert first["refused"] == second["refused"], "hosts plan with the least memory"
+    assert ": a device has 2.0 GiB, " in first["refused"]
     one = two_hosts.found(range(5))
     assert first["advantages"] + second["advantages"] == one["advantages"]
     assert first["credit"] == second["credit"] == one["credit"]

@@ -84,7 +84,7 @@ ALLOWED = {
     "config": {"errors", "settings", "rl", "models", "envs", "env_bridge"},
     "batching": {"errors", "env_bridge", "models", "rl", "trajectory"},
     "run.partition": {"errors", "models"},
-    "run.memory": {"errors", "models", "rl"},
+    "run.memory": {"errors", "models", "rl", "run.partition"},
     "policy": {"errors", "config", "models", "sampling", "run.partition", "run.memory"},
     "run": {
         *("errors", "files", "references", "env_bridge", "models", "rl", "sampling", "trajectory", "config", "policy"),

@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import json
+import os
 import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -15,9 +16,12 @@ import pytest
 from gigpo_jax import run
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.errors import InputError
 from gigpo_jax.evaluate import Evaluator, metrics, outcomes, summarise
 from gigpo_jax.learner import objective, step_credit
+from gigpo_jax.models.qwen2 import PUBLISHED
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
+from gigpo_jax.run.memory import check_memory
 from gigpo_jax.train import Trainer
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.turns import make_turn
@@ -105,6 +109,16 @@ async def unanswered(hosts: Hosts) -> list[str]:
     return told
 
 
+def refused() -> str:
+    """What a host is told of a model that is too large, where the second host has 2 GiB and the first one 4."""
+    pages = {"SC_PHYS_PAGES": 2 - jax.process_index(), "SC_PAGE_SIZE": 2**31}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sysconf", pages.get)
+        with pytest.raises(InputError) as error:
+            check_memory(resolve(default_config()), PUBLISHED["7b"], devices=2, hosts=2)
+    return str(error.value)
+
+
 async def stops() -> dict[str, list]:
     hosts = Hosts()
     return {"votes": await votes(hosts), "ahead": await ahead(hosts), "unanswered": await unanswered(hosts)}
@@ -114,4 +128,4 @@ if __name__ == "__main__":
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", 2, int(sys.argv[1]), initialization_timeout=200)
     ours = found((range(2), range(2, 5))[jax.process_index()])
-    print(json.dumps(ours | asyncio.run(stops())))
+    print(json.dumps(ours | {"refused": refused()} | asyncio.run(stops())))

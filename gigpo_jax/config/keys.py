@@ -130,7 +130,7 @@ KEYS: dict[str, Key] = {
     "engine.slots": Key(128, "sequences that a host decodes together, spread over its devices", POSITIVE),
     "engine.tensor": Key(
         0,
-        "devices that split the engine's weights and heads; 0: mesh.tensor, or as few as the memory needs",
+        "devices that split the engine's weights; 0: mesh.tensor, without max_staleness more if the memory needs it",
         NOT_NEGATIVE,
     ),
     "engine.dtype": Key("bfloat16", "of activations and KV cache (jax on CPUs: float32); vllm: of weights too", DTYPE),

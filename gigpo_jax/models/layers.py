@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+INPUT = "layer_input"  # the name under which rematerialisation finds it
 INITIALIZER_RANGE = 0.02  # as config.json of the published models has it
 
 

@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from gigpo_jax.models.attention import attention, cached_attention, kept_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
-from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, adapted_linears, bits, normal, numbers
+from gigpo_jax.models.layers import INPUT, Linear, RMSNorm, ValueHead, adapted_linears, bits, normal, numbers
 from gigpo_jax.models.qwen2_config import PUBLISHED as PUBLISHED
 from gigpo_jax.models.qwen2_config import Qwen2Config
 from gigpo_jax.models.rotary import Rotary, rotary, rotate
@@ -26,7 +26,6 @@ from gigpo_jax.models.vision import logical_axes as vision_axes
 
 Params = dict[str, Any]
 
-INPUT = "layer_input"
 REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
     "full": None,  # keep each layer's input only
     "attention": kept_attention,  # and the result of attention

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from gigpo_jax.models.images import ReadImage
-from gigpo_jax.models.layers import Linear, RMSNorm, adapted_linears
+from gigpo_jax.models.layers import INPUT, Linear, RMSNorm, adapted_linears
 from gigpo_jax.models.rotary import Rotary, rotate
 from gigpo_jax.models.vision_config import FRAMES, MEAN, MERGE, STD, VisionConfig
 
@@ -166,7 +167,7 @@ def encode(
 
     def body(x: jax.Array, inputs: tuple[Any, jax.Array]) -> tuple[jax.Array, None]:
         leaves, full = inputs
-        return nnx.merge(layer, leaves)(x, angles, jnp.where(full, same, inside)), None
+        return nnx.merge(layer, leaves)(checkpoint_name(x, INPUT), angles, jnp.where(full, same, inside)), None
 
     x = _embed_patches(config, params["patch"]["kernel"], patches, dtype)
     full = jnp.zeros(config.depth, bool).at[jnp.array(config.full_layers, int)].set(True)

@@ -41,10 +41,11 @@ def run(config: ConfigDict, target: str, out: str) -> int:
     check_vision(config, shape.vision)
     mesh = partition.make_mesh(**config.mesh, devices=devices_of(found))
     partition.local_rows(mesh, config.batch.rows)
+    tensor = engine_tensor(config, shape, mesh, found.chip.memory)
     if config.engine.name == "jax":
-        check_engine(config, shape, mesh, engine_tensor(config, shape, mesh, found.chip.memory))
+        check_engine(config, shape, mesh, tensor)
     shown = None if shape.vision is None else _shown(config, shape.vision)
-    result = {"target": target, "devices": mesh.size} | examine(config, shape, mesh, found.chip, shown)
+    result = {"target": target, "devices": mesh.size} | examine(config, shape, mesh, found.chip, tensor, shown)
     print(report.text(result))
     if out:
         write_json(Path(out), result)
@@ -63,13 +64,17 @@ def _shown(config: ConfigDict, vision: VisionConfig) -> programs.Shown:
 
 
 def examine(
-    config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh, chip: Chip, shown: programs.Shown | None = None
+    config: ConfigDict,
+    shape: Qwen2Config,
+    mesh: jax.sharding.Mesh,
+    chip: Chip,
+    tensor: int,
+    shown: programs.Shown | None,
 ) -> dict[str, Any]:
-    """Everything that is reported: bytes, operations and seconds, of one device."""
+    """Everything that is reported: bytes, operations and seconds, of one device; `tensor` as from `engine_tensor`."""
     held, cache = programs.arrays(config, shape, mesh), None
     compiled = list(programs.learner_programs(config, shape, mesh, held, shown))
     if config.engine.name == "jax":
-        tensor = engine_tensor(config, shape, mesh, chip.memory)
         more, cache = programs.engine_programs(config, shape, held, tensor, shown)
         compiled += more
     known = report.known_arrays(held, cache)
@@ -88,8 +93,7 @@ def examine(
     }
     for name, one in measured.items():
         made = 0 if name == "hand-over" else one["outputs"] - one["aliased"]
-        free = sum(resident[part] for part in ENGINE) if name in LEARNER and not config.train.max_staleness else 0
-        one["left"] = chip.memory - sum(resident.values()) + free - one["temporaries"] - made
+        one["left"] = chip.memory - sum(_held(config, resident, name).values()) - one["temporaries"] - made
     return {
         "memory": chip.memory,
         "resident": resident,
@@ -98,8 +102,14 @@ def examine(
     }
 
 
+def _held(config: ConfigDict, resident: dict[str, int], program: str) -> dict[str, int]:
+    """What is in memory while a program runs."""
+    freed = ENGINE if program in LEARNER and not config.train.max_staleness else ()
+    return {part: size for part, size in resident.items() if part not in freed}
+
+
 def check(config: ConfigDict, result: dict[str, Any]) -> None:
-    """Refuses a config that does not fit; the message names the key of the largest part.
+    """Refuses a config that does not fit; the message names the key of the largest part in memory.
 
     Raises:
       InputError: a program needs more memory than a device has.
@@ -108,7 +118,7 @@ def check(config: ConfigDict, result: dict[str, Any]) -> None:
     one = result["programs"][tightest]
     if one["left"] >= 0:
         return
-    parts = result["resident"] | {"temporaries": one["temporaries"]}
+    parts = _held(config, result["resident"], tightest) | {"temporaries": one["temporaries"]}
     section, name = KEYS.get(max(parts, key=lambda part: parts[part]), ("mesh", "fsdp"))
     raise InputError(
         f"config.{section}.{name}={config[section][name]}: with the program '{tightest}' a device of "

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.errors import InputError
@@ -16,8 +17,10 @@ from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.qwen2 import Qwen2Config, param_count
 from gigpo_jax.models.vision_config import MERGE, VisionConfig
 from gigpo_jax.rl.algorithms import algorithm
+from gigpo_jax.run import partition
 
-GIB = 2.0**30
+GIB, MIB = 2.0**30, 2**20
+UNKNOWN = (2**31 - 1) * MIB  # hosts exchange MiB in 32 bits
 ENGINE, UPDATE = ("engine's weights", "KV cache"), ("gradients", "activations")  # parts of a plan
 
 
@@ -30,7 +33,7 @@ def memory_plan(
     of parameters that are split over `fsdp`, have another dtype, or are trained during a rollout; its cache is split
     over the devices of a host. With an adapter, gradients, optimizer, reference policy and teacher are of its size. A
     critic of its own has float32 parameters and gradients, and moments; a value head is too small to count. How large
-    pictures are is not known yet: those of a row are taken to fill the longest prompt.
+    pictures are is not known yet: they are taken to fill the rows of an update, and the prompts of a prefill.
 
     Args:
       config: as from `config.resolve`.
@@ -99,27 +102,33 @@ def _kept(remat: str, shape: Qwen2Config | VisionConfig) -> int:
 
 def _tower(config: ConfigDict, vision: VisionConfig, rows: int, in_process: bool) -> float:
     """Bytes of the tower in an update of so many rows, or in a prefill, which has one layer at a time, if more."""
-    patches = MERGE**2 * config.sampling.max_prompt_tokens
-    update = rows * vision.depth * _kept(config.model.remat, vision) * jnp.dtype(config.model.compute_dtype).itemsize
-    prompts = max(config.engine.prefill_rows) * in_process
-    return patches * max(update, prompts * _kept("dots", vision) * jnp.dtype(config.engine.dtype).itemsize)
+    kept = vision.depth * _kept(config.model.remat, vision) * jnp.dtype(config.model.compute_dtype).itemsize
+    update = rows * config.batch.row_length * kept
+    prompts = max(config.engine.prefill_rows) * config.sampling.max_prompt_tokens * in_process
+    return MERGE**2 * max(update, prompts * _kept("dots", vision) * jnp.dtype(config.engine.dtype).itemsize)
 
 
 def peak(config: ConfigDict, plan: Mapping[str, float]) -> float:
-    """Bytes of a plan that are needed at once: an engine has its memory during rollouts, gradients during updates."""
-    engine, update = ([plan[name] for name in names] for names in (ENGINE, UPDATE))
-    both = sum(engine) + sum(update)
-    return sum(plan.values()) - both + (both if config.train.max_staleness else max(sum(engine), sum(update)))
+    """Bytes of a plan that are needed at once."""
+    return sum(_at_peak(config, plan).values())
+
+
+def _at_peak(config: ConfigDict, plan: Mapping[str, float]) -> dict[str, float]:
+    """The parts that are needed at once: an engine has its memory during rollouts, gradients during updates."""
+    engine, update = (sum(plan[name] for name in names) for names in (ENGINE, UPDATE))
+    freed = () if config.train.max_staleness else UPDATE if engine > update else ENGINE
+    return {name: size for name, size in plan.items() if name not in freed}
 
 
 def check_memory(
     config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int = 1, tensor: int = 0, limit: int | None = None
 ) -> None:
-    """Refuses a run that cannot fit; the message names the key of the largest part and shows the plan.
+    """Refuses a run that cannot fit; the message names the key of the largest part at the peak and shows the plan.
 
     Args:
       config, shape, devices, hosts, tensor: as for `memory_plan`.
-      limit: bytes of one device; None: what the device reports, unchecked if it reports nothing.
+      limit: bytes of one device; None: the least that a device of any host reports, unchecked if none reports any.
+        Then all hosts must call this together.
 
     Raises:
       InputError: the plan needs more.
@@ -128,13 +137,14 @@ def check_memory(
     limit = limit or _device_bytes()
     if limit is None or peak(config, plan) <= limit:
         return
+    needed = _at_peak(config, plan)
     shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in plan.items() if size)
     section, name = {
         "KV cache": ("engine", "slots"),
         "engine's weights": ("engine", "tensor"),
         "activations": ("batch", "rows"),
         "activations of the vision tower": ("batch", "rows"),
-    }.get(max(plan, key=lambda part: plan[part]), ("mesh", "fsdp"))
+    }.get(max(needed, key=lambda part: needed[part]), ("mesh", "fsdp"))
     raise InputError(
         f"config.{section}.{name}={config[section][name]}: a device has {limit / GIB:.1f} GiB, the plan needs "
         f"{peak(config, plan) / GIB:.1f} ({shown}); use more devices (mesh.fsdp; engine.tensor splits the "
@@ -176,7 +186,10 @@ def check_engine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh
     key = "engine.tensor" if config.engine.tensor else "mesh.tensor"
     if tensor not in fit:
         use = f"use one of {', '.join(map(str, fit))}" if fit else "make mesh.tensor smaller"
-        raise InputError(f"config.{key}={tensor}: the engine cannot split {heads} key/value heads over it; {use}")
+        raise InputError(
+            f"config.{key}={tensor}: the engine splits {heads} key/value heads evenly over devices that are neighbours "
+            f"in the mesh and on one host; {use}"
+        )
     if tensor > 1 and config.train.max_staleness:
         raise InputError(
             f"config.train.max_staleness={config.train.max_staleness}: with {key}={tensor} rollout and update "
@@ -185,15 +198,17 @@ def check_engine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh
     slots, parts = config.engine.slots, _host_devices(mesh) // tensor
     if slots % parts:
         raise InputError(
-            f"config.engine.slots={slots}: a host spreads them over {parts} devices (its part of mesh.data x "
-            f"mesh.fsdp); use a multiple, such as {-(-slots // parts) * parts}"
+            f"config.engine.slots={slots}: a host spreads them over {parts} parts of its devices (engine.tensor: "
+            f"{tensor} in a part); use a multiple, such as {-(-slots // parts) * parts}"
         )
 
 
 def _tensors(shape: Qwen2Config, mesh: jax.sharding.Mesh) -> list[int]:
-    """The numbers of devices that can split an engine's weights, ascending."""
+    """The numbers of devices that can split an engine's weights, ascending; see `placement.placement_of`."""
     least, heads, here = mesh.shape["tensor"], shape.num_kv_heads, _host_devices(mesh)
-    return [n for n in range(least, heads + 1, least) if heads % n == 0 and here % n == 0]
+    hosts = np.array([device.process_index for device in mesh.devices.flat])
+    fit = [n for n in range(least, heads + 1, least) if heads % n == 0 and here % n == 0]
+    return [n for n in fit if np.all(np.ptp(hosts.reshape(-1, n), axis=1) == 0)]
 
 
 def _host_devices(mesh: jax.sharding.Mesh) -> int:
@@ -206,8 +221,11 @@ def _on_cpu(limit: int | None) -> bool:
 
 
 def _device_bytes() -> int | None:
-    """The memory of a device; CPU devices share that of the machine."""
+    """The least memory of a device of any host, as all must plan alike; CPU devices share that of their machine."""
     device = jax.local_devices()[0]
     if device.platform == "cpu":
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()
-    return (device.memory_stats() or {}).get("bytes_limit")
+        own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()
+    else:
+        own = (device.memory_stats() or {}).get("bytes_limit", UNKNOWN)
+    least = int(partition.all_hosts(np.array([own // MIB], np.int32)).min()) * MIB
+    return least if least < UNKNOWN else None

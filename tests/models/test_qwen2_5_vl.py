@@ -1,6 +1,7 @@
 """The model is Qwen2.5-VL: transformers, reading what `save_hf` wrote, gives the same logits, gradients and tokens."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2, qwen2_5_vl
 from gigpo_jax.models.images import distinct, expand, grid_of, layout, read_images
 from gigpo_jax.models.qwen2 import Qwen2Config
-from gigpo_jax.models.vision import pack_images
+from gigpo_jax.models.vision import encode, pack_images
 from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.models.weights import load_hf, save_hf
 from tests.models.shapes import SMALL, VISION, VL, check_gradient, random_params
@@ -108,6 +109,18 @@ def test_packed_rows_with_images_equal_the_texts_alone() -> None:
     got = np.split(np.asarray(qwen2.unembed(VL, params, packed))[0], np.cumsum([len(text) for text in texts])[:-1])
     for text, part, row in zip(texts, parts, got, strict=True):
         np.testing.assert_allclose(row, qwen2_5_vl.logits(VL, params, text[None], part)[0], atol=1e-4)
+
+
+def test_with_remat_offload_the_inputs_of_the_towers_layers_are_in_host_memory() -> None:
+    params, image = random_params(VL), read_images(VISION, texts_and_images(VISION)[0][1], IMAGES[2:])
+    placed = pack_images(image.images, image.layout.index[None], number=1, longest=len(image.images[0].patches))
+
+    def loss(tower: Any) -> jax.Array:
+        wrap = functools.partial(jax.checkpoint, policy=qwen2.REMAT_POLICIES["offload"])
+        return encode(VISION, tower, placed.patches, placed.grid, dtype=jnp.float32, wrap=wrap).sum()
+
+    inputs = f"f32<host>[{VISION.depth},1,{placed.patches.shape[1]},{VISION.hidden_size}]"
+    assert inputs in str(jax.make_jaxpr(jax.grad(loss))(params["vision"]))
 
 
 def test_greedy_decoding_equals_that_of_transformers(tmp_path: pathlib.Path) -> None:

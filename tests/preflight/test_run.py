@@ -10,9 +10,12 @@ from pathlib import Path
 import jax
 import pytest
 
+from gigpo_jax.config import default_config
+from gigpo_jax.errors import InputError
 from gigpo_jax.main import main
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.hf_config import config_json
+from gigpo_jax.preflight.run import check
 from gigpo_jax.preflight.targets import TARGETS
 from tests.models.shapes import VISION
 
@@ -63,6 +66,16 @@ def test_one_device(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr().out
     assert "cpu: 1 devices of" in shown
     assert "an iteration takes at least" in shown
+
+
+@pytest.mark.parametrize(("max_staleness", "key"), [(0, r"batch\.rows=4"), (1, r"engine\.slots=128")])
+def test_the_key_of_a_part_that_is_not_in_memory_is_not_named(max_staleness: int, key: str) -> None:
+    """The cache is the largest part, but the program that does not fit is an update."""
+    config = default_config()
+    config.train.max_staleness = max_staleness
+    programs = {"update": {"left": -1, "temporaries": 2}, "decode": {"left": 0, "temporaries": 1}}
+    with pytest.raises(InputError, match=rf"^config\.{key}: with the program 'update' "):
+        check(config, {"target": "cpu", "resident": {"parameters": 1, "KV cache": 3}, "programs": programs})
 
 
 def test_a_model_that_reads_images(tmp_path: Path) -> None:

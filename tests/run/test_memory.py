@@ -1,7 +1,7 @@
 """The memory plan against arithmetic by hand."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -72,9 +72,9 @@ def test_a_mesh_that_cannot_hold_heads_or_slots_is_refused():
     config = default_config()
     one = jax.devices()[:1]
     for sizes, slots, message in (
-        ((1, 1, 4), 128, r"^config\.mesh\.tensor=4: .* 2 key/value heads over it; make mesh.tensor smaller$"),
-        ((2, 3, 1), 128, r"^config\.engine\.slots=128: .* over 6 devices .*; use a multiple, such as 132$"),
-        ((2, 3, 2), 20, r"^config\.engine\.slots=20: .* over 6 devices .*; use a multiple, such as 24$"),
+        ((1, 1, 4), 128, r"^config\.mesh\.tensor=4: .* 2 key/value heads .*; make mesh.tensor smaller$"),
+        ((2, 3, 1), 128, r"^config\.engine\.slots=128: .* over 6 parts .* 1 in a part\); use a multiple, such as 132$"),
+        ((2, 3, 2), 20, r"^config\.engine\.slots=20: .* over 6 parts .* 2 in a part\); use a multiple, such as 24$"),
     ):
         mesh = jax.sharding.Mesh(np.array(one * math.prod(sizes)).reshape(sizes), partition.AXES)
         config.engine.slots = slots
@@ -83,11 +83,46 @@ def test_a_mesh_that_cannot_hold_heads_or_slots_is_refused():
         config.engine.slots = 24
         check_engine(config, PUBLISHED["7b"], mesh, mesh.shape["tensor"])
     config.engine.tensor = 3
-    with pytest.raises(InputError, match=r"^config\.engine\.tensor=3: .* 4 key/value heads over it; use one of 2, 4$"):
+    with pytest.raises(InputError, match=r"^config\.engine\.tensor=3: .* 4 key/value heads .*; use one of 2, 4$"):
         check_engine(config, PUBLISHED["7b"], mesh, 3)
     config.engine.tensor, config.train.max_staleness = 0, 1
     with pytest.raises(InputError, match=r"^config\.train\.max_staleness=1: with mesh\.tensor=2 .* or mesh\.tensor=1$"):
         check_engine(config, PUBLISHED["7b"], mesh, 2)
+
+
+@dataclass(frozen=True)
+class Device:
+    """Of a host, as a mesh needs it."""
+
+    id: int
+    process_index: int
+
+
+@pytest.mark.parametrize(("hosts", "fit"), [((0, 0, 0, 0, 1, 1, 1, 1), (1, 2, 4)), ((0, 0, 1, 1, 1, 0, 0, 1), (1,))])
+def test_the_engines_weights_are_split_over_devices_of_one_host(hosts, fit):
+    config = default_config()
+    config.mesh.fsdp, config.batch.rows = 8, 8
+    config = resolve(config).unlock()
+    mesh = jax.sharding.Mesh(np.array([Device(*each) for each in enumerate(hosts)]).reshape(1, 8, 1), partition.AXES)
+    for tensor in (1, 2, 4):
+        config.engine.tensor = tensor
+        if tensor in fit:
+            check_engine(config, PUBLISHED["7b"], mesh, tensor)
+        else:
+            with pytest.raises(InputError, match=rf"^config\.engine\.tensor={tensor}: .* on one host; use one of 1$"):
+                check_engine(config, PUBLISHED["7b"], mesh, tensor)
+    config.engine.tensor = 0
+    limit = int(peak(config, memory_plan(config, PUBLISHED["7b"], 8, 2, tensor=2))) + 1
+    assert engine_tensor(config, PUBLISHED["7b"], mesh, limit) == (2 if 2 in fit else 1)
+
+
+@pytest.mark.parametrize(("slots", "key"), [(192, r"batch\.rows=32"), (256, r"engine\.slots=256")])
+def test_the_key_of_a_part_that_is_freed_at_the_peak_is_not_named(slots, key):
+    """The cache is the largest part of both, but with 192 slots the update needs more than the engine."""
+    config = default_config()
+    config.batch.rows, config.engine.slots, config.rl.kl_coef = 32, slots, 0.0
+    with pytest.raises(InputError, match=rf"^config\.{key}: "):
+        check_memory(resolve(config), PUBLISHED["1.5b"], devices=1, limit=2**30)
 
 
 def test_the_engines_weights_are_split_over_as_few_devices_as_fit():
@@ -180,13 +215,13 @@ def test_a_vision_tower_has_weights_moments_and_activations():
     plan, text = (memory_plan(resolve(config), each, devices=2) for each in (shape, PUBLISHED["3b"]))
     assert plan["parameters"] - text["parameters"] == 4 * tower / 2
     assert plan["optimizer"] - text["optimizer"] == 8 * tower / 2
-    patches = 4 * 1024  # a token of a picture is four
-    assert plan["activations of the vision tower"] == 4 * patches * 32 * 1280 * 2  # of four rows in bfloat16
+    row, prompt = 4 * 4096, 4 * 1024  # patches: a token of a picture is four; a row has several prompts
+    assert plan["activations of the vision tower"] == 4 * row * 32 * 1280 * 2  # of four rows in bfloat16
     assert text["activations of the vision tower"] == 0
     config.batch.rows, config.engine.prefill_rows = 2, (4, 64)
-    prefill = 64 * patches * (6 * 1280 + 2 * 3420) * 2  # of one layer, more than the update of one row has
+    prefill = 64 * prompt * (6 * 1280 + 2 * 3420) * 2  # of one layer, more than the update of one row has
     assert memory_plan(resolve(config), shape, devices=2)["activations of the vision tower"] == prefill
     config.engine.name = "vllm"
-    assert memory_plan(resolve(config), shape, devices=2)["activations of the vision tower"] == patches * 32 * 1280 * 2
-    with pytest.raises(InputError, match=r"the plan needs .* activations of the vision tower 0\.3"):
+    assert memory_plan(resolve(config), shape, devices=2)["activations of the vision tower"] == row * 32 * 1280 * 2
+    with pytest.raises(InputError, match=r"the plan needs .* activations of the vision tower 1\.2"):
         check_memory(resolve(config), shape, devices=2, limit=int(8 * GIB))
