@@ -138,7 +138,7 @@ def saved(
         raise ValueError(f"credit of {len(credit.total)} steps for {len(rows)}")
     sizes = np.bincount(credit.anchor_group)
     episodes = []
-    files: dict[tuple[tuple[int, int], bytes], bytes] = {}  # image as read -> PNG
+    files: dict[bytes, bytes] = {}  # digest of an image as read -> PNG
     for place, trajectory in enumerate(trajectories):
         steps = [_saved_step(turn, files) for turn in trajectory.turns]
         returns = _returns([turn.reward for turn in trajectory.turns], gamma)
@@ -225,7 +225,7 @@ def _returns(rewards: Sequence[float], gamma: float) -> list[float]:
     return out[::-1]
 
 
-def _saved_step(turn: Turn, files: dict[tuple[tuple[int, int], bytes], bytes]) -> SavedStep:
+def _saved_step(turn: Turn, files: dict[bytes, bytes]) -> SavedStep:
     """A step without its credit; `files` are the pictures so far, which groups repeat."""
     read = () if turn.images is None else turn.images.images
     return SavedStep(
@@ -237,11 +237,10 @@ def _saved_step(turn: Turn, files: dict[tuple[tuple[int, int], bytes], bytes]) -
     )
 
 
-def _file(image: ReadImage, files: dict[tuple[tuple[int, int], bytes], bytes]) -> bytes:
-    known = image.grid, image.patches.tobytes()
-    if known not in files:
-        files[known] = encode_png(picture_of(image))
-    return files[known]
+def _file(image: ReadImage, files: dict[bytes, bytes]) -> bytes:
+    if image.digest not in files:
+        files[image.digest] = encode_png(picture_of(image))
+    return files[image.digest]
 
 
 def _saved_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEpisode:

@@ -1,6 +1,7 @@
 """The images of requests: each is encoded once, and its features stand in the rows of all prompts that show it."""
 
 import collections
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,30 +34,29 @@ class ImageEncoder:
 
     def encode(self, params: Any, requests: Sequence[Request]) -> None:
         """Sets the features of requests."""
+        shown = [(request, request.images.images) for request in requests if request.images and request.images.images]
         missing: dict[int, dict[bytes, ReadImage]] = collections.defaultdict(dict)
-        for request in requests:
-            for digest, image in zip(request.digests, request.images.images if request.images else ()):
-                if digest not in self._kept:
-                    missing[-(-len(image.patches) // PATCHES) * PATCHES][digest] = image
-        for longest, images in sorted(missing.items()):
-            self._encode(params, images, longest)
-        for request in requests:
-            for digest in request.digests:
-                self._kept[digest] = self._kept.pop(digest)  # the newest last
-            if request.digests:
-                request.features = np.concatenate([self._kept[digest] for digest in request.digests])
+        for _, images in shown:
+            for image in images:
+                if image.digest not in self._kept:
+                    missing[-(-len(image.patches) // PATCHES) * PATCHES][image.digest] = image
+        for longest, new in sorted(missing.items()):
+            self._encode(params, list(new.values()), longest)
+        for request, images in shown:
+            for image in images:
+                self._kept[image.digest] = self._kept.pop(image.digest)  # the newest last
+            request.features = np.concatenate([self._kept[image.digest] for image in images])
         while len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
 
-    def _encode(self, params: Any, images: dict[bytes, ReadImage], longest: int) -> None:
-        left = list(images.items())
+    def _encode(self, params: Any, left: list[ReadImage], longest: int) -> None:
         while left:
             batch, left = left[: self._number], left[self._number :]
             none = np.zeros((0, 0), np.int32)
-            packed = pack_images([image for _, image in batch], none, number=self._number, longest=longest)
+            packed = pack_images(batch, none, number=self._number, longest=longest)
             features = np.asarray(self._programs.encode(params, packed.patches, packed.grid))
-            for row, (digest, image) in zip(features, batch):
-                self._kept[digest] = row[: image.grid[0] * image.grid[1]].copy()
+            for row, image in zip(features, batch):
+                self._kept[image.digest] = row[: math.prod(image.grid)].copy()
 
 
 class PictureRows:

@@ -2,8 +2,8 @@
 
 import asyncio
 import functools
-import hashlib
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,22 +53,14 @@ class Request:
     logprobs: list[np.ndarray] = field(default_factory=list)
     cancelled: bool = False
 
-    @functools.cached_property
-    def digests(self) -> tuple[bytes, ...]:
-        """A hash of each image."""
-        images = () if self.images is None else self.images.images
-        return tuple(
-            hashlib.blake2b(repr(grid).encode() + patches.tobytes(), digest_size=8).digest() for patches, grid in images
-        )
-
     @property
     def content(self) -> np.ndarray:
         """[P], equal up to some token for prompts that are equal up to there, images included."""
         if self.images is None:
             return self.prompt
-        sizes = [rows * columns for _, (rows, columns) in self.images.images]
-        hashes = np.repeat(np.frombuffer(b"".join(self.digests), np.int64), sizes)
-        index = self.images.layout.index
+        images, index = self.images.images, self.images.layout.index
+        digests = np.frombuffer(b"".join(image.digest for image in images), np.int64)[::2]  # half of each
+        hashes = np.repeat(digests, [math.prod(image.grid) for image in images])
         return np.where(index < 0, self.prompt, np.append(hashes, 0)[index])
 
     def take(self, tokens: np.ndarray, logprobs: np.ndarray, stops: StopStrings | None) -> Completion | None:

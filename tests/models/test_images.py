@@ -85,6 +85,15 @@ def test_places_that_are_not_those_of_the_images_are_refused() -> None:
         layout(CONFIG, np.array([9, 9, 1, 9, 9]), [(2, 2)])
 
 
+def test_the_digest_of_an_image_is_of_its_patches_and_its_grid() -> None:
+    patches = patches_of(CONFIG, random_image(56, 84))
+    image, changed = ReadImage(patches, (2, 3)), patches.copy()
+    assert image.digest == ReadImage(patches.copy(), (2, 3)).digest
+    assert image.digest != ReadImage(patches, (3, 2)).digest
+    changed[-1, -1] ^= 1
+    assert image.digest != ReadImage(changed, (2, 3)).digest
+
+
 def test_features_of_small_images_skip_the_padding_of_the_largest() -> None:
     images = [
         ReadImage(patches_of(CONFIG, x), grid_of(CONFIG, x)) for x in (random_image(56, 56), random_image(56, 84))
