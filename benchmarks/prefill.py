@@ -62,7 +62,7 @@ def prompts(
             for _ in range(config.train.group_size):
                 expert = registry.make_expert(config.env.name, episode_seed(0, len(played)), **errs)
                 write = registry.spec(config.env.name).write
-                shown = demonstrate(env, expert, task, settings, encoder=lambda images: encode, write=write)
+                shown = demonstrate(env, expert, task, settings, encode=encode, write=write)
                 played.append([np.asarray(encode(turn.prompt), np.int32) for turn in shown.turns])
     finally:
         env.close()

@@ -26,6 +26,7 @@ from gigpo_jax.learner import chosen, objective, step_credit, text_critic
 from gigpo_jax.policy import Policy, load_policy
 from gigpo_jax.rollout.environment import RunEnvironment, environments
 from gigpo_jax.rollout.examples import make_examples
+from gigpo_jax.rollout.pictures import prompt_encoder
 from gigpo_jax.rollout.record import SUFFIX, saved, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker
@@ -298,12 +299,12 @@ def _run(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> int:
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
     start = " with ".join(filter(None, (config.model.path, config.model.lora.path)))
     report.say(f"weights: {f'checkpoint {version} of {workdir}' if version else start}")
-    examples = {}
+    examples, encode = {}, prompt_encoder(policy.tokenizer, policy.config.vision)
     for each in run_environments:
         kinds = {task.type for task in tasks if task.environment == each.label}
         ids = [task_id.removeprefix(f"{each.label}/") for task_id in panel.ids]
         with own_keys(each.label):
-            examples[each.label] = make_examples(each.config, each.options, ids, kinds, policy.tokenizer.encode_chat)
+            examples[each.label] = make_examples(each.config, each.options, ids, kinds, encode)
     worker = RolloutWorker(
         config,
         policy,

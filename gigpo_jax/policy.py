@@ -103,14 +103,9 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = 
 
 
 def check_vision(config: ConfigDict, vision: VisionConfig | None) -> None:
-    """Raises InputError for an adapter on a tower that is not there, and for an agent that cannot have images."""
+    """Raises InputError for an adapter on a tower that is not there."""
     if vision is None and config.model.lora.vision:
         raise InputError("config.model.lora.vision=True: the model has no vision tower; leave it out")
-    if vision is not None and config.agent != "plain":
-        raise InputError(
-            f"config.agent={config.agent!r}: its prompts show earlier observations too, which does not work with a "
-            "model that reads images; use 'plain'"
-        )
 
 
 def model_folder(path: str, revision: str, *, key: str = "config.model.path") -> Path:

@@ -1,7 +1,6 @@
 """Supervised warm start: imitation of an environment's expert, with the learner's own packing and optimizer."""
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, save_policy
 from gigpo_jax.rl import update
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rollout.demonstrations import Demonstration, Encoder, demonstrate, episode_seed
+from gigpo_jax.rollout.demonstrations import Demonstration, demonstrate, episode_seed
 from gigpo_jax.rollout.environment import all_tasks, environments, episode_settings
 from gigpo_jax.rollout.pictures import check_kind, check_length, prompt_encoder, prompt_images
 from gigpo_jax.rollout.tasks import draw_tasks
@@ -92,24 +91,24 @@ def _run(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> int:
     return 0
 
 
-def _encoder(policy: Policy | None, *, reads: bool) -> Encoder:
+def _encoder(policy: Policy | None, *, reads: bool) -> Callable[..., Sequence[int]]:
     """What measures prompts; for a tokenizer that is yet to be made it counts words."""
     if policy is not None:
-        return functools.partial(prompt_encoder, policy.tokenizer, policy.config.vision)
+        return prompt_encoder(policy.tokenizer, policy.config.vision)
 
-    def count_words(images: Sequence[np.ndarray]) -> Callable[[str], Sequence[int]]:
+    def count_words(text: str, images: Sequence[np.ndarray] = ()) -> Sequence[str]:
         check_kind(images, reads=reads)
-        return str.split  # type: ignore[return-value]
+        return text.split()
 
-    return count_words
+    return count_words  # type: ignore[return-value]
 
 
-def demonstrations(config: ConfigDict, encoder: Encoder) -> list[Demonstration]:
+def demonstrations(config: ConfigDict, encode: Callable[..., Sequence[int]]) -> list[Demonstration]:
     """Lets the expert of the environment play `sft.episodes` episodes of the training split.
 
     Args:
       config: as from `config.resolve`.
-      encoder: measures prompts.
+      encode: measures prompts; see `prompts.build_prompt`.
 
     Raises:
       EnvError: the environment failed; nothing replaces its episode.
@@ -128,7 +127,7 @@ def demonstrations(config: ConfigDict, encoder: Encoder) -> list[Demonstration]:
             with own_keys(label):
                 expert = registry.make_expert(own.env.name, episode_seed(config.seed, n), **own.sft.demonstrator)
                 write = registry.spec(own.env.name).write
-                shown.append(demonstrate(made[label], expert, task, settings[label], encoder=encoder, write=write))
+                shown.append(demonstrate(made[label], expert, task, settings[label], encode=encode, write=write))
     return shown
 
 
@@ -149,7 +148,7 @@ def encode(shown: Sequence[Demonstration], policy: Policy, config: ConfigDict) -
     for demonstration in tqdm(shown, "tokens", leave=False, disable=None):
         samples = []
         for prompt, response, images in demonstration.turns:
-            tokens = prompt_encoder(tokenizer, vision, images)(prompt)
+            tokens = prompt_encoder(tokenizer, vision)(prompt, images)
             check_length(tokens, images, limit)
             target = np.asarray(tokenizer.encode(response), np.int32)
             if len(target) <= config.sampling.max_response_tokens:

@@ -11,9 +11,11 @@ from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import build_prompt
 from gigpo_jax.envs import registry
+from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.tokenizer import load_tokenizer
 from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.rollout.environment import env_options
+from gigpo_jax.rollout.pictures import prompt_encoder
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 COMMON = {
@@ -159,7 +161,12 @@ def test_an_unknown_variant_names_those_there_are(name):
 
 @pytest.mark.parametrize(
     ("name", "smallest"),
-    [("webshop_tiny", 0.97), ("alfworld_long", 1.0), ("sokoban_text_tiny", 1.0), ("sokoban_tiny", 1.0)],
+    [
+        ("webshop_tiny", 0.97),
+        ("alfworld_long", 1.0),
+        ("sokoban_text_tiny", 1.0),
+        ("sokoban_tiny", 1.0),
+    ],
 )
 def test_a_tiny_policy_can_say_what_the_expert_does(name, smallest, monkeypatch, tmp_path):
     monkeypatch.setenv("GIGPO_JAX_CACHE", str(tmp_path))
@@ -167,19 +174,22 @@ def test_a_tiny_policy_can_say_what_the_expert_does(name, smallest, monkeypatch,
     if "splits" in config.env.generate:
         config.env.generate.splits = {"train": 40}
     config = resolve(config)
-    tokenizer = load_tokenizer(CONFIGS.parent / config.model.path)
+    folder = CONFIGS.parent / config.model.path
+    tokenizer = load_tokenizer(folder)
+    encode = prompt_encoder(tokenizer, read_config(folder).vision)
     env = registry.make(config.env.name, **env_options(config))
-    template, parse = registry.style(config.env.name, config.env.prompt), registry.spec(config.env.name).parse
+    template, known = registry.style(config.env.name, config.env.prompt), registry.spec(config.env.name)
+    write = known.write or response_text
     said = []
     for seed, task in enumerate(env.tasks("train")[:40]):
         now, expert, past = env.reset(task), registry.make_expert(config.env.name, seed), History(config.env.history)
         for _ in range(config.env.max_steps):
-            prompt = build_prompt(template, now, past, encode=tokenizer.encode_chat, limit=10_000)
+            prompt = build_prompt(template, now, past, encode=encode, limit=10_000)
             assert len(prompt.tokens) <= config.sampling.max_prompt_tokens
             action = expert.act(now)
-            response = tokenizer.encode(response_text(action))
-            said.append(parse(tokenizer.decode(response)) == Response(action, True))
-            past.add(now.text, action)
+            response = tokenizer.encode(write(action))
+            said.append(known.parse(tokenizer.decode(response)) == Response(action, True))
+            past.add(now.text, action, images=now.images)
             result = env.step(action)
             now = result.observation
             if result.done:
@@ -187,11 +197,15 @@ def test_a_tiny_policy_can_say_what_the_expert_does(name, smallest, monkeypatch,
     assert sum(said) >= smallest * len(said)  # the tokenizer of the shop knows ASCII only, and a shop has crème brûlée
 
 
-@pytest.mark.parametrize(("name", "run"), [("sokoban_text_tiny", "sokoban"), ("sokoban_tiny", "sokoban_tiny")])
-def test_the_warm_start_of_sokoban_imitates_a_good_and_then_a_worse_demonstrator(name, run):
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [("sokoban_text_tiny", "sokoban"), ("sokoban_tiny", "sokoban_tiny")],
+)
+def test_the_warm_start_of_a_game_imitates_a_good_and_then_a_worse_demonstrator(name, run):
     first, second = (resolve(_get_config(f"{name}_sft", stage)) for stage in "12")
     assert (first.model.path, second.model.path) == ("", f"runs/{run}_sft1/model")
     assert first.sft.demonstrator.random_fraction < second.sft.demonstrator.random_fraction
-    assert first.env.options == second.env.options == resolve(_get_config(name)).env.options
+    for key in ("env.name", "env.options", "env.max_steps", "sampling.max_prompt_tokens", "sampling.stop"):
+        assert value_of(first, key) == value_of(second, key) == value_of(resolve(_get_config(name)), key)
     with pytest.raises(ValueError, match="no such stage; choose 1 or 2"):
         _get_config(f"{name}_sft", "3")

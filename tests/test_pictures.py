@@ -20,7 +20,7 @@ from gigpo_jax.credit.gradients import folded, group_gradients
 from gigpo_jax.credit.run import _replay
 from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import build_prompt
-from gigpo_jax.env_bridge.types import IMAGE, Observation
+from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2, qwen2_5_vl
@@ -182,8 +182,7 @@ def test_a_prompt_has_a_place_for_each_token_of_its_images() -> None:
     words = word_tokenizer(["the room now"], ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"))
     start, pad, end = (words.token_id(token) for token in ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"))
     vision = dataclasses.replace(VISION, start_token=start, image_token=pad, end_token=end)
-    encode = prompt_encoder(words, vision, IMAGES[:1])
-    tokens = encode(f"the room now: {IMAGE} <|image_pad|>")
+    tokens = prompt_encoder(words, vision)(f"the room now: {IMAGE} <|image_pad|>", IMAGES[:1])
     assert tokens.count(pad) == 6
     at = tokens.index(start)
     assert tokens[at : at + 8] == [start, *[pad] * 6, end]
@@ -194,15 +193,15 @@ def test_a_prompt_has_a_place_for_each_token_of_its_images() -> None:
     config.sampling.max_prompt_tokens = 30
     settings = episode_settings(resolve(config.lock()), temperature=1.0, stop_token_ids=())
     with pytest.raises(InputError, match=r"max_prompt_tokens=30: a prompt with 1 image\(s\) takes 40 tokens"):
-        settings.prompt(seen, History(0), prompt_encoder(words, vision, seen.images))
+        settings.prompt(seen, History(0), prompt_encoder(words, vision))
 
 
 def test_pictures_for_a_model_of_text_and_the_other_way_round_are_refused() -> None:
     words = word_tokenizer([])
     with pytest.raises(InputError, match="the environment shows pictures, and this model reads text alone"):
-        prompt_encoder(words, None, IMAGES)
+        prompt_encoder(words, None)(IMAGE, IMAGES)
     with pytest.raises(InputError, match="this model reads pictures, and the environment shows none"):
-        prompt_encoder(words, VISION, Observation("text", "", None, "").images)
+        prompt_encoder(word_tokenizer([]), VISION)("text")
 
 
 def test_a_critic_reads_the_pictures_and_is_a_folder(tmp_path: Path) -> None:
@@ -272,7 +271,7 @@ def test_a_replay_shows_the_pictures_that_the_policy_saw() -> None:
     seen, prompt = env.reset(task), registry.style("sokoban", "compact")
     steps = []
     for action in ("up", "left"):
-        text = build_prompt(prompt, seen, History(0), encode=words.encode_chat, limit=200).text
+        text = build_prompt(prompt, seen, History(0), encode=prompt_encoder(words, vision), limit=200).text
         result = env.step(action)
         told = text, "", action, True, None, seen.text, "", result.reward, 0.0, "stop"
         steps.append(SavedStep(*told, version=0, prompt_length=0, tokens=(1,), logprobs=(0.0,)))
@@ -297,7 +296,7 @@ def test_a_replay_shows_the_pictures_that_the_policy_saw() -> None:
 )
 def test_images_that_cannot_be_read_are_refused(image: np.ndarray, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        prompt_encoder(word_tokenizer([]), VISION, [image])
+        prompt_encoder(word_tokenizer([]), VISION)(IMAGE, [image])
 
 
 def test_image_tokens_that_the_policy_writes_change_nothing() -> None:

@@ -53,7 +53,7 @@ def test_imitation_of_pictures_minimises_the_cross_entropy_of_the_model(trained:
     shape, params = load_hf(trained / "model")
     vision, words = qwen2_5_vl.tower(shape), load_tokenizer(trained / "model")
     losses: list[float] = []
-    for shown in sft.demonstrations(small_config(), lambda images: words.encode)[EPISODES - 2 :]:
+    for shown in sft.demonstrations(small_config(), lambda text, images: words.encode(text))[EPISODES - 2 :]:
         for prompt, response, images in shown.turns:
             assert prompt == IMAGE
             text = expand(vision, words.encode_chat(prompt, mark=IMAGE, special="".join(IMAGE_TOKENS)), [(5, 5)])

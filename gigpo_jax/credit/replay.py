@@ -52,7 +52,7 @@ def replay(
                     f"{len(trajectory.turns)}; credit needs an environment that replays exactly"
                 )
             trajectory.turns.append(_turn(step, observation, shown, images, result.info.get("regret")))
-            history.add(observation.text, step.action)
+            history.add(observation.text, step.action, images=observation.images)
             observation = result.observation
         trajectories.append(trajectory)
     return trajectories

@@ -233,8 +233,8 @@ def _replay(config: ConfigDict, env: TextEnv, policy: Policy, rollouts: Rollouts
     vision = policy.config.vision
 
     def prompt(observation: Observation, history: History) -> tuple[Prompt, PromptImages | None]:
-        shown = settings.prompt(observation, history, prompt_encoder(policy.tokenizer, vision, observation.images))
-        return shown, prompt_images(vision, shown.tokens, observation.images)
+        shown = settings.prompt(observation, history, prompt_encoder(policy.tokenizer, vision))
+        return shown, prompt_images(vision, shown.tokens, shown.images)
 
     try:
         return replay(env, rollouts.episodes, window=config.env.history, prompt=prompt)

@@ -1,7 +1,9 @@
 """The window of past observations and actions that a prompt shows."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -9,6 +11,7 @@ class Event:
     observation: str
     action: str
     thought: str = ""  # before the action, where the agent's format has it apart
+    images: tuple[np.ndarray, ...] = field(default=(), compare=False)  # of the observation, as there
 
 
 class History:
@@ -22,12 +25,13 @@ class History:
         self._events: deque[Event] = deque(maxlen=window)
         self.task_type, self.reflections = task_type, reflections
         self.first = ""
+        self.first_images: tuple[np.ndarray, ...] = ()
         self.steps = 0
 
-    def add(self, observation: str, action: str, thought: str = "") -> None:
+    def add(self, observation: str, action: str, thought: str = "", images: tuple[np.ndarray, ...] = ()) -> None:
         if self.steps == 0:
-            self.first = observation
-        self._events.append(Event(observation, action, thought))
+            self.first, self.first_images = observation, images
+        self._events.append(Event(observation, action, thought, images))
         self.steps += 1
 
     def events(self) -> tuple[Event, ...]:

@@ -4,13 +4,19 @@ Texts of an environment are data: they are concatenated, never used as a format.
 in them.
 """
 
+import itertools
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from gigpo_jax.env_bridge.history import Event, History
-from gigpo_jax.env_bridge.types import Observation
+from gigpo_jax.env_bridge.types import IMAGE, Observation
 
 MARKER = " ... "
+_NO_IMAGE = IMAGE[0] + " " + IMAGE[1:]  # what a mark without an image becomes
+_NUMBERED = re.compile(IMAGE + "\ue000(\\d+)\ue000")  # the place of an image in a text that is being rendered
 _LONGEST_TOKEN = 32  # characters; text longer than limit x this is cut before it is tokenised
 
 
@@ -50,11 +56,13 @@ class Prompt:
       text: as rendered, before the chat template.
       tokens: the ids of the whole chat message.
       cut: what was left out: "" nothing, "history", "observation", or "tokens" (then `text` is longer than `tokens`).
+      images: uint8 [H, W, 3] each, in the order of their marks in `text`.
     """
 
     text: str
     tokens: list[int]
     cut: str
+    images: tuple[np.ndarray, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -135,39 +143,78 @@ def _clean(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
+def numbered(text: str, images: Sequence[np.ndarray], known: list[np.ndarray]) -> str:
+    """The text with a number at the mark of each of its images, which are appended to `known`; without any as it is."""
+    numbers = itertools.count(len(known))
+    known += images
+    return text if not images else re.sub(IMAGE, lambda mark: f"{mark[0]}\ue000{next(numbers)}\ue000", text)
+
+
 def build_prompt(
     template: PromptTemplate,
     observation: Observation,
     history: History,
     *,
-    encode: Callable[[str], Sequence[int]],
+    encode: Callable[..., Sequence[int]],
     limit: int,
     show_admissible: bool = True,
+    known: Sequence[np.ndarray] = (),
 ) -> Prompt:
-    """The prompt of one step, at most `limit` >= 1 tokens; `encode` gives the ids of the whole chat message."""
+    """The prompt of one step, at most `limit` >= 1 tokens.
+
+    A prompt with images may be longer: nothing but the history is left out of it.
+
+    Args:
+      encode: the text, and its images if it has some -> the ids of the whole chat message.
+      known: images to which texts of the template refer, as from `numbered`.
+    """
+    images, events = list(known), history.events()
+    shown = any((images, observation.images, history.first_images, *(event.images for event in events)))
+
+    def read(text: str, own: Sequence[np.ndarray] = ()) -> str:
+        text = _clean(text)
+        if not shown:
+            return text
+        return numbered(text, own, images) if own else text.replace(IMAGE, _NO_IMAGE)
+
+    def encoded(text: str) -> Sequence[int]:
+        text, own = _unnumbered(text, images)
+        return encode(text, own) if own else encode(text)
+
     admissible = observation.admissible if show_admissible else None
     inputs = PromptInput(
-        task=_clean(observation.task),
-        first=_clean(history.first),
-        history=tuple(
-            Event(_clean(event.observation), _clean(event.action), _clean(event.thought)) for event in history.events()
-        ),
+        task=read(observation.task),
+        first=read(history.first, history.first_images),
+        history=tuple(Event(read(x.observation, x.images), read(x.action), read(x.thought)) for x in events),
         steps=history.steps,
-        observation=_clean(observation.text),
-        admissible=None if admissible is None else tuple(_clean(action) for action in admissible),
+        observation=read(observation.text, observation.images),
+        admissible=None if admissible is None else tuple(map(read, admissible)),
         task_type=history.task_type,
-        reflections=tuple(map(_clean, history.reflections)),
+        reflections=tuple(map(read, history.reflections)),
     )
-    return fit_prompt(template, inputs, encode=encode, limit=limit)
+    prompt = fit_prompt(template, inputs, encode=encoded, limit=limit, whole=shown)
+    text, own = _unnumbered(prompt.text, images)
+    return replace(prompt, text=text, images=own)
+
+
+def _unnumbered(text: str, known: Sequence[np.ndarray]) -> tuple[str, tuple[np.ndarray, ...]]:
+    """The text with marks alone, and the images at them."""
+    return _NUMBERED.sub(IMAGE, text), tuple(known[int(number)] for number in _NUMBERED.findall(text))
 
 
 def fit_prompt(
-    template: PromptTemplate, inputs: PromptInput, *, encode: Callable[[str], Sequence[int]], limit: int
+    template: PromptTemplate,
+    inputs: PromptInput,
+    *,
+    encode: Callable[[str], Sequence[int]],
+    limit: int,
+    whole: bool = False,
 ) -> Prompt:
     """Renders a prompt of at most `limit` >= 1 ids, from texts without lone surrogates.
 
     It leaves out the first observation and the oldest events, then the middle of the current observation, and at last
-    tokens from the left. Usually calls `encode` once. Never raises because of a text.
+    tokens from the left; if it has to be `whole`, the first two alone. Usually calls `encode` once. Never raises
+    because of a text.
     """
     longest = limit * _LONGEST_TOKEN
 
@@ -184,6 +231,8 @@ def fit_prompt(
     events, seen = inputs.history, inputs.observation
     bare = replace(inputs, first="", history=())
     prompt = _largest(len(events), lambda n: attempt(replace(bare, history=events[len(events) - n :]), "history"))
+    if prompt is None and whole:
+        return Prompt(text := template(bare), list(encode(text)), "history")
     if prompt is None:
         most = min(len(seen), longest)
         prompt = _largest(most, lambda n: attempt(replace(bare, observation=_cut(seen, n)), "observation"))

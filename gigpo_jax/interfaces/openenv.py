@@ -162,7 +162,7 @@ def _observation(step: Step) -> WorldObservation:
         task=seen.task,
         anchor=seen.anchor,
         admissible=None if seen.admissible is None else list(seen.admissible),
-        images=[base64.b64encode(encode_png(image)).decode() for image in seen.images],
+        images=[base64.b64encode(encode_png(image)).decode() for image in step.images],
         won=step.won,
         score=step.score,
         truncated=step.truncated,

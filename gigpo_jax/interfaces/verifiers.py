@@ -124,12 +124,11 @@ def rows(world: World, which: str) -> Dataset:
 
 def messages(step: Step) -> vf.Messages:
     """A prompt as one message; an image stands where the prompt has its mark."""
-    images = step.observation.images
-    if not images:
+    if not step.images:
         return [vf.UserMessage(content=step.prompt)]
-    texts = step.prompt.split(IMAGE, len(images))
+    texts = step.prompt.split(IMAGE)
     parts: list[dict[str, Any]] = [{"type": "text", "text": texts[0]}]
-    for image, after in zip(images, texts[1:], strict=True):
+    for image, after in zip(step.images, texts[1:], strict=True):
         url = f"data:image/png;base64,{base64.b64encode(encode_png(image)).decode()}"
         parts += [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": after}]
     return [vf.UserMessage(content=[part for part in parts if part.get("text") != ""])]

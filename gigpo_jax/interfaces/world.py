@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.boundary import checked_observation, checked_result, checked_tasks
 from gigpo_jax.env_bridge.history import History
@@ -25,6 +27,7 @@ class Step:
     Attributes:
       observation: of the environment.
       prompt: the whole prompt for the next response, in the environment's own words, with history.
+      images: of the prompt, uint8 [H, W, 3] each, in the order of their marks; those of past steps too.
       reward: of the action, in the environment's units.
       terminated: whether the episode ended by its rules.
       truncated: whether all its actions are used up, and it is not won.
@@ -34,6 +37,7 @@ class Step:
 
     observation: Observation
     prompt: str
+    images: tuple[np.ndarray, ...]
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
@@ -156,7 +160,7 @@ class Player:
         """Starts an episode."""
         observation = checked_observation(self._env.reset(task))
         self._history = History(self.world.history, task.type)
-        self._last = Step(observation, self._prompt(observation))
+        self._last = Step(observation, *self._prompt(observation))
         return self._last
 
     def act(self, action: str) -> Step:
@@ -173,12 +177,12 @@ class Player:
         if last is None or last.done:
             raise EnvError("step without an episode: call reset first, and again after the end of an episode")
         result = checked_result(self._env.step(action))
-        self._history.add(last.observation.text, action, thought)
+        self._history.add(last.observation.text, action, thought, last.observation.images)
         left, won = self._history.steps < self.world.max_steps, bool(result.info["won"])
         ended = result.done and (won or left)
         self._last = Step(
             result.observation,
-            self._prompt(result.observation),
+            *self._prompt(result.observation),
             float(result.reward),
             ended,
             not left and not ended,
@@ -188,10 +192,12 @@ class Player:
         )
         return self._last
 
-    def _prompt(self, observation: Observation) -> str:
-        return build_prompt(
-            self.world.template, observation, self._history, encode=lambda text: (), limit=_NO_LIMIT
-        ).text
+    def _prompt(self, observation: Observation) -> tuple[str, tuple[np.ndarray, ...]]:
+        """The text of a prompt, and its images."""
+        prompt = build_prompt(
+            self.world.template, observation, self._history, encode=lambda text, images=(): (), limit=_NO_LIMIT
+        )
+        return prompt.text, prompt.images
 
     def close(self) -> None:
         self._env.close()

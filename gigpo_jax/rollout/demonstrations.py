@@ -12,9 +12,6 @@ from gigpo_jax.env_bridge.history import Event, History
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.rollout.rollout import EpisodeSettings
 
-# The images of a prompt -> a function from its text to the ids of the whole chat message.
-Encoder = Callable[[Sequence[np.ndarray]], Callable[[str], Sequence[int]]]
-
 
 class DemonstratedTurn(NamedTuple):
     """One step as texts, and the images of the prompt, uint8 [H, W, 3] each."""
@@ -63,7 +60,7 @@ def demonstrate(
     task: Task,
     settings: EpisodeSettings,
     *,
-    encoder: Encoder,
+    encode: Callable[..., Sequence[int]],
     write: Callable[[str], str] | None = None,
 ) -> Demonstration:
     """Lets an expert play one episode.
@@ -73,14 +70,14 @@ def demonstrate(
       expert: made for this episode.
       task: what to do.
       settings: prompts and length, as in rollouts.
-      encoder: measures prompts.
+      encode: measures prompts; see `build_prompt`.
       write: action -> response, where the environment has a format of its own (`registry.Environment.write`).
     """
     played, past, turns = play_expert(env, expert, task, settings.max_steps), History(settings.history), []
     for observation, event in played.steps:
-        prompt, images = settings.prompt(observation, past, encoder(observation.images)), observation.images
-        turns.append(DemonstratedTurn(prompt.text, (write or response_text)(event.action), images))
-        past.add(event.observation, event.action)
+        prompt = settings.prompt(observation, past, encode)
+        turns.append(DemonstratedTurn(prompt.text, (write or response_text)(event.action), prompt.images))
+        past.add(event.observation, event.action, images=event.images)
     return Demonstration(tuple(turns), played.won)
 
 
@@ -89,7 +86,8 @@ def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> Exp
     observation, steps, won = env.reset(task), [], False
     for _ in range(max_steps):
         action = expert.act(observation)
-        steps.append((observation, Event(observation.text, action, getattr(expert, "thought", ""))))
+        thought = getattr(expert, "thought", "")
+        steps.append((observation, Event(observation.text, action, thought, observation.images)))
         result = env.step(action)
         observation, won = result.observation, bool(result.info["won"])
         if result.done:

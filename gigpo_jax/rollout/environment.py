@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
@@ -13,6 +14,7 @@ from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.env_bridge.prompts import PromptInput, numbered
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
@@ -131,6 +133,8 @@ def episode_settings(
     """
     env, sampling, agent, entry = config.env, config.sampling, find_agent(config.agent), registry.spec(config.env.name)
     about = registry.about(env.name)
+    known: list[np.ndarray] = []
+    examples = {kind: [_with_numbers(each, known) for each in shown] for kind, shown in examples.items()}
     return EpisodeSettings(
         template=agent.template(about, examples) if agent.template else registry.style(env.name, env.prompt),
         parse=agent.parser(entry.parse, entry.write or response_text),
@@ -154,4 +158,11 @@ def episode_settings(
         trials=config.eval.trials,
         reflection=agent.reflection(about) if agent.reflection else None,
         max_aborted_fraction=env.max_aborted_fraction,
+        known=tuple(known),
     )
+
+
+def _with_numbers(example: PromptInput, known: list[np.ndarray]) -> PromptInput:
+    """The example with a number at the mark of each of its images, which are appended to `known`."""
+    events = (replace(event, observation=numbered(event.observation, event.images, known)) for event in example.history)
+    return replace(example, history=tuple(events))

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from itertools import chain, islice, zip_longest
 from typing import Any
 
@@ -9,6 +10,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from gigpo_jax.env_bridge.agents import MEMORY, REFLECTION_TOKENS, Examples, find_agent
+from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs import registry
@@ -17,6 +19,7 @@ from gigpo_jax.rollout.demonstrations import ExpertEpisode, episode_seed, play_e
 from gigpo_jax.rollout.environment import episode_settings
 
 _ATTEMPTS = 400  # the most tasks that are looked at
+_UNLIMITED = 2**24  # tokens
 
 
 def make_examples(
@@ -24,7 +27,7 @@ def make_examples(
     options: dict[str, Any],
     panel: Collection[str],
     types: Collection[str],
-    encode: Callable[[str], Sequence[int]],
+    encode: Callable[..., Sequence[int]],
 ) -> Examples:
     """`eval.examples` episodes of each task type that the expert won; none if the agent's prompts show none.
 
@@ -33,7 +36,7 @@ def make_examples(
       options: what the environment is built with.
       panel: ids of the tasks to evaluate on; no example is one of them.
       types: of these tasks.
-      encode: text -> the ids of the whole chat message.
+      encode: as for `prompts.build_prompt`.
 
     Raises:
       InputError: the environment has no expert, or a prompt with the examples would be too long.
@@ -88,18 +91,16 @@ def _check_room(
     examples: Examples,
     kind: str,
     episodes: Sequence[ExpertEpisode],
-    encode: Callable[[str], Sequence[int]],
+    encode: Callable[..., Sequence[int]],
 ) -> None:
     """Raises InputError unless every step of the examples would fit into a prompt, without its history."""
     settings = episode_settings(config, temperature=0.0, stop_token_ids=(), examples=examples)
-    listed, notes = settings.show_admissible, 0 if settings.reflection is None else MEMORY
-    steps = [
-        PromptInput(
-            seen.task, "", (), number, seen.text, seen.admissible if listed else None, kind, reflections=("",) * notes
-        )
-        for number, (seen, _) in chain.from_iterable(enumerate(episode.steps) for episode in episodes)
-    ]
-    needed = max(len(encode(settings.template(step))) for step in steps) + notes * REFLECTION_TOKENS
+    notes, needed = 0 if settings.reflection is None else MEMORY, 0
+    for number, (seen, _) in chain.from_iterable(enumerate(episode.steps) for episode in episodes):
+        history = History(0, kind, ("",) * notes)
+        history.steps = number
+        shown = replace(settings, prompt_tokens=_UNLIMITED).prompt(seen, history, encode)
+        needed = max(needed, len(shown.tokens) + notes * REFLECTION_TOKENS)
     if needed > settings.prompt_tokens:
         of = f" of {kind}" if kind else ""
         raise InputError(

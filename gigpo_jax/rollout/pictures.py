@@ -1,6 +1,5 @@
 """Prompts with images: an observation's text and images -> the tokens and images that a model reads."""
 
-import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,21 +11,22 @@ from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.models.vision_config import VisionConfig
 
 
-def prompt_encoder(
-    tokenizer: Tokenizer, vision: VisionConfig | None, images: Sequence[np.ndarray]
-) -> Callable[[str], list[int]]:
-    """Builds a function: a prompt's text with a mark for each of the images -> the ids of the whole chat message.
+def prompt_encoder(tokenizer: Tokenizer, vision: VisionConfig | None) -> Callable[..., list[int]]:
+    """Builds a function: a prompt's text, and the images of its marks -> the ids of the whole chat message.
 
-    Raises:
-      InputError: as of `check_kind`, or an image cannot be read.
+    The function raises InputError as `check_kind`, and for an image that cannot be read.
     """
-    check_kind(images, reads=vision is not None)
-    if vision is None:
-        return tokenizer.encode_chat
-    grids = [grid_of(vision, image) for image in images]
-    special = "".join(filter(None, map(tokenizer.token, (vision.start_token, vision.image_token, vision.end_token))))
-    encode = functools.partial(tokenizer.encode_chat, mark=IMAGE, special=special)
-    return lambda text: expand(vision, encode(text), grids)
+    mark = {}
+    if vision is not None:
+        tokens = vision.start_token, vision.image_token, vision.end_token
+        mark = {"mark": IMAGE, "special": "".join(filter(None, map(tokenizer.token, tokens)))}
+
+    def encode(text: str, images: Sequence[np.ndarray] = ()) -> list[int]:
+        check_kind(images, reads=vision is not None)
+        tokens = tokenizer.encode_chat(text, **mark)
+        return tokens if vision is None else expand(vision, tokens, [grid_of(vision, image) for image in images])
+
+    return encode
 
 
 def check_kind(images: Sequence[np.ndarray], *, reads: bool) -> None:

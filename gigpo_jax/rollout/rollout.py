@@ -29,8 +29,6 @@ from gigpo_jax.rollout.pictures import check_length, prompt_encoder, prompt_imag
 from gigpo_jax.sampling.base import Completion, Engine, EngineLost, SamplingParams, request_key
 from gigpo_jax.trajectory import Trajectory, Turn
 
-UNLIMITED = 2**24  # tokens
-
 _T = TypeVar("_T")
 
 
@@ -54,6 +52,7 @@ class EpisodeSettings:
       max_aborted_fraction: a rollout fails when more than this fraction of its episodes is aborted.
       trials: the most trials of an episode; one that wins or is aborted is the last.
       reflection: the prompt for a reflection between two trials, which later prompts show; None: there is none.
+      known: images to which texts of the template refer (`prompts.numbered`).
     """
 
     template: PromptTemplate
@@ -71,6 +70,7 @@ class EpisodeSettings:
     max_aborted_fraction: float = 0.5
     trials: int = 1
     reflection: PromptTemplate | None = None
+    known: tuple[np.ndarray, ...] = ()
 
     def penalty(self, valid: bool, tokens: int) -> float:
         """Of a response: for being invalid, and for its length (DAPO, arXiv 2503.14476, eq. 13)."""
@@ -78,15 +78,22 @@ class EpisodeSettings:
         overlong = self.overlong_penalty * over / self.overlong_buffer if self.overlong_buffer and over > 0 else 0.0
         return (0.0 if valid else self.invalid_penalty) + overlong
 
-    def prompt(self, observation: Observation, history: History, encode: Callable[[str], Sequence[int]]) -> Prompt:
-        """The prompt of one step; `encode` gives the ids of the whole chat message.
+    def prompt(self, observation: Observation, history: History, encode: Callable[..., Sequence[int]]) -> Prompt:
+        """The prompt of one step; `encode` is that of `build_prompt`.
 
         Raises:
-          InputError: it is too long and has images: nothing is cut out of such a prompt.
+          InputError: it is too long without its history, and has images: nothing else is cut out of such a prompt.
         """
-        limit, listed = UNLIMITED if observation.images else self.prompt_tokens, self.show_admissible
-        prompt = build_prompt(self.template, observation, history, encode=encode, limit=limit, show_admissible=listed)
-        check_length(prompt.tokens, observation.images, self.prompt_tokens)
+        prompt = build_prompt(
+            self.template,
+            observation,
+            history,
+            encode=encode,
+            limit=self.prompt_tokens,
+            show_admissible=self.show_admissible,
+            known=self.known,
+        )
+        check_length(prompt.tokens, prompt.images, self.prompt_tokens)
         return prompt
 
 
@@ -166,23 +173,27 @@ class EpisodeRunner:
         """
         settings, key = self.settings, functools.partial(plan.key, plan.member)
         trajectory, began = Trajectory(plan.task, plan.group, plan.member), False
-        history = History(settings.history, plan.task.type, plan.reflections)
+        history, whole = (
+            History(steps, plan.task.type, plan.reflections)
+            for steps in (settings.history, settings.max_steps if plan.reflection else 0)
+        )
         try:
             observation = await _timed(environment.reset(plan.task), trajectory, "environment_s")
             began, trajectory.words = True, observation.task
             for action in plan.past:
-                history.add(observation.text, action)
+                history.add(observation.text, action, images=observation.images)
                 observation = (await _timed(environment.step(action), trajectory, "environment_s")).observation
             for step in range(len(plan.past), settings.max_steps):
                 turn, result = await self._turn(observation, history, trajectory, environment, key(step), key(0))
                 trajectory.turns.append(turn)
                 trajectory.won, trajectory.score = bool(result.info["won"]), float(result.info["score"])
-                history.add(observation.text, turn.action, turn.thought)
+                for past in (history, whole):
+                    past.add(observation.text, turn.action, turn.thought, observation.images)
                 observation = result.observation
                 if result.done:
                     break
             if plan.reflection is not None and not trajectory.won:
-                trajectory.reflection = await self._reflect(plan.reflection, observation, plan, trajectory)
+                trajectory.reflection = await self._reflect(plan.reflection, observation, whole, plan, trajectory)
         except (EnvError, _EngineFailure) as err:
             trajectory.abort(str(err), policy_dependent=began and isinstance(err, (StepError, _Refused)))
         return trajectory
@@ -197,8 +208,8 @@ class EpisodeRunner:
         session: tuple[int, int],
     ) -> tuple[Turn, StepResult]:
         settings = self.settings
-        prompt = settings.prompt(observation, history, prompt_encoder(self.tokenizer, self.vision, observation.images))
-        images = prompt_images(self.vision, prompt.tokens, observation.images)
+        prompt = settings.prompt(observation, history, prompt_encoder(self.tokenizer, self.vision))
+        images = prompt_images(self.vision, prompt.tokens, prompt.images)
         sampling = replace(settings.sampling, key=key, session=session)
         completion = await _timed(_generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s")
         response = self.tokenizer.decode(completion.tokens.tolist())
@@ -232,16 +243,19 @@ class EpisodeRunner:
         return turn, result
 
     async def _reflect(
-        self, template: PromptTemplate, observation: Observation, plan: Plan, trajectory: Trajectory
+        self,
+        template: PromptTemplate,
+        observation: Observation,
+        history: History,
+        plan: Plan,
+        trajectory: Trajectory,
     ) -> str:
         """What the policy writes after a trial, on one line; its key is that of step `max_steps`, which no step has."""
-        settings, history = self.settings, History(self.settings.max_steps, plan.task.type, plan.reflections)
-        for turn in trajectory.turns:
-            history.add(turn.observation, turn.action, turn.thought)
-        prompt = replace(settings, template=template, show_admissible=False).prompt(
-            observation, history, prompt_encoder(self.tokenizer, self.vision, observation.images)
+        settings = self.settings
+        prompt = replace(settings, template=template, known=(), show_admissible=False).prompt(
+            observation, history, prompt_encoder(self.tokenizer, self.vision)
         )
-        images = prompt_images(self.vision, prompt.tokens, observation.images)
+        images = prompt_images(self.vision, prompt.tokens, prompt.images)
         sampling = replace(
             settings.sampling,
             max_tokens=min(settings.sampling.max_tokens, REFLECTION_TOKENS),

@@ -2,14 +2,16 @@
 
 import dataclasses
 import time
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigpo_jax.env_bridge.history import Event, History
-from gigpo_jax.env_bridge.prompts import Compact, Instruct, Prompt, PromptInput, build_prompt, fit_prompt
-from gigpo_jax.env_bridge.types import Observation
+from gigpo_jax.env_bridge.prompts import Compact, Instruct, Prompt, PromptInput, build_prompt, fit_prompt, numbered
+from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.prompt import COMPACT, FULL, shorten
 from gigpo_jax.models.tokenizer import word_tokenizer
@@ -187,6 +189,34 @@ def test_a_prompt_that_fits_is_tokenised_once_and_a_book_never_whole() -> None:
     assert max(lengths) <= 2048 * 32
     assert len(lengths) < 20
     assert time.perf_counter() - started < 2
+
+
+def test_a_prompt_has_the_images_of_what_it_shows_in_the_order_of_the_text() -> None:
+    """Marks that stand for no image are plain text; what does not fit is the history."""
+    images = [np.full((1, 1, 3), number, np.uint8) for number in range(5)]
+    past = History(2)
+    for number in (1, 2, 3):
+        past.add(f"room {IMAGE}", f"{IMAGE}\ue0000\ue000", images=(images[number],))
+    now = Observation(f"room {IMAGE}", "", None, "a task", (images[4],))
+    example = numbered(f"an example {IMAGE}", images[:1], known := [])
+
+    def template(inputs: PromptInput) -> str:
+        events = [f"{event.observation} {event.action}" for event in inputs.history]
+        return " ".join([example, inputs.observation, *events[::-1]])
+
+    def encode(text: str, images: Sequence[np.ndarray]) -> list[str]:
+        assert text.count(IMAGE) == len(images)
+        return text.split()
+
+    def built(limit: int) -> tuple[str, list[int], str]:
+        prompt = build_prompt(template, now, past, encode=encode, limit=limit, known=known)
+        return prompt.text, [int(image.max()) for image in prompt.images], prompt.cut
+
+    event = f" room {IMAGE} < image>\ue0000\ue000"
+    shown = f"an example {IMAGE} room {IMAGE}"
+    assert built(13) == (shown + 2 * event, [0, 4, 3, 2], "")
+    assert built(12) == (shown + event, [0, 4, 3], "history")
+    assert built(2) == (shown, [0, 4], "history")
 
 
 def test_every_registered_style_renders_without_history_and_admissible_actions() -> None:

@@ -54,7 +54,7 @@ def test_a_policy_that_reads_text_refuses_pictures(name: str) -> None:
             assert settings.prompt(observation, History(0), list).cut == ""
         else:
             with pytest.raises(InputError, match="shows pictures, and this model reads text alone"):
-                prompt_encoder(word_tokenizer([]), None, observation.images)
+                settings.prompt(observation, History(0), prompt_encoder(word_tokenizer([]), None))
 
 
 def test_the_command_writes_what_an_agent_sees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ def play(seed: int):
     expert = registry.make_expert("example", episode_seed(seed, 0))
     parse = registry.spec("example").parse
     settings = EpisodeSettings(registry.style("example", "compact"), parse, max_steps=12, prompt_tokens=200)
-    return env, task, demonstrate(env, expert, task, settings, encoder=lambda images: str.split)
+    return env, task, demonstrate(env, expert, task, settings, encode=str.split)
 
 
 def test_an_expert_wins_and_its_responses_are_in_the_format_that_is_parsed():

@@ -20,7 +20,7 @@ _FORMAT = (
     "First reason about where the box has to go and what your next move changes, between <think> and </think>. Then "
     "give one move (up, down, left or right), and nothing else, between <action> and </action>."
 )
-ABOUT = Instruct(f"{_ROLE} {_RULES} {_LEGEND}")  # of the room as text
+ABOUT = Instruct(f"{_ROLE} {_RULES} The room is a picture or text. {_LOOKS} In text: {_LEGEND}")
 _CHOICES = (*ACTIONS[1:], ACTIONS[0])  # in the order in which a response is searched for them
 
 

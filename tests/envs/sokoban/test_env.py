@@ -120,7 +120,8 @@ def test_prompts_show_steps_and_history_in_text_and_neither_beside_a_picture() -
         history.add(first.text, "up")
         for style in ("full", "compact"):
             template = registry.style("sokoban", style)
-            shown[kind, style] = build_prompt(template, first, history, encode=list, limit=10**4).text
+            prompt = build_prompt(template, first, history, encode=lambda text, *images: list(text), limit=10**4)
+            shown[kind, style] = prompt.text
     assert shown["text", "full"].count(room) == 2  # the history and now
     assert "Steps taken so far: 1." in shown["text", "full"]
     assert "You did: up" in shown["text", "full"]

@@ -88,8 +88,8 @@ def ask(engine: Engine, served: Served) -> tuple[list[Completion], list[Sample]]
     """The response to each prompt, all at once, and what the learner makes of it."""
     vision, asked = served.config.vision, []
     for number, (text, images) in enumerate(TEXTS):
-        encode = prompt_encoder(served.words, vision, images) if images else served.words.encode
-        tokens, params = np.array(encode(text)), SamplingParams(max_tokens=8, key=(7, number), session=(7, number))
+        ids = prompt_encoder(served.words, vision)(text, images) if images else served.words.encode(text)
+        tokens, params = np.array(ids), SamplingParams(max_tokens=8, key=(7, number), session=(7, number))
         asked.append((tokens, params, prompt_images(vision, tokens, images)))
 
     async def together() -> list[Completion]:
