@@ -267,7 +267,7 @@ def step_credit(
       computed: as from `computed_columns`, and `value_columns` of a critic.
 
     Returns:
-      Metrics of all hosts; the credit of this host's steps.
+      Metrics of all hosts, with `env.mix` also of each environment; the credit of this host's steps.
     """
     similarity = config.rl.similarity if config.rl.anchor_match == "similar" else None
     needs = chosen(config).needs
@@ -283,11 +283,21 @@ def step_credit(
         None if rows is None else np.asarray(rows)[mine] for rows in (result.clip_scale, result.tokens, result.target)
     )
     credit = StepCredit(episode, step, total, anchor_group.reshape(len(steps)), scale, tokens, target)
-    statistics = rl_advantages.credit(result, columns)
-    metrics = {f"credit/{name}": float(getattr(statistics, name)) for name in CREDIT}
+    metrics = credit_metrics(result, columns)
+    for label in config.env.mix:
+        own = partition.all_rows(np.array([s.environment == label for s in steps], np.int32))
+        if own.any():
+            mask = np.pad(own, (0, len(columns.mask) - len(own))) != 0
+            metrics |= credit_metrics(result, dataclasses.replace(columns, mask=mask), f"/{label}")
     if result.target is not None:
         metrics |= {name: float(x) for name, x in gae.value_metrics(columns, result.target).items()}
     return metrics, credit
+
+
+def credit_metrics(result: rl_advantages.Advantages, columns: StepColumns, ending: str = "") -> dict[str, float]:
+    """What the mask's rows were given; `ending` is that of the names."""
+    statistics = rl_advantages.credit(result, columns)
+    return {f"credit/{name}{ending}": float(getattr(statistics, name)) for name in CREDIT}
 
 
 def value_targets(value: np.ndarray, target: np.ndarray, tokens: int) -> ValueTargets:

@@ -129,6 +129,7 @@ class Step:
       type: the task type of that episode.
       won: whether the episode did the task.
       answer: the known answer of its task; "" if there is none.
+      environment: label of the environment in `env.mix`, "" in a run with one.
     """
 
     trajectory: int
@@ -138,6 +139,7 @@ class Step:
     type: str = ""
     won: bool = False
     answer: str = ""
+    environment: str = ""
 
 
 def gives_signal(group: Sequence[Trajectory]) -> bool:
@@ -148,10 +150,10 @@ def gives_signal(group: Sequence[Trajectory]) -> bool:
 def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
     """The steps of all episodes that were neither aborted nor replaced, in rollout order."""
     return [
-        Step(place, number, trajectory.group, turn, trajectory.task.type, trajectory.won, trajectory.task.answer)
-        for place, trajectory in enumerate(trajectories)
-        if not (trajectory.aborted or trajectory.replaced)
-        for number, turn in enumerate(trajectory.turns)
+        Step(place, number, t.group, turn, t.task.type, t.won, t.task.answer, t.task.environment)
+        for place, t in enumerate(trajectories)
+        if not (t.aborted or t.replaced)
+        for number, turn in enumerate(t.turns)
     ]
 
 

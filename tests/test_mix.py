@@ -1,6 +1,7 @@
 """`env.mix`: two environments in one run."""
 
 import json
+import re
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
@@ -24,6 +25,7 @@ from gigpo_jax.rollout.record import SavedEpisode, read_rollouts
 from gigpo_jax.rollout.tasks import Curriculum, draw_tasks, spare_groups
 from tests.configs.example import get_config
 from tests.metrics import records
+from tests.run.test_loggers import layout, values
 
 SHARES = {"a": 0.75, "b": 0.25}
 TASKS = [
@@ -187,7 +189,21 @@ def test_two_environments_are_learnt_together_and_resumed_exactly(
     assert last["rollout/episodes"] == last["rollout/episodes/rooms"] + last["rollout/episodes/boxes"]
     assert {"action/valid_rate/boxes", "val/sampled/success_low/rooms", "val/sampled/success_rate/boxes"} <= set(last)
     assert any(name.startswith("episode/success_rate/rooms/") for name in last)
-    assert "boxes 0%" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "boxes 0%" in said
+    rates = [last[f"val/sampled/success_rate{ending}"] for ending in ("", "/boxes", "/rooms")]
+    assert "panel (sampled) {:.1%}  boxes {:.1%}  rooms {:.1%}".format(*rates) in said
+    for label in ("rooms", "boxes"):
+        own = [s for e in played(whole)[-1] if e.environment == label for s in e.steps if s.advantage is not None]
+        assert last[f"credit/zero_advantage_share/{label}"] == pytest.approx(np.mean([s.advantage == 0 for s in own]))
+        assert last[f"credit/step_norm/{label}"] == pytest.approx(np.mean([s.step_advantage**2 for s in own]) ** 0.5)
+        assert last[f"credit/anchor_group_size_mean/{label}"] == len(own) / len({s.anchor_group for s in own})
+    tags = [
+        tag for category in layout(values(whole)).category for chart in category.chart for tag in chart.multiline.tag
+    ]
+    shown = {name for name in last for tag in tags if re.match(tag, name)}
+    assert {"episode/success_rate", "episode/success_rate/rooms", "credit/step_norm/boxes"} <= shown
+    assert not any(name.startswith("episode/success_rate/rooms/") for name in shown)
 
     evaluation = json.loads((whole / "evaluations" / "iteration_000002.json").read_text())
     assert [task.partition("/")[0] for task in evaluation["tasks"]] == ["boxes"] * 3 + ["rooms"] * 3

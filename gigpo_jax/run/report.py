@@ -92,18 +92,24 @@ def iteration(config: ConfigDict, done: int, metrics: Mapping[str, float], left:
         absent.add("time/compile")
     shown = [column for column in columns if column[1] in metrics.keys() - absent]
     parts += [f"{label} {form.format(metrics[name])}" for label, name, form in shown]
-    kinds = [(label, f"episode/success_rate/{label}") for label in config.env.mix]
-    parts[2:2] = [f"{label} {metrics[name]:.0%}" for label, name in kinds if name in metrics]
+    parts[2:2] = _environments(config, metrics, "episode/success_rate", "{:.0%}")
     if metrics.get("episode/aborted"):
         dependent = metrics.get("episode/aborted_policy_dependent", 0)
         parts.append(f"aborted {metrics['episode/aborted']:.0f} ({dependent:.0f} policy-dependent)")
     if metrics.get("rollout/refilled_groups"):
         parts.append(f"refilled {metrics['rollout/refilled_groups']:.0f} groups")
     panels = [name for name in metrics if name.startswith("val/") and name.endswith("/success_rate")]
-    parts += [f"panel ({name.split('/')[1]}) {metrics[name]:.1%}" for name in panels]
+    for name in panels:
+        parts += [f"panel ({name.split('/')[1]}) {metrics[name]:.1%}", *_environments(config, metrics, name, "{:.1%}")]
     if left is not None:
         parts.append(f"left {duration(left)}")
     say("  ".join(parts))
+
+
+def _environments(config: ConfigDict, metrics: Mapping[str, float], name: str, form: str) -> list[str]:
+    """A metric of each environment of `env.mix`."""
+    own = [(label, metrics.get(f"{name}/{label}")) for label in config.env.mix]
+    return [f"{label} {form.format(value)}" for label, value in own if value is not None]
 
 
 def has_panel(config: ConfigDict) -> bool:

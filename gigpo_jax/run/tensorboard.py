@@ -52,7 +52,8 @@ class TensorBoard:
         self._write(Event(file_version="brain.Event:2"))
         if start.done < 0:
             self._write(Event(summary=hparams_pb({key: _hparam(value) for key, value in start.config.items()})))
-            self._write(Event(summary=_layout()))
+            mixed = {key.split(".")[2] for key in start.config if key.startswith("env.mix.")}
+            self._write(Event(summary=_layout(sorted(mixed))))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the numbers of a step."""
@@ -98,13 +99,17 @@ def _hparam(value: Any) -> bool | float | str:
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
-def _layout() -> Summary:
-    """The page "Custom Scalars": what matters first; other pages sort by name."""
+def _layout(labels: Sequence[str]) -> Summary:
+    """The page "Custom Scalars": what matters first; other pages sort by name.
+
+    Charts show the curves of each environment of `env.mix` beside that of all.
+    """
+    ending = f"(/({'|'.join(labels)}))?$" if labels else "$"
     value, lower, upper = PANEL
     band = MarginChartContent(series=[MarginChartContent.Series(value=value, lower=lower, upper=upper)])
     charts = {
         title: [
-            Chart(title=", ".join(names), multiline=MultilineChartContent(tag=[f"^{n}$" for n in names]))
+            Chart(title=", ".join(names), multiline=MultilineChartContent(tag=[f"^{n}{ending}" for n in names]))
             for names in groups
         ]
         for title, groups in CHARTS.items()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams import metadata as hparams
 from tensorboard.util import tensor_util
@@ -95,29 +96,39 @@ def test_an_unknown_logger_is_refused(name: str, says: str) -> None:
         find_loggers(config)
 
 
+def values(folder: Path) -> list[Summary.Value]:
+    """What the event files of a run hold."""
+    return [
+        value
+        for path in sorted((folder / "tensorboard").rglob("events.*"))
+        for event in EventFileLoader(str(path)).Load()
+        for value in event.summary.value
+    ]
+
+
+def layout(written: list[Summary.Value]) -> Layout:
+    """The page "Custom Scalars"."""
+    (page,) = [value for value in written if value.metadata.plugin_data.plugin_name == "custom_scalars"]
+    return Layout.FromString(tensor_util.make_ndarray(page.tensor).item())
+
+
 def test_tensorboard_has_hyperparameters_descriptions_and_an_order(tmp_path: Path) -> None:
     writer = opened(tmp_path)
     for step in range(2):
         writer.scalars(step, {"policy/kl": 0.5, "val/sampled/success_rate/find_coin": 1.0, "own/number": 2.0})
     writer.close()
     opened(tmp_path, step=1, done=1).close()  # neither is written twice
-    values = [
-        value
-        for path in sorted((tmp_path / "tensorboard").rglob("events.*"))
-        for event in EventFileLoader(str(path)).Load()
-        for value in event.summary.value
-    ]
-    described = {value.tag: value.metadata.summary_description for value in reversed(values)}
+    written = values(tmp_path)
+    described = {value.tag: value.metadata.summary_description for value in reversed(written)}
     assert described["policy/kl"] == DESCRIPTIONS["policy/kl"]
     assert described["val/sampled/success_rate/find_coin"] == DESCRIPTIONS["success_rate"]
     assert described["own/number"] == ""
-    (start,) = [value for value in values if value.tag == hparams.SESSION_START_INFO_TAG]
+    (start,) = [value for value in written if value.tag == hparams.SESSION_START_INFO_TAG]
     given = hparams.parse_session_start_info_plugin_data(start.metadata.plugin_data.content).hparams
     assert given["rl.gamma"].number_value == 0.95
     assert given["sampling.stop"].string_value == "['</action>']"
     assert given["env.show_admissible"].bool_value
-    (layout,) = [value for value in values if value.metadata.plugin_data.plugin_name == "custom_scalars"]
-    shown = Layout.FromString(tensor_util.make_ndarray(layout.tensor).item())
+    shown = layout(written)
     assert [category.title for category in shown.category] == list(CHARTS)
     band = shown.category[0].chart[0].margin.series[0]
     assert (band.value, band.lower, band.upper) == PANEL
