@@ -166,6 +166,7 @@ def test_an_unknown_variant_names_those_there_are(name):
         ("alfworld_long", 1.0),
         ("sokoban_text_tiny", 1.0),
         ("sokoban_tiny", 1.0),
+        ("ezpoints_tiny", 1.0),
     ],
 )
 def test_a_tiny_policy_can_say_what_the_expert_does(name, smallest, monkeypatch, tmp_path):
@@ -199,7 +200,7 @@ def test_a_tiny_policy_can_say_what_the_expert_does(name, smallest, monkeypatch,
 
 @pytest.mark.parametrize(
     ("name", "run"),
-    [("sokoban_text_tiny", "sokoban"), ("sokoban_tiny", "sokoban_tiny")],
+    [("sokoban_text_tiny", "sokoban"), ("sokoban_tiny", "sokoban_tiny"), ("ezpoints_tiny", "ezpoints_tiny")],
 )
 def test_the_warm_start_of_a_game_imitates_a_good_and_then_a_worse_demonstrator(name, run):
     first, second = (resolve(_get_config(f"{name}_sft", stage)) for stage in "12")
