@@ -52,7 +52,7 @@ def test_it_serves_sessions_until_sigterm(tmp_path: Path):
 def test_it_ends_when_the_engine_is_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    async def generate(*_: object) -> Completion:
+    async def generate(*_: object, **__: object) -> Completion:
         raise EngineLost("no server is left")
 
     monkeypatch.setenv("GIGPO_API_KEY", KEY)

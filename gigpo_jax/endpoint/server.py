@@ -18,7 +18,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from gigpo_jax.endpoint.address import listening
-from gigpo_jax.endpoint.answers import answer, content_of, stream
+from gigpo_jax.endpoint.answers import Answer, answer, content_of, error_of, stream
 from gigpo_jax.endpoint.requests import Asked, Refused, read_chat, read_completion, read_outcome
 from gigpo_jax.endpoint.sessions import Outcome, Session, as_json
 from gigpo_jax.endpoint.settings import EndpointSettings
@@ -35,7 +35,7 @@ from gigpo_jax.env_bridge.boundary import MAX_REWARD
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
-from gigpo_jax.sampling.base import Completion, Engine, EngineLost, SamplingParams, request_key
+from gigpo_jax.sampling.base import Completion, Engine, EngineLost, OnTokens, SamplingParams, request_key
 from gigpo_jax.sampling.vllm.worker.access import authorized
 
 SESSION, ANCHOR = "X-Session-Id", "X-Anchor-State"
@@ -211,15 +211,10 @@ class Endpoint:
             if request.path != "/health" and not authorized(given, self._settings.key):
                 raise Refused("the key is missing or wrong", status=401, code="invalid_api_key")
             return await handler(request)
-        except Refused as err:
-            refused = err
-        except web.HTTPException as err:
-            refused = Refused(err.text or err.reason, status=err.status)
         except ConnectionError:
             raise
-        except Exception as err:  # a fault of the engine or of this program
-            log.exception("%s %s failed", request.method, request.path)
-            refused = Refused(f"{type(err).__name__}: {err}", status=503 if isinstance(err, EngineLost) else 500)
+        except Exception as err:
+            refused = error_of(err)
         headers = {"Retry-After": "1"} if refused.status in (429, 503) else None
         return web.json_response(refused.as_json(), status=refused.status, headers=headers)
 
@@ -271,11 +266,9 @@ class Endpoint:
             fix = f"this endpoint has {self._settings.model!r}"
             raise Refused(f"model={body.get('model')!r}: {fix}", status=404, code="model_not_found", param="model")
         base = self._settings.sampling if session is None else session.sampling
-        responses = {} if session is None else session.responses
-        reader = (
-            functools.partial(read_chat, tokenizer=self._tokenizer, responses=responses) if chat else read_completion
-        )
-        asked = reader(body, base=base, recorded=session is not None)
+        known = {} if session is None else session.responses
+        read = functools.partial(read_chat, tokenizer=self._tokenizer, responses=known) if chat else read_completion
+        asked = read(body, base=base, recorded=session is not None)
         if not isinstance(asked.prompt, str):
             tokens = list(asked.prompt)
         elif session is None:
@@ -286,44 +279,56 @@ class Endpoint:
         if len(tokens) > most:
             limit = f"config.sampling.max_prompt_tokens={most}"
             raise Refused(f"a prompt of {len(tokens)} tokens; at most {limit}", code="context_length_exceeded")
+        anchor = unquote(request.headers[ANCHOR]) if ANCHOR in request.headers else asked.observation
+        respond = functools.partial(self._respond, session, asked, tokens, anchor)
+        if asked.stream:
+            return await stream(request, asked, self._tokenizer, self._settings.model, respond)
+        return web.json_response(await respond([None] * asked.choices))
+
+    async def _respond(
+        self,
+        session: Session | None,
+        asked: Asked,
+        tokens: list[int],
+        anchor: str,
+        listeners: Sequence[OnTokens | None],
+    ) -> Answer:
+        """Samples the answer to a request and, in a session, records it; each choice has a listener."""
         if session is None:
-            completions = await self._sample(asked, tokens)
+            completions = await self._sample(asked, tokens, listeners)
         else:
-            completions = [await self._sample_recorded(session, asked, tokens)]
+            completions = [await self._sample_recorded(session, asked, tokens, listeners[0])]
             if session.closing.is_set():
                 raise _no_session()
-            session.record(
-                asked,
-                tokens,
-                content_of(self._tokenizer.decode(completions[0].tokens.tolist()), asked.cut),
-                completions[0],
-                anchor=unquote(request.headers[ANCHOR]) if ANCHOR in request.headers else asked.observation,
-                tokenizer=self._tokenizer,
-            )
-        made = answer(asked, tokens, completions, self._tokenizer, self._settings.model)
-        return await stream(request, made, usage=asked.usage) if asked.stream else web.json_response(made)
+            text = content_of(self._tokenizer.decode(completions[0].tokens.tolist()), asked.cut)
+            session.record(asked, tokens, text, completions[0], anchor=anchor, tokenizer=self._tokenizer)
+        return answer(asked, tokens, completions, self._tokenizer, self._settings.model)
 
-    async def _sample(self, asked: Asked, tokens: list[int]) -> list[Completion]:
+    async def _sample(self, asked: Asked, tokens: list[int], listeners: Sequence[OnTokens | None]) -> list[Completion]:
         """The choices of a request without a session."""
         if not (self._settings.max_sessions or self._sessions):  # a training run updates the weights
             raise Refused("no episode is played now; ask again later", status=503)
         first, second = asked.sampling.key
         keys = [(first, (second + number) % 2**32) for number in range(asked.choices)]
-        work = [asyncio.ensure_future(self._one(tokens, replace(asked.sampling, key=key))) for key in keys]
+        requests = [self._one(tokens, replace(asked.sampling, key=key), hear) for key, hear in zip(keys, listeners)]
+        work = list(map(asyncio.ensure_future, requests))
         try:
             return await asyncio.gather(*work)
         finally:
             for each in work:
                 each.cancel()
 
-    async def _sample_recorded(self, session: Session, asked: Asked, tokens: list[int]) -> Completion:
+    async def _sample_recorded(
+        self, session: Session, asked: Asked, tokens: list[int], hear: OnTokens | None
+    ) -> Completion:
         """The response to a call of a session; it ends with the session."""
         if len(session.turns) + session.running >= session.max_calls:
             raise Refused(f"the session has made its {session.max_calls} calls (config.env.max_steps); end it")
         key, began = session.key(session.calls), time.monotonic()
         session.calls += 1
         session.running += 1
-        work = asyncio.ensure_future(self._one(tokens, replace(asked.sampling, key=key, session=session.key(0))))
+        sampling = replace(asked.sampling, key=key, session=session.key(0))
+        work = asyncio.ensure_future(self._one(tokens, sampling, hear))
         closing = asyncio.ensure_future(session.closing.wait())
         try:
             await asyncio.wait({work, closing}, return_when=asyncio.FIRST_COMPLETED)
@@ -340,13 +345,13 @@ class Endpoint:
             session.used = time.monotonic()
             session.engine_s += session.used - began
 
-    async def _one(self, tokens: list[int], sampling: SamplingParams) -> Completion:
+    async def _one(self, tokens: list[int], sampling: SamplingParams, hear: OnTokens | None) -> Completion:
         if self._running >= MAX_RUNNING:
             raise Refused(f"{self._running} requests wait for the engine; ask again later", status=429)
         self._running += 1
         try:
             async with asyncio.timeout(self._settings.request_timeout_s):
-                completion = await self._engine.generate(tokens, sampling)
+                completion = await self._engine.generate(tokens, sampling, on_tokens=hear)
         except TimeoutError as err:
             limit = f"config.serve.request_timeout_s={self._settings.request_timeout_s:g}"
             raise Refused(f"no response within {limit}", status=504) from err

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -13,6 +13,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models.images import PromptImages
 
 FinishReason = Literal["stop", "length", "abort"]
+OnTokens = Callable[[list[int]], None]
 
 
 class EngineLost(RuntimeError):
@@ -83,9 +84,17 @@ class Engine(Protocol):
     """Turns prompts into responses; many coroutines call `generate` at once and the engine batches them."""
 
     async def generate(
-        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, images: PromptImages | None = None
+        self,
+        tokens: Sequence[int] | np.ndarray,
+        params: SamplingParams,
+        images: PromptImages | None = None,
+        *,
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
         """Samples one response to the prompt `tokens` [P], P >= 1; `images` are those of its places.
+
+        `on_tokens` is called in this event loop with all tokens drawn so far, as often as the engine gives some before
+        the response is complete: these begin the response. An engine may never call it.
 
         Raises:
           InputError: the prompt does not fit; only this request fails.

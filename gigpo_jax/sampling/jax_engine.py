@@ -26,7 +26,7 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.models.images import PromptImages
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.sampling import slots as device
-from gigpo_jax.sampling.base import Completion, SamplingParams
+from gigpo_jax.sampling.base import Completion, OnTokens, SamplingParams
 from gigpo_jax.sampling.chunked import ChunkReader, NewRows
 from gigpo_jax.sampling.pictures import ImageEncoder, PictureRows
 from gigpo_jax.sampling.placement import placement_of
@@ -134,7 +134,12 @@ class JaxEngine:
             self._advance(1)
 
     async def generate(
-        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, images: PromptImages | None = None
+        self,
+        tokens: Sequence[int] | np.ndarray,
+        params: SamplingParams,
+        images: PromptImages | None = None,
+        *,
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
         """Samples one response from the newest weights; the prompt `tokens` [P] and the response must fit `max_length`.
 
@@ -147,6 +152,7 @@ class JaxEngine:
             if self._closed:
                 raise RuntimeError("the engine is closed")
             request = self._request(tokens, params, images)
+            request.on_tokens = on_tokens
             self._waiting.append(request)
             self._wake.notify()
         try:

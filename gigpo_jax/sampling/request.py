@@ -13,7 +13,7 @@ import numpy as np
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.images import PromptImages, read_images
 from gigpo_jax.models.vision_config import VisionConfig
-from gigpo_jax.sampling.base import Completion, FinishReason, SamplingParams
+from gigpo_jax.sampling.base import Completion, FinishReason, OnTokens, SamplingParams
 from gigpo_jax.sampling.stopping import StopStrings
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ class Request:
       weights: used from the first token to the last.
       future: the result, in the caller's event loop.
       images: of the prompt; None for a model of text alone.
+      on_tokens: as for `Engine.generate`.
       features: [F, D] of these; None: they were not encoded yet.
       logprobs: of the drawn tokens, nats, in pieces.
       cancelled: whether the caller stopped waiting.
@@ -48,6 +49,7 @@ class Request:
     weights: Weights
     future: "asyncio.Future[Completion]"
     images: PromptImages | None = None
+    on_tokens: OnTokens | None = None
     features: np.ndarray | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[np.ndarray] = field(default_factory=list)
@@ -80,6 +82,8 @@ class Request:
             return self._completion("stop", len(self.tokens))
         if len(self.tokens) >= self.params.max_tokens:
             return self._completion("length", len(self.tokens))
+        if self.on_tokens is not None:
+            _call(self.future.get_loop(), functools.partial(self.on_tokens, list(self.tokens)))
         return None
 
     def reject(self, message: str, cause: Exception | None) -> None:

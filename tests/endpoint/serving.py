@@ -28,8 +28,8 @@ class Watched(JaxEngine):
         super().__init__(*args, **kwargs)
         self.seen: list[tuple[list[int], SamplingParams, Completion]] = []
 
-    async def generate(self, tokens: Sequence[int], params: SamplingParams, images: Any = None) -> Completion:
-        completion = await super().generate(tokens, params, images)
+    async def generate(self, tokens: Sequence[int], params: SamplingParams, *rest: Any, **more: Any) -> Completion:
+        completion = await super().generate(tokens, params, *rest, **more)
         self.seen.append((list(tokens), params, completion))
         return completion
 
@@ -50,10 +50,17 @@ def small_policy() -> tuple[qwen2.Qwen2Config, Any]:
 
 
 def make_engine(
-    policy: tuple[qwen2.Qwen2Config, Any] | None = None, tokenizer: Tokenizer = TOKENIZER, longest: int = MAX_PROMPT
+    policy: tuple[qwen2.Qwen2Config, Any] | None = None,
+    tokenizer: Tokenizer = TOKENIZER,
+    longest: int = MAX_PROMPT,
+    decode_steps: int = 16,
 ) -> Watched:
     settings = EngineSettings(
-        slots=4, max_length=longest + SAMPLING.max_tokens, prefill_buckets=(longest,), prefill_rows=(4,)
+        slots=4,
+        max_length=longest + SAMPLING.max_tokens,
+        prefill_buckets=(longest,),
+        prefill_rows=(4,),
+        decode_steps=decode_steps,
     )
     return Watched(*(policy or small_policy()), settings, tokenizer=tokenizer, version=7)
 

@@ -92,7 +92,7 @@ def test_a_stream_says_what_the_answer_says(policy: openai.OpenAI):
         )
     )
     said = [event.choices[0] for event in events if event.choices]
-    assert "".join(choice.delta.content or "" for choice in said) == whole.choices[0].message.content
+    assert [choice.delta.content for choice in said] == [whole.choices[0].message.content, None]
     assert [choice.finish_reason for choice in said] == [None, whole.choices[0].finish_reason]
     assert said[0].logprobs.content == whole.choices[0].logprobs.content
     assert events[-1].usage == whole.usage
@@ -305,7 +305,7 @@ def test_a_record_that_cannot_be_written_is_not_lost(engine: Watched):
 
 
 def test_the_loss_of_the_engine_is_told(engine: Watched, monkeypatch: pytest.MonkeyPatch):
-    async def generate(*_: Any) -> Completion:
+    async def generate(*_: Any, **__: Any) -> Completion:
         raise EngineLost("no server is left")
 
     monkeypatch.setattr(engine, "generate", generate)

@@ -27,7 +27,7 @@ from gigpo_jax.models.hf_config import config_json
 from gigpo_jax.models.images import PromptImages
 from gigpo_jax.models.safetensors_file import SUFFIX
 from gigpo_jax.models.tokenizer import Tokenizer
-from gigpo_jax.sampling.base import Completion, EngineLost, SamplingParams
+from gigpo_jax.sampling.base import Completion, EngineLost, OnTokens, SamplingParams
 from gigpo_jax.sampling.placement import mesh_of
 from gigpo_jax.sampling.request import checked_images, checked_prompt, stop_ids
 from gigpo_jax.sampling.stopping import StopStrings
@@ -153,7 +153,12 @@ class VllmEngine:
         return self._score._cache_size()
 
     async def generate(
-        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, images: PromptImages | None = None
+        self,
+        tokens: Sequence[int] | np.ndarray,
+        params: SamplingParams,
+        images: PromptImages | None = None,
+        *,
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
         """Samples one response.
 
@@ -161,6 +166,7 @@ class VllmEngine:
           tokens: [P] the prompt's token ids, 1 <= P <= max_length - params.max_tokens.
           params: how to sample; requests of one session go to the same server while it is up.
           images: those of the prompt's places.
+          on_tokens: never called: a response counts only when the labels of all its tokens were checked.
 
         Returns:
           The response, and the version of the weights, at least that of the last `update_weights` before the call.
