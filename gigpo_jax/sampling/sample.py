@@ -59,9 +59,10 @@ def processed(
     sampled = temperature > 0
     scaled = logits.astype(jnp.float32) / jnp.where(sampled, temperature, 1.0)[:, None]
     scaled = scaled - jnp.max(scaled, axis=-1, keepdims=True)
-    cut_k, cut_p = sampled & (top_k > 0), sampled & (top_p < 1)
-    scaled = jax.lax.cond(jnp.any(cut_k), lambda x: _keep_top_k(x, top_k, cut_k), lambda x: x, scaled)
-    scaled = jax.lax.cond(jnp.any(cut_p), lambda x: _keep_top_p(x, top_p, cut_p), lambda x: x, scaled)
+    # The branches return thresholds, not logits: one array of [S, V] serves the step.
+    lowest = _lowest(sampled & (top_k > 0), lambda: _top_k_threshold(scaled, top_k))
+    lowest_p = _lowest(sampled & (top_p < 1), lambda: _top_p_threshold(scaled, top_p, lowest))
+    scaled = jnp.where(_ordered_bits(scaled) >= jnp.maximum(lowest, lowest_p)[:, None], scaled, -jnp.inf)
     return scaled, jnp.log(jnp.sum(jnp.exp(scaled), axis=-1))
 
 
@@ -98,25 +99,28 @@ def _invert(weights: jax.Array, uniform: jax.Array) -> jax.Array:
     return jnp.argmax(cumulative > target[:, None], axis=-1)
 
 
-def _keep_top_k(scaled: jax.Array, top_k: jax.Array, rows: jax.Array) -> jax.Array:
-    """-inf for scaled [S, V] below the k-th largest of their row, in those `rows` [S] bool."""
-    bits = _ordered_bits(scaled)
-    enough = jnp.where(rows, jnp.minimum(top_k, scaled.shape[-1]), 1)
-    lowest = _largest_threshold(lambda low: jnp.sum(bits >= low[:, None], axis=-1) >= enough, scaled.shape[0])
-    return jnp.where((bits >= lowest[:, None]) | ~rows[:, None], scaled, -jnp.inf)
+def _lowest(rows: jax.Array, threshold: Callable[[], jax.Array]) -> jax.Array:
+    """The threshold [S] u32 of the `rows` [S] bool that ask for one, and 0, which keeps all, of the others."""
+    nothing = jnp.zeros(rows.shape, jnp.uint32)
+    return jax.lax.cond(jnp.any(rows), lambda: jnp.where(rows, threshold(), nothing), lambda: nothing)
 
 
-def _keep_top_p(scaled: jax.Array, top_p: jax.Array, rows: jax.Array) -> jax.Array:
-    """-inf for scaled [S, V] outside the fewest likeliest tokens that hold `top_p` [S], in those `rows` [S] bool."""
+def _top_k_threshold(scaled: jax.Array, top_k: jax.Array) -> jax.Array:
+    """The k-th largest of each row of scaled [S, V], as ordered bits."""
+    bits, enough = _ordered_bits(scaled), jnp.minimum(top_k, scaled.shape[-1])
+    return _largest(lambda low: jnp.sum(bits >= low[:, None], axis=-1) >= enough, scaled.shape[0])
+
+
+def _top_p_threshold(scaled: jax.Array, top_p: jax.Array, lowest: jax.Array) -> jax.Array:
+    """The least of the fewest likeliest tokens that hold `top_p` [S] of those from `lowest` [S], as ordered bits."""
     bits = _ordered_bits(scaled)
-    weights = jnp.exp(scaled)
+    weights = jnp.where(bits >= lowest[:, None], jnp.exp(scaled), 0.0)
     share = top_p * jnp.sum(weights, axis=-1)
 
     def holds(low: jax.Array) -> jax.Array:
         return jnp.sum(jnp.where(bits >= low[:, None], weights, 0.0), axis=-1) >= share
 
-    lowest = _largest_threshold(holds, scaled.shape[0])
-    return jnp.where((bits >= lowest[:, None]) | ~rows[:, None], scaled, -jnp.inf)
+    return _largest(holds, scaled.shape[0])
 
 
 def _ordered_bits(scaled: jax.Array) -> jax.Array:
@@ -125,7 +129,7 @@ def _ordered_bits(scaled: jax.Array) -> jax.Array:
     return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
 
 
-def _largest_threshold(holds: Callable[[jax.Array], jax.Array], rows: int) -> jax.Array:
+def _largest(holds: Callable[[jax.Array], jax.Array], rows: int) -> jax.Array:
     """The largest u32 [S] for which `holds`, which is true up to some number and false beyond; found bit by bit."""
 
     def body(index: jax.Array, low: jax.Array) -> jax.Array:
