@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from gigpo_jax.models.cache import in_order
+
 BLOCK = 256  # entries of the cache that are read together
 MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)  # finite: a row with nothing to attend to stays free of NaN
 MIXED = "attention"  # the name of its result, and of a kernel's softmax statistics, for `jax.checkpoint`
@@ -134,7 +136,8 @@ def chunk_attention(
 
     def read(store: jax.Array, start: jax.Array) -> jax.Array:
         # One slice: XLA would take a slice of the layer alone out of the loop, and copy the layer.
-        part = jax.lax.dynamic_slice(store, (layer, 0, 0, start, 0), (1, *store.shape[1:3], block, head_dim))[0]
+        part = jax.lax.dynamic_slice(store, (layer, 0, 0, start, 0), (1, *store.shape[1:3], block, head_dim))
+        part = in_order(part)[0]
         return (part if slots is None else part.at[slots].get(mode="clip")).astype(query.dtype)
 
     def body(index: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 
 @jax.tree_util.register_dataclass
@@ -23,23 +24,40 @@ class KVCache:
     value: jax.Array
 
 
+def memory_order(axes: int) -> Layout:
+    """The order in memory of an array [..., G, C, K] of a cache on TPUs: the heads of a token lie together.
+
+    So a token is written whole. In the order of the axes XLA copies the cache to this one to write, and back to read.
+    """
+    *outer, heads, tokens, width = range(axes)
+    return Layout((*outer, tokens, heads, width))
+
+
+def in_order(part: jax.Array) -> jax.Array:
+    """A cache, or a part of it, in its `memory_order` on TPUs, from which XLA departs in loops; unchanged elsewhere."""
+    order = memory_order(part.ndim)
+    return jax.lax.platform_dependent(part, tpu=lambda x: with_layout_constraint(x, order), default=lambda x: x)
+
+
 def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.Array) -> KVCache:
     """Writes the keys and values [L, B, T, G, K] of prompts from index 0 on, row b into slot slots[b] (S: none)."""
 
     def write(store: jax.Array, new: jax.Array) -> jax.Array:
-        new = jnp.swapaxes(new, 2, 3).astype(store.dtype)
-        return store.at[:, slots, :, : new.shape[3]].set(new, mode="drop")
+        return _write(store, jnp.swapaxes(new, 2, 3).swapaxes(0, 1), slots, jnp.zeros_like(slots))
 
     return KVCache(write(cache.key, key), write(cache.value, value))
 
 
 def write_chunks(
-    cache: KVCache, key: jax.Array, value: jax.Array, layer: jax.Array | int, slots: jax.Array, positions: jax.Array
+    cache: KVCache, key: jax.Array, value: jax.Array, layer: jax.Array | int, slots: jax.Array, starts: jax.Array
 ) -> KVCache:
-    """Writes keys and values [B, T, G, K] of one layer at `positions` [B, T] of `slots` [B]; a slot S: none."""
+    """Writes keys and values [B, T, G, K] of one layer from `starts` [B] on into `slots` [B].
+
+    Nothing is written into a slot S, or where start + T exceeds C.
+    """
 
     def write(store: jax.Array, new: jax.Array) -> jax.Array:
-        return store.at[layer, slots[:, None], :, positions].set(new.astype(store.dtype), mode="drop")
+        return _write(store, jnp.swapaxes(new, 1, 2)[:, None], slots, starts, layer)
 
     return KVCache(write(cache.key, key), write(cache.value, value))
 
@@ -49,13 +67,32 @@ def copy_chunks(cache: KVCache, sources: jax.Array, targets: jax.Array, starts: 
 
     All are read before the first is written.
     """
-    positions = starts[:, None] + jnp.arange(length)
 
     def copy(store: jax.Array) -> jax.Array:
-        read = store.at[:, sources[:, None], :, positions].get(mode="clip")
-        return store.at[:, targets[:, None], :, positions].set(read, mode="drop")
+        layers, _, groups, _, head_dim = store.shape
+        read = jax.vmap(
+            lambda slot, start: jax.lax.dynamic_slice(
+                store, (0, slot, 0, start, 0), (layers, 1, groups, length, head_dim)
+            )[:, 0]
+        )(sources, starts)
+        return _write(store, read, targets, starts)
 
     return KVCache(copy(cache.key), copy(cache.value))
+
+
+def _write(
+    store: jax.Array, new: jax.Array, slots: jax.Array, starts: jax.Array, layer: jax.Array | int = 0
+) -> jax.Array:
+    """Writes new [B, L', G, T, K] into store [L, S, G, C, K] from `layer` and `starts` [B] on; outside of it nothing.
+
+    Whole windows: for single tokens XLA's TPU backend transposes the cache.
+    """
+    at = jnp.stack([jnp.full_like(slots, layer), slots, starts], axis=-1)
+    dims = jax.lax.ScatterDimensionNumbers(
+        update_window_dims=(1, 2, 3, 4), inserted_window_dims=(1,), scatter_dims_to_operand_dims=(0, 1, 3)
+    )
+    new = new.astype(store.dtype)
+    return in_order(jax.lax.scatter(store, at, new, dims, mode=jax.lax.GatherScatterMode.FILL_OR_DROP))
 
 
 def write_tokens(
@@ -68,6 +105,6 @@ def write_tokens(
     slots = jnp.arange(key.shape[0])
 
     def write(store: jax.Array, new: jax.Array) -> jax.Array:
-        return store.at[layer, slots, :, positions].set(new.astype(store.dtype), mode="drop")
+        return in_order(store.at[layer, slots, :, positions].set(new.astype(store.dtype), mode="drop"))
 
     return KVCache(write(cache.key, key), write(cache.value, value))

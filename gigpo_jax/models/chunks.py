@@ -49,7 +49,7 @@ def extend(
     def attend(
         index: jax.Array, cache: KVCache, query: jax.Array, key: jax.Array, value: jax.Array
     ) -> tuple[jax.Array, KVCache]:
-        new = write_chunks(cache, key, value, index, slots, positions)
+        new = write_chunks(cache, key, value, index, slots, starts)
         return chunk_attention(query, new.key, new.value, index, slots, positions), new
 
     sections = () if turned is None or config.vision is None else config.vision.sections

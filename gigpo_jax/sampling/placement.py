@@ -11,12 +11,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.layout import Format, Layout
+from jax.experimental.layout import Format
 from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.attention import kernels_for
+from gigpo_jax.models.cache import memory_order
 
 SLOTS, TENSOR = "slots", "tensor"
 
@@ -46,15 +47,11 @@ class Placement:
 
     @property
     def cache(self) -> Any:
-        """The sharding of a KV cache [L, S, G, C, K], and on TPUs its order in memory.
-
-        There the heads of a token lie together, as decoding writes them: in the order of the axes, XLA would copy the
-        whole cache to this one at the start of every call, and back at its end.
-        """
+        """The sharding of a KV cache [L, S, G, C, K], and on TPUs its order in memory."""
         where = self.sharding(None, SLOTS, TENSOR)
         if self.device.platform != "tpu":
             return where
-        return Format(Layout(major_to_minor=(0, 1, 3, 2, 4)), where or SingleDeviceSharding(self.device))
+        return Format(memory_order(5), where or SingleDeviceSharding(self.device))
 
     @property
     def kernels(self) -> str:

@@ -23,7 +23,7 @@ class EngineSettings:
 
     Attributes:
       slots: S, sequences that are decoded together.
-      max_length: length of the cache: tokens of prompt and response together, at most.
+      max_length: tokens of prompt and response together, at most.
       prefill_buckets: padded prompt lengths, each at most `max_length`; empty for powers of two up to it.
       prefill_rows: batch sizes of a prefill; with one size responses do not depend on other requests.
       prefill_chunk: tokens; prompts are read in chunks of this length and keep the cache of chunks that they share. 0:
@@ -47,6 +47,12 @@ class EngineSettings:
         """Padded prompt lengths, ascending."""
         powers = range(5, max(6, (self.max_length - 1).bit_length() + 1))
         return tuple(sorted(set(self.prefill_buckets or (min(2**power, self.max_length) for power in powers))))
+
+    @property
+    def capacity(self) -> int:
+        """C, the length of the cache: `max_length`, and room for the padding of a last chunk."""
+        chunk = self.prefill_chunk or 1
+        return -(-self.max_length // chunk) * chunk
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -169,7 +175,7 @@ class Programs:
         return out
 
     def _empty(self) -> tuple[Any, Any]:
-        slots, length = self._settings.slots, self._settings.max_length
+        slots, length = self._settings.slots, self._settings.capacity
         return qwen2.init_cache(self._config, slots, length, self._cache_dtype), device.init_slots(
             slots, shifted=self._config.vision is not None
         )

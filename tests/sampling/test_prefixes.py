@@ -1,5 +1,6 @@
 """Prompts that share their beginning are read once: what is planned, and that responses keep every bit."""
 
+import dataclasses
 import random
 
 import numpy as np
@@ -102,6 +103,14 @@ def play(engine: JaxEngine, made: list[list[list[int]]]) -> list[list[Completion
         return [await engine.generate(prompt, sampling(number, n)) for n, prompt in enumerate(made[number])]
 
     return run(*(episode(number) for number in range(len(made))))
+
+
+def test_a_last_chunk_may_end_behind_the_longest_request(params):
+    prompt, settings = tokens((0, 59)).tolist(), dataclasses.replace(SETTINGS, max_length=61)
+    sampling = SamplingParams(max_tokens=2, key=(0, 0))
+    with JaxEngine(CONFIG, params, settings) as engine:
+        (found,) = run(engine.generate(prompt, sampling))
+    np.testing.assert_allclose(found.logprobs, full_logprobs(params, prompt, found.tokens, sampling), atol=1e-4)
 
 
 def test_responses_are_the_same_to_the_last_bit_with_and_without_reuse(engine, params):
