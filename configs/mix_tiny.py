@@ -3,8 +3,13 @@
 python -m gigpo_jax.main --config=configs/mix_tiny.py --workdir=runs/mix_tiny
 
 Two groups of three are games of the quickstart's rooms (4 receptacles, 3 objects; panel `tiny_unseen`), the others are
-games of larger rooms (8 receptacles, 4 objects; panel `long_unseen`). The start is the quickstart's policy. An example
-of `env.mix` (docs/environments.md); no whole run is reported yet.
+games of larger rooms (8 receptacles, 4 objects; panel `long_unseen`). The start is the quickstart's policy. Success on
+the panels, 128 games each, one episode each, sampled at temperature 0.4 (greedy in brackets), before and after, seed 0:
+
+    tiny   44.5% (40.6%)   57.0% (60.2%)
+    long   10.2%  (7.0%)   35.9% (30.5%)
+
+26 minutes on 2 cores that other programs used too. An example of `env.mix` (docs/environments.md).
 """
 
 from ml_collections import ConfigDict
