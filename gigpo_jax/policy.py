@@ -161,7 +161,8 @@ def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[st
     fields = dict(config.model.shape)
     tower, head_dim = fields.pop("vision"), fields["hidden_size"] // fields["num_heads"]
     factor = fields.pop("initializer_range") / INITIALIZER_RANGE
-    tokenizer = word_tokenizer(words, IMAGE_TOKENS if tower.depth else ())
+    # vLLM looks the token of videos up in the tokenizer.
+    tokenizer = word_tokenizer(words, (*IMAGE_TOKENS, "<|video_pad|>") if tower.depth else ())
     vision = _fresh_tower(tower, tokenizer, head_dim) if tower.depth else None
     check_vision(config, vision)
     shape = qwen2.Qwen2Config(vocab_size=tokenizer.vocab_size, head_dim=head_dim, vision=vision, **fields)
