@@ -1,7 +1,8 @@
 """Tool calls: read from a response, and recognised when a program sends them back.
 
 Two forms are read: any number of `<tool_call>{"name": .., "arguments": {..}}</tool_call>` (Qwen2.5, Qwen3), and
-`{"name": .., "parameters": {..}}` as the whole response (Llama 3).
+`{"name": .., "parameters": {..}}` as the whole response (Llama 3). What a response thinks, `<think>..</think>` at its
+beginning, has no calls.
 """
 
 import hashlib
@@ -23,11 +24,14 @@ def read_calls(text: str, tools: Collection[str]) -> tuple[str, list[dict[str, A
       The text before the first call, and the calls as chat templates read them. If a call cannot be read, all text and
       no calls.
     """
-    content, *calls = text.split(START) if tools else [text]
+    if not tools:
+        return text, []
+    thought, end, rest = text.partition("</think>") if text.startswith("<think>") else ("", "", text)
+    content, *calls = rest.split(START)
     try:
         if calls:
-            return content.rstrip(), [_call(call.partition(END)[0], "arguments") for call in calls]
-        if tools and (call := _call(text, "parameters"))["function"]["name"] in tools:
+            return (thought + end + content).rstrip(), [_call(call.partition(END)[0], "arguments") for call in calls]
+        if (call := _call(text, "parameters"))["function"]["name"] in tools:
             return "", [call]
     except (ValueError, RecursionError):
         pass

@@ -200,6 +200,8 @@ LLAMA = '{"name": "look", "parameters": {"at": "sea"}}'
         (CALL, "", 1),
         (f"i see.\n\n{CALL}\n{CALL} done", "i see.", 2),
         (CALL.removesuffix("</tool_call>"), "", 1),  # a stop of the request
+        (f"<think>{CALL}</think>\n\n{CALL}", f"<think>{CALL}</think>", 1),
+        (f"<think>{CALL}", ..., 0),
         (CALL.replace("look", "go"), "", 1),  # no such tool: the program says so
         (LLAMA, "", 1),
         (LLAMA.replace("look", "go"), ..., 0),  # JSON that is no call
