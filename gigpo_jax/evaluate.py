@@ -293,7 +293,7 @@ def _run(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> int:
         where = "; with env.mix in env.mix.LABEL.panel" if config.env.mix else ""
         raise InputError(f"config.eval.panel='': name a panel to evaluate on{where}")
     panel, tasks = found
-    mesh = partition.make_mesh(**config.mesh)
+    mesh = partition.learner_mesh(config)
     policy = load_policy(config, mesh)
     check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)

@@ -40,7 +40,7 @@ def run(config: ConfigDict, workdir: Path, out: str, push: str = "") -> int:
     target = Path(out) if out else workdir / "export"
     check_target(target)
     check_writable(target.parent, "--out" if out else "--workdir")
-    mesh = partition.make_mesh(**config.mesh)
+    mesh = partition.learner_mesh(config)
     policy = load_policy(config, mesh, samples=False)
     check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)

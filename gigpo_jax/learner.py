@@ -36,9 +36,9 @@ from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import advantages as rl_advantages
 from gigpo_jax.rl import algorithms, gae, update
 from gigpo_jax.rl.losses import LossSettings
-from gigpo_jax.rl.types import StepBatch, StepColumns, ValueTargets
+from gigpo_jax.rl.types import StepBatch, StepColumns
 from gigpo_jax.run import partition
-from gigpo_jax.run.checkpoint import parts_of, state_of
+from gigpo_jax.run.checkpoint import OLDER, parts_of, state_of
 from gigpo_jax.run.finite import FiniteCheck
 from gigpo_jax.run.metrics import Timers
 from gigpo_jax.trajectory import Step, StepCredit, with_less_reward
@@ -54,6 +54,8 @@ class Learner:
       state: what is trained of the parameters, optimizer and counter; replaced by every update.
       state_shardings: where each leaf of it lives.
       text_critic: part of the algorithm, or None; a restored run replaces it.
+      older: version and trained parameters that sample the next `train.max_staleness` iterations.
+      whole: makes a policy for an engine of such parameters.
     """
 
     def __init__(self, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> None:
@@ -67,6 +69,7 @@ class Learner:
         self._config, self._mesh = config, mesh
         # Nothing here may keep the parameters of the start once they are trained: that would be a second copy.
         self._policy = policy if policy.adapter is not None else dataclasses.replace(policy, params=None)
+        self.whole = self._policy.whole
         self._advantages, loss = objective(config)
         algorithm = chosen(config)
         self._needs, self._token_weights = algorithm.needs, algorithm.token_weights
@@ -81,15 +84,16 @@ class Learner:
         self._kl_in_loss = bool(loss.kl_coef)
         optimizer = make_optimizer(config, config.train.iterations)
         self.state, self.state_shardings = start_state(config, policy, mesh, optimizer)
+        self._newest = self._copied()
+        self.older = [(0, self._newest)] * config.train.max_staleness
         self._update, self._logprobs = train_programs(config, policy.config, mesh, optimizer, self.state_shardings)
         self._token_logprobs = make_token_logprobs(config, policy, mesh, config.sampling.temperature)
         self._teacher = hindsight.Teacher(config, policy, self._token_logprobs) if "teacher" in self._needs else None
 
     @property
     def params(self) -> Any:
-        """The whole policy, for an engine; what of it is trained is gone with the next update, unless both overlap."""
-        overlap = self._config.train.max_staleness and self._config.engine.name == "jax"
-        return self._policy.whole(jax.tree.map(jnp.copy, self.state.params) if overlap else self.state.params)
+        """The whole policy, for an engine; without `train.max_staleness` the next update takes over what is trained."""
+        return self.whole(self._newest if self.older else self.state.params)
 
     @property
     def compile_count(self) -> int:
@@ -100,13 +104,16 @@ class Learner:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """The train states of policy and critic, and the teacher, as the parts of a checkpoint."""
+        """The train states of policy and critic, the teacher and older policies, as the parts of a checkpoint."""
         parts = parts_of(self.state) | ({} if self._critic is None else parts_of(self._critic.state, CRITIC))
-        return parts | ({} if self._teacher is None else {hindsight.CHECKPOINT: self._teacher.params})
+        parts |= {} if self._teacher is None else {hindsight.CHECKPOINT: self._teacher.params}
+        return parts | ({OLDER: [trained for _, trained in self.older]} if self.older else {})
 
     def restore(self, parts: Mapping[str, Any]) -> None:
-        """Takes the parts of a checkpoint over."""
+        """Takes the parts of a checkpoint over; its record has the versions of `older`."""
         self.state = state_of(parts)
+        self._newest = self._copied()
+        self.older = list(zip(parts["record"].get(OLDER, ()), parts.get(OLDER, ()), strict=True))
         if self._teacher is not None:
             self._teacher.params = parts[hindsight.CHECKPOINT]
         if self._critic is not None:
@@ -119,7 +126,7 @@ class Learner:
 
         Args:
           steps: of this host, as from `trajectory.finished_steps`.
-          iteration: from 0; seeds their order in the updates and sets the learning rate.
+          iteration: from 0; the version of the policy; seeds the order of steps and sets the learning rate.
           timers: gets `advantage` and `update`.
           progress: called after every minibatch.
 
@@ -129,6 +136,7 @@ class Learner:
         Raises:
           NotFinite: three updates in a row were skipped.
         """
+        self.older = [*self.older, (iteration, self._newest)][1:]  # the first entry sampled these steps
         with timers.time("advantage"):
             steps, kl_penalty = self._with_kl_penalty(steps)
             logprobs = functools.partial(self._token_logprobs, self.state.params, self._policy.frozen)
@@ -148,6 +156,7 @@ class Learner:
             batches = self._minibatches(samples, iteration)
             metrics |= over_hosts(packing_stats(batches))
             metrics |= self._apply(batches, iteration, progress)
+            self._newest = self._copied()
         return metrics, credit
 
     def token_logprobs(self, steps: Sequence[Step]) -> TokenLogprobs:
@@ -167,6 +176,10 @@ class Learner:
         penalties = [self._config.rl.kl_coef * float(np.sum(a - b)) for a, b in zip(old, reference, strict=True)]
         total, count = partition.all_hosts(np.array([sum(penalties), len(steps)], np.float32)).sum(0)
         return with_less_reward(steps, penalties), {"credit/kl_penalty": float(total) / max(float(count), 1.0)}
+
+    def _copied(self) -> Any:
+        """A copy of what is trained if rollouts run during updates, which take over the state; None otherwise."""
+        return jax.tree.map(jnp.copy, self.state.params) if self._config.train.max_staleness else None
 
     @property
     def _both(self) -> tuple[Any, Any]:
@@ -194,7 +207,7 @@ class Learner:
         if credit.target is not None:
             old = columns["value" if credit.target.ndim == 1 else "token_value"]
             each = zip(samples, old, credit.target, strict=True)
-            learnt = [value_targets(value, target, len(x.response_tokens)) for x, value, target in each]
+            learnt = [gae.value_targets(value, target, len(x.response_tokens)) for x, value, target in each]
             samples = [dataclasses.replace(x, values=values) for x, values in zip(samples, learnt, strict=True)]
         return samples
 
@@ -298,18 +311,6 @@ def credit_metrics(result: rl_advantages.Advantages, columns: StepColumns, endin
     """What the mask's rows were given; `ending` is that of the names."""
     statistics = rl_advantages.credit(result, columns)
     return {f"credit/{name}{ending}": float(getattr(statistics, name)) for name in CREDIT}
-
-
-def value_targets(value: np.ndarray, target: np.ndarray, tokens: int) -> ValueTargets:
-    """What a critic learns of one step with so many response tokens: before the first, or before each of them.
-
-    Args:
-      value, target: [] f32 of the step, or [R or more] f32 of its tokens.
-      tokens: R.
-    """
-    if target.ndim == 0:
-        return ValueTargets(value, target, np.arange(tokens) == 0)
-    return ValueTargets(value[:tokens], target[:tokens], 1.0)
 
 
 def train_programs(

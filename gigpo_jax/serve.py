@@ -43,7 +43,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     check_endpoint(config)
     path = Path(out) if out else workdir / "sessions.jsonl"
     check_writable(path.parent, "--out" if out else "--workdir")
-    policy = load_policy(config, partition.make_mesh(**config.mesh))
+    policy = load_policy(config, partition.learner_mesh(config))
     check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)
 

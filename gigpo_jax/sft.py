@@ -55,7 +55,7 @@ def _run(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> int:
     target = Path(out) if out else workdir / "model"
     check_target(target)
     check_writable(target.parent, "--out")
-    mesh = partition.make_mesh(**config.mesh)
+    mesh = partition.learner_mesh(config)
     partition.local_rows(mesh, config.batch.rows)
     loggers = find_loggers(config)
     policy = load_policy(config, mesh, samples=False) if config.model.path else None

@@ -1,7 +1,9 @@
 """The training loop: roll out, learn, hand the weights over, log; evaluate and save now and then."""
 
 import asyncio
+import collections
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,7 +28,7 @@ from gigpo_jax.rollout.statistics import metrics_by_environment
 from gigpo_jax.rollout.tasks import Curriculum, draw_tasks, host_share, spare_groups
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition, report
-from gigpo_jax.run.checkpoint import Checkpointer
+from gigpo_jax.run.checkpoint import OLDER, Checkpointer
 from gigpo_jax.run.finite import NotFinite
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
 from gigpo_jax.run.interrupts import Interrupts
@@ -89,12 +91,13 @@ class Trainer:
       hosts: those that train together.
       done: iterations whose updates are made; what a checkpoint records.
       pending: metrics of iteration `done` that wait for its evaluation; None once they are written.
+      rollouts: those of iterations `done`, `done` + 1, ... that were begun.
     """
 
     def __init__(self, config: ConfigDict, workdir: Path, hosts: Hosts) -> None:
         """Checks everything that is cheap to check; then loads, restores the last checkpoint, and starts processes."""
         self.config, self.workdir, self.hosts = config, workdir, hosts
-        self.mesh = partition.make_mesh(**config.mesh)
+        self.mesh = partition.learner_mesh(config)
         partition.local_rows(self.mesh, config.batch.rows)
         objective(config)
         loggers = find_loggers(config)
@@ -110,6 +113,8 @@ class Trainer:
         self.timers, self.remaining = Timers(), report.Remaining()
         self.done = 0
         self.pending: dict[str, float] | None = None
+        self.rollouts: collections.deque[asyncio.Task[list[Trajectory]]] = collections.deque()
+        self._playing = asyncio.Lock()  # rollouts and evaluations have the engine one after the other
         with contextlib.ExitStack() as opened:
             opened.enter_context(self.timers.compilation())
             self.checkpoints = opened.enter_context(
@@ -156,34 +161,45 @@ class Trainer:
             self.writer.text(0, "config", verbatim(str(self.config)))
             self.record(await self.evaluate(last=True))
         await self.finish_iteration()
-        ahead: asyncio.Task[list[Trajectory]] | None = None
+        train = self.config.train
         try:
-            while self.done < self.config.train.iterations:
+            await self.play_again()
+            while self.done < train.iterations:
                 with self.timers.time("iteration"):
-                    trajectories = await self.hosts.share(ahead or self.roll_out(self.done))
-                    ahead = self.start_ahead()
-                    await self.update(trajectories, ahead)
+                    while len(self.rollouts) < min(train.max_staleness + 1, train.iterations - self.done):
+                        self.begin_rollout()
+                    trajectories = await self.hosts.share(self.rollouts.popleft())
+                    await self.update(trajectories)
                 await self.finish_iteration()
         finally:
-            if ahead is not None:
-                ahead.cancel()
+            for rollout in self.rollouts:
+                rollout.cancel()
+            await asyncio.gather(*self.rollouts, return_exceptions=True)
         report.finish(self.config, self.workdir)
 
-    def start_ahead(self) -> "asyncio.Task[list[Trajectory]] | None":
-        """With `train.max_staleness` 1, begins the next rollout with the weights that the engine has now."""
-        if self.config.train.max_staleness == 0 or self.done + 1 >= self.config.train.iterations:
-            return None
-        return asyncio.get_running_loop().create_task(self.roll_out(self.done + 1))
+    async def play_again(self) -> None:
+        """After a restart, plays the rollouts that the stopped run had begun, with the weights that they had there."""
+        left = self.config.train.iterations - self.done if self.done else 0
+        for version, trained in self.learner.older[:left]:
+            self.worker.update_weights(self.learner.whole(trained), version)
+            self.begin_rollout()
+            await self.hosts.share(self.rollouts[-1])
+        if self.rollouts:
+            self.worker.update_weights(self.learner.params, self.done)
 
-    async def update(
-        self, trajectories: list[Trajectory], ahead: "asyncio.Task[list[Trajectory]] | None" = None
-    ) -> None:
-        """One iteration's updates, in a thread while a rollout runs; the engine has the new weights afterwards.
+    def begin_rollout(self) -> None:
+        """Begins the next rollout; the weights of now sample all of it."""
+        worker = self.worker.snapshot() if self.config.train.max_staleness > 1 else self.worker
+        self.rollouts.append(asyncio.create_task(self.roll_out(self.done + len(self.rollouts), worker)))
 
-        The new weights wait for the rollout's end: one version samples all of it, and is one update old when its turn
-        comes. An update that was begun is finished and counts, whatever becomes of the rollout or the servers.
+    async def update(self, trajectories: list[Trajectory]) -> None:
+        """One iteration's updates, in a thread while rollouts run; the engine has the new weights afterwards.
+
+        The new weights wait for the end of the next rollout: so an iteration learns from weights that are
+        `train.max_staleness` updates old, whatever takes longer. An update that was begun is finished and counts,
+        whatever becomes of the rollouts or the servers.
         """
-        if ahead is None:
+        if not self.rollouts:
             self.worker.engine.free_memory()
             self.pending = self.learn(trajectories)
             self.done += 1
@@ -194,7 +210,7 @@ class Trainer:
             finally:
                 self.pending = await uninterrupted(learning)
                 self.done += 1
-            await self.hosts.share(ahead)  # raises what it failed with
+            await self.hosts.share(self.rollouts[0])  # raises what it failed with
         with self.timers.time("weight_sync"):
             self.worker.update_weights(self.learner.params, self.done)
 
@@ -210,15 +226,15 @@ class Trainer:
             await self.hosts.share(asyncio.sleep(0))
             self.save()
 
-    async def roll_out(self, iteration: int) -> list[Trajectory]:
+    async def roll_out(self, iteration: int, worker: RolloutWorker) -> list[Trajectory]:
         """The episodes of an iteration, `train.group_size` of each drawn task and of what took its place."""
         train, seed = self.config.train, self.config.seed
         how = (None if self.curriculum is None else self.curriculum.weights(), shares(self.config))
         tasks = draw_tasks(self.tasks, iteration, train.groups, seed, *how)
         spares = spare_groups(self.tasks, iteration, train.groups, train.refill_groups, seed, *how)
         first, mine = host_share(tasks)
-        with self.timers.time("rollout"):
-            return await self.worker.play(
+        async with self.engine_for("rollout"):
+            return await worker.play(
                 mine,
                 group_size=train.group_size,
                 iteration=iteration,
@@ -227,6 +243,13 @@ class Trainer:
                 temperature=self.config.sampling.temperature,
                 title=f"rollout {iteration + 1}",
             )
+
+    @contextlib.asynccontextmanager
+    async def engine_for(self, what: str) -> AsyncIterator[None]:
+        """Waits until the rollouts that were begun before have ended; takes the time of the block."""
+        async with self._playing:
+            with self.timers.time(what):
+                yield
 
     def learn(self, trajectories: list[Trajectory]) -> dict[str, float]:
         """One iteration's updates."""
@@ -265,10 +288,13 @@ class Trainer:
         if self.panel is None or not (last or (every and self.done % every == 0)):
             return {}
         panel, tasks = self.panel
-        with self.timers.time("eval"):
-            evaluator = evaluate.Evaluator(self.config, self.worker, tasks)
-            played = await self.hosts.share(evaluator.play(greedy=self.config.eval.greedy and last))
-            results = evaluator.outcomes(played)
+        evaluator = evaluate.Evaluator(self.config, self.worker, tasks)
+
+        async def play() -> dict[str, list[Trajectory]]:
+            async with self.engine_for("eval"):
+                return await evaluator.play(greedy=self.config.eval.greedy and last)
+
+        results = evaluator.outcomes(await self.hosts.share(play()))
         if jax.process_index() == 0:
             name = f"iteration_{self.done:06d}.json"
             write_json(self.workdir / "evaluations" / name, evaluate.record(panel, tasks, self.done, results))
@@ -279,7 +305,7 @@ class Trainer:
         times = self.timers.take()
         metrics |= times
         metrics["compile/count"] = self.learner.compile_count + self.worker.engine.compile_count
-        metrics |= report.throughput(metrics, self.flops)
+        metrics |= report.throughput(metrics, self.flops, self.mesh.size)
         self.writer.scalars(self.done, metrics)
         self.remaining.add(metrics)
         report.iteration(self.config, self.done, metrics, self.remaining.seconds(self.config, self.done))
@@ -287,6 +313,8 @@ class Trainer:
     def save(self) -> None:
         """Writes a checkpoint, unless there is one of this iteration."""
         record: dict[str, Any] = {"iteration": self.done, "metrics_step": self.writer.step, "pending": self.pending}
+        if self.learner.older:
+            record[OLDER] = [version for version, _ in self.learner.older]
         if self.learner.text_critic is not None:
             record["text_critic"] = self.learner.text_critic.record()
         if self.curriculum is not None:

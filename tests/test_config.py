@@ -52,7 +52,8 @@ def test_defaults_are_valid_and_locked():
         ("sampling.top_p", 0.9, "rl.old_logprobs=recompute"),
         ("mesh.fsdp", -1, "only one axis"),
         ("engine.vllm.urls", "http://a:1", "engine.name=vllm"),
-        ("train.max_staleness", 2, "one of 0, 1"),
+        ("train.max_staleness", -1, "0 or greater"),
+        ("engine.devices", -1, "0 or greater"),
         ("rl.importance_cap", 0.0, "greater than 0"),
         ("rl.importance_correction", "truncated", "rl.old_logprobs=recompute"),
         ("rl.importance_correction", "masked_mean", "rl.old_logprobs=recompute"),
@@ -107,6 +108,22 @@ def test_servers_that_cannot_work_are_refused(values: dict, key: str, fix: str):
         resolve(config)
     assert str(error.value).startswith(f"config.{key}=")
     assert fix in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "message"),
+    [
+        ("train", {"max_staleness": 2}, "config.train.max_staleness=2: .*; at most 1 with engine.name=vllm"),
+        ("engine", {"devices": 1}, "config.engine.devices=1: .*; at most 0 with engine.name=vllm"),
+    ],
+)
+def test_servers_hold_the_weights_of_one_update_on_devices_of_their_own(section: str, values: dict, message: str):
+    config = default_config()
+    config[section].update(values)
+    resolve(config)
+    config.engine.name = "vllm"
+    with pytest.raises(InputError, match=message):
+        resolve(config)
 
 
 @pytest.mark.parametrize(

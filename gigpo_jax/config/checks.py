@@ -186,6 +186,9 @@ def _check_loss(config: ConfigDict) -> None:
 
 def _check_servers(config: ConfigDict) -> None:
     servers, vllm = config.engine.vllm, config.engine.name == "vllm"
+    for name, most in (("train.max_staleness", 1), ("engine.devices", 0)):
+        fix = f"servers have devices of their own and the weights of one update; at most {most} with engine.name=vllm"
+        require(not vllm or value_of(config, name) <= most, config, name, fix)
     if not vllm:
         require(not servers.urls, config, "engine.vllm.urls", "needs engine.name=vllm")
         return
@@ -224,6 +227,8 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
     fix = "the prompts are those of the harness; leave it out"
     harness, request_s = registry.spec(env.name).harness, run.serve.request_timeout_s
     require(config.agent == "plain" or not harness, config, "agent", fix)
+    fix = f"a harness plays with the newest weights; at most 1 with env.name={env.name}"
+    require(run.train.max_staleness <= 1 or not harness, run, "train.max_staleness", fix)
     fix = f"the limit for a whole episode of a harness; at least serve.request_timeout_s={request_s:g}, such as 900"
     require(env.step_timeout_s >= request_s or not harness, config, "env.step_timeout_s", fix)
     try:

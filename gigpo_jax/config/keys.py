@@ -133,6 +133,9 @@ KEYS: dict[str, Key] = {
         "devices that split the engine's weights; 0: mesh.tensor, without max_staleness more if the memory needs it",
         NOT_NEGATIVE,
     ),
+    "engine.devices": Key(
+        0, "of a host, for the in-process engine alone; 0: those that train too (docs/scaling.md)", NOT_NEGATIVE
+    ),
     "engine.dtype": Key("bfloat16", "of activations and KV cache (jax on CPUs: float32); vllm: of weights too", DTYPE),
     "engine.prefill_buckets": Key((), "prompt lengths to compile for; (): powers of two", each(POSITIVE, int)),
     "engine.prefill_rows": Key(
@@ -273,7 +276,9 @@ KEYS: dict[str, Key] = {
     ),
     "train.minibatch": Key(256, "environment steps of an optimizer update", POSITIVE),
     "train.epochs": Key(1, "passes over an iteration's steps", POSITIVE),
-    "train.max_staleness": Key(0, "1: rollout and update overlap, with weights one update old", one_of(0, 1)),
+    "train.max_staleness": Key(
+        0, "rollouts run during updates, with weights at most so many updates old; 0: they do not", NOT_NEGATIVE
+    ),
     "train.save_rollouts": Key(10, "iterations between saved rollouts; 0: none", NOT_NEGATIVE, may_change=True),
     "sft.episodes": Key(4000, "demonstrations", POSITIVE),
     "sft.epochs": Key(1, "passes over the demonstrations", POSITIVE),

@@ -97,7 +97,7 @@ def run(config: ConfigDict, workdir: Path, plan: Plan) -> int:
     options = env_options(config)
     tasks = list_tasks(config, options)
     environments = _environments(config, options, plan.anchors)
-    mesh = partition.make_mesh(**config.mesh)
+    mesh = partition.learner_mesh(config)
     policy = load_policy(config, mesh)
     check_adapter(workdir, config, policy.base)
     trained, version = newest_params(workdir / "checkpoints", policy.trained)

@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -171,22 +171,27 @@ def _critic(config: ConfigDict, shape: qwen2.Qwen2Config, mesh: Mesh) -> tuple[A
 
 
 def engine_programs(
-    config: ConfigDict, shape: qwen2.Qwen2Config, held: Arrays, tensor: int, shown: Shown | None
-) -> tuple[list[Compiled], Any]:
+    config: ConfigDict,
+    shape: qwen2.Qwen2Config,
+    held: Arrays,
+    tensor: int,
+    shown: Shown | None,
+    own: Sequence[jax.Device],
+) -> tuple[list[Compiled], Any, Any]:
     """Compiles the hand-over of the weights, the prefill of the longest prompts, and the decoding of all slots.
 
-    With images also their encoding; each is taken to be shown once. `tensor` as from `memory.engine_tensor`.
+    With images also their encoding; each is taken to be shown once. `tensor` as from `memory.engine_tensor`, `own` as
+    for `placement_of`.
 
     Returns:
-      The programs, and the shapes of the engine's cache.
+      The programs, and the shapes of the engine's cache and weights.
     """
     settings, sampling = engine_settings(config, tensor), config.sampling
     params = held.state.params
     if held.frozen is not None:
         params = lora.beside(held.frozen, params)
-    placement = placement_of(params, tensor)
-    whole, part = mesh_of(params), placement.mesh
-    hosts = 1 if whole is None or part is None else whole.size // part.size
+    placement, whole = placement_of(params, tensor, own), mesh_of(params)
+    hosts = 1 if whole is None else len({device.process_index for device in whole.devices.flat})
     episodes = config.train.groups * config.train.group_size // hosts  # of one host
     steps = episodes * config.env.max_steps
     engine = _Engine(shape, settings, settings.dtype, placement)
@@ -210,7 +215,7 @@ def engine_programs(
     made = engine.programs.items()
     blocks = math.ceil(FILL * settings.max_length / BLOCK)
     trips = {"decode": (settings.decode_steps, blocks), "prefill": (blocks,)}
-    return [Compiled(name, *of, trips.get(name, ()), runs[name]) for name, of in made], engine.cache
+    return [Compiled(name, *of, trips.get(name, ()), runs[name]) for name, of in made], engine.cache, ready
 
 
 class _Engine(Programs):

@@ -10,6 +10,7 @@ from gigpo_jax.preflight.cost import Cost, cost
 from gigpo_jax.preflight.hlo import Program
 from gigpo_jax.preflight.programs import Arrays, Compiled
 from gigpo_jax.preflight.targets import Chip
+from gigpo_jax.run.memory import ENGINE
 
 GIB, MIB = 2**30, 2**20
 COPY = MIB  # smaller copies are not reported
@@ -80,12 +81,19 @@ def known_arrays(held: Arrays, cache: Any) -> dict[tuple[int, ...], str]:
     return found
 
 
+def _kept(resident: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in resident.items() if size)
+    return f"in memory, GiB a device: {parts}; together {sum(resident.values()) / GIB:.2f}"
+
+
 def text(result: Mapping[str, Any]) -> str:
     """The numbers of `run.examine` for a reader; of one device, where nothing else is said."""
-    kept = ", ".join(f"{name} {size / GIB:.2f}" for name, size in result["resident"].items() if size)
+    groups = [result["resident"]]
+    if result["engine_devices"]:
+        groups = [{x: size for x, size in groups[0].items() if (x in ENGINE) == of} for of in (False, True)]
     shown = [
         f"{result['target']}: {result['devices']} devices of {result['memory'] / GIB:.1f} GiB",
-        f"in memory, GiB a device: {kept}; together {sum(result['resident'].values()) / GIB:.2f}",
+        *map(_kept, groups),
         f"{'program':<10}{'temporaries':>12}{'left':>8}{'moved':>9}{'products':>10}{'sent':>9}{'at least':>11}  limit",
         f"{'':<10}{'GiB':>12}{'GiB':>8}{'GB':>9}{'Tflop':>10}{'GB':>9}{'ms':>11}",
     ]

@@ -1,6 +1,7 @@
 """--mode=preflight: whether a config fits a target, and what its programs do there."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,11 @@ from gigpo_jax.run.memory import ENGINE, check_engine, engine_tensor
 
 LEARNER = ("update", "score", "critic", "values")  # programs that run while the engine has freed its memory
 # What is largest -> the key that makes it smaller.
-KEYS = {"KV cache": ("engine", "slots"), "temporaries": ("batch", "rows")}
+KEYS = {
+    "KV cache": ("engine", "slots"),
+    "temporaries": ("batch", "rows"),
+    "older policies": ("train", "max_staleness"),
+}
 
 
 def run(config: ConfigDict, target: str, out: str) -> int:
@@ -39,13 +44,16 @@ def run(config: ConfigDict, target: str, out: str) -> int:
     found = find_target(target)
     shape = programs.model_shape(config)
     check_vision(config, shape.vision)
-    mesh = partition.make_mesh(**config.mesh, devices=devices_of(found))
+    devices = devices_of(found)
+    learners, own = partition.split_devices(config, devices)
+    mesh = partition.make_mesh(**config.mesh, devices=learners)
     partition.local_rows(mesh, config.batch.rows)
     tensor = engine_tensor(config, shape, mesh, found.chip.memory)
     if config.engine.name == "jax":
         check_engine(config, shape, mesh, tensor)
     shown = None if shape.vision is None else _shown(config, shape.vision)
-    result = {"target": target, "devices": mesh.size} | examine(config, shape, mesh, found.chip, tensor, shown)
+    result = {"target": target, "devices": len(devices)}
+    result |= examine(config, shape, mesh, found.chip, tensor, shown, own)
     print(report.text(result))
     if out:
         write_json(Path(out), result)
@@ -70,32 +78,38 @@ def examine(
     chip: Chip,
     tensor: int,
     shown: programs.Shown | None,
+    own: Sequence[jax.Device],
 ) -> dict[str, Any]:
-    """Everything that is reported: bytes, operations and seconds, of one device; `tensor` as from `engine_tensor`."""
-    held, cache = programs.arrays(config, shape, mesh), None
+    """Everything that is reported: bytes, operations and seconds, of one device.
+
+    `tensor`, `shown` and `own`: as for `engine_programs`.
+    """
+    held, cache, weights = programs.arrays(config, shape, mesh), None, 0
     compiled = list(programs.learner_programs(config, shape, mesh, held, shown))
     if config.engine.name == "jax":
-        more, cache = programs.engine_programs(config, shape, held, tensor, shown)
+        more, cache, ready = programs.engine_programs(config, shape, held, tensor, shown, own)
         compiled += more
+        weights = report.device_bytes(ready) if own else 0
     known = report.known_arrays(held, cache)
     measured = {one.name: report.measured(one, chip, known) for one in compiled}
-    copied = held.state.params if config.engine.name == "jax" and config.train.max_staleness else ()
+    weights = weights or measured.get("hand-over", {"outputs": 0})["outputs"]
+    older = config.train.max_staleness
     resident = {
         "parameters": report.device_bytes((held.state.params, held.frozen)),
         "optimizer": report.device_bytes(held.state.opt_state),
         "reference policy": report.device_bytes(held.reference),
         "teacher": report.device_bytes(held.teacher),
         "critic": report.device_bytes(held.critic),
-        "engine's weights": measured["hand-over"]["outputs"]
-        if "hand-over" in measured
-        else report.device_bytes(copied),
+        "older policies": older * report.device_bytes(held.state.params),
+        "engine's weights": max(older, 1) * weights,
         "KV cache": measured["decode"]["aliased"] if "decode" in measured else 0,
     }
     for name, one in measured.items():
-        made = 0 if name == "hand-over" else one["outputs"] - one["aliased"]
+        made = 0 if name == "hand-over" and not own else one["outputs"] - one["aliased"]
         one["left"] = chip.memory - sum(_held(config, resident, name).values()) - one["temporaries"] - made
     return {
         "memory": chip.memory,
+        "engine_devices": len(own),
         "resident": resident,
         "programs": measured,
         "iteration": {name: one["seconds"] * one["runs"] for name, one in measured.items()},
@@ -103,9 +117,12 @@ def examine(
 
 
 def _held(config: ConfigDict, resident: dict[str, int], program: str) -> dict[str, int]:
-    """What is in memory while a program runs."""
-    freed = ENGINE if program in LEARNER and not config.train.max_staleness else ()
-    return {part: size for part, size in resident.items() if part not in freed}
+    """What is in the memory of a device while it runs a program."""
+    own = config.engine.devices > 0
+    learner = program in LEARNER or (own and program == "hand-over")
+    if own or (learner and not config.train.max_staleness):
+        return {part: size for part, size in resident.items() if (part in ENGINE) != learner}
+    return resident
 
 
 def check(config: ConfigDict, result: dict[str, Any]) -> None:

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
 from gigpo_jax.rl import segments
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import StepColumns, ValueTargets
 
 
 class Gae(NamedTuple):
@@ -191,3 +192,15 @@ def value_metrics(columns: StepColumns, target: Array) -> dict[str, Array]:
     whole = variance(target)
     explained = jnp.where(whole > 0.0, 1.0 - variance(target - value) / jnp.maximum(whole, 1e-30), 0.0)
     return {"critic/value_mean": mean(value), "critic/explained_variance": explained}
+
+
+def value_targets(value: np.ndarray, target: np.ndarray, tokens: int) -> ValueTargets:
+    """What a critic learns of one step with so many response tokens: before the first, or before each of them.
+
+    Args:
+      value, target: [] f32 of the step, or [R or more] f32 of its tokens.
+      tokens: R.
+    """
+    if target.ndim == 0:
+        return ValueTargets(value, target, np.arange(tokens) == 0)
+    return ValueTargets(value[:tokens], target[:tokens], 1.0)

@@ -3,6 +3,7 @@
 import os
 import secrets
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy, model_folder
-from gigpo_jax.run import report
+from gigpo_jax.run import partition, report
 from gigpo_jax.run.memory import engine_tensor
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.sampling.placement import mesh_of
@@ -35,10 +36,11 @@ def make_engine(config: ConfigDict, policy: Policy, params: Any, *, version: int
     if config.engine.name == "vllm":
         return _vllm_engine(config, policy, params, version, folder)
     mesh = mesh_of(params)
+    settings = engine_settings(config, 1 if mesh is None else engine_tensor(config, policy.config, mesh))
     made = JaxEngine(
         policy.config,
         params,
-        engine_settings(config, 1 if mesh is None else engine_tensor(config, policy.config, mesh)),
+        replace(settings, devices=tuple(partition.split_devices(config)[1])),
         tokenizer=policy.tokenizer,
         version=version,
     )

@@ -1,6 +1,7 @@
 """The policy in its environments: engine and worker processes of a run, ready to play episodes."""
 
 import contextlib
+import copy
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -123,6 +124,12 @@ class RolloutWorker:
         if kind not in self._told:
             self._told.add(kind)
             report.say(f"aborted an episode of task {trajectory.task.id}: {trajectory.reason}")
+
+    def snapshot(self) -> "RolloutWorker":
+        """This worker with the weights of now, whatever `update_weights` sets later; the engine is in-process."""
+        other = copy.copy(self)
+        other.engine = self.engine.snapshot()
+        return other
 
     def update_weights(self, params: Any, version: int) -> None:
         """Samples from other parameters from now on."""

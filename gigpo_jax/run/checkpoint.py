@@ -1,7 +1,8 @@
 """Checkpoints for exact resumes, written in the background, whole or not at all.
 
 A checkpoint holds the train state in two parts, `params` and `rest`, that of a critic as `critic_params` and
-`critic_rest`, and a record: JSON with the iteration and what else a resumed run must know. Each has a checksum. Orbax
+`critic_rest`, policies of earlier iterations as `older`, and a record: JSON with the iteration and what else a resumed
+run must know. Each has a checksum. Orbax
 is imported where it is used: the import takes a second.
 """
 
@@ -25,6 +26,8 @@ import numpy as np
 from gigpo_jax.errors import InputError, StorageError
 from gigpo_jax.rl.update import TrainState
 from gigpo_jax.run.workdir import check_writable
+
+OLDER = "older"  # the part with the policies that later rollouts sample from; in the record: their versions
 
 Restored = tuple[TrainState, dict[str, Any]]
 

@@ -29,11 +29,10 @@ def memory_plan(
 ) -> dict[str, float]:
     """Bytes on each device by purpose, without XLA's temporaries and fragmentation.
 
-    Parameters are split over `fsdp` and `tensor`, rows over `data` and `fsdp`. The in-process engine has its own copy
-    of parameters that are split over `fsdp`, have another dtype, or are trained during a rollout; its cache is split
-    over the devices of a host. With an adapter, gradients, optimizer, reference policy and teacher are of its size. A
-    critic of its own has float32 parameters and gradients, and moments; a value head is too small to count. How large
-    pictures are is not known yet: they are taken to fill the rows of an update, and the prompts of a prefill.
+    Parameters are split over `fsdp` and `tensor`, rows over `data` and `fsdp`; for the engine see `engine_plan`. With
+    an adapter, gradients, optimizer, reference policy, teacher and older policies are of its size. A critic of its own
+    has float32 parameters and gradients, and moments; a value head is too small to count. How large pictures are is not
+    known yet: they are taken to fill the rows of an update, and the prompts of a prefill.
 
     Args:
       config: as from `config.resolve`.
@@ -43,19 +42,11 @@ def memory_plan(
       tensor: devices that split the engine's weights; 0: `mesh.tensor`.
       on_cpu: whether the devices are CPUs, on which the in-process engine's cache is float32.
     """
-    known = math.prod(size for size in config.mesh.values() if size != -1)
-    mesh = {name: size if size != -1 else devices // known for name, size in config.mesh.items()}
+    mesh, trees = _mesh(config, devices), _parameters(config, shape)
     parts = mesh["fsdp"] * mesh["tensor"]
-    parameters, stored = param_count(shape), jnp.dtype(config.model.param_dtype).itemsize
-    trees = [(config.model.param_dtype, parameters, not config.model.lora.rank)]  # dtype, parameters, are they trained
-    kept_bytes, trained, trained_bytes = parameters * stored, parameters, parameters * stored
-    if config.model.lora.rank:
-        asked = config.model.lora
-        pairs = lora.LoraConfig(asked.rank, asked.alpha, tuple(asked.targets), asked.vision)
-        trained = lora.param_count(shape, pairs)
-        trained_bytes = trained * 4
-        kept_bytes += trained_bytes
-        trees.append(("float32", trained, True))
+    kept_bytes = sum(number * jnp.dtype(dtype).itemsize for dtype, number in trees)
+    dtype, trained = trees[-1]
+    trained_bytes = trained * jnp.dtype(dtype).itemsize
     critic = 0
     if config.critic.kind == "model":
         own = read_config(Path(config.critic.path)) if config.critic.path else shape
@@ -65,13 +56,9 @@ def memory_plan(
     tokens = rows * config.batch.row_length
     kept = _kept(config.model.remat, shape)
     moments = 4 + jnp.dtype(config.optim.moment_dtype).itemsize
-    engine, in_process = jnp.dtype(config.engine.dtype), config.engine.name == "jax"
-    overlap = config.train.max_staleness > 0
-    tensor = tensor or mesh["tensor"]
-    moved = mesh["fsdp"] > 1 or tensor > mesh["tensor"]
-    copied = sum(n for dtype, n, new in trees if moved or jnp.dtype(dtype) != engine or (new and overlap))
-    slot = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
-    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * config.engine.slots * slot
+    engine = engine_plan(config, shape, devices, hosts, tensor, on_cpu)
+    if config.engine.devices:  # weights are gathered here, then sent there
+        engine = {"engine's weights": engine["engine's weights"] / _versions(config), "KV cache": 0}
     return {
         "parameters": kept_bytes / parts,
         "gradients": trained * 4 / parts,
@@ -79,12 +66,54 @@ def memory_plan(
         "reference policy": trained_bytes / parts * (config.rl.kl_coef > 0),
         "teacher": trained_bytes / parts * ("teacher" in algorithm(config.rl.algorithm, config.rl.settings).needs),
         "critic": critic * (8 + moments) / parts,
-        "engine's weights": in_process * copied * engine.itemsize / tensor,
-        "KV cache": in_process * cache * (4 if on_cpu else engine.itemsize) * hosts / devices,
+        "older policies": trained_bytes / parts * config.train.max_staleness,
+        **engine,
         "activations": tokens * shape.num_layers * kept * compute
         + min(config.batch.logprob_chunk, tokens) * shape.vocab_size * 4 * 2,
-        "activations of the vision tower": _tower(config, shape.vision, rows, in_process) if shape.vision else 0,
+        "activations of the vision tower": _tower(config, shape.vision, rows) if shape.vision else 0,
     }
+
+
+def engine_plan(
+    config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int = 1, tensor: int = 0, on_cpu: bool = False
+) -> dict[str, float]:
+    """Bytes of the in-process engine on each of its devices; arguments as for `memory_plan`.
+
+    It has its own copy of parameters that are on other devices, split over `fsdp` or of another dtype, one for each
+    update that waiting rollouts sample from. Its cache is split over its devices of a host.
+    """
+    mesh, own, engine = _mesh(config, devices), config.engine.devices, jnp.dtype(config.engine.dtype)
+    in_process, tensor = config.engine.name == "jax", tensor or mesh["tensor"]
+    moved = own or mesh["fsdp"] > 1 or tensor > mesh["tensor"]
+    copied = sum(n for dtype, n in _parameters(config, shape) if moved or jnp.dtype(dtype) != engine)
+    slot = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * config.engine.slots * slot
+    sizes = (
+        in_process * copied * engine.itemsize / tensor * _versions(config),
+        in_process * cache * (4 if on_cpu else engine.itemsize) / (own or devices / hosts),
+    )
+    return dict(zip(ENGINE, sizes, strict=True))
+
+
+def _versions(config: ConfigDict) -> int:
+    """How many updates the engine has the weights of."""
+    return max(1, config.train.max_staleness)
+
+
+def _mesh(config: ConfigDict, devices: int) -> dict[str, int]:
+    """The devices along each axis of the mesh."""
+    known = math.prod(size for size in config.mesh.values() if size != -1)
+    return {name: size if size != -1 else devices // known for name, size in config.mesh.items()}
+
+
+def _parameters(config: ConfigDict, shape: Qwen2Config) -> list[tuple[str, int]]:
+    """Dtype and number of the parameters of the model, and of an adapter; the last ones are trained."""
+    found = [(config.model.param_dtype, param_count(shape))]
+    if config.model.lora.rank:
+        asked = config.model.lora
+        pairs = lora.LoraConfig(asked.rank, asked.alpha, tuple(asked.targets), asked.vision)
+        found.append(("float32", lora.param_count(shape, pairs)))
+    return found
 
 
 def _kept(remat: str, shape: Qwen2Config | VisionConfig) -> int:
@@ -100,11 +129,11 @@ def _kept(remat: str, shape: Qwen2Config | VisionConfig) -> int:
     }[remat]
 
 
-def _tower(config: ConfigDict, vision: VisionConfig, rows: int, in_process: bool) -> float:
+def _tower(config: ConfigDict, vision: VisionConfig, rows: int) -> float:
     """Bytes of the tower in an update of so many rows, or in a prefill, which has one layer at a time, if more."""
     kept = vision.depth * _kept(config.model.remat, vision) * jnp.dtype(config.model.compute_dtype).itemsize
     update = rows * config.batch.row_length * kept
-    prompts = max(config.engine.prefill_rows) * config.sampling.max_prompt_tokens * in_process
+    prompts = max(config.engine.prefill_rows) * config.sampling.max_prompt_tokens * (config.engine.name == "jax")
     return MERGE**2 * max(update, prompts * _kept("dots", vision) * jnp.dtype(config.engine.dtype).itemsize)
 
 
@@ -114,10 +143,23 @@ def peak(config: ConfigDict, plan: Mapping[str, float]) -> float:
 
 
 def _at_peak(config: ConfigDict, plan: Mapping[str, float]) -> dict[str, float]:
-    """The parts that are needed at once: an engine has its memory during rollouts, gradients during updates."""
-    engine, update = (sum(plan[name] for name in names) for names in (ENGINE, UPDATE))
-    freed = () if config.train.max_staleness else UPDATE if engine > update else ENGINE
+    """The parts that are needed at once: an engine has its memory during rollouts, gradients during updates.
+
+    Both are there if rollouts run during updates on the same devices.
+    """
+    engine, update = (sum(plan.get(name, 0) for name in names) for names in (ENGINE, UPDATE))
+    together = config.train.max_staleness and not config.engine.devices
+    freed = () if together else UPDATE if engine > update else ENGINE
     return {name: size for name, size in plan.items() if name not in freed}
+
+
+def _fullest(
+    config: ConfigDict, shape: Qwen2Config, devices: int, hosts: int, tensor: int, on_cpu: bool
+) -> dict[str, float]:
+    """The plan of the learner's devices or, if it needs more, of the engine's own."""
+    of = (memory_plan, engine_plan) if config.engine.devices else (memory_plan,)
+    plans = [plan(config, shape, devices, hosts, tensor, on_cpu) for plan in of]
+    return max(plans, key=lambda plan: peak(config, plan))
 
 
 def check_memory(
@@ -133,7 +175,7 @@ def check_memory(
     Raises:
       InputError: the plan needs more.
     """
-    plan = memory_plan(config, shape, devices, hosts, tensor, _on_cpu(limit))
+    plan = _fullest(config, shape, devices, hosts, tensor, _on_cpu(limit))
     limit = limit or _device_bytes()
     if limit is None or peak(config, plan) <= limit:
         return
@@ -142,6 +184,7 @@ def check_memory(
     section, name = {
         "KV cache": ("engine", "slots"),
         "engine's weights": ("engine", "tensor"),
+        "older policies": ("train", "max_staleness"),
         "activations": ("batch", "rows"),
         "activations of the vision tower": ("batch", "rows"),
     }.get(max(needed, key=lambda part: needed[part]), ("mesh", "fsdp"))
@@ -161,11 +204,11 @@ def engine_tensor(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mes
       limit: as for `check_memory`.
     """
     least = mesh.shape["tensor"]
-    if config.engine.tensor or config.engine.name != "jax" or config.train.max_staleness:
+    if config.engine.tensor or config.engine.name != "jax" or _both_send(config, mesh):
         return config.engine.tensor or least
     on_cpu, limit, here = _on_cpu(limit), limit or _device_bytes(), _host_devices(mesh)
-    for tensor in _tensors(shape, mesh):
-        plan = memory_plan(config, shape, mesh.size, mesh.size // here, tensor, on_cpu)
+    for tensor in _tensors(config, shape, mesh):
+        plan = _fullest(config, shape, mesh.size, mesh.size // here, tensor, on_cpu)
         if limit is None or peak(config, plan) <= limit:
             return tensor
     return least
@@ -180,22 +223,25 @@ def check_engine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh
       tensor: as from `engine_tensor`.
 
     Raises:
-      InputError: `tensor` does not divide the heads or cannot overlap, or a host's devices do not divide the slots.
+      InputError: `tensor` does not divide heads and devices or cannot overlap, or a host's devices do not divide the
+        slots.
     """
-    heads, fit = shape.num_kv_heads, _tensors(shape, mesh)
+    heads, fit, own = shape.num_kv_heads, _tensors(config, shape, mesh), config.engine.devices
     key = "engine.tensor" if config.engine.tensor else "mesh.tensor"
+    if own % tensor:
+        raise InputError(f"config.engine.devices={own}: must be a multiple of {key}={tensor}")
     if tensor not in fit:
         use = f"use one of {', '.join(map(str, fit))}" if fit else "make mesh.tensor smaller"
         raise InputError(
             f"config.{key}={tensor}: the engine splits {heads} key/value heads evenly over devices that are neighbours "
             f"in the mesh and on one host; {use}"
         )
-    if tensor > 1 and config.train.max_staleness:
+    if tensor > 1 and _both_send(config, mesh):
         raise InputError(
             f"config.train.max_staleness={config.train.max_staleness}: with {key}={tensor} rollout and update "
-            f"both send between devices and could wait for each other; use 0, or {key}=1"
+            f"both send between devices and could wait for each other; use 0, or {key}=1, or engine.devices on one host"
         )
-    slots, parts = config.engine.slots, _host_devices(mesh) // tensor
+    slots, parts = config.engine.slots, (own or _host_devices(mesh)) // tensor
     if slots % parts:
         raise InputError(
             f"config.engine.slots={slots}: a host spreads them over {parts} parts of its devices (engine.tensor: "
@@ -203,11 +249,17 @@ def check_engine(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh
         )
 
 
-def _tensors(shape: Qwen2Config, mesh: jax.sharding.Mesh) -> list[int]:
+def _both_send(config: ConfigDict, mesh: jax.sharding.Mesh) -> bool:
+    """Whether rollouts run while the update sends over their devices: as it may over all of several hosts."""
+    shared = not config.engine.devices or _host_devices(mesh) < mesh.size
+    return shared and config.train.max_staleness > 0
+
+
+def _tensors(config: ConfigDict, shape: Qwen2Config, mesh: jax.sharding.Mesh) -> list[int]:
     """The numbers of devices that can split an engine's weights, ascending; see `placement.placement_of`."""
-    least, heads, here = mesh.shape["tensor"], shape.num_kv_heads, _host_devices(mesh)
+    least, numbers = mesh.shape["tensor"], (shape.num_kv_heads, _host_devices(mesh), config.engine.devices)
     hosts = np.array([device.process_index for device in mesh.devices.flat])
-    fit = [n for n in range(least, heads + 1, least) if heads % n == 0 and here % n == 0]
+    fit = [n for n in range(least, shape.num_kv_heads + 1, least) if not any(number % n for number in numbers)]
     return [n for n in fit if np.all(np.ptp(hosts.reshape(-1, n), axis=1) == 0)]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.vision import Images
@@ -66,10 +67,41 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, *, devices: Sequen
             "(-1 in one axis takes all that are left)"
         )
     shape = tuple(len(devices) // given if size == -1 else size for size in sizes.values())
-    grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    try:
+        grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    except AssertionError:  # TPU chips that `engine.devices` leaves and that are no block
+        grid = np.array(devices).reshape(shape)
     if any(len({d.process_index for d in group}) > 1 for group in grid.reshape(-1, shape[2])):
         raise InputError(f"config.mesh.tensor={shape[2]}: its devices must be on one host; make it smaller")
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def split_devices(
+    config: ConfigDict, devices: Sequence[jax.Device] | None = None
+) -> tuple[list[jax.Device], list[jax.Device]]:
+    """The devices of all hosts that train, and those of this host for the engine alone: its last `engine.devices`.
+
+    Raises:
+      InputError: none would be left to train, or XLA cannot compile for the others.
+    """
+    own, devices = config.engine.devices, list(jax.devices() if devices is None else devices)
+    hosts: dict[int, list[jax.Device]] = {}
+    for device in devices:
+        hosts.setdefault(device.process_index, []).append(device)
+    fewest = min(map(len, hosts.values()))
+    if own >= fewest:
+        raise InputError(f"config.engine.devices={own}: a host has {fewest} devices, and one at least must train")
+    if own and len(hosts) > 1 and devices[0].platform == "tpu":
+        raise InputError(
+            f"config.engine.devices={own}: XLA compiles for no such part of the TPUs of several hosts; use 0"
+        )
+    engines = {host: each[len(each) - own :] for host, each in hosts.items()}
+    return [x for x in devices if x not in engines[x.process_index]], engines[jax.process_index()]
+
+
+def learner_mesh(config: ConfigDict) -> Mesh:
+    """Arranges the devices that train, as `make_mesh`; raises as that and `split_devices`."""
+    return make_mesh(**config.mesh, devices=split_devices(config)[0])
 
 
 def connect_hosts() -> None:

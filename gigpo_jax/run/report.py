@@ -151,12 +151,13 @@ def _program(name: str) -> str:
     return os.path.relpath(ours) if ours.is_relative_to(Path.cwd()) else str(ours)
 
 
-def throughput(metrics: Mapping[str, float], flops: int) -> dict[str, float]:
+def throughput(metrics: Mapping[str, float], flops: int, devices: int) -> dict[str, float]:
     """`throughput/*` of an iteration; the MFU only where the device's peak is known.
 
     Args:
       metrics: with `rollout/*`, `batch/tokens`, `time/rollout`, `time/update`.
       flops: to train on one token: 6 per parameter, 4 if it is frozen (Kaplan et al. 2020).
+      devices: that train.
     """
     rates: dict[str, float] = {}
     if metrics.get("time/rollout") and "rollout/steps" in metrics:
@@ -168,5 +169,5 @@ def throughput(metrics: Mapping[str, float], flops: int) -> dict[str, float]:
         kind = jax.devices()[0].device_kind
         peak = next((flops for name, flops in PEAK_FLOPS.items() if kind.startswith(name)), None)
         if peak is not None:
-            rates["throughput/mfu"] = flops * trained / (peak * jax.device_count())
+            rates["throughput/mfu"] = flops * trained / (peak * devices)
     return rates

@@ -14,6 +14,7 @@ import functools
 import logging
 import threading
 import time
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,6 +48,8 @@ GATHER_LIMIT_S = 0.01
 REQUEST_LIMIT_S = 3600.0
 JOIN_LIMIT_S = 60.0
 
+Tokens = Sequence[int] | np.ndarray
+
 log = logging.getLogger(__name__)
 
 
@@ -74,7 +77,7 @@ class JaxEngine:
           config: the model's shape.
           params: as from `qwen2.init`, on one device or sharded over a mesh with an axis `tensor`. Cast and gathered
             where they need to be (`Programs.prepare`), otherwise not copied. Who donates these arrays elsewhere must
-            call `update_weights` before the next request. Slots are spread over the devices of this host.
+            call `update_weights` before the next request. Slots are spread over the engine's devices of this host.
           settings: slots, lengths and dtype.
           tokenizer: decodes responses for stop strings; None if no request has any.
           version: of these parameters.
@@ -83,7 +86,7 @@ class JaxEngine:
         self._buckets, self._rows, self._max_length = settings.buckets, settings.rows, settings.max_length
         self.generated_tokens = self.prompt_tokens = self.reused_tokens = 0
         dtype = settings.dtype or params["embed"].dtype
-        placement = placement_of(params, settings.tensor)
+        placement = placement_of(params, settings.tensor, settings.devices)
         self._parts, self._part = placement.parts, settings.slots // placement.parts
         self._programs = Programs(config, settings, dtype, placement)
         chunk = settings.prefill_chunk
@@ -135,13 +138,14 @@ class JaxEngine:
 
     async def generate(
         self,
-        tokens: Sequence[int] | np.ndarray,
+        tokens: Tokens,
         params: SamplingParams,
         images: PromptImages | None = None,
         *,
         on_tokens: OnTokens | None = None,
+        weights: Weights | None = None,
     ) -> Completion:
-        """Samples one response from the newest weights; the prompt `tokens` [P] and the response must fit `max_length`.
+        """Samples a response, from the newest weights if none are given; it and the `tokens` [P] must fit `max_length`.
 
         Raises:
           InputError: the prompt does not fit, or a setting cannot be met; only this request fails.
@@ -151,7 +155,7 @@ class JaxEngine:
         with self._wake:
             if self._closed:
                 raise RuntimeError("the engine is closed")
-            request = self._request(tokens, params, images)
+            request = self._request(tokens, params, images, weights)
             request.on_tokens = on_tokens
             self._waiting.append(request)
             self._wake.notify()
@@ -161,7 +165,11 @@ class JaxEngine:
         finally:
             # If this coroutine was cancelled or timed out, the slot is free for others.
             request.cancelled = True
-            del request  # the traceback of an error would keep it, and with it its weights
+            del request, weights  # the traceback of an error would keep them
+
+    def snapshot(self) -> Any:
+        """Something that generates with the weights of now, which stay in memory as long as it is there."""
+        return types.SimpleNamespace(generate=functools.partial(self.generate, weights=self._newest))
 
     def update_weights(self, params: qwen2.Params, version: int) -> None:
         """Sets the weights of later requests; earlier ones, running or waiting, keep their weights.
@@ -200,7 +208,7 @@ class JaxEngine:
     # All methods below run in the engine's thread or under its locks, except `_request`.
 
     def _request(
-        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams, images: PromptImages | None = None
+        self, tokens: Tokens, params: SamplingParams, images: PromptImages | None = None, weights: Weights | None = None
     ) -> Request:
         prompt = checked_prompt(
             tokens, params, max_length=self._max_length, longest=self._buckets[-1], vocab_size=self.config.vocab_size
@@ -208,10 +216,11 @@ class JaxEngine:
         ends = stop_ids(params, self._stops)
         if len(ends) > device.STOP_IDS:
             raise InputError(f"stop_token_ids: {len(ends)} ids; an engine takes at most {device.STOP_IDS}")
-        if self._newest is None:
+        weights = weights or self._newest
+        if weights is None:
             raise RuntimeError("the engine has no weights during an update; ask again later")
         images = checked_images(self.config.vision, prompt, images)
-        return Request(prompt, params, ends, self._newest, asyncio.get_running_loop().create_future(), images)
+        return Request(prompt, params, ends, weights, asyncio.get_running_loop().create_future(), images)
 
     def _run(self) -> None:
         while True:

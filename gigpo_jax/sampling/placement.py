@@ -2,7 +2,7 @@
 
 The learner's mesh spans all hosts and splits parameters over `fsdp`. The engine of a host has a mesh of its own devices
 with the axes `slots` and `tensor`, which may be longer than the learner's. Every part of `slots` has whole weights, so
-no part waits for another.
+no part waits for another. Devices of the engine alone are other ones than the learner's.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,12 +29,14 @@ class Placement:
     Attributes:
       mesh: its devices [slots, tensor]; None: one device.
       device: that one, or one of the mesh.
-      hosts: the devices of all hosts [slots, tensor]; None: one device.
+      hosts: the learner's devices of all hosts [slots, tensor]; None: one device.
+      own: whether the engine's devices are other ones than the learner's.
     """
 
     mesh: Mesh | None
     device: jax.Device
     hosts: Mesh | None = None
+    own: bool = False
 
     @property
     def parts(self) -> int:
@@ -90,12 +92,20 @@ class Placement:
         return jax.lax.with_sharding_constraint(x, P(*[None] * x.ndim)) if self.split else x
 
     def gathered(self, leaf: Any) -> NamedSharding | None:
-        """The sharding of a parameter for decoding, over the devices of all hosts; None on one device."""
+        """The sharding of a parameter for decoding, over the learner's devices; None on one device."""
         return NamedSharding(self.hosts, self._split(leaf)) if self.hosts is not None and _sharded(leaf) else None
 
     def of_gathered(self, leaf: Any) -> NamedSharding | None:
         """The sharding of a gathered parameter on this host's devices, None on one device."""
         return self.sharding(*self._split(leaf))
+
+    def _copied(self, leaf: jax.Array) -> jax.Array:
+        where = self.of_gathered(leaf) if _sharded(leaf) else self.sharding()
+        assert where is not None
+        shards = {str(shard.index): shard.data for shard in leaf.addressable_shards}
+        places = where.addressable_devices_indices_map(leaf.shape).items()
+        copies = [jax.device_put(shards[str(index)], device) for device, index in places]
+        return jax.make_array_from_single_device_arrays(leaf.shape, where, copies)
 
     def _split(self, leaf: Any) -> P:
         """Which dimensions of a gathered parameter are split."""
@@ -104,7 +114,9 @@ class Placement:
         return P(*(axis if axis == TENSOR and size % devices == 0 else None for size, axis in spec))
 
     def local(self, leaf: jax.Array) -> jax.Array:
-        """This host's shards of a gathered parameter as an array of its own; not copied."""
+        """This host's shards of a gathered parameter as an array of its own, copied only to other devices."""
+        if self.own:
+            return self._copied(leaf)
         if not _sharded(leaf):
             return leaf
         where = self.of_gathered(leaf)
@@ -119,21 +131,28 @@ def mesh_of(params: qwen2.Params) -> Mesh | None:
     return next((leaf.sharding.mesh for leaf in jax.tree.leaves(params) if _sharded(leaf)), None)
 
 
-def placement_of(params: qwen2.Params, tensor: int = 1) -> Placement:
-    """The devices of this host that parameters are on.
+def placement_of(params: qwen2.Params, tensor: int = 1, own: Sequence[jax.Device] = ()) -> Placement:
+    """The devices of this host that parameters are on, or those of the engine alone.
 
     Args:
       params: the learner's.
       tensor: devices that split the engine's weights; at least those that split the learner's.
+      own: of this host, which hold none of the parameters; empty: the engine has no devices of its own.
     """
     mesh = mesh_of(params)
-    if mesh is None:
+    tensor = max(tensor, 1 if mesh is None else mesh.shape[TENSOR])
+    hosts = None if mesh is None else _over(mesh.devices.reshape(-1, tensor))  # `tensor` is the mesh's last axis
+    if own:
+        return Placement(_over(np.array(own).reshape(-1, tensor)), own[0], hosts, own=True)
+    if hosts is None:
         sharding = getattr(jax.tree.leaves(params)[0], "sharding", None)  # numpy arrays have none
         return Placement(None, next(iter(sharding.device_set)) if sharding else jax.local_devices()[0])
-    rows = mesh.devices.reshape(-1, max(tensor, mesh.shape[TENSOR]))  # `tensor` is the mesh's last axis
-    mine = np.array([row for row in rows if row[0].process_index == jax.process_index()])
-    here, hosts = (Mesh(of, (SLOTS, TENSOR), axis_types=(AxisType.Auto,) * 2) for of in (mine, rows))
-    return Placement(here if mine.size > 1 else None, mine.flat[0], hosts)
+    mine = np.array([row for row in hosts.devices if row[0].process_index == jax.process_index()])
+    return Placement(_over(mine) if mine.size > 1 else None, mine.flat[0], hosts)
+
+
+def _over(devices: np.ndarray) -> Mesh:
+    return Mesh(devices, (SLOTS, TENSOR), axis_types=(AxisType.Auto,) * 2)
 
 
 def gather(leaves: Sequence[jax.Array], dtype: Any) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:

@@ -31,6 +31,7 @@ class EngineSettings:
       decode_steps: tokens of a slot per device call, at most.
       dtype: of the computation and of the cache, which is float32 on CPUs; None is the parameters'.
       tensor: devices that split the weights and heads; at least those that split the learner's.
+      devices: of this host, for the engine alone; empty: those that the parameters are on.
     """
 
     slots: int
@@ -41,6 +42,7 @@ class EngineSettings:
     decode_steps: int = 16
     dtype: Any = None
     tensor: int = 1
+    devices: tuple[jax.Device, ...] = ()
 
     @property
     def buckets(self) -> tuple[int, ...]:

@@ -92,18 +92,32 @@ def test_a_model_that_reads_images(tmp_path: Path) -> None:
     assert least < found["encode"]["operations"] < 8 * least
 
 
-def test_eight_devices(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [0, 4])
+def test_eight_devices(own: int, model: Path, tmp_path: Path) -> None:
     """Parameters are split, so an update gathers them and adds gradients up; in a process with eight devices."""
     out = tmp_path / "found.json"
-    flags = (f"--out={out}", "--config.mesh.fsdp=8", "--config.batch.rows=8", "--config.rl.algorithm=serl")
+    flags = (f"--out={out}", f"--config.mesh.fsdp={8 - own}", "--config.batch.rows=8", "--config.rl.algorithm=serl")
+    flags += (f"--config.engine.devices={own}", f"--config.train.max_staleness={own // 2}")
     command = [sys.executable, "-m", "gigpo_jax", "preflight", *preflight(model, "cpux8", *flags)]
     command.remove("--mode=preflight")
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
     assert found["devices"] == 8
-    assert found["resident"]["parameters"] == pytest.approx(qwen2.param_count(SHAPE) * F32 / 8, rel=0.02)
-    assert found["resident"]["teacher"] == found["resident"]["parameters"]
+    kept, count = found["resident"], qwen2.param_count(SHAPE)
+    assert kept["parameters"] == pytest.approx(count * F32 / (8 - own), rel=0.02)
+    assert kept["teacher"] == kept["parameters"]
+    assert kept["older policies"] == own // 2 * kept["parameters"]
+    assert kept["engine's weights"] == pytest.approx(max(own // 2, 1) * count * F32, rel=0.01)
+    of_engine = kept["engine's weights"] + kept["KV cache"]
+    for name, beside in (
+        ("decode", of_engine if own else sum(kept.values())),
+        ("score", sum(kept.values()) - of_engine),
+    ):
+        one = found["programs"][name]
+        made = one["outputs"] - one["aliased"]
+        assert one["left"] == found["memory"] - beside - one["temporaries"] - made
+    assert done.stdout.count("in memory, GiB a device: ") == (2 if own else 1)
     sent = found["programs"]["update"]["collectives"]
     assert sent["all-gather"] > qwen2.param_count(SHAPE) * F32 * 0.5
     assert "update sends: " in done.stdout

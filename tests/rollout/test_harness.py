@@ -121,6 +121,13 @@ def test_a_limit_of_an_episode_below_that_of_a_response_is_refused(config: Confi
         resolve(other)
 
 
+def test_weights_that_are_more_than_one_update_old_are_refused(config: ConfigDict):
+    other = ConfigDict(config.to_dict())
+    other.train.max_staleness = 2
+    with pytest.raises(InputError, match=r"config\.train\.max_staleness=2: .*; at most 1 with env\.name="):
+        resolve(other)
+
+
 def test_agents_with_prompts_of_their_own_are_refused(config: ConfigDict):
     other = ConfigDict(config.to_dict())
     other.agent = "react"

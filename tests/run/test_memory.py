@@ -12,7 +12,7 @@ from gigpo_jax.errors import InputError
 from gigpo_jax.models.qwen2 import PUBLISHED
 from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.run import partition
-from gigpo_jax.run.memory import GIB, check_engine, check_memory, engine_tensor, memory_plan, peak
+from gigpo_jax.run.memory import GIB, check_engine, check_memory, engine_plan, engine_tensor, memory_plan, peak
 
 
 def test_plan_of_the_published_1_5b_run():
@@ -54,9 +54,30 @@ def test_the_engine_has_weights_of_its_own_where_the_learners_are_split_or_of_an
         assert plan["engine's weights"] == copied
     config.engine.name = "vllm"
     assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=8)["engine's weights"] == 0
-    overlap = default_config()
-    overlap.train.max_staleness, overlap.engine.dtype = 1, "float32"
-    assert memory_plan(resolve(overlap), PUBLISHED["1.5b"], devices=1)["engine's weights"] == 4 * parameters
+
+
+def test_rollouts_ahead_need_older_policies_and_the_engine_may_have_devices_of_its_own():
+    config, parameters = default_config(), 1_543_714_304
+    config.mesh.fsdp = 2
+    for updates, own, dtype, here, there in (
+        (0, 0, "bfloat16", 2 * parameters, 2 * parameters),
+        (3, 0, "bfloat16", 6 * parameters, 6 * parameters),
+        (3, 4, "bfloat16", 2 * parameters, 6 * parameters),  # they pass through the learner's devices
+        (1, 4, "float32", 4 * parameters, 4 * parameters),
+    ):
+        config.train.max_staleness, config.engine.devices, config.engine.dtype = updates, own, dtype
+        found = resolve(config)
+        plan, other = (of(found, PUBLISHED["1.5b"], devices=2) for of in (memory_plan, engine_plan))
+        assert plan["older policies"] == updates * 4 * parameters / 2
+        assert (plan["engine's weights"], other["engine's weights"]) == (here, there)
+        assert other["KV cache"] == 28_672 * 128 * 2560 / (own or 2) * (2 if dtype == "float32" else 1)
+        assert plan["KV cache"] == (0 if own else other["KV cache"])
+    assert peak(found, plan) == sum(plan.values()) - plan["gradients"] - plan["activations"]  # which come later
+    found.unlock().engine.slots = 1024
+    with pytest.raises(
+        InputError, match=r"^config\.engine\.slots=1024: .* the plan needs 40\.8 \(engine's weights 5\.8, KV "
+    ):
+        check_memory(found, PUBLISHED["1.5b"], devices=2, limit=int(30 * GIB))
 
 
 def test_the_published_1_5b_run_fits_eight_devices_of_16_gib_with_room():
@@ -86,8 +107,25 @@ def test_a_mesh_that_cannot_hold_heads_or_slots_is_refused():
     with pytest.raises(InputError, match=r"^config\.engine\.tensor=3: .* 4 key/value heads .*; use one of 2, 4$"):
         check_engine(config, PUBLISHED["7b"], mesh, 3)
     config.engine.tensor, config.train.max_staleness = 0, 1
-    with pytest.raises(InputError, match=r"^config\.train\.max_staleness=1: with mesh\.tensor=2 .* or mesh\.tensor=1$"):
+    with pytest.raises(
+        InputError, match=r"^config\.train\.max_staleness=1: with mesh\.tensor=2 .* or mesh\.tensor=1, or "
+    ):
         check_engine(config, PUBLISHED["7b"], mesh, 2)
+    for own, slots, message in (
+        (3, 24, r"^config\.engine\.devices=3: must be a multiple of mesh\.tensor=2$"),
+        (4, 23, r"^config\.engine\.slots=23: .* over 2 parts .* such as 24$"),
+    ):
+        config.engine.devices, config.engine.slots = own, slots
+        with pytest.raises(InputError, match=message):
+            check_engine(config, PUBLISHED["7b"], mesh, 2)
+    config.engine.slots = 22  # a multiple of 2, and not of the learner's 6
+    check_engine(config, PUBLISHED["7b"], mesh, 2)
+    devices = len(jax.devices())
+    config.engine.devices = devices
+    with pytest.raises(
+        InputError, match=rf"^config\.engine\.devices={devices}: a host has {devices} devices, and one at "
+    ):
+        partition.learner_mesh(config)
 
 
 @dataclass(frozen=True)

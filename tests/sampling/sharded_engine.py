@@ -6,6 +6,7 @@ Both print "equal" if responses are those of one device.
 import asyncio
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
@@ -37,21 +38,24 @@ def responses(
         if mesh is not None:
             tensor = max(mesh.shape["tensor"], settings.tensor)
             programs = engine._programs
-            key = programs._cache.key
-            assert key.sharding.shard_shape(key.shape) == (2, 16 * tensor // 8, 2 // tensor, 64, 8)
+            devices, key = set(settings.devices or mesh.devices.flat), programs._cache.key
+            assert key.sharding.shard_shape(key.shape) == (2, 16 * tensor // len(devices), 2 // tensor, 64, 8)
             kernel = engine._newest.params["layers"]["gate"]["kernel"]
             assert kernel.sharding.shard_shape(kernel.shape) == (2, 32, 48 // tensor)
+            assert key.devices() == kernel.devices() == devices
             for name, program in programs._compiled.items():
                 sent = COLLECTIVE.findall(program.as_text())
                 assert bool(sent) == (name == "gather" or (tensor > 1 and name not in ("empty", ("copy", 256)))), name
     return made[0] + made[1]
 
 
-def sharded(sizes: tuple[int, int, int]) -> tuple[qwen2.Params, jax.sharding.Mesh]:
-    """The parameters over all devices of all hosts, as a learner has them."""
-    mesh = partition.make_mesh(*sizes)
+def sharded(
+    sizes: tuple[int, int, int], devices: Sequence[jax.Device] | None = None
+) -> tuple[qwen2.Params, jax.sharding.Mesh]:
+    """The parameters over some devices, by default all of all hosts, as a learner has them."""
+    mesh = partition.make_mesh(*sizes, devices=devices)
     where, _ = partition.param_shardings(mesh, qwen2.logical_axes(CONFIG), qwen2.abstract_params(CONFIG))
-    return jax.device_put(weights(0), where), mesh
+    return jax.device_put(jax.tree.map(np.asarray, weights(0)), where), mesh
 
 
 def compare(expected: list[Completion], found: list[Completion]) -> None:
@@ -61,7 +65,7 @@ def compare(expected: list[Completion], found: list[Completion]) -> None:
 
 
 def mesh() -> None:
-    """Four engines on 8 devices: nothing to gather, `tensor`, `fsdp` with chunks, and split only in the engine."""
+    """Engines on 8 devices: nothing to gather, `tensor`, `fsdp` with chunks, split only there, and its own."""
     expected = responses(weights(0), None)
     assert {s.temperature for _, s in requests(29, seed=29)} == {0.0, 0.7, 1.0}
     for sizes in ((8, 1, 1), (2, 2, 2)):
@@ -69,6 +73,8 @@ def mesh() -> None:
     params, devices = sharded((2, 4, 1))
     compare(expected, responses(params, devices, CHUNKS))
     compare(expected, responses(params, devices, replace(SETTINGS, tensor=2)))
+    own = replace(SETTINGS, tensor=2, devices=tuple(jax.devices()[4:]))
+    compare(expected, responses(*sharded((2, 2, 1), jax.devices()[:4]), own))
 
 
 def host(index: str, port: str) -> None:
@@ -77,14 +83,22 @@ def host(index: str, port: str) -> None:
     jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(index), initialization_timeout=200)
     made = requests(7 + 4 * int(index), seed=int(index))
     found = []
-    for params in (jax.tree.map(np.asarray, weights(0)), sharded((1, 4, 1))[0]):
-        with JaxEngine(CONFIG, params, SETTINGS) as engine:
+    last = [jax.local_devices(process)[-1] for process in range(2)]
+    others = [device for device in jax.devices() if device not in last]
+    own = replace(SETTINGS, devices=(last[jax.process_index()],))
+    for params, settings in (
+        (jax.tree.map(np.asarray, weights(0)), SETTINGS),
+        (sharded((1, 4, 1))[0], SETTINGS),
+        (sharded((1, 2, 1), others)[0], own),
+    ):
+        with JaxEngine(CONFIG, params, settings) as engine:
             found.append(run(*(engine.generate(p, s) for p, s in made)))
             engine.update_weights(params, 1)
             (newer,) = run(engine.generate(*made[0]))
             assert newer.version == 1
             compare(found[-1][:1], [newer])
-    compare(*found)
+    compare(*found[:2])
+    compare(*found[1:])
 
 
 def pictures(index: str, port: str) -> None:
