@@ -1,8 +1,9 @@
 """A program that tests/test_staleness.py starts: `ahead.py FOLDER`; prints "equal" if stopped runs are like whole ones.
 
-The updates of the whole run wait until the rollouts ahead of them have ended.
+The updates of the whole run wait until the next rollout has ended; new weights come while a later one runs.
 """
 
+import asyncio
 import os
 import signal
 import sys
@@ -41,6 +42,8 @@ def started(self: JaxEngine, *args: Any, **how: Any) -> None:
 
 
 async def recorded(self: RolloutWorker, *args: Any, **how: Any) -> Any:
+    while how["iteration"] == 2 and engines[-1]._newest.version == 0:
+        await asyncio.sleep(0.01)
     trajectories = await play(self, *args, **how)
     played.add(how["iteration"])
     return trajectories
@@ -55,7 +58,7 @@ def check(folder: Path, staleness: int) -> None:
 
     def held(self: Learner, steps: Any, iteration: int, *args: Any) -> Any:
         engine, until = engines[-1], time.monotonic() + LIMIT_S
-        while not played >= set(range(min(iteration + staleness + 1, ITERATIONS))):
+        while not played >= set(range(min(iteration + 2, ITERATIONS))):
             assert time.monotonic() < until
             time.sleep(0.01)
         if iteration + 1 < ITERATIONS:  # then the engine is needed no more
@@ -76,6 +79,7 @@ def check(folder: Path, staleness: int) -> None:
     Learner.learn, RolloutWorker.play, JaxEngine.__init__ = held, recorded, started  # type: ignore[method-assign,assignment]
     played.clear()
     run("whole")
+    RolloutWorker.play = play  # type: ignore[method-assign]
     Learner.learn = stopped  # type: ignore[method-assign,assignment]
     run("stopped", 143)
     Learner.learn = learn  # type: ignore[method-assign]
