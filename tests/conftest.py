@@ -2,9 +2,10 @@
 
 import pytest
 
+from tests.runs import flags
 from tests.small_disk import small_disk
 
-__all__ = ["small_disk"]
+__all__ = ["flags", "small_disk"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.metrics import records
+from tests.runs import wait_for_iteration
 from tests.test_host_stops import start
-from tests.test_train import wait_for_iteration
 
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 500

@@ -17,7 +17,7 @@ from gigpo_jax.run import partition
 from gigpo_jax.sampling.base import Completion
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from tests.models.shapes import VL, random_params
-from tests.sampling.test_jax_engine import CONFIG, requests, run, weights
+from tests.sampling.random_model import CONFIG, requests, run, weights
 from tests.test_pictures import ask
 
 COLLECTIVE = re.compile(r"= \S+ (all-\w+|reduce-scatter|collective-\w+)")

@@ -10,7 +10,7 @@ from gigpo_jax.models import qwen2
 from gigpo_jax.sampling.base import Completion, SamplingParams, request_key
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.sampling.prefixes import Prefixes, Reading
-from tests.sampling.test_jax_engine import CONFIG, full_logprobs, run, weights
+from tests.sampling.random_model import CONFIG, full_logprobs, run, weights
 
 CHUNK = 8
 SETTINGS = EngineSettings(slots=6, max_length=64, prefill_rows=(4,), prefill_chunk=CHUNK, decode_steps=4)
