@@ -130,7 +130,7 @@ KEYS: dict[str, Key] = {
     "engine.slots": Key(128, "sequences that a host decodes together, spread over its devices", POSITIVE),
     "engine.tensor": Key(
         0,
-        "devices that split the engine's weights; 0: mesh.tensor, without max_staleness more if the memory needs it",
+        "devices that split the engine's weights; 0: mesh.tensor, or more (train.max_staleness=0) if they must",
         NOT_NEGATIVE,
     ),
     "engine.devices": Key(

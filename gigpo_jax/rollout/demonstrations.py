@@ -10,7 +10,7 @@ import numpy as np
 from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.history import Event, History
 from gigpo_jax.env_bridge.types import Observation, Task
-from gigpo_jax.rollout.rollout import EpisodeSettings
+from gigpo_jax.rollout.episode import EpisodeSettings
 
 
 class DemonstratedTurn(NamedTuple):

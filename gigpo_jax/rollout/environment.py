@@ -19,8 +19,8 @@ from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.demonstrations import response_text
+from gigpo_jax.rollout.episode import EpisodeSettings
 from gigpo_jax.rollout.harness import check_endpoint
-from gigpo_jax.rollout.rollout import EpisodeSettings
 from gigpo_jax.sampling.base import SamplingParams
 
 

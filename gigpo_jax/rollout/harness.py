@@ -16,7 +16,7 @@ from gigpo_jax.env_bridge.pool import PooledEnv
 from gigpo_jax.env_bridge.types import EnvError, StepError
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import Tokenizer
-from gigpo_jax.rollout.rollout import EpisodeSettings, Plan
+from gigpo_jax.rollout.episode import EpisodeSettings, Plan
 from gigpo_jax.sampling.base import Engine, SamplingParams
 from gigpo_jax.trajectory import Trajectory
 

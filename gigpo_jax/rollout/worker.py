@@ -18,9 +18,10 @@ from gigpo_jax.envs import registry
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.engines import make_engine
 from gigpo_jax.rollout.environment import RunEnvironment, episode_settings, make_pool
+from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings, Runner
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
 from gigpo_jax.rollout.harness import HarnessRunner, make_endpoint
-from gigpo_jax.rollout.rollout import EpisodeRunner, EpisodeSettings, Runner, rollout
+from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.run import report
 from gigpo_jax.trajectory import Trajectory
 

@@ -9,7 +9,7 @@ from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.env_bridge.prompts import Compact
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
 from gigpo_jax.models.tokenizer import word_tokenizer
-from gigpo_jax.rollout.rollout import EpisodeSettings
+from gigpo_jax.rollout.episode import EpisodeSettings
 from gigpo_jax.sampling.base import Completion, SamplingParams
 
 SIDE, STEPS, REWARD = 4, 8, 10.0

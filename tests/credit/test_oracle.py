@@ -19,8 +19,9 @@ from gigpo_jax.credit.states import State, advantages, choose_steps, first_episo
 from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import build_prompt
 from gigpo_jax.errors import InputError
+from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.record import Rollouts, saved
-from gigpo_jax.rollout.rollout import EpisodeRunner, rollout
+from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.trajectory import Step, StepCredit, Trajectory, finished_steps
 from tests.credit import grid
 

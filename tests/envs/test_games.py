@@ -11,8 +11,8 @@ from gigpo_jax.envs import registry
 from gigpo_jax.envs.__main__ import main
 from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import word_tokenizer
+from gigpo_jax.rollout.episode import EpisodeSettings
 from gigpo_jax.rollout.pictures import prompt_encoder
-from gigpo_jax.rollout.rollout import EpisodeSettings
 
 GAMES = ("blackjack", "ezpoints", "numberline", "points24", "sokoban")
 

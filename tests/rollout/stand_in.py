@@ -1,17 +1,21 @@
-"""A policy in place of an engine, and settings of episodes of the environment `example`."""
+"""A policy in place of an engine, and rollouts of the environment `example`."""
 
 import asyncio
+import dataclasses
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from gigpo_jax.env_bridge.pool import EnvPool
 from gigpo_jax.envs import registry
 from gigpo_jax.models.tokenizer import word_tokenizer
-from gigpo_jax.rollout.rollout import EpisodeSettings
+from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings
+from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.sampling.base import Completion, SamplingParams
+from gigpo_jax.trajectory import Trajectory, Turn
 
 EXAMPLE = registry.ENVIRONMENTS["example"]
 TOKENIZER = word_tokenizer(
@@ -59,3 +63,31 @@ class StandIn:
 
     def close(self) -> None:
         pass
+
+
+def play(
+    pool: EnvPool,
+    engine: Any = None,
+    *,
+    groups: int = 6,
+    size: int = 4,
+    settings: EpisodeSettings = SETTINGS,
+    iteration: int = 5,
+    on_attempt: Callable[[Trajectory], None] | None = None,
+    **options: Any,
+) -> list[Trajectory]:
+    runner = EpisodeRunner(engine or StandIn(), TOKENIZER, settings, on_attempt)
+    tasks = pool.tasks("train")[:groups]
+    return asyncio.run(rollout(tasks, {"": (runner, pool)}, group_size=size, iteration=iteration, **options))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality to the bit of everything but times."""
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, (Turn, Trajectory)):
+        names = [field.name for field in dataclasses.fields(one) if not field.name.endswith("_s")]
+        return all(same(getattr(one, name), getattr(other, name)) for name in names)
+    return bool(one == other)

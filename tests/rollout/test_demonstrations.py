@@ -4,7 +4,7 @@ from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.prompts import build_prompt
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import demonstrate, episode_seed, response_text
-from gigpo_jax.rollout.rollout import EpisodeSettings
+from gigpo_jax.rollout.episode import EpisodeSettings
 
 
 def play(seed: int):

@@ -15,8 +15,9 @@ from gigpo_jax.config.command_line import load_config
 from gigpo_jax.errors import InputError
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import environments, episode_settings, list_tasks, make_pool
+from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.harness import HarnessRunner
-from gigpo_jax.rollout.rollout import EpisodeRunner, TooManyAborted, rollout
+from gigpo_jax.rollout.rollout import TooManyAborted, rollout
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import partition
 from gigpo_jax.trajectory import Trajectory

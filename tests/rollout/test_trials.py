@@ -21,11 +21,12 @@ from gigpo_jax.envs import registry
 from gigpo_jax.models import qwen2
 from gigpo_jax.models.tokenizer import Tokenizer
 from gigpo_jax.rollout.demonstrations import response_text
-from gigpo_jax.rollout.rollout import EpisodeRunner, EpisodeSettings, rollout
+from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings
+from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.sampling.base import Completion, SamplingParams, request_key
 from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.trajectory import Trajectory
-from tests.rollout.test_rollout import same
+from tests.rollout.stand_in import same
 
 EXAMPLE, AGENT = registry.ENVIRONMENTS["example"], AGENTS["reflexion"]
 ABOUT = registry.about("example")

@@ -79,7 +79,11 @@ def test_text_and_picture_belong_to_the_same_state_and_other_states_look_differe
 def test_prompts_begin_with_the_picture_and_name_every_action(name: str) -> None:
     env = registry.make(name)
     shown = build_prompt(
-        registry.style(name, "full"), env.reset(env.tasks("test")[0]), History(0), encode=list, limit=10**4
+        registry.style(name, "full"),
+        env.reset(env.tasks("test")[0]),
+        History(0),
+        encode=lambda text, images: list(text),
+        limit=10**4,
     ).text
     assert shown.startswith(IMAGE)
     assert shown.count(IMAGE) == 1
