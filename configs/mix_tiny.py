@@ -2,9 +2,10 @@
 
 python -m gigpo_jax.main --config=configs/mix_tiny.py --workdir=runs/mix_tiny
 
-Two groups of three are games of the quickstart's rooms (4 receptacles, 3 objects; panel `tiny_unseen`), the others are
-games of larger rooms (8 receptacles, 4 objects; panel `long_unseen`). The start is the quickstart's policy. Success on
-the panels, 128 games each, one episode each, sampled at temperature 0.4 (greedy in brackets), before and after, seed 0:
+Two of every three groups are games of the quickstart's rooms (4 receptacles, 3 objects; panel `tiny_unseen`), the
+others are games of larger rooms (8 receptacles, 4 objects; panel `long_unseen`). The start is the quickstart's policy.
+Success on the panels, 128 games each, one episode each, sampled at temperature 0.4 (greedy in brackets), before and
+after, seed 0:
 
     tiny   44.5% (40.6%)   57.0% (60.2%)
     long   10.2%  (7.0%)   35.9% (30.5%)

@@ -263,6 +263,10 @@ def test_options_of_the_environment_are_known_keys():
         InputError, match=r"config\.env\.options\.anchr: no such key .* alfworld; nearest: env\.options\.anchor"
     ):
         resolve(config)
+    other = default_config().unlock()
+    other.env.name, other.env.options = "examples.harness.agent:PLAYER", ConfigDict({"size": 7})
+    with pytest.raises(InputError, match=r"env\.options\.size: no such key .*; docs/configuration.md lists them"):
+        resolve(other)
     config.env.options = ConfigDict({"anchor": "feedback", "data": "", "task_types": None})
     assert resolve(config).env.options.to_dict() == {"anchor": "feedback"}
     config.env.max_steps = 60

@@ -203,7 +203,7 @@ def origins(words: Sequence[str], asked: ConfigDict, resolved: ConfigDict) -> It
 
 def _help_text(modes: Mapping[str, str]) -> str:
     """What --help says below the flags: commands, examples, pages, and a line for each key."""
-    lines = [f"  {name:<8}{text}" for name, text in modes.items()]
+    lines = [f"  {name:<10}{text}" for name, text in modes.items()]
     return HELP.format(modes="\n".join(lines), keys="\n".join(key_help()))
 
 

@@ -84,7 +84,8 @@ def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
     mappings = tuple(f"{name}." for name, kind in options.items() if kind is dict)
     for name in names:
         if name not in known and not name.startswith(mappings):
-            near = nearest(name, known)
+            section = next((section for section in SECTIONS if name.startswith(f"{section}.")), "")
+            near = nearest(name, [key for key in known if key.startswith(section)])
             fix = f"nearest: {', '.join(near)}" if near else "docs/configuration.md lists them"
             where = f" of the environment {config.env.name}" if name.startswith(tuple(mix.OPTIONS)) else ""
             where = where and (f" of a run with {mix.MIX}" if config.env.mix else where)

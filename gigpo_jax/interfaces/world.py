@@ -114,6 +114,9 @@ def open_world(
       InputError: a value that cannot be used, or data that is not that of the panel.
     """
     with _plain_keys():
+        for key, value in (("name", name), ("panel", panel or "")):
+            if not isinstance(value, str):
+                raise InputError(f"{key}={value!r}: must be of type str")
         entry = registry.playable(name)
         template = registry.style(name, prompt)
         shown = entry.history if history is None else history

@@ -59,7 +59,7 @@ def processed(
     sampled = temperature > 0
     scaled = logits.astype(jnp.float32) / jnp.where(sampled, temperature, 1.0)[:, None]
     scaled = scaled - jnp.max(scaled, axis=-1, keepdims=True)
-    # The branches return thresholds, not logits: one array of [S, V] serves the step.
+    # The branches return thresholds, not logits: their results need no arrays of [S, V].
     lowest = _lowest(sampled & (top_k > 0), lambda: _top_k_threshold(scaled, top_k))
     lowest_p = _lowest(sampled & (top_p < 1), lambda: _top_p_threshold(scaled, top_p, lowest))
     scaled = jnp.where(_ordered_bits(scaled) >= jnp.maximum(lowest, lowest_p)[:, None], scaled, -jnp.inf)

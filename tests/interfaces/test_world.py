@@ -104,6 +104,7 @@ def test_a_victory_with_the_last_action_ends_by_the_rules() -> None:
         ("tests.env_bridge.failing:HARNESS", {}, r"^name='.*:HARNESS': a harness plays whole episodes by itself"),
         ("sokoban", {"history": -1}, r"^history=-1: give a whole number of at least 0"),
         ("alfworld", {"split": "train"}, r"name the folder with the games"),
+        ("sokoban", {"panel": 7}, r"^panel=7: must be of type str"),
     ],
 )
 def test_bad_input_is_one_line_with_the_fix(name: str, arguments: dict[str, Any], message: str) -> None:
