@@ -50,7 +50,7 @@ class Session:
       abandoned: whether it was ended because no request came for too long.
       fault: the engine is lost, which is why its calls failed.
       closing: set when no further response can be recorded.
-      responses: texts of the responses that call tools, as for `tools.as_sampled`.
+      responses: texts of the whole responses that call tools, as for `tools.as_sampled`.
     """
 
     id: str
@@ -74,8 +74,8 @@ class Session:
     def prompt_tokens(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """The ids of a prompt's text.
 
-        If it continues an earlier prompt and its response, it begins with their ids, as they were given and sampled;
-        only the rest is encoded.
+        If it continues an earlier prompt and its whole response, it begins with their ids, as they were given and
+        sampled; only the rest is encoded. A prompt without the stop that ended a response does not continue it.
         """
         known = [entry for entry in self._read if text.startswith(entry[0])]
         if not known:
@@ -104,16 +104,16 @@ class Session:
           tokenizer: text <-> ids.
         """
         text, sampled = asked.prompt if isinstance(asked.prompt, str) else "", completion.tokens.tolist()
+        response = tokenizer.decode(sampled)
         before, calls = read_calls(content, asked.tools)
-        if calls:
+        if calls and content == response:
             said = {"role": "assistant", "content": before, "tool_calls": calls}
             *_, whole = digests([*asked.messages, said])
-            self.responses[whole] = content
-        # A template writes the token that ends a turn after the content; other stops are not written again.
+            self.responses[whole] = response
+        # A template writes the token that ends a turn after the content.
         end = (tokenizer.token(sampled[-1]) or "") if sampled[-1] in self.sampling.stop_token_ids else ""
-        if text and content + end:  # else the same prompt again would begin with a response that it does not show
-            self._read.append((text + content + end, [*tokens, *sampled]))
-        response = tokenizer.decode(sampled)
+        if text and response + end:  # else the same prompt again would begin with a response that it does not show
+            self._read.append((text + response + end, [*tokens, *sampled]))
         self.turns.append(
             Turn(
                 prompt_tokens=np.asarray(tokens, np.int32),

@@ -39,9 +39,11 @@ def test_a_response_without_an_end_gets_that_of_the_template() -> None:
     assert later == [*known, *TOKENIZER.encode("<eos><bos>key<sep>")]
 
 
-def test_a_stop_that_the_text_leaves_out_stays_in_the_ids() -> None:
+def test_a_stop_that_the_text_leaves_out_is_in_the_prompt_as_often_as_the_program_writes_it() -> None:
     session, known = recorded("<bos>open", TOKENIZER.encode("the door and"), "the door")
-    assert session.prompt_tokens("<bos>openthe door it", TOKENIZER) == [*known, *TOKENIZER.encode("it")]
+    assert session.prompt_tokens("<bos>openthe door and it", TOKENIZER) == [*known, *TOKENIZER.encode("it")]
+    without = "<bos>openthe door it"
+    assert session.prompt_tokens(without, TOKENIZER) == TOKENIZER.encode(without)
 
 
 def test_a_prompt_that_shows_another_past_is_encoded_whole() -> None:
