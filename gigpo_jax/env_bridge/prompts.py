@@ -13,6 +13,7 @@ import numpy as np
 
 from gigpo_jax.env_bridge.history import Event, History
 from gigpo_jax.env_bridge.types import IMAGE, Observation
+from gigpo_jax.errors import InputError
 
 MARKER = " ... "
 _NO_IMAGE = IMAGE[0] + " " + IMAGE[1:]  # what a mark without an image becomes
@@ -143,11 +144,23 @@ def _clean(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def numbered(text: str, images: Sequence[np.ndarray], known: list[np.ndarray]) -> str:
-    """The text with a number at the mark of each of its images, which are appended to `known`; without any as it is."""
-    numbers = itertools.count(len(known))
-    known += images
-    return text if not images else re.sub(IMAGE, lambda mark: f"{mark[0]}\ue000{next(numbers)}\ue000", text)
+def numbered(
+    text: str, images: Sequence[np.ndarray], known: Sequence[np.ndarray]
+) -> tuple[str, tuple[np.ndarray, ...]]:
+    """The text with a number at the mark of each of its images, and `known` with them; a text without any as it is.
+
+    Raises:
+      InputError: the text of an observation with images has more or fewer marks than images.
+    """
+    marks, numbers = text.count(IMAGE), itertools.count(len(known))
+    if images and marks != len(images):
+        raise InputError(
+            f"config.env.name: an observation has {len(images)} image(s) and {marks} {IMAGE} in its text; the "
+            f"environment must write one {IMAGE} for each image"
+        )
+    if images:
+        text = re.sub(IMAGE, lambda mark: f"{mark[0]}\ue000{next(numbers)}\ue000", text)
+    return text, (*known, *images)
 
 
 def build_prompt(
@@ -167,15 +180,21 @@ def build_prompt(
     Args:
       encode: the text, and its images if it has some -> the ids of the whole chat message.
       known: images to which texts of the template refer, as from `numbered`.
+
+    Raises:
+      InputError: as `numbered`.
     """
-    images, events = list(known), history.events()
+    images, events = tuple(known), history.events()
     shown = any((images, observation.images, history.first_images, *(event.images for event in events)))
 
     def read(text: str, own: Sequence[np.ndarray] = ()) -> str:
+        nonlocal images
         text = _clean(text)
-        if not shown:
-            return text
-        return numbered(text, own, images) if own else text.replace(IMAGE, _NO_IMAGE)
+        if own:
+            text, images = numbered(text, own, images)
+        elif shown:
+            text = text.replace(IMAGE, _NO_IMAGE)
+        return text
 
     def encoded(text: str) -> Sequence[int]:
         text, own = _unnumbered(text, images)

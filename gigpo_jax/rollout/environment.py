@@ -133,8 +133,7 @@ def episode_settings(
     """
     env, sampling, agent, entry = config.env, config.sampling, find_agent(config.agent), registry.spec(config.env.name)
     about = registry.about(env.name)
-    known: list[np.ndarray] = []
-    examples = {kind: [_with_numbers(each, known) for each in shown] for kind, shown in examples.items()}
+    examples, known = _with_numbers(examples)
     return EpisodeSettings(
         template=agent.template(about, examples) if agent.template else registry.style(env.name, env.prompt),
         parse=agent.parser(entry.parse, entry.write or response_text),
@@ -158,11 +157,19 @@ def episode_settings(
         trials=config.eval.trials,
         reflection=agent.reflection(about) if agent.reflection else None,
         max_aborted_fraction=env.max_aborted_fraction,
-        known=tuple(known),
+        known=known,
     )
 
 
-def _with_numbers(example: PromptInput, known: list[np.ndarray]) -> PromptInput:
-    """The example with a number at the mark of each of its images, which are appended to `known`."""
-    events = (replace(event, observation=numbered(event.observation, event.images, known)) for event in example.history)
-    return replace(example, history=tuple(events))
+def _with_numbers(examples: Examples) -> tuple[Examples, tuple[np.ndarray, ...]]:
+    """The examples with a number at the mark of each of their images, and all these images."""
+    found: dict[str, list[PromptInput]] = {kind: [] for kind in examples}
+    known: tuple[np.ndarray, ...] = ()
+    for kind, shown in examples.items():
+        for example in shown:
+            events = []
+            for event in example.history:
+                text, known = numbered(event.observation, event.images, known)
+                events.append(replace(event, observation=text))
+            found[kind].append(replace(example, history=tuple(events)))
+    return found, known

@@ -14,6 +14,7 @@ from gigpo_jax.env_bridge.prompts import Compact, Instruct, Prompt, PromptInput,
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.prompt import COMPACT, FULL, shorten
+from gigpo_jax.errors import InputError
 from gigpo_jax.models.tokenizer import word_tokenizer
 
 FIRST = (
@@ -198,7 +199,7 @@ def test_a_prompt_has_the_images_of_what_it_shows_in_the_order_of_the_text() -> 
     for number in (1, 2, 3):
         past.add(f"room {IMAGE}", f"{IMAGE}\ue0000\ue000", images=(images[number],))
     now = Observation(f"room {IMAGE}", "", None, "a task", (images[4],))
-    example = numbered(f"an example {IMAGE}", images[:1], known := [])
+    example, known = numbered(f"an example {IMAGE}", images[:1], ())
 
     def template(inputs: PromptInput) -> str:
         events = [f"{event.observation} {event.action}" for event in inputs.history]
@@ -217,6 +218,19 @@ def test_a_prompt_has_the_images_of_what_it_shows_in_the_order_of_the_text() -> 
     assert built(13) == (shown + 2 * event, [0, 4, 3, 2], "")
     assert built(12) == (shown + event, [0, 4, 3], "history")
     assert built(2) == (shown, [0, 4], "history")
+
+
+@pytest.mark.parametrize(("marks", "count"), [(2, 1), (0, 1), (1, 2)])
+@pytest.mark.parametrize("past", [False, True])
+def test_an_observation_with_more_or_fewer_marks_than_images_is_refused(marks: int, count: int, past: bool) -> None:
+    """Otherwise a mark would show the image of another observation, or an image would be left out."""
+    images, history = (np.zeros((1, 1, 3), np.uint8),) * count, History(1)
+    now = wrong = Observation("room" + IMAGE * marks, "", None, "a task", images)
+    if past:
+        history.add(wrong.text, "look", images=images)
+        now = Observation(IMAGE, "", None, "a task", images[:1])
+    with pytest.raises(InputError, match=rf"^config\.env\.name: .* has {count} image\(s\) and {marks} <image> in its"):
+        build_prompt(FULL, now, history, encode=lambda text, images: text.split(), limit=999)
 
 
 def test_every_registered_style_renders_without_history_and_admissible_actions() -> None:
