@@ -216,7 +216,8 @@ class Imitation:
                 stop = hosts.agree()
                 for batch in () if stop else self._left():
                     self._update(batch, bar)
-                    if jax.process_count() > 1:  # beside a host that failed it never ends, and this one must not vote
+                    if jax.process_count() > 1:
+                        # If another host fails, the update never ends, and only a host without a vote is stopped then.
                         jax.block_until_ready(self.state)
                     text = f"stopped after update {self.done}; the same command continues from there"
                     if stop := hosts.agree(Stop(interrupts.status, text) if interrupts.status else None):

@@ -11,7 +11,7 @@ class Event:
     observation: str
     action: str
     thought: str = ""  # before the action, where the agent's format has it apart
-    images: tuple[np.ndarray, ...] = field(default=(), compare=False)  # of the observation, as there
+    images: tuple[np.ndarray, ...] = field(default=(), compare=False)  # those of the observation's marks, in order
 
 
 class History:

@@ -162,10 +162,8 @@ class EpisodeRunner:
         """
         settings, key = self.settings, functools.partial(plan.key, plan.member)
         trajectory, began = Trajectory(plan.task, plan.group, plan.member), False
-        history, whole = (
-            History(steps, plan.task.type, plan.reflections)
-            for steps in (settings.history, settings.max_steps if plan.reflection else 0)
-        )
+        history = History(settings.history, plan.task.type, plan.reflections)
+        whole = History(settings.max_steps, plan.task.type, plan.reflections)  # The reflection shows every step.
         try:
             observation = await _timed(environment.reset(plan.task), trajectory, "environment_s")
             began, trajectory.words = True, observation.task
@@ -176,8 +174,10 @@ class EpisodeRunner:
                 turn, result = await self._turn(observation, history, trajectory, environment, key(step), key(0))
                 trajectory.turns.append(turn)
                 trajectory.won, trajectory.score = bool(result.info["won"]), float(result.info["score"])
-                for past in (history, whole):
-                    past.add(observation.text, turn.action, turn.thought, observation.images)
+                seen = (observation.text, turn.action, turn.thought, observation.images)
+                history.add(*seen)
+                if plan.reflection is not None:
+                    whole.add(*seen)
                 observation = result.observation
                 if result.done:
                     break

@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 NEWEST = 0.3  # weight of the newest iteration in a measured success rate
 ALONE: Mapping[str, float] = MappingProxyType({"": 1.0})  # the shares of a run with one environment
 FLOOR = 0.05  # of a type's weight: a type that always or never succeeds is still drawn, and so measured
-_STARTS = 1 << 31  # of the seed of random starts: no other draws have the same seed
+_STARTS = 1 << 31  # The last number of the seed of random starts, which the seeds of other draws do not have.
 
 
 class Curriculum:

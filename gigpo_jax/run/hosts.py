@@ -89,7 +89,13 @@ class Hosts:
         return await self._vote(stop) or stop
 
     def agree(self, stop: Stop | None = None) -> Stop | None:
-        """As `stop`; several hosts call it outside of an event loop. None: this host continues; returned: all do."""
+        """What all hosts agree on: the reason to stop of the first host that has one, or None if all continue.
+
+        With several hosts it cannot be called in an event loop.
+
+        Args:
+          stop: this host's reason; None if it has none.
+        """
         if jax.process_count() == 1:
             return stop
         return asyncio.run(self._vote(stop))
