@@ -24,6 +24,12 @@ class KVCache:
     value: jax.Array
 
 
+def cache_length(tokens: int, prefill_chunk: int) -> int:
+    """C for sequences of so many tokens: with room for the padding of a last chunk, if prompts are read in chunks."""
+    chunk = prefill_chunk or 1
+    return -(-tokens // chunk) * chunk
+
+
 def memory_order(axes: int) -> Layout:
     """The order in memory of an array [..., G, C, K] of a cache on TPUs: the heads of a token lie together.
 

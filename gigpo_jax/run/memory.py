@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import lora
+from gigpo_jax.models.cache import cache_length
 from gigpo_jax.models.hf_config import read_config
 from gigpo_jax.models.qwen2 import Qwen2Config, param_count
 from gigpo_jax.models.vision_config import MERGE, VisionConfig
@@ -86,7 +87,8 @@ def engine_plan(
     in_process, tensor = config.engine.name == "jax", tensor or mesh["tensor"]
     moved = own or mesh["fsdp"] > 1 or tensor > mesh["tensor"]
     copied = sum(n for dtype, n in _parameters(config, shape) if moved or jnp.dtype(dtype) != engine)
-    slot = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+    tokens = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+    slot = cache_length(tokens, config.engine.prefill_chunk)
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * config.engine.slots * slot
     sizes = (
         in_process * copied * engine.itemsize / tensor * _versions(config),

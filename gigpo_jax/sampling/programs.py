@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.models import qwen2
-from gigpo_jax.models.cache import copy_chunks
+from gigpo_jax.models.cache import cache_length, copy_chunks
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.vision import encode
 from gigpo_jax.sampling import slots as device
@@ -52,9 +52,8 @@ class EngineSettings:
 
     @property
     def capacity(self) -> int:
-        """C, the length of the cache: `max_length`, and room for the padding of a last chunk."""
-        chunk = self.prefill_chunk or 1
-        return -(-self.max_length // chunk) * chunk
+        """C, the length of the cache; see `cache_length`."""
+        return cache_length(self.max_length, self.prefill_chunk)
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from gigpo_jax.models.qwen2 import PUBLISHED
 from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.run import partition
 from gigpo_jax.run.memory import GIB, check_engine, check_memory, engine_plan, engine_tensor, memory_plan, peak
+from gigpo_jax.sampling.programs import EngineSettings
 
 
 def test_plan_of_the_published_1_5b_run():
@@ -21,6 +22,14 @@ def test_plan_of_the_published_1_5b_run():
     assert plan["optimizer"] == 8 * 1_543_714_304
     # 28 layers x 2 heads x 128 x (key and value) x 2 bytes = 28,672 bytes a token; 128 slots of 2,560 tokens.
     assert plan["KV cache"] == 28_672 * 128 * 2560
+
+
+def test_the_cache_of_a_prompt_in_chunks_has_room_for_a_padded_last_chunk():
+    config = default_config()
+    for chunk, tokens in ((512, 2560), (600, 3000)):
+        config.engine.prefill_chunk = chunk
+        assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["KV cache"] == 28_672 * 128 * tokens
+        assert EngineSettings(slots=128, max_length=2560, prefill_chunk=chunk).capacity == tokens
 
 
 def test_first_moments_of_two_bytes():
