@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import Iterator
 
 from gigpo_jax.errors import InputError
@@ -23,7 +24,9 @@ def listening(host: str, port: int) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeError) as err:
+        of_port = getattr(err, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        fix = "choose another port, or 0 for any" if of_port else "choose another host, such as 127.0.0.1"
         raise InputError(
             f"config.serve.host={host!r}, config.serve.port={port}: cannot be listened on "
-            f"({getattr(err, 'strerror', None) or err}); choose another port, or 0 for any"
+            f"({getattr(err, 'strerror', None) or err}); {fix}"
         ) from err

@@ -92,10 +92,15 @@ async def stream(
       Exception: as `respond`, if it fails before the first event; later the failure is an event.
     """
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    drawn: asyncio.Queue[tuple[int, list[int]] | None] = asyncio.Queue()
+    newest: dict[int, list[int]] = {}  # tokens of choices that were not looked at yet
+    news = asyncio.Event()
 
     def listener(index: int) -> OnTokens:
-        return lambda tokens: drawn.put_nowait((index, tokens))
+        def hear(tokens: list[int]) -> None:
+            newest[index] = tokens
+            news.set()
+
+        return hear
 
     async def send(event: Any) -> None:
         if not response.prepared:
@@ -105,15 +110,18 @@ async def stream(
     # Log-probabilities come with their text, at the end.
     listeners = [None if asked.logprobs else listener(index) for index in range(asked.choices)]
     work = asyncio.ensure_future(respond(listeners))
-    work.add_done_callback(lambda _: drawn.put_nowait(None))
+    work.add_done_callback(lambda _: news.set())
     head, sent = _head(asked, model), [""] * asked.choices
     try:
-        while (news := await drawn.get()) is not None:
-            index, tokens = news
-            text = _certain(asked, tokenizer.decode(tokens))
-            if len(text) > len(sent[index]):
-                await send(head | _chunk(asked, index, text[len(sent[index]) :], first=not sent[index]))
-                sent[index] = text
+        while not work.done():
+            await news.wait()
+            news.clear()
+            while newest:
+                index = next(iter(newest))
+                text = _certain(asked, tokenizer.decode(newest.pop(index)))
+                if len(text) > len(sent[index]):
+                    await send(head | _chunk(asked, index, text[len(sent[index]) :], first=not sent[index]))
+                    sent[index] = text
         for event in _rest(asked, work.result() | {name: head[name] for name in ("id", "created")}, sent):
             await send(event)
     except Exception as err:

@@ -1,4 +1,4 @@
-"""What a request asks for: every field of its JSON is checked, and what cannot be honoured is refused.
+"""What a request asks for: a field that would change the response is honoured or refused; unknown fields are ignored.
 
 Calls of a session are learnt from, so they are drawn as the run says: a request whose temperature, top_p, top_k or seed
 is another one is refused, never changed in silence.
@@ -23,21 +23,40 @@ _SECRET = 1 << 62
 _MOST = 2**31 - 1  # an engine's whole numbers have 32 bits
 # Fields that would change the response, and the values with which they change nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
     "best_of": (1,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
     "echo": (False,),
     "frequency_penalty": (0,),
     "function_call": ("auto", "none"),
     "functions": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
     "logit_bias": ({},),
     "min_p": (0,),
+    "min_tokens": (0,),
     "modalities": (["text"],),
     "parallel_tool_calls": (True,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
     "suffix": ("",),
     "tool_choice": ("auto", "none"),
     "top_logprobs": (0,),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
 }
 
 
@@ -187,7 +206,8 @@ def _message(message: Any, number: int) -> dict[str, Any]:
 def _called(call: Any, where: str) -> dict[str, Any]:
     try:
         function = call["function"]
-        arguments = json.loads(function["arguments"] or "{}")
+        text = function["arguments"]
+        arguments = json.loads(text if text != "" else "{}")
         if isinstance(function["name"], str) and isinstance(arguments, dict):
             return call | {"function": function | {"arguments": arguments}}
     except (KeyError, TypeError, ValueError, RecursionError):

@@ -198,7 +198,8 @@ class Endpoint:
         if self._settings.max_sessions:
             router.add_post("/v1/sessions", self._open)
         for prefix in ("/v1", "/sessions/{session}/v1"):
-            router.add_get(f"{prefix}/models", self._models)
+            router.add_get(f"{prefix}/models", functools.partial(self._models, alone=False))
+            router.add_get(f"{prefix}/models/{self._settings.model}", functools.partial(self._models, alone=True))
             router.add_post(f"{prefix}/chat/completions", functools.partial(self._generate, chat=True))
             router.add_post(f"{prefix}/completions", functools.partial(self._generate, chat=False))
             router.add_post(f"{prefix}/reward", self._reward)
@@ -221,9 +222,9 @@ class Endpoint:
     async def _health(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "ok", "sessions": len(self._sessions), "running": self._running})
 
-    async def _models(self, request: web.Request) -> web.Response:
+    async def _models(self, request: web.Request, *, alone: bool) -> web.Response:
         card = {"id": self._settings.model, "object": "model", "created": 0, "owned_by": "gigpo_jax"}
-        return web.json_response({"object": "list", "data": [card]})
+        return web.json_response(card if alone else {"object": "list", "data": [card]})
 
     async def _open(self, request: web.Request) -> web.Response:
         name = (await self._body(request)).get("task")
@@ -300,6 +301,7 @@ class Endpoint:
             completions = [await self._sample_recorded(session, asked, tokens, listeners[0])]
             if session.closing.is_set():
                 raise _no_session()
+            session.check_limit()  # others may have ended first
             text = content_of(self._tokenizer.decode(completions[0].tokens.tolist()), asked.cut)
             session.record(asked, tokens, text, completions[0], anchor=anchor, tokenizer=self._tokenizer)
         return answer(asked, tokens, completions, self._tokenizer, self._settings.model)
@@ -322,8 +324,7 @@ class Endpoint:
         self, session: Session, asked: Asked, tokens: list[int], hear: OnTokens | None
     ) -> Completion:
         """The response to a call of a session; it ends with the session."""
-        if len(session.turns) + session.running >= session.max_calls:
-            raise Refused(f"the session has made its {session.max_calls} calls (config.env.max_steps); end it")
+        session.check_limit()
         key, began = session.key(session.calls), time.monotonic()
         session.calls += 1
         session.running += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gigpo_jax.endpoint.requests import Asked
+from gigpo_jax.endpoint.requests import Asked, Refused
 from gigpo_jax.endpoint.tools import digests, read_calls
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.models.tokenizer import Tokenizer
@@ -70,6 +70,11 @@ class Session:
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     responses: dict[bytes, str] = field(default_factory=dict)
     _read: list[tuple[str, list[int]]] = field(default_factory=list)
+
+    def check_limit(self) -> None:
+        """Raises Refused if all calls are recorded that it may have."""
+        if len(self.turns) >= self.max_calls:
+            raise Refused(f"the session has made its {self.max_calls} calls (config.env.max_steps); end it")
 
     def prompt_tokens(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """The ids of a prompt's text.

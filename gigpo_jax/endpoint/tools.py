@@ -1,16 +1,18 @@
 """Tool calls: read from a response, and recognised when a program sends them back.
 
 Two forms are read: any number of `<tool_call>{"name": .., "arguments": {..}}</tool_call>` (Qwen2.5, Qwen3), and
-`{"name": .., "parameters": {..}}` as the whole response (Llama 3). What a response thinks, `<think>..</think>` at its
-beginning, has no calls.
+`{"name": .., "parameters": {..}}` as the whole response (Llama 3). Reasoning, up to the first `</think>`, has no calls;
+its `<think>` may be in the prompt.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 START, END = "<tool_call>", "</tool_call>"
+_JSON = json.JSONDecoder()
 
 
 def read_calls(text: str, tools: Collection[str]) -> tuple[str, list[dict[str, Any]]]:
@@ -26,15 +28,23 @@ def read_calls(text: str, tools: Collection[str]) -> tuple[str, list[dict[str, A
     """
     if not tools:
         return text, []
-    thought, end, rest = text.partition("</think>") if text.startswith("<think>") else ("", "", text)
-    content, *calls = rest.split(START)
-    try:
-        if calls:
-            return (thought + end + content).rstrip(), [_call(call.partition(END)[0], "arguments") for call in calls]
-        if (call := _call(text, "parameters"))["function"]["name"] in tools:
+    with contextlib.suppress(ValueError, RecursionError):
+        if (call := _call(json.loads(text), "parameters"))["function"]["name"] in tools:
             return "", [call]
-    except (ValueError, RecursionError):
-        pass
+    thinks = "</think>" in text or text.lstrip().startswith("<think>")
+    thought, end, rest = text.partition("</think>") if thinks else ("", "", text)
+    content, start, rest = rest.partition(START)
+    calls = []
+    with contextlib.suppress(ValueError, RecursionError):
+        while start:
+            call, length = _JSON.raw_decode(rest := rest.lstrip())
+            rest = rest[length:].lstrip()
+            if rest and not rest.startswith((START, END)):
+                raise ValueError("more than a call")
+            calls.append(_call(call, "arguments"))
+            _, start, rest = rest.partition(START)
+        if calls:
+            return (thought + end + content).rstrip(), calls
     return text, []
 
 
@@ -77,9 +87,8 @@ def as_sampled(messages: Sequence[Mapping[str, Any]], responses: Mapping[bytes, 
     ]
 
 
-def _call(text: str, key: str) -> dict[str, Any]:
-    """A call as chat templates read it; raises ValueError if there is none under `key`."""
-    call = json.loads(text)
+def _call(call: Any, key: str) -> dict[str, Any]:
+    """A call as chat templates read it, from parsed JSON; raises ValueError if there is none under `key`."""
     if not (isinstance(call, dict) and isinstance(call.get("name"), str) and isinstance(call.get(key), dict)):
         raise ValueError("no call of a tool")
     f"{call['name']}{_text(call[key])}".encode()  # half of a surrogate pair is no character

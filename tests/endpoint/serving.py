@@ -2,6 +2,9 @@
 
 import contextlib
 import functools
+import json
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,6 +22,8 @@ KEY = "open sesame"
 TOKENIZER = word_tokenizer(["you stand before a door. open it take the key go north and south"])
 SAMPLING = SamplingParams(temperature=1.5, max_tokens=8, stop_token_ids=TOKENIZER.stop_token_ids)
 MAX_PROMPT = 96
+DOOR = [{"role": "user", "content": "you stand before a door."}]
+HEADS = {"model": "policy", "messages": DOOR}
 
 
 class Watched(JaxEngine):
@@ -86,3 +91,13 @@ def serving(engine: JaxEngine, tokenizer: Tokenizer = TOKENIZER, **changes: Any)
 def client(url: str, key: str = KEY) -> openai.OpenAI:
     """The official client; it does not repeat requests that failed."""
     return openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=300)
+
+
+def post(endpoint: Endpoint, path: str, body: str, **headers: str) -> tuple[int, dict]:
+    """The status and the error of a request as bytes."""
+    url, given = endpoint.url + path, {"Authorization": f"Bearer {KEY}"} | headers
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body.encode(), given), timeout=60) as answer:
+            return answer.status, {}
+    except urllib.error.HTTPError as err:
+        return err.code, json.loads(err.read())["error"]

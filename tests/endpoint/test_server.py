@@ -5,6 +5,7 @@ import contextlib
 import functools
 import itertools
 import json
+import re
 import socket
 import threading
 import time
@@ -21,10 +22,18 @@ from gigpo_jax.endpoint.sessions import Session
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.errors import InputError
 from gigpo_jax.sampling.base import Completion, EngineLost, request_key
-from tests.endpoint.serving import KEY, MAX_PROMPT, SAMPLING, TOKENIZER, Watched, client, make_engine, serving
-
-DOOR = [{"role": "user", "content": "you stand before a door."}]
-HEADS = {"model": "policy", "messages": DOOR}
+from tests.endpoint.serving import (
+    DOOR,
+    HEADS,
+    MAX_PROMPT,
+    SAMPLING,
+    TOKENIZER,
+    Watched,
+    client,
+    make_engine,
+    post,
+    serving,
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +65,9 @@ def session(policy: openai.OpenAI) -> Iterator[openai.OpenAI]:
 
 
 def test_a_chat_has_the_tokens_of_the_engine_and_the_version_of_its_weights(policy: openai.OpenAI, engine: Watched):
-    assert [model.id for model in policy.models.list()] == ["policy"]
+    assert list(policy.models.list()) == [policy.models.retrieve("policy")]
+    with pytest.raises(openai.NotFoundError):
+        policy.models.retrieve("gpt")
     answer = policy.chat.completions.create(**HEADS, logprobs=True, seed=5)
     tokens, params, completion = engine.seen[-1]
     assert tokens == TOKENIZER.encode_chat(DOOR[0]["content"])
@@ -165,56 +176,6 @@ def test_calls_of_a_session_are_drawn_as_the_run_says(session: openai.OpenAI, fi
         session.chat.completions.create(**HEADS, extra_body={field: value})
     assert refused.value.body["param"] == field
     session.chat.completions.create(**HEADS, temperature=SAMPLING.temperature, top_p=1, max_tokens=2, stop="door")
-
-
-def calling(arguments: str) -> dict:
-    """A response that calls a tool."""
-    return {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "look", "arguments": arguments}}]}
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "says"),
-    [
-        ({"model": "gpt"}, 404, "this endpoint has 'policy'"),
-        ({"messages": []}, 400, "at least one"),
-        ({"messages": [{"role": "boss", "content": "x"}]}, 400, "must be an object with a role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "pictures"),
-        ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, "surrogate"),
-        ({"messages": [{"role": "user", "content": "door " * 100}]}, 400, f"max_prompt_tokens={MAX_PROMPT}"),
-        ({"max_tokens": 9}, 400, "from 1 to config.sampling.max_response_tokens=8"),
-        ({"max_completion_tokens": "8"}, 400, "must be of type int"),
-        ({"temperature": -1}, 400, "at least 0"),
-        ({"temperature": 10**400}, 400, "must be a number"),
-        ({"top_k": 10**12, "max_tokens": 0}, 400, "max_tokens=0"),
-        ({"n": 17}, 400, "from 1 to 16"),
-        ({"stop": ["a", ""]}, 400, "stop"),
-        ({"top_logprobs": 3}, 400, "not supported"),
-        ({"response_format": {"type": "json_object"}}, 400, "not supported"),
-        ({"tool_choice": "required"}, 400, "not supported"),
-        ({"tool_choice": {"type": "function", "function": {"name": "look"}}}, 400, "not supported"),
-        ({"parallel_tool_calls": False}, 400, "not supported"),
-        ({"tools": [{"name": "look"}]}, 400, "tools[0]: must be"),
-        ({"messages": [{"role": "assistant", "tool_calls": "look"}]}, 400, "must be of type list"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}, 400, "messages[0].tool_calls: each must"),
-        ({"messages": [calling("no JSON")]}, 400, "the JSON text of an object"),
-        ({"messages": [calling("[1]")]}, 400, "the JSON text of an object"),
-        ({"stream": "yes"}, 400, "must be of type bool"),
-    ],
-)
-def test_requests_that_cannot_be_honoured_are_refused(endpoint: Endpoint, body: dict, status: int, says: str):
-    found, error = post(endpoint, "/v1/chat/completions", json.dumps(HEADS | body))
-    assert found == status
-    assert says in error["message"]
-
-
-def post(endpoint: Endpoint, path: str, body: str, **headers: str) -> tuple[int, dict]:
-    """The status and the error of a request as bytes."""
-    url, given = endpoint.url + path, {"Authorization": f"Bearer {KEY}"} | headers
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, body.encode(), given), timeout=60) as answer:
-            return answer.status, {}
-    except urllib.error.HTTPError as err:
-        return err.code, json.loads(err.read())["error"]
 
 
 def test_wrong_keys_paths_bodies_and_sessions_get_errors(endpoint: Endpoint):
@@ -374,6 +335,27 @@ def test_a_call_ends_with_its_session_and_with_the_time_limit(engine: Watched):
         policy.chat.completions.create(**HEADS)  # the engine is free again
 
 
+def test_a_call_that_is_not_recorded_yet_takes_no_place_of_another(engine: Watched):
+    """Its client may close it; of two that both end, only the first is recorded."""
+    with serving(engine, max_calls=1) as endpoint, client(endpoint.url + "/v1") as policy:
+        opened = policy.post("/sessions", body={"task": "a task"}, cast_to=object)
+        session, named = endpoint._sessions[opened["id"]], {"X-Session-Id": opened["id"]}
+        path, body, found = "/v1/chat/completions", json.dumps(HEADS), []
+        threads = [threading.Thread(target=lambda: found.append(post(endpoint, path, body, **named))) for _ in range(2)]
+        with engine._device_lock:
+            for thread in threads:
+                thread.start()
+            until = time.monotonic() + 10
+            while session.running < 2 and time.monotonic() < until:
+                time.sleep(0.01)
+            assert found == []
+        for thread in threads:
+            thread.join(60)
+        assert sorted(status for status, _ in found) == [200, 400]
+        assert "has made its 1 calls" in found[-1][1]["message"] + found[0][1].get("message", "")
+        assert len(session.turns) == 1
+
+
 def test_a_failed_engine_is_an_error_of_the_server():
     engine = make_engine()
     engine.close()
@@ -389,10 +371,13 @@ def test_an_address_in_use_is_refused_and_close_ends_everything(engine: Watched)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(InputError, match=r"config.serve.port=\d+"), serving(engine, port=taken.getsockname()[1]):
+        says = r"config.serve.port=\d+: .*; choose another port, or 0 for any"
+        with pytest.raises(InputError, match=says), serving(engine, port=taken.getsockname()[1]):
             pass
-    with pytest.raises(InputError, match=r"config.serve.host='a\.\.b'"), serving(engine, host="a..b"):
-        pass
+    for host in ("a..b", "203.0.113.1"):
+        says = f"config.serve.host='{re.escape(host)}', .*; choose another host, such as 127.0.0.1"
+        with pytest.raises(InputError, match=says), serving(engine, host=host):
+            pass
     with serving(engine) as endpoint:
         thread = endpoint._thread
     assert not thread.is_alive()

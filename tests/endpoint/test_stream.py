@@ -115,6 +115,26 @@ def test_a_stream_has_an_event_for_each_device_call(slow: None, policy: openai.O
     assert [number for _, number in seen[:3]] == [0] * 3
 
 
+def test_tokens_that_come_at_once_are_one_event(
+    policy: openai.OpenAI, engine: Watched, monkeypatch: pytest.MonkeyPatch
+):
+    sample = engine.generate
+
+    async def at_once(tokens: list[int], params: SamplingParams, *, on_tokens: Any) -> Any:
+        completion = await sample(tokens, params)
+        for number in range(1, len(completion.tokens)):
+            on_tokens(completion.tokens[:number].tolist())
+        await asyncio.sleep(0.5)
+        return completion
+
+    monkeypatch.setattr(engine, "generate", at_once)
+    events = list(policy.completions.create(model="policy", prompt="a", seed=9, max_tokens=6, stream=True))
+    sampled = engine.seen[-1][2].tokens.tolist()
+    assert len(sampled) == 6
+    texts = [WORDS.decode(sampled[:-1]), WORDS.decode(sampled[-1:]), ""]
+    assert [event.choices[0].text for event in events] == texts
+
+
 def test_the_record_of_a_streamed_call_is_that_of_another(engine: Watched):
     records = []
     for stream in (False, True):

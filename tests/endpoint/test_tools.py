@@ -201,12 +201,16 @@ LLAMA = '{"name": "look", "parameters": {"at": "sea"}}'
         (f"i see.\n\n{CALL}\n{CALL} done", "i see.", 2),
         (CALL.removesuffix("</tool_call>"), "", 1),  # a stop of the request
         (f"<think>{CALL}</think>\n\n{CALL}", f"<think>{CALL}</think>", 1),
+        (f"\n<think>{CALL}</think>{CALL}", f"\n<think>{CALL}</think>", 1),
+        (f"i could {CALL}</think>\n\n{CALL}", f"i could {CALL}</think>", 1),  # the prompt has <think>
         (f"<think>{CALL}", ..., 0),
+        (f"\n<think>{CALL}", ..., 0),
         (CALL.replace("look", "go"), "", 1),  # no such tool: the program says so
         (LLAMA, "", 1),
         (LLAMA.replace("look", "go"), ..., 0),  # JSON that is no call
         (f"it is {LLAMA}", ..., 0),
         (CALL.replace("}}", "}"), ..., 0),
+        (CALL.replace("}}", "}}}"), ..., 0),
         (f"{CALL}{CALL.replace('{', '[')}", ..., 0),
         (CALL.replace("look", "\\ud800"), ..., 0),
         (CALL.replace('"sea"', "NaN"), ..., 0),
@@ -217,7 +221,16 @@ LLAMA = '{"name": "look", "parameters": {"at": "sea"}}'
         ("", ..., 0),
     ],
 )
-def test_a_call_that_cannot_be_read_stays_text(text: str, content: str, number: int):
+def test_a_call_is_read_or_stays_text(text: str, content: str, number: int):
     call = {"type": "function", "function": {"name": "go" if '"go"' in text else "look", "arguments": {"at": "sea"}}}
     assert read_calls(text, ["look"]) == (text if content is ... else content, [call] * number)
     assert read_calls(text, []) == (text, [])
+
+
+@pytest.mark.parametrize("tag", ["<tool_call>", "</tool_call>"])
+def test_arguments_may_have_the_tags_of_calls(tag: str):
+    arguments = {"at": f"a {tag} b"}
+    call = {"type": "function", "function": {"name": "look", "arguments": arguments}}
+    text = CALL.replace("sea", arguments["at"])
+    assert read_calls(f"so {text}\n{text}", ["look"]) == ("so", [call, call])
+    assert read_calls(LLAMA.replace("sea", arguments["at"]), ["look"]) == ("", [call])
