@@ -142,9 +142,9 @@ def test_a_stopped_run_continues_with_the_critic_that_it_had(tmp_path, monkeypat
     assert train.run(config, tmp_path / "whole", "") == 0
     play = train.Trainer.roll_out
 
-    async def broken(self, iteration):
+    async def broken(self, iteration, worker):
         assert iteration < 2
-        return await play(self, iteration)
+        return await play(self, iteration, worker)
 
     monkeypatch.setattr(train.Trainer, "roll_out", broken)
     with pytest.raises(AssertionError):
