@@ -84,8 +84,7 @@ class Learner:
         self._kl_in_loss = bool(loss.kl_coef)
         optimizer = make_optimizer(config, config.train.iterations)
         self.state, self.state_shardings = start_state(config, policy, mesh, optimizer)
-        self._newest = self._copied()
-        self.older = [(0, self._newest)] * config.train.max_staleness
+        self.older = [(0, self.state.params)] * config.train.max_staleness
         self._update, self._logprobs = train_programs(config, policy.config, mesh, optimizer, self.state_shardings)
         self._token_logprobs = make_token_logprobs(config, policy, mesh, config.sampling.temperature)
         self._teacher = hindsight.Teacher(config, policy, self._token_logprobs) if "teacher" in self._needs else None
@@ -93,7 +92,7 @@ class Learner:
     @property
     def params(self) -> Any:
         """The whole policy, for an engine; without `train.max_staleness` the next update takes over what is trained."""
-        return self.whole(self._newest if self.older else self.state.params)
+        return self.whole(self.state.params)
 
     @property
     def compile_count(self) -> int:
@@ -112,7 +111,6 @@ class Learner:
     def restore(self, parts: Mapping[str, Any]) -> None:
         """Takes the parts of a checkpoint over; its record has the versions of `older`."""
         self.state = state_of(parts)
-        self._newest = self._copied()
         self.older = list(zip(parts["record"].get(OLDER, ()), parts.get(OLDER, ()), strict=True))
         if self._teacher is not None:
             self._teacher.params = parts[hindsight.CHECKPOINT]
@@ -136,7 +134,9 @@ class Learner:
         Raises:
           NotFinite: three updates in a row were skipped.
         """
-        self.older = [*self.older, (iteration, self._newest)][1:]  # the first entry sampled these steps
+        if self.older:  # the first entry sampled these steps; the engine may have the arrays of the last one
+            self.older = [*self.older[1:], (iteration, self.state.params)]
+            self.state = dataclasses.replace(self.state, params=jax.tree.map(jnp.copy, self.state.params))
         with timers.time("advantage"):
             steps, kl_penalty = self._with_kl_penalty(steps)
             logprobs = functools.partial(self._token_logprobs, self.state.params, self._policy.frozen)
@@ -156,7 +156,6 @@ class Learner:
             batches = self._minibatches(samples, iteration)
             metrics |= over_hosts(packing_stats(batches))
             metrics |= self._apply(batches, iteration, progress)
-            self._newest = self._copied()
         return metrics, credit
 
     def token_logprobs(self, steps: Sequence[Step]) -> TokenLogprobs:
@@ -176,10 +175,6 @@ class Learner:
         penalties = [self._config.rl.kl_coef * float(np.sum(a - b)) for a, b in zip(old, reference, strict=True)]
         total, count = partition.all_hosts(np.array([sum(penalties), len(steps)], np.float32)).sum(0)
         return with_less_reward(steps, penalties), {"credit/kl_penalty": float(total) / max(float(count), 1.0)}
-
-    def _copied(self) -> Any:
-        """A copy of what is trained if rollouts run during updates, which take over the state; None otherwise."""
-        return jax.tree.map(jnp.copy, self.state.params) if self._config.train.max_staleness else None
 
     @property
     def _both(self) -> tuple[Any, Any]:

@@ -119,11 +119,21 @@ def test_servers_that_cannot_work_are_refused(values: dict, key: str, fix: str):
 )
 def test_servers_hold_the_weights_of_one_update_on_devices_of_their_own(section: str, values: dict, message: str):
     config = default_config()
+    config.train.max_staleness = 1
     config[section].update(values)
     resolve(config)
     config.engine.name = "vllm"
     with pytest.raises(InputError, match=message):
         resolve(config)
+
+
+def test_devices_for_the_engine_alone_need_rollouts_during_updates():
+    config = default_config()
+    config.engine.devices = 4
+    with pytest.raises(InputError, match=r"^config\.engine\.devices=4: .* train\.max_staleness of at least 1, or 0$"):
+        resolve(config)
+    config.train.max_staleness = 1
+    resolve(config)
 
 
 @pytest.mark.parametrize(

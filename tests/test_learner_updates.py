@@ -1,6 +1,9 @@
 """Which parameters give which log-probabilities, the order of learning, and the temperature, over whole iterations."""
 
 import dataclasses
+import gc
+import itertools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +76,31 @@ def start() -> qwen2.Params:
 
 def no_progress(done: int, total: int) -> None:
     del done, total
+
+
+def test_older_policies_are_copies_that_no_update_takes_over() -> None:
+    """One for each update that rollouts are behind; the engine may have the arrays of the last one."""
+    steps, grown = finished_steps(make_trajectories()), {}
+    for updates in (0, 2):
+        config = make_config()
+        config.train.max_staleness, config.train.iterations = updates, 8
+        gc.collect()
+        before = sum(array.nbytes for array in jax.live_arrays())
+        learner = make_learner(config)
+        for iteration in range(3):
+            given = jax.tree.leaves(learner.params)
+            learner.learn(steps, iteration, Timers(), no_progress)
+        kept = [jax.tree.leaves(trained) for _, trained in learner.older]
+        assert [version for version, _ in learner.older] == [1, 2][:updates]
+        if updates:
+            assert all(map(operator.is_, given, kept[-1]))
+            for newer, older in itertools.pairwise([jax.tree.leaves(learner.params), *reversed(kept)]):
+                assert not any(map(np.array_equal, newer, older))
+        del given, kept
+        gc.collect()
+        grown[updates] = sum(array.nbytes for array in jax.live_arrays()) - before
+        del learner
+    assert grown[2] == grown[0] + 2 * 4 * qwen2.param_count(SHAPE)
 
 
 def test_two_iterations_of_two_epochs_by_hand() -> None:

@@ -186,6 +186,8 @@ def _check_loss(config: ConfigDict) -> None:
 
 def _check_servers(config: ConfigDict) -> None:
     servers, vllm = config.engine.vllm, config.engine.name == "vllm"
+    fix = "idle during updates, and the others during rollouts; use train.max_staleness of at least 1, or 0"
+    require(config.train.max_staleness > 0 or not config.engine.devices, config, "engine.devices", fix)
     for name, most in (("train.max_staleness", 1), ("engine.devices", 0)):
         fix = f"servers have devices of their own and the weights of one update; at most {most} with engine.name=vllm"
         require(not vllm or value_of(config, name) <= most, config, name, fix)

@@ -130,7 +130,7 @@ KEYS: dict[str, Key] = {
     "engine.slots": Key(128, "sequences that a host decodes together, spread over its devices", POSITIVE),
     "engine.tensor": Key(
         0,
-        "devices that split the engine's weights; 0: mesh.tensor, or more (train.max_staleness=0) if they must",
+        "devices that split the engine's weights; 0: mesh.tensor, or more where they need it (docs/scaling.md)",
         NOT_NEGATIVE,
     ),
     "engine.devices": Key(

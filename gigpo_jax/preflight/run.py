@@ -45,8 +45,7 @@ def run(config: ConfigDict, target: str, out: str) -> int:
     shape = programs.model_shape(config)
     check_vision(config, shape.vision)
     devices = devices_of(found)
-    learners, own = partition.split_devices(config, devices)
-    mesh = partition.make_mesh(**config.mesh, devices=learners)
+    mesh, own = partition.learner_mesh(config, devices), partition.split_devices(config, devices)[1]
     partition.local_rows(mesh, config.batch.rows)
     tensor = engine_tensor(config, shape, mesh, found.chip.memory)
     if config.engine.name == "jax":

@@ -2,8 +2,7 @@
 
 A checkpoint holds the train state in two parts, `params` and `rest`, that of a critic as `critic_params` and
 `critic_rest`, policies of earlier iterations as `older`, and a record: JSON with the iteration and what else a resumed
-run must know. Each has a checksum. Orbax
-is imported where it is used: the import takes a second.
+run must know. Each has a checksum. Orbax is imported where it is used: the import takes a second.
 """
 
 import contextlib
@@ -147,6 +146,9 @@ class Checkpointer:
 
         Returns:
           The parts, "iteration" and "record", or None if there is no checkpoint.
+
+        Raises:
+          InputError: also if a checkpoint was saved without one of the parts.
         """
         self.wait()
         problem = ""
@@ -155,7 +157,7 @@ class Checkpointer:
             try:
                 found = self._read(iteration, like)
             except Exception as err:  # Orbax raises many types for a damaged file
-                if isinstance(err, MemoryError) or "RESOURCE_EXHAUSTED" in str(err):
+                if isinstance(err, InputError | MemoryError) or "RESOURCE_EXHAUSTED" in str(err):
                     raise  # it may be whole
                 problem = _first_line(err)
                 logger.warning("checkpoint %d in %s is damaged, not used: %s", iteration, self.directory, problem)
@@ -173,11 +175,16 @@ class Checkpointer:
     def _read(self, iteration: int, like: Mapping[str, Any]) -> dict[str, Any]:
         """The parts of one checkpoint, "iteration" and "record"; raises if a checksum differs."""
         args = self._ocp.args
-        wanted = {name: args.StandardRestore(jax.tree.map(_abstract, tree)) for name, tree in like.items()}
-        got = self._manager.restore(iteration, args=args.Composite(**wanted, record=args.JsonRestore()))
-        content = dict(got["record"])
+        content = dict(self._manager.restore(iteration, args=args.Composite(record=args.JsonRestore()))["record"])
         if content.pop("checksum", None) != _digest(content):
             raise ValueError("the checksum of its record differs")
+        if missing := sorted(like.keys() - content["checksums"].keys()):
+            raise InputError(
+                f"{self.directory}: checkpoint {iteration} has no {', '.join(missing)}: another version of gigpo_jax "
+                "wrote it; write its model with `gigpo export`, and train that (model.path) in another --workdir"
+            )
+        wanted = {name: args.StandardRestore(jax.tree.map(_abstract, tree)) for name, tree in like.items()}
+        got = self._manager.restore(iteration, args=args.Composite(**wanted)) if wanted else {}
         for name in like:
             if checksum(got[name]) != content["checksums"][name]:
                 raise ValueError(f"the checksum of its {name} differs")

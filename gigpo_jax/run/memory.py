@@ -183,17 +183,21 @@ def check_memory(
         return
     needed = _at_peak(config, plan)
     shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in plan.items() if size)
+    ahead, own = config.train.max_staleness, config.engine.devices > 0
+    splits = own or not ahead  # see `check_engine`
     section, name = {
         "KV cache": ("engine", "slots"),
-        "engine's weights": ("engine", "tensor"),
+        "engine's weights": ("engine", "tensor") if splits and ahead <= 1 else ("train", "max_staleness"),
         "older policies": ("train", "max_staleness"),
         "activations": ("batch", "rows"),
         "activations of the vision tower": ("batch", "rows"),
     }.get(max(needed, key=lambda part: needed[part]), ("mesh", "fsdp"))
     raise InputError(
         f"config.{section}.{name}={config[section][name]}: a device has {limit / GIB:.1f} GiB, the plan needs "
-        f"{peak(config, plan) / GIB:.1f} ({shown}); use more devices (mesh.fsdp; engine.tensor splits the "
-        "engine's weights), fewer engine.slots or batch.rows"
+        f"{peak(config, plan) / GIB:.1f} ({shown}); use more devices (mesh.fsdp"
+        + "; engine.tensor splits the engine's weights" * splits
+        + "), fewer engine.slots or batch.rows"
+        + ", or a smaller train.max_staleness" * bool(ahead)
     )
 
 

@@ -40,13 +40,16 @@ RULES: dict[str, str | None] = {
 }
 
 
-def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, *, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(
+    data: int = -1, fsdp: int = 1, tensor: int = 1, *, devices: Sequence[jax.Device] | None = None, others: int = 0
+) -> Mesh:
     """Arranges the devices of all hosts.
 
     Args:
       data, fsdp, tensor: devices along each axis; one of them can be -1 for all that are left. Those of `tensor` must
         be on one host.
       devices: default: all.
+      others: `engine.devices`, which are not among them.
 
     Raises:
       InputError: the sizes do not fit the devices.
@@ -62,14 +65,18 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, *, devices: Sequen
     if len(free) > 1:
         raise InputError(f"config.mesh: {asked}: only one axis can be -1")
     if len(devices) % given or (not free and given != len(devices)):
+        left = f" (engine.devices={others} of each host are not in the mesh)" if others else ""
         raise InputError(
-            f"config.mesh: {asked} does not fit {len(devices)} devices; the product must be {len(devices)} "
+            f"config.mesh: {asked} does not fit {len(devices)} devices{left}; the product must be {len(devices)} "
             "(-1 in one axis takes all that are left)"
         )
     shape = tuple(len(devices) // given if size == -1 else size for size in sizes.values())
     try:
         grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-    except AssertionError:  # TPU chips that `engine.devices` leaves and that are no block
+    except AssertionError:
+        if not others:
+            raise
+        # The TPU chips that `engine.devices` leaves need not be a block.
         grid = np.array(devices).reshape(shape)
     if any(len({d.process_index for d in group}) > 1 for group in grid.reshape(-1, shape[2])):
         raise InputError(f"config.mesh.tensor={shape[2]}: its devices must be on one host; make it smaller")
@@ -82,7 +89,7 @@ def split_devices(
     """The devices of all hosts that train, and those of this host for the engine alone: its last `engine.devices`.
 
     Raises:
-      InputError: none would be left to train, or XLA cannot compile for the others.
+      InputError: none would be left to train, or they are TPUs of several hosts.
     """
     own, devices = config.engine.devices, list(jax.devices() if devices is None else devices)
     hosts: dict[int, list[jax.Device]] = {}
@@ -93,15 +100,15 @@ def split_devices(
         raise InputError(f"config.engine.devices={own}: a host has {fewest} devices, and one at least must train")
     if own and len(hosts) > 1 and devices[0].platform == "tpu":
         raise InputError(
-            f"config.engine.devices={own}: XLA compiles for no such part of the TPUs of several hosts; use 0"
+            f"config.engine.devices={own}: XLA's compiler fails for most subsets of the TPUs of several hosts; use 0"
         )
     engines = {host: each[len(each) - own :] for host, each in hosts.items()}
     return [x for x in devices if x not in engines[x.process_index]], engines[jax.process_index()]
 
 
-def learner_mesh(config: ConfigDict) -> Mesh:
+def learner_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Arranges the devices that train, as `make_mesh`; raises as that and `split_devices`."""
-    return make_mesh(**config.mesh, devices=split_devices(config)[0])
+    return make_mesh(**config.mesh, devices=split_devices(config, devices)[0], others=config.engine.devices)
 
 
 def connect_hosts() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from gigpo_jax.errors import InputError, StorageError
 from gigpo_jax.rl.update import TrainState, init_state, make_optimizer
-from gigpo_jax.run.checkpoint import Checkpointer, checksum, newest_params
+from gigpo_jax.run.checkpoint import OLDER, Checkpointer, checksum, newest_params, parts_of
 from tests.small_disk import SmallDisk
 
 
@@ -174,6 +174,14 @@ def test_when_none_can_be_read_that_is_an_error(folder: Path) -> None:
     checkpoints = Checkpointer(folder)
     with pytest.raises(InputError, match="none of its 2 checkpoints can be read"):
         checkpoints.restore(make_state(9))
+    checkpoints.close()
+
+
+def test_a_part_that_was_not_saved_is_not_called_damage(folder: Path) -> None:
+    checkpoints, state = Checkpointer(folder), make_state(9)
+    wanted = parts_of(state) | {OLDER: [state.params]}
+    with pytest.raises(InputError, match=r"checkpoint 3 has no older: .* `gigpo export`, .* --workdir$"):
+        checkpoints.restore_parts(wanted)
     checkpoints.close()
 
 

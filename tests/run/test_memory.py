@@ -89,6 +89,28 @@ def test_rollouts_ahead_need_older_policies_and_the_engine_may_have_devices_of_i
         check_memory(found, PUBLISHED["1.5b"], devices=2, limit=int(30 * GIB))
 
 
+@pytest.mark.parametrize(
+    ("updates", "own", "key", "fix"),
+    [
+        (8, 0, "train.max_staleness=8", "or a smaller train.max_staleness"),
+        (1, 0, "train.max_staleness=1", "or a smaller train.max_staleness"),
+        (8, 2, "train.max_staleness=8", "or a smaller train.max_staleness"),
+        (1, 2, "engine.tensor=0", "engine.tensor splits the engine's weights"),
+        (0, 0, "engine.tensor=0", "engine.tensor splits the engine's weights"),
+    ],
+)
+def test_rollouts_ahead_are_named_where_the_engines_weights_of_their_updates_do_not_fit(updates, own, key, fix):
+    config = default_config()
+    config.mesh.fsdp, config.batch.rows, config.rl.kl_coef, config.engine.slots = 16, 16, 0.0, 16
+    config.train.max_staleness, config.engine.devices, config.model.remat = updates, own, "offload"
+    with pytest.raises(InputError) as error:
+        check_memory(resolve(config), PUBLISHED["7b"], devices=16, limit=int(5 * GIB))
+    assert str(error.value).startswith(f"config.{key}: ")
+    assert fix in str(error.value)
+    assert ("train.max_staleness" in str(error.value)) == (updates > 0)
+    assert ("engine.tensor splits" in str(error.value)) == (not updates or own > 0)
+
+
 def test_the_published_1_5b_run_fits_eight_devices_of_16_gib_with_room():
     config = default_config()
     config.mesh.fsdp, config.batch.rows = 8, 8

@@ -4,12 +4,16 @@ import os
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental import mesh_utils
 
+from gigpo_jax.config import default_config
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import qwen2
 from gigpo_jax.run import partition
@@ -86,6 +90,26 @@ def test_a_mesh_that_does_not_fit_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=message):
             partition.make_mesh(*sizes, devices=devices)
+
+
+def test_devices_that_the_engine_has_alone_are_named() -> None:
+    config = default_config()
+    config.engine.devices, config.mesh.fsdp = 4, 8
+    devices: Any = [types.SimpleNamespace(id=number, process_index=0) for number in range(8)]
+    message = r"fsdp=8 x tensor=1 does not fit 4 devices \(engine\.devices=4 of each host are not in the mesh\); the "
+    with pytest.raises(InputError, match=message):
+        partition.learner_mesh(config, devices)
+
+
+def test_only_devices_beside_those_of_an_engine_may_be_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_block(shape: tuple[int, ...], devices: list[jax.Device], **how: object) -> np.ndarray:
+        raise AssertionError
+
+    monkeypatch.setattr(mesh_utils, "create_device_mesh", no_block)
+    devices = jax.devices()[:1]
+    assert partition.make_mesh(1, 1, 1, devices=devices, others=1).size == 1
+    with pytest.raises(AssertionError):
+        partition.make_mesh(1, 1, 1, devices=devices)
 
 
 def abstract_mesh(data: int, fsdp: int, tensor: int) -> jax.sharding.AbstractMesh:
