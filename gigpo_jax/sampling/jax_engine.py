@@ -14,8 +14,8 @@ import functools
 import logging
 import threading
 import time
-import types
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -41,6 +41,7 @@ from gigpo_jax.sampling.request import (
     resolve,
     stop_ids,
 )
+from gigpo_jax.sampling.slot_table import SlotTable
 from gigpo_jax.sampling.stopping import StopStrings
 
 GATHER_S = 0.001  # an idle engine waits this long for more requests, and again while more arrive
@@ -51,6 +52,13 @@ JOIN_LIMIT_S = 60.0
 Tokens = Sequence[int] | np.ndarray
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Samples responses from the weights of one update; `generate` as that of `sampling.base.Engine`."""
+
+    generate: Callable[..., Awaitable[Completion]]
 
 
 class JaxEngine:
@@ -104,8 +112,7 @@ class JaxEngine:
         self._described = described(params)
         self._newest: Weights | None = Weights(self._programs.prepare(params), version)
         self._weights: Weights | None = None
-        self._slots: list[Request | None] = [None] * self.slots
-        self._keep = np.ones((self.slots,), np.int32)
+        self._table = SlotTable(self.slots, self._parts)
         self._waiting: collections.deque[Request] = collections.deque()
         self._wake = threading.Condition()
         self._device_lock = threading.Lock()
@@ -167,9 +174,10 @@ class JaxEngine:
             request.cancelled = True
             del request, weights  # the traceback of an error would keep them
 
-    def snapshot(self) -> Any:
-        """Something that generates with the weights of now, which stay in memory as long as it is there."""
-        return types.SimpleNamespace(generate=functools.partial(self.generate, weights=self._newest))
+    def snapshot(self) -> Snapshot:
+        """Generates with the weights of now, which stay in memory as long as it is there."""
+        assert self._newest is not None
+        return Snapshot(functools.partial(self.generate, weights=self._newest))
 
     def update_weights(self, params: qwen2.Params, version: int) -> None:
         """Sets the weights of later requests; earlier ones, running or waiting, keep their weights.
@@ -184,7 +192,7 @@ class JaxEngine:
             raise ValueError(f"version {version}: parameters unlike those of the engine: {unlike}")
         with self._device_lock, self._wake:
             self._drop_cancelled()
-            if not (self._waiting or self._active()):
+            if not (self._waiting or self._table.active()):
                 self._newest = self._weights = None  # frees the old arrays before the new ones are made
             self._newest = Weights(self._programs.prepare(params), version)
 
@@ -225,7 +233,7 @@ class JaxEngine:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not (self._closed or self._waiting or self._active()):
+                while not (self._closed or self._waiting or self._table.active()):
                     self._wake.wait()
                 if self._closed:
                     break
@@ -242,12 +250,9 @@ class JaxEngine:
         self._programs.reset()
         self._newest = self._weights = None
 
-    def _active(self) -> bool:
-        return any(request is not None for request in self._slots)
-
     def _gather(self) -> None:
         """Waits a moment if the engine is idle, so that requests that arrive together are batched."""
-        if self._active():
+        if self._table.active():
             return
         deadline, seen = time.monotonic() + GATHER_LIMIT_S, 0
         while seen < len(self._waiting) < self.slots and time.monotonic() < deadline:
@@ -260,7 +265,7 @@ class JaxEngine:
             self._read_prompts()
         else:
             self._read_chunks(self._reader)
-        if not self._active():
+        if not self._table.active():
             return
         same = sum(request.weights is self._weights for request in tuple(self._waiting))
         target = max(1, min(same, self.slots // 8)) if same else self.slots + 1
@@ -271,7 +276,7 @@ class JaxEngine:
         """Prefills waiting prompts into the free slots, prompts of one bucket together."""
         groups: dict[int, list[list[int]]] = {}
         requests = []
-        for slot in self._free():
+        for slot in self._table.free():
             request = self._next()
             if request is None:
                 break
@@ -296,7 +301,7 @@ class JaxEngine:
             return
         self._prefixes.begin()
         planned = []
-        while (free := self._free()) and (request := self._next()):
+        while (free := self._table.free()) and (request := self._next()):
             reading = self._prefixes.place(request.content, free)
             self._take(reading.slot, request)
             self.reused_tokens += reading.start
@@ -314,18 +319,8 @@ class JaxEngine:
             self._encoder.encode(self._weights.params, requests)
 
     def _take(self, slot: int, request: Request) -> None:
-        self._slots[slot], self._keep[slot] = request, 1
+        self._table.take(slot, request)
         self.prompt_tokens += request.prompt.size
-
-    def _free(self) -> list[int]:
-        """The free slots, those of the part with the most of them first."""
-        free = [slot for slot in range(self.slots) if self._slots[slot] is None]
-        left = collections.Counter(slot // self._part for slot in free)
-        rank = {}
-        for slot in free:
-            rank[slot] = left[slot // self._part]
-            left[slot // self._part] -= 1
-        return sorted(free, key=lambda slot: -rank[slot])
 
     def _next(self) -> Request | None:
         """The first waiting request that can start now; one with new weights waits until all slots are free."""
@@ -333,7 +328,7 @@ class JaxEngine:
             return None
         request = self._waiting[0]
         if request.weights is not self._weights:
-            if self._active():
+            if self._table.active():
                 return None
             self._weights = request.weights
             self._prefixes.clear()
@@ -349,7 +344,7 @@ class JaxEngine:
         pictures = self._pictures and self._pictures(self._parts * size, bucket)
         for part, slots in enumerate(taken):
             for row, slot in enumerate(slots):
-                request = self._slots[slot]
+                request = self._table.requests[slot]
                 assert request is not None
                 device.pack_request(
                     rows[part, row], request.prompt, slot % self._part, request.params, request.stop_ids
@@ -366,30 +361,23 @@ class JaxEngine:
         counts = np.sum(tokens != device.NOTHING, axis=0).tolist()
         done = []
         for column, slot in enumerate(slots):
-            request, count = None if slot is None else self._slots[slot], counts[column]
+            request, count = None if slot is None else self._table.requests[slot], counts[column]
             if slot is None or request is None or not count:
                 continue
             completion = request.take(tokens[:count, column], logprobs[:count, column], self._stops)
             if completion is not None:
-                self._release(slot)
+                self._table.release(slot)
                 self.generated_tokens += completion.tokens.size
                 done.append((request, completion))
         resolve(done)
 
     def _drop_cancelled(self) -> None:
-        for slot, request in enumerate(self._slots):
-            if request is not None and request.cancelled:
-                self._release(slot)
+        self._table.drop_cancelled()
         with self._wake:
             self._waiting = collections.deque(request for request in self._waiting if not request.cancelled)
 
-    def _release(self, slot: int) -> None:
-        self._slots[slot] = None
-        self._keep[slot] = 0
-
     def _fail(self, message: str, cause: Exception | None, *, everyone: bool) -> None:
-        failed = [request for request in self._slots if request is not None]
-        self._slots = [None] * self.slots
+        failed = self._table.clear()
         with self._wake:
             if everyone:
                 failed += self._waiting
@@ -402,5 +390,5 @@ class JaxEngine:
     def _advance(self, target: int) -> jax.Array:
         """Decodes until `target` slots of a part are done, or for the settings' number of steps."""
         assert self._weights is not None
-        control = np.insert(self._keep.reshape(self._parts, -1), 0, target, axis=1)
+        control = np.insert(self._table.keep.reshape(self._parts, -1), 0, target, axis=1)
         return self._programs.advance(self._weights.params, control.reshape(-1))

@@ -167,7 +167,7 @@ def test_a_stream_that_ends_early_is_not_recorded(
         else:
             events.close()
     until = time.monotonic() + 30
-    while (session.running or engine._active()) and time.monotonic() < until:
+    while (session.running or engine._table.active()) and time.monotonic() < until:
         time.sleep(0.01)
     assert (session.running, session.turns, len(engine.seen)) == (0, [], before)
     asyncio.run(endpoint.end(session))

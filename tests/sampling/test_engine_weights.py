@@ -42,7 +42,7 @@ def test_cancelled_requests_keep_no_memory(params, frees, monkeypatch: pytest.Mo
 
         async def main() -> int:
             asked = [asyncio.ensure_future(engine.generate([n], SamplingParams(max_tokens=3900))) for n in (1, 2)]
-            while not (engine._active() and engine._waiting):
+            while not (engine._table.active() and engine._waiting):
                 await asyncio.sleep(0.01)
             monkeypatch.setattr(engine, "_gather", hold)
             await asyncio.to_thread(between_rounds.wait, LIMIT_S)
@@ -63,6 +63,19 @@ def test_cancelled_requests_keep_no_memory(params, frees, monkeypatch: pytest.Mo
         assert freed >= own + (cache if frees else 0)
         (response,) = run(engine.generate([3], SamplingParams(max_tokens=2)))
     assert (response.tokens.size, response.version) == (2, 1)
+
+
+def test_a_snapshot_keeps_its_weights_and_is_of_some(params):
+    request = [1, 2, 3], SamplingParams(max_tokens=2)
+    with JaxEngine(
+        CONFIG, params, EngineSettings(slots=2, max_length=32, prefill_buckets=(8,), decode_steps=1), version=7
+    ) as engine:
+        before = engine.snapshot()
+        engine.update_weights(weights(1), 8)
+        assert [found.version for found in run(before.generate(*request), engine.generate(*request))] == [7, 8]
+        engine.free_memory()
+        with pytest.raises(AssertionError):
+            engine.snapshot()
 
 
 def test_weights_never_mix(params):
