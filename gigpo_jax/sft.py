@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from gigpo_jax.env_bridge.types import IMAGE, EnvError
 from gigpo_jax.envs import registry
 from gigpo_jax.errors import InputError, writing
 from gigpo_jax.learner import make_optimizer, start_state
+from gigpo_jax.models.images import grid_of
+from gigpo_jax.models.tokenizer import words_of
+from gigpo_jax.models.vision_config import VisionConfig
 from gigpo_jax.models.weights import check_target
 from gigpo_jax.policy import Policy, forward_function, fresh_policy, load_policy, save_policy
 from gigpo_jax.rl import update
@@ -92,15 +96,22 @@ def _run(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> int:
 
 
 def _encoder(policy: Policy | None, *, reads: bool) -> Callable[..., Sequence[int]]:
-    """What measures prompts; for a tokenizer that is yet to be made it counts words."""
+    """What measures prompts.
+
+    The tokenizer of a new model is made from these prompts. So here all its ids are 0: one for each word of a text
+    alone, which may be cut later, and exactly as many as the tokenizer will give for a prompt with pictures.
+    """
     if policy is not None:
         return prompt_encoder(policy.tokenizer, policy.config.vision)
 
-    def count_words(text: str, images: Sequence[np.ndarray] = ()) -> Sequence[str]:
+    def count(text: str, images: Sequence[np.ndarray] = ()) -> Sequence[int]:
         check_kind(images, reads=reads)
-        return text.split()
+        if not images:
+            return [0] * len(text.split())
+        framed = [math.prod(grid_of(VisionConfig(), image)) + 2 for image in images]  # with a token before and after it
+        return [0] * (2 + len(words_of(text.replace(IMAGE, " "))) + sum(framed))  # <bos> and <sep>
 
-    return count_words  # type: ignore[return-value]
+    return count
 
 
 def demonstrations(config: ConfigDict, encode: Callable[..., Sequence[int]]) -> list[Demonstration]:
@@ -134,7 +145,7 @@ def demonstrations(config: ConfigDict, encode: Callable[..., Sequence[int]]) -> 
 def words(shown: Iterable[Demonstration]) -> list[str]:
     """Every text of the demonstrations, for a word-level tokenizer."""
     turns = [turn for demonstration in shown for turn in demonstration.turns]
-    return [text for turn in turns for text in (turn.prompt.replace(IMAGE, ""), turn.response)]
+    return [text for turn in turns for text in (turn.prompt.replace(IMAGE, " "), turn.response)]
 
 
 def encode(shown: Sequence[Demonstration], policy: Policy, config: ConfigDict) -> list[list[Sample]]:

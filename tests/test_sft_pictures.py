@@ -1,6 +1,7 @@
 """Imitation from pictures: the losses are those of the model, read without packing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -11,12 +12,15 @@ from safetensors.numpy import load_file
 
 from gigpo_jax import sft
 from gigpo_jax.config import default_config, resolve
+from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.errors import InputError
 from gigpo_jax.models import load_hf, qwen2_5_vl
 from gigpo_jax.models.images import expand, grid_of
-from gigpo_jax.models.tokenizer import load_tokenizer
-from gigpo_jax.models.vision_config import IMAGE_TOKENS
+from gigpo_jax.models.tokenizer import load_tokenizer, word_tokenizer
+from gigpo_jax.models.vision_config import IMAGE_TOKENS, VisionConfig
+from gigpo_jax.policy import Policy
+from tests.models.shapes import VL
 
 EPISODES = 20  # two of them are held out
 
@@ -97,6 +101,26 @@ def test_what_cannot_be_imitated_is_refused(changes: dict[str, object], message:
     with pytest.raises(InputError, match=message):
         sft.run(small_config(**changes), tmp_path / "run", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def pictures_of_all_steps(inputs: PromptInput) -> str:
+    """Marks beside words without a space, and a punctuation mark."""
+    past = [f"saw{event.observation}did, {event.action}" for event in inputs.history]
+    return " ".join([*past, f"now{inputs.observation}"])
+
+
+def test_a_new_model_is_shown_no_past_pictures_for_which_a_prompt_has_no_room() -> None:
+    """A step takes 25 + 2 tokens for its picture, and 4 (past) or 1 (now, and 2 of the chat) for words."""
+    settings = {"env.prompt": f"{__name__}:pictures_of_all_steps", "env.history": 3, "sft.episodes": 2}
+    config = small_config(**settings, **{"sampling.max_prompt_tokens": 30 + 2 * 31})
+    shown = sft.demonstrations(config, sft._encoder(None, reads=True))
+    lengths = [30 + 31 * min(step, 2) for each in shown for step in range(len(each.turns))]
+    words = word_tokenizer(sft.words(shown), IMAGE_TOKENS)
+    start, image, end = map(words.token_id, IMAGE_TOKENS)
+    vision = VisionConfig(start_token=start, image_token=image, end_token=end, sections=(2, 3, 3))
+    policy = Policy(replace(VL, vision=vision), None, words)
+    assert [len(sample.prompt_tokens) for each in sft.encode(shown, policy, config) for sample in each] == lengths
+    assert max(lengths) == 92
 
 
 def test_the_heads_of_a_new_tower_share_its_width() -> None:

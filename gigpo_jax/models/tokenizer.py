@@ -207,6 +207,11 @@ def check_fits(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) 
         )
 
 
+def words_of(text: str) -> list[str]:
+    """The parts of a text that are one token each for a word tokenizer that knows them."""
+    return re.findall(_PIECE, text.lower())
+
+
 def word_tokenizer(words: Iterable[str], special: Sequence[str] = ()) -> Tokenizer:
     """Makes a tokenizer of whole words, for models with a vocabulary of hundreds; `words` are texts that hold them.
 
@@ -217,7 +222,7 @@ def word_tokenizer(words: Iterable[str], special: Sequence[str] = ()) -> Tokeniz
     case, with one space between words and none before a mark, around "[" (`click[red]`) or around a dot between
     digits. A chat prompt is "<bos>" + text + "<sep>"; responses end with "<eos>".
     """
-    known = {piece for text in words for piece in re.findall(_PIECE, text.lower())}
+    known = {piece for text in words for piece in words_of(text)}
     characters = string.ascii_lowercase + string.digits + "_"
     vocabulary = [PAD, BOS, SEP, EOS, UNK, *TAGS, *string.punctuation.replace("_", ""), *characters]
     vocabulary += ["##" + character for character in characters + "/'-"]
