@@ -174,7 +174,7 @@ def _rest(asked: Asked, made: Answer, sent: Sequence[str]) -> Iterator[Answer]:
 def _said(asked: Asked, prompt: Sequence[int], completion: Completion, tokenizer: Tokenizer) -> Answer:
     """The text of a choice, or its message."""
     sampled = completion.tokens.tolist()
-    content, calls = read_calls(content_of(tokenizer.decode(sampled), asked.cut), asked.tools)
+    content, calls = read_calls(content_of(tokenizer.decode(sampled), asked.cut), asked.tools, asked.prompt)
     if not asked.chat:
         return {"text": content}
     message: dict[str, Any] = {"role": "assistant", "content": content}

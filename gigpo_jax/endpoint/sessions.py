@@ -110,7 +110,7 @@ class Session:
         """
         text, sampled = asked.prompt if isinstance(asked.prompt, str) else "", completion.tokens.tolist()
         response = tokenizer.decode(sampled)
-        before, calls = read_calls(content, asked.tools)
+        before, calls = read_calls(content, asked.tools, asked.prompt)
         if calls and content == response:
             said = {"role": "assistant", "content": before, "tool_calls": calls}
             *_, whole = digests([*asked.messages, said])

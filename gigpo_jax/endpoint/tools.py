@@ -15,18 +15,20 @@ START, END = "<tool_call>", "</tool_call>"
 _JSON = json.JSONDecoder()
 
 
-def read_calls(text: str, tools: Collection[str]) -> tuple[str, list[dict[str, Any]]]:
+def read_calls(text: str, tools: Collection[str], prompt: str | tuple[int, ...]) -> tuple[str, list[dict[str, Any]]]:
     """Splits a response into the text before its calls and the calls.
 
     Args:
       text: of the response.
       tools: names of the tools that it may call; without any there are no calls.
+      prompt: a text may end with `<think>`.
 
     Returns:
       The text before the first call, and the calls as chat templates read them. If a call cannot be read, all text and
       no calls.
     """
-    if not tools:
+    began = isinstance(prompt, str) and prompt.rstrip().endswith("<think>")
+    if not tools or (began and "</think>" not in text):
         return text, []
     with contextlib.suppress(ValueError, RecursionError):
         if (call := _call(json.loads(text), "parameters"))["function"]["name"] in tools:

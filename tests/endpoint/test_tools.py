@@ -223,8 +223,16 @@ LLAMA = '{"name": "look", "parameters": {"at": "sea"}}'
 )
 def test_a_call_is_read_or_stays_text(text: str, content: str, number: int):
     call = {"type": "function", "function": {"name": "go" if '"go"' in text else "look", "arguments": {"at": "sea"}}}
-    assert read_calls(text, ["look"]) == (text if content is ... else content, [call] * number)
-    assert read_calls(text, []) == (text, [])
+    assert read_calls(text, ["look"], "") == (text if content is ... else content, [call] * number)
+    assert read_calls(text, [], "") == (text, [])
+
+
+def test_a_response_that_ends_in_reasoning_that_the_prompt_began_has_no_calls():
+    prompt = WORDS.chat_text(ROOM, [LOOK])
+    for text in (CALL, f"i could {CALL}", LLAMA):
+        assert read_calls(text, ["look"], prompt + "<think>\n") == (text, [])
+    thought = f"i could {CALL}</think>"
+    assert read_calls(f"{thought}\n\n{CALL}", ["look"], prompt + "<think>\n")[0] == thought
 
 
 @pytest.mark.parametrize("tag", ["<tool_call>", "</tool_call>"])
@@ -232,5 +240,5 @@ def test_arguments_may_have_the_tags_of_calls(tag: str):
     arguments = {"at": f"a {tag} b"}
     call = {"type": "function", "function": {"name": "look", "arguments": arguments}}
     text = CALL.replace("sea", arguments["at"])
-    assert read_calls(f"so {text}\n{text}", ["look"]) == ("so", [call, call])
-    assert read_calls(LLAMA.replace("sea", arguments["at"]), ["look"]) == ("", [call])
+    assert read_calls(f"so {text}\n{text}", ["look"], "") == ("so", [call, call])
+    assert read_calls(LLAMA.replace("sea", arguments["at"]), ["look"], "") == ("", [call])
