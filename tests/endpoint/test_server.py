@@ -1,7 +1,6 @@
 """The official client of OpenAI against the real server and a real engine."""
 
 import asyncio
-import contextlib
 import functools
 import itertools
 import json
@@ -46,22 +45,6 @@ def engine() -> Iterator[Watched]:
 def endpoint(engine: Watched) -> Iterator[Endpoint]:
     with serving(engine) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def policy(endpoint: Endpoint) -> Iterator[openai.OpenAI]:
-    with client(f"{endpoint.url}/v1") as made:
-        yield made
-
-
-@pytest.fixture
-def session(policy: openai.OpenAI) -> Iterator[openai.OpenAI]:
-    """A client whose calls are recorded; its session is ended."""
-    opened = policy.post("/sessions", body={"task": "a task"}, cast_to=object)
-    with client(opened["base_url"]) as made:
-        yield made
-        with contextlib.suppress(openai.NotFoundError, openai.BadRequestError):  # it has ended, or had no call
-            made.post("/reward", body={"reward": 0.0}, cast_to=object)
 
 
 def test_a_chat_has_the_tokens_of_the_engine_and_the_version_of_its_weights(policy: openai.OpenAI, engine: Watched):

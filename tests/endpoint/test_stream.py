@@ -61,12 +61,6 @@ def endpoint(engine: Watched) -> Iterator[Endpoint]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def policy(endpoint: Endpoint) -> Iterator[openai.OpenAI]:
-    with client(f"{endpoint.url}/v1") as made:
-        yield made
-
-
 @pytest.fixture
 def slow(engine: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two tokens take at least 0.2 s."""

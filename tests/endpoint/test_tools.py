@@ -13,7 +13,7 @@ from gigpo_jax.endpoint.server import Endpoint
 from gigpo_jax.endpoint.tools import read_calls
 from gigpo_jax.sampling.base import SamplingParams
 from tests.endpoint import bigram
-from tests.endpoint.serving import Watched, client, make_engine, serving
+from tests.endpoint.serving import Watched, make_engine, serving
 
 # Calls with other white space and in other pieces than the template and the tokenizer give them.
 TABLE = {
@@ -53,18 +53,6 @@ def engine() -> Iterator[Watched]:
 @pytest.fixture(scope="module")
 def endpoint(engine: Watched) -> Iterator[Endpoint]:
     with serving(engine, WORDS, sampling=SAMPLING, max_prompt_tokens=1000) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def policy(endpoint: Endpoint) -> Iterator[openai.OpenAI]:
-    with client(f"{endpoint.url}/v1") as made:
-        yield made
-
-
-@pytest.fixture
-def session(policy: openai.OpenAI) -> Iterator[openai.OpenAI]:
-    with client(policy.post("/sessions", body={"task": "a task"}, cast_to=object)["base_url"]) as made:
         yield made
 
 
