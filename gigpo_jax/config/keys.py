@@ -136,7 +136,7 @@ KEYS: dict[str, Key] = {
     "engine.devices": Key(
         0, "of a host, for the in-process engine alone; 0: those that train too (docs/scaling.md)", NOT_NEGATIVE
     ),
-    "engine.dtype": Key("bfloat16", "of activations and KV cache (jax on CPUs: float32); vllm: of weights too", DTYPE),
+    "engine.dtype": Key("bfloat16", "of activations and KV cache; vllm: of weights too", DTYPE),
     "engine.prefill_buckets": Key((), "prompt lengths to compile for; (): powers of two", each(POSITIVE, int)),
     "engine.prefill_rows": Key(
         (16,),

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from gigpo_jax.models.cache import in_order
+from gigpo_jax.models.cache import as_numbers, in_order
 
-BLOCK = 256  # entries of the cache that are read together
+BLOCK = 256  # entries of the cache that are read together, at most
 MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)  # finite: a row with nothing to attend to stays free of NaN
 MIXED = "attention"  # the name of its result, and of a kernel's softmax statistics, for `jax.checkpoint`
 SPLASH_BLOCKS = (512, 256, 128)  # tokens of a tile: the largest that divides the row
@@ -94,15 +94,15 @@ def cached_attention(
     """
     if key.shape[3] > BLOCK:
         return chunk_attention(query[:, None], key, value, layer, None, positions[:, None])[:, 0]
-    key, value = key[layer], value[layer]
+    key, value = (as_numbers(store[layer], query.dtype) for store in (key, value))
     slots, heads, head_dim = query.shape
     groups, length = key.shape[1:3]
     query = query.reshape(slots, groups, heads // groups, head_dim)
-    scores = jnp.einsum("sgrk,sgck->sgrc", query, key.astype(query.dtype), preferred_element_type=jnp.float32)
+    scores = jnp.einsum("sgrk,sgck->sgrc", query, key, preferred_element_type=jnp.float32)
     seen = jnp.arange(length) <= positions[:, None]
     probs = jax.nn.softmax(jnp.where(seen[:, None, None], scores * head_dim**-0.5, MASKED), axis=-1)
-    out = jnp.einsum("sgrc,sgck->sgrk", probs.astype(query.dtype), value.astype(query.dtype))
-    return out.reshape(slots, heads, head_dim)
+    out = jnp.einsum("sgrc,sgck->sgrk", probs.astype(query.dtype), value, preferred_element_type=jnp.float32)
+    return out.reshape(slots, heads, head_dim).astype(query.dtype)
 
 
 def chunk_attention(
@@ -131,14 +131,14 @@ def chunk_attention(
     """
     rows, length, heads, head_dim = query.shape
     groups, capacity = key.shape[2:4]
-    block = min(BLOCK, capacity)
+    block = -(-capacity // -(-capacity // BLOCK))  # equal ones, as few as needed
     query = query.reshape(rows, length, groups, heads // groups, head_dim)
 
     def read(store: jax.Array, start: jax.Array) -> jax.Array:
         # One slice: XLA would take a slice of the layer alone out of the loop, and copy the layer.
         part = jax.lax.dynamic_slice(store, (layer, 0, 0, start, 0), (1, *store.shape[1:3], block, head_dim))
         part = in_order(part)[0]
-        return (part if slots is None else part.at[slots].get(mode="clip")).astype(query.dtype)
+        return as_numbers(part if slots is None else part.at[slots].get(mode="clip"), query.dtype)
 
     def body(index: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         out, highest, total = carry
@@ -247,8 +247,21 @@ def _dense(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) 
     scores = jnp.einsum("btgrk,bsgk->bgtrs", query, key, preferred_element_type=jnp.float32)
     scores = jnp.where(mask[:, None, :, None], scores * head_dim**-0.5, MASKED)
     probs = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
-    out = jnp.einsum("bgtrs,bsgk->btgrk", probs, value)
-    return out.reshape(batch, length, heads, head_dim)
+    # XLA's CPU backend is slow where it has to round the sums of a product itself.
+    out = jnp.einsum("bgtrs,bsgk->btgrk", probs, value, preferred_element_type=jnp.float32)
+    return out.reshape(batch, length, heads, head_dim).astype(query.dtype)
+
+
+def causal_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, max_segment: int | None = None
+) -> jax.Array:
+    """As `attention` by plain XLA, with 5/8 of the products: quarters of the queries, and the keys up to their ends."""
+    length = query.shape[1]
+    mask, parts = causal_segment_mask(segment_ids), []
+    for start in range(0, length, -(-length // 4)):
+        end = min(start + -(-length // 4), length)
+        parts.append(_dense(query[:, start:end], key[:, :end], value[:, :end], mask[:, start:end, :end]))
+    return jnp.concatenate(parts, axis=1)
 
 
 def _banded(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, max_segment: int) -> jax.Array:

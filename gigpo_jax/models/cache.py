@@ -1,10 +1,13 @@
 """The KV cache of static shape."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
+
+from gigpo_jax.models.on_cpu import BITS, bits, numbers
 
 
 @jax.tree_util.register_dataclass
@@ -16,8 +19,8 @@ class KVCache:
     blocks, and a decode step reads the cache once, in order.
 
     Attributes:
-      key: [L, S, G, C, K] cache dtype, rotary applied.
-      value: [L, S, G, C, K] cache dtype.
+      key: [L, S, G, C, K] of the compute dtype, or the bits of bfloat16; rotary applied.
+      value: [L, S, G, C, K] of the same dtype.
     """
 
     key: jax.Array
@@ -43,6 +46,15 @@ def in_order(part: jax.Array) -> jax.Array:
     """A cache, or a part of it, in its `memory_order` on TPUs, from which XLA departs in loops; unchanged elsewhere."""
     order = memory_order(part.ndim)
     return jax.lax.platform_dependent(part, tpu=lambda x: with_layout_constraint(x, order), default=lambda x: x)
+
+
+def as_numbers(part: jax.Array, dtype: Any) -> jax.Array:
+    """A part of a cache in a compute dtype."""
+    return numbers(part) if part.dtype == BITS else part.astype(dtype)
+
+
+def _as_in(store: jax.Array, new: jax.Array) -> jax.Array:
+    return bits(new) if store.dtype == BITS != new.dtype else new.astype(store.dtype)
 
 
 def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.Array) -> KVCache:
@@ -97,8 +109,7 @@ def _write(
     dims = jax.lax.ScatterDimensionNumbers(
         update_window_dims=(1, 2, 3, 4), inserted_window_dims=(1,), scatter_dims_to_operand_dims=(0, 1, 3)
     )
-    new = new.astype(store.dtype)
-    return in_order(jax.lax.scatter(store, at, new, dims, mode=jax.lax.GatherScatterMode.FILL_OR_DROP))
+    return in_order(jax.lax.scatter(store, at, _as_in(store, new), dims, mode=jax.lax.GatherScatterMode.FILL_OR_DROP))
 
 
 def write_tokens(
@@ -111,6 +122,6 @@ def write_tokens(
     slots = jnp.arange(key.shape[0])
 
     def write(store: jax.Array, new: jax.Array) -> jax.Array:
-        return in_order(store.at[layer, slots, :, positions].set(new.astype(store.dtype), mode="drop"))
+        return in_order(store.at[layer, slots, :, positions].set(_as_in(store, new), mode="drop"))
 
     return KVCache(write(cache.key, key), write(cache.value, value))

@@ -1,11 +1,12 @@
 """Linear layers, with or without a low-rank pair, and norms."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from gigpo_jax.models import on_cpu
 
 INPUT = "layer_input"  # the name under which rematerialisation finds it
 INITIALIZER_RANGE = 0.02  # as config.json of the published models has it
@@ -23,10 +24,10 @@ class Linear(nnx.Module):
         dtype: Any,
         rngs: nnx.Rngs,
         adapted: bool = False,
-        float32_sums: bool = False,
+        for_cpu: bool = False,
     ) -> None:
-        """Draws the kernel; with `float32_sums` its product is a float32 array before it is rounded."""
-        self._sums = jnp.float32 if float32_sums else None
+        """Draws the kernel; `for_cpu` if it is one of `on_cpu.apart` when the layer is called."""
+        self._for_cpu = for_cpu
         self.kernel = nnx.Param(normal(rngs, (inputs, outputs), dtype))
         if bias:
             self.bias = nnx.Param(jnp.zeros((outputs,), dtype))
@@ -37,16 +38,18 @@ class Linear(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         # One product over all tokens: with more axes the kernel's gradient is slow on XLA's CPU backend.
         flat = x.reshape(-1, x.shape[-1])
-        y = jnp.matmul(flat, self.kernel[...].astype(x.dtype), preferred_element_type=self._sums).astype(x.dtype)
+        kernel = self.kernel[...].astype(x.dtype)
+        y = on_cpu.product(flat, kernel).astype(x.dtype) if self._for_cpu else flat @ kernel
         if hasattr(self, "lora_a"):
             y = y + (flat @ self.lora_a[...].astype(x.dtype)) @ self.lora_b[...].astype(x.dtype)
         y = y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
-def adapted_linears(layers: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the linear layers with a low-rank pair, in a tree of stacked layers."""
-    return tuple(name for name, leaves in layers.items() if "lora_a" in leaves)
+def adapted_linears(layers: Any) -> tuple[str, ...]:
+    """The names of the linear layers with a low-rank pair, in stacked layers or in those of `on_cpu.apart`."""
+    linears = layers[0] if isinstance(layers, tuple) else layers
+    return tuple(name for name, leaves in linears.items() if "lora_a" in leaves)
 
 
 class RMSNorm(nnx.Module):
@@ -78,13 +81,3 @@ class ValueHead(nnx.Module):
 def normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Draws a matrix from a normal distribution of standard deviation `INITIALIZER_RANGE`."""
     return (INITIALIZER_RANGE * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(dtype)
-
-
-def bits(tree: Any) -> Any:
-    """The bfloat16 arrays of a tree as u16 arrays, of which XLA's CPU backend takes parts without converting all."""
-    return jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, jnp.uint16) if x.dtype == jnp.bfloat16 else x, tree)
-
-
-def numbers(tree: Any) -> Any:
-    """The bfloat16 arrays that `bits` made u16 arrays of."""
-    return jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, jnp.bfloat16) if x.dtype == jnp.uint16 else x, tree)

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from gigpo_jax.models.attention import attention, cached_attention, kept_attention
+from gigpo_jax.models import on_cpu
+from gigpo_jax.models.attention import attention, cached_attention, causal_attention, kept_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
-from gigpo_jax.models.layers import INPUT, Linear, RMSNorm, ValueHead, adapted_linears, bits, normal, numbers
+from gigpo_jax.models.layers import INPUT, Linear, RMSNorm, ValueHead, adapted_linears, normal
 from gigpo_jax.models.qwen2_config import PUBLISHED as PUBLISHED
 from gigpo_jax.models.qwen2_config import Qwen2Config
 from gigpo_jax.models.rotary import Rotary, rotary, rotate
@@ -49,11 +50,11 @@ class Layer(nnx.Module):
         width, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
 
         def linear(name: str, inputs: int, outputs: int, bias: bool) -> Linear:
-            how = {"adapted": name in adapted, "float32_sums": config.for_cpu}
+            how = {"adapted": name in adapted, "for_cpu": config.for_cpu}
             return Linear(inputs, outputs, bias=bias, dtype=dtype, rngs=rngs, **how)
 
         bias = config.model_type == "qwen2"
-        self.head_dim = head_dim
+        self.head_dim, self.for_cpu = head_dim, config.for_cpu
         self.attention_norm = RMSNorm(width, eps=config.rms_norm_eps, dtype=dtype)
         self.query = linear("query", width, config.num_heads * head_dim, bias)
         self.key = linear("key", width, config.num_kv_heads * head_dim, bias)
@@ -87,7 +88,8 @@ class Layer(nnx.Module):
         mixed, extra = attend(rotate(query, angles), rotate(key, angles), value)
         x = x + self.out(mixed.reshape(*x.shape[:-1], -1))
         y = self.mlp_norm(x)
-        return x + self.down(jax.nn.silu(self.gate(y)) * self.up(y)), extra
+        gate = self.gate(y).astype(jnp.float32 if self.for_cpu else x.dtype)
+        return x + self.down((jax.nn.silu(gate) * self.up(y)).astype(x.dtype)), extra
 
 
 class Qwen2(nnx.Module):
@@ -265,8 +267,10 @@ def prefill(
       The logits [B, V] f32 after the last token of each prompt, and the cache.
     """
     segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
-    execution = Execution(attention=functools.partial(attention, kernels=kernels))
-    hidden, (keys, values) = _forward(config, params, tokens, positions, segment_ids, execution, images, keep=True)
+    kernel = causal_attention if config.for_cpu else functools.partial(attention, kernels=kernels)
+    hidden, (keys, values) = _forward(
+        config, params, tokens, positions, segment_ids, Execution(attention=kernel), images, keep=True
+    )
     hidden = jnp.take_along_axis(hidden, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)[:, 0]
     return unembed(config, params, hidden), write_prompts(cache, keys, values, slots)
 
@@ -309,12 +313,16 @@ def through_layers(
     config: Qwen2Config, params: Params, cache: KVCache, x: jax.Array, angles: Rotary, attend: Callable
 ) -> tuple[jax.Array, KVCache]:
     """Runs all layers on x [..., D]; `attend` takes a layer's index, the cache, query, key and value."""
-    graph, stack = _layer_graph(config, adapted_linears(params["layers"])), _stacked(config, params)
+    graph, layers = _layer_graph(config, adapted_linears(params["layers"])), params["layers"]
+    if isinstance(layers, tuple):
+        for number, layer in enumerate(layers):
+            x, cache = nnx.merge(graph, layer)(x, angles, functools.partial(attend, number, cache))
+        return x, cache
 
     # The cache is the carry of the loop and is updated in place; as input and output of a scan it would be copied.
     def body(index: jax.Array, carry: tuple[jax.Array, KVCache]) -> tuple[jax.Array, KVCache]:
         x, cache = carry
-        layer = nnx.merge(graph, numbers(jax.tree.map(lambda leaf: leaf[index], stack)))
+        layer = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], layers))
         return layer(x, angles, functools.partial(attend, index, cache))
 
     return jax.lax.fori_loop(0, config.num_layers, body, (x, cache))
@@ -345,7 +353,7 @@ def _forward(
         return mixed, (key, value) if keep else None
 
     def body(x: jax.Array, layer: Params) -> tuple[jax.Array, Any]:
-        x, kept = nnx.merge(graph, numbers(layer))(checkpoint_name(x, INPUT), angles, attend)
+        x, kept = nnx.merge(graph, layer)(checkpoint_name(x, INPUT), angles, attend)
         return constrain(x), kept
 
     def remat(body: Callable) -> Callable:
@@ -357,19 +365,20 @@ def _forward(
     if images is not None:
         assert config.vision is not None
         x = with_images(config.vision, params["vision"], x, images, remat, constrain)
+    if isinstance(params["layers"], tuple):
+        each = []
+        for layer in params["layers"]:
+            x, kept = body(x, layer)
+            each.append(kept)
+        return final_norm(config, params, x), jax.tree.map(lambda *kept: jnp.stack(kept), *each)
     unroll = min(execution.unroll, config.num_layers)
-    x, kept = jax.lax.scan(remat(body), constrain(x), _stacked(config, params), unroll=unroll)
+    x, kept = jax.lax.scan(remat(body), constrain(x), params["layers"], unroll=unroll)
     return final_norm(config, params, x), kept
 
 
 def embedded(config: Qwen2Config, params: Params, tokens: jax.Array) -> jax.Array:
     """The embeddings [..., D] of tokens [...]."""
-    return numbers(bits(params["embed"])[tokens]) if config.for_cpu else params["embed"][tokens]
-
-
-def _stacked(config: Qwen2Config, params: Params) -> Params:
-    """The layers, for a loop that takes one after the other and gives it to `numbers`."""
-    return bits(params["layers"]) if config.for_cpu else params["layers"]
+    return on_cpu.numbers(on_cpu.bits(params["embed"])[tokens]) if config.for_cpu else params["embed"][tokens]
 
 
 def final_norm(config: Qwen2Config, params: Params, x: jax.Array) -> jax.Array:

@@ -34,8 +34,8 @@ class Qwen2Config:
       model_type: one of `MODEL_TYPES`, as in config.json.
       rope_scaling: of the rotary frequencies; None for none.
       vision: the tower that reads images; None for none.
-      for_cpu: how bfloat16 is computed, for XLA's CPU backend: it slices such arrays by way of float32 copies of all of
-        them, and multiplies them two to three times as fast if it need not round the sums in the product.
+      for_cpu: whether bfloat16 is computed as in `on_cpu`, with its parameters; in XLA's own way it takes CPUs several
+        times as long.
     """
 
     vocab_size: int

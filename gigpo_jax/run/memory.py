@@ -41,7 +41,7 @@ def memory_plan(
       devices: in the mesh, over all hosts.
       hosts: of equally many devices.
       tensor: devices that split the engine's weights; 0: `mesh.tensor`.
-      on_cpu: whether the devices are CPUs, on which the in-process engine's cache is float32.
+      on_cpu: whether the devices are CPUs, on which a bfloat16 engine has weights of its own.
     """
     mesh, trees = _mesh(config, devices), _parameters(config, shape)
     parts = mesh["fsdp"] * mesh["tensor"]
@@ -80,19 +80,19 @@ def engine_plan(
 ) -> dict[str, float]:
     """Bytes of the in-process engine on each of its devices; arguments as for `memory_plan`.
 
-    It has its own copy of parameters that are on other devices, split over `fsdp` or of another dtype, one for each
-    update that waiting rollouts sample from. Its cache is split over its devices of a host.
+    It has its own copy of parameters that are on other devices, split over `fsdp`, of another dtype, or bfloat16 on
+    CPUs: one for each update that waiting rollouts sample from. Its cache is split over its devices of a host.
     """
     mesh, own, engine = _mesh(config, devices), config.engine.devices, jnp.dtype(config.engine.dtype)
     in_process, tensor = config.engine.name == "jax", tensor or mesh["tensor"]
-    moved = own or mesh["fsdp"] > 1 or tensor > mesh["tensor"]
+    moved = own or mesh["fsdp"] > 1 or tensor > mesh["tensor"] or (on_cpu and engine == jnp.bfloat16)
     copied = sum(n for dtype, n in _parameters(config, shape) if moved or jnp.dtype(dtype) != engine)
     tokens = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
     slot = cache_length(tokens, config.engine.prefill_chunk)
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * config.engine.slots * slot
     sizes = (
         in_process * copied * engine.itemsize / tensor * _versions(config),
-        in_process * cache * (4 if on_cpu else engine.itemsize) / (own or devices / hosts),
+        in_process * cache * engine.itemsize / (own or devices / hosts),
     )
     return dict(zip(ENGINE, sizes, strict=True))
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.models import qwen2
+from gigpo_jax.models import on_cpu, qwen2
 from gigpo_jax.models.cache import cache_length, copy_chunks
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.vision import encode
@@ -29,7 +29,7 @@ class EngineSettings:
       prefill_chunk: tokens; prompts are read in chunks of this length and keep the cache of chunks that they share. 0:
         whole prompts are read, padded to a bucket.
       decode_steps: tokens of a slot per device call, at most.
-      dtype: of the computation and of the cache, which is float32 on CPUs; None is the parameters'.
+      dtype: of the computation and of the cache; None is the parameters'.
       tensor: devices that split the weights and heads; at least those that split the learner's.
       devices: of this host, for the engine alone; empty: those that the parameters are on.
     """
@@ -74,10 +74,9 @@ class Programs:
         """Allocates nothing yet."""
         self.compile_count = 0
         self._settings, self._dtype, self._placement = settings, jnp.dtype(dtype), placement
-        # To write into a bfloat16 array XLA's CPU backend converts all of it: the whole cache, in every layer and step.
         slow = placement.device.platform == "cpu" and self._dtype == jnp.bfloat16
         self._config = replace(config, for_cpu=slow)
-        self._cache_dtype = jnp.dtype(jnp.float32) if slow else self._dtype
+        self._cache_dtype = jnp.dtype(on_cpu.BITS) if slow else self._dtype
         self._compiled: dict[Any, Any] = {}
         self._cache: Any = None
         self._state: Any = None
@@ -85,7 +84,8 @@ class Programs:
     def prepare(self, params: qwen2.Params) -> qwen2.Params:
         """Parameters as `admit` and `advance` take them: in their dtype, on the devices of the placement.
 
-        What is so already is not copied. All hosts must call it in the same order: it gathers over their devices.
+        What is so already is not copied, but for bfloat16 on CPUs. All hosts must call it in the same order: it
+        gathers over their devices.
         """
         leaves, tree = jax.tree.flatten(params)
         wanted = [self._placement.gathered(leaf) for leaf in leaves]
@@ -100,7 +100,10 @@ class Programs:
             ready = self._run("gather", gather(some, self._dtype), some, out_shardings=where)
             for number, leaf in zip(differing, ready, strict=True):
                 leaves[number] = leaf
-        return jax.tree.unflatten(tree, [self._local(leaf) for leaf in leaves])
+        ready = jax.tree.unflatten(tree, [self._local(leaf) for leaf in leaves])
+        if self._config.for_cpu:
+            ready["layers"] = self._run("apart", on_cpu.apart, ready["layers"])
+        return ready
 
     def admit(self, params: qwen2.Params, message: Any) -> jax.Array:
         """Prefills prompts and draws their first tokens; all as in `slots.admit`, of all parts in turn."""

@@ -36,7 +36,7 @@ def sample(
     """
     scaled, log_sum = processed(logits, temperature, top_p, top_k)
     uniform = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
-    tokens = jnp.where(temperature > 0, _draw(scaled, uniform), jnp.argmax(scaled, axis=-1)).astype(jnp.int32)
+    tokens = jnp.where(temperature > 0, _draw(scaled, uniform), _likeliest(scaled)).astype(jnp.int32)
     chosen = jnp.take_along_axis(scaled, tokens[:, None], axis=-1)[:, 0]
     return tokens, chosen - log_sum
 
@@ -77,13 +77,26 @@ def _draw(scaled: jax.Array, uniform: jax.Array) -> jax.Array:
       scaled: [S, V] f32 from `processed`.
       uniform: [S, 2] f32 in [0, 1).
     """
-    rows, vocabulary = scaled.shape
-    blocks = -(-vocabulary // BLOCK)
-    weights = jnp.exp(scaled)
-    padded = jnp.pad(weights, ((0, 0), (0, blocks * BLOCK - vocabulary))).reshape(rows, blocks, BLOCK)
-    block = _invert(jnp.sum(padded, axis=-1), uniform[:, 0])
-    inside = jnp.take_along_axis(padded, block[:, None, None], axis=1)[:, 0]
-    return block * BLOCK + _invert(inside, uniform[:, 1])
+    weights = _blocks(jnp.exp(scaled), 0.0)
+    block = _invert(jnp.sum(weights, axis=-1), uniform[:, 0])
+    return block * BLOCK + _invert(_inside(weights, block), uniform[:, 1])
+
+
+def _likeliest(scaled: jax.Array) -> jax.Array:
+    """The first of the likeliest tokens [S] i32: XLA's argmax of all V takes 30 times as long on a CPU."""
+    scores = _blocks(scaled, -jnp.inf)
+    block = jnp.argmax(jnp.max(scores, axis=-1), axis=-1)
+    return block * BLOCK + jnp.argmax(_inside(scores, block), axis=-1)
+
+
+def _blocks(x: jax.Array, filler: float) -> jax.Array:
+    """[S, V] -> [S, N, BLOCK]."""
+    rows, vocabulary = x.shape
+    return jnp.pad(x, ((0, 0), (0, -vocabulary % BLOCK)), constant_values=filler).reshape(rows, -1, BLOCK)
+
+
+def _inside(blocks: jax.Array, index: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(blocks, index[:, None, None], axis=1)[:, 0]
 
 
 def _invert(weights: jax.Array, uniform: jax.Array) -> jax.Array:

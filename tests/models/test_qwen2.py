@@ -1,5 +1,6 @@
 """What must hold for any weights: causal, packed equals unpacked, cached equals uncached, remat equals plain."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.models import qwen2
+from gigpo_jax.models import on_cpu, qwen2
 from gigpo_jax.models.qwen2 import PUBLISHED, Params, Qwen2Config
 from tests.models.shapes import SMALL, random_params
 
@@ -137,15 +138,17 @@ def test_default_positions_and_segments_are_one_segment_a_row() -> None:
     np.testing.assert_allclose(jax.jit(functools.partial(qwen2.logits, CONFIG))(PARAMS, tokens), explicit, atol=5e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_prefill_and_decode_equal_the_full_forward(dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "for_cpu"), [("float32", False), ("bfloat16", False), ("bfloat16", True)])
+def test_prefill_and_decode_equal_the_full_forward(dtype: str, for_cpu: bool) -> None:
     atol = 1e-5 if dtype == "float32" else 0.15
     expected = run(*rows([[prompt] for prompt in PROMPTS], 12), dtype=dtype)
-    cache = qwen2.init_cache(CONFIG, 4, 16, dtype)
+    cache = qwen2.init_cache(CONFIG, 4, 16, on_cpu.BITS if for_cpu else dtype)
     cache = jax.tree.map(lambda leaf: leaf + 7, cache)  # what a slot held before must not matter
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
-    prefill = jax.jit(functools.partial(qwen2.prefill, CONFIG, params), donate_argnums=0)
-    decode = jax.jit(functools.partial(qwen2.decode, CONFIG, params), donate_argnums=0)
+    params |= {"layers": on_cpu.apart(params["layers"])} if for_cpu else {}
+    config = dataclasses.replace(CONFIG, for_cpu=for_cpu)
+    prefill = jax.jit(functools.partial(qwen2.prefill, config, params), donate_argnums=0)
+    decode = jax.jit(functools.partial(qwen2.decode, config, params), donate_argnums=0)
     read, slots = np.array([4, 6, 1]), np.array([3, 0, 2])
     padded = np.full((4, 8), 11, np.int32)
     for row, prompt in enumerate(PROMPTS):

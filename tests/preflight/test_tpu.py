@@ -48,7 +48,7 @@ def test_the_engine_copies_no_cache(head_dim: int, chunk: int) -> None:
     target = find_target("v6e-1")
     mesh = partition.make_mesh(**config.mesh, devices=devices_of(target))
     held = programs.arrays(config, shape, mesh)
-    made, cache = programs.engine_programs(config, shape, held, 1, None)
+    made, cache, _ = programs.engine_programs(config, shape, held, 1, None, ())
     for one in made:
         found = report.measured(one, target.chip, report.known_arrays(held, cache))
         assert not [copy for copy in found["copies"] if copy["of"] == "KV cache"], one.name

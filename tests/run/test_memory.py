@@ -224,13 +224,15 @@ def test_too_many_slots_are_refused_on_a_cpu_too():
         check_memory(resolve(config), PUBLISHED["1.5b"], devices=1)
 
 
-def test_on_cpus_the_cache_of_a_bfloat16_engine_is_float32(monkeypatch):
-    config = resolve(default_config())
-    half, full = (memory_plan(config, PUBLISHED["1.5b"], 1, on_cpu=on_cpu) for on_cpu in (False, True))
-    assert full == half | {"KV cache": 2 * half["KV cache"]}
-    check_memory(config, PUBLISHED["1.5b"], devices=1, limit=int(peak(config, half)))
-    monkeypatch.setattr("gigpo_jax.run.memory._device_bytes", lambda: int(peak(config, half)))
-    with pytest.raises(InputError, match="KV cache"):
+def test_on_cpus_a_bfloat16_engine_has_weights_of_its_own(monkeypatch):
+    config = default_config()
+    config.model.path, config.model.lora.rank, config.model.param_dtype = "a/model", 8, "bfloat16"
+    config = resolve(config)
+    shared, own = (memory_plan(config, PUBLISHED["1.5b"], 1, on_cpu=on_cpu) for on_cpu in (False, True))
+    assert own == shared | {"engine's weights": shared["engine's weights"] + 2 * 1_543_714_304}
+    check_memory(config, PUBLISHED["1.5b"], devices=1, limit=int(peak(config, shared)))
+    monkeypatch.setattr("gigpo_jax.run.memory._device_bytes", lambda: int(peak(config, shared)))
+    with pytest.raises(InputError, match="engine's weights"):
         check_memory(config, PUBLISHED["1.5b"], devices=1)
 
 

@@ -58,7 +58,7 @@ def test_cancelled_requests_keep_no_memory(params, frees, monkeypatch: pytest.Mo
             return full - left[0]
 
         own = 2 * sum(leaf.size for leaf in jax.tree.leaves(params))
-        cache = 2 * 2 * 2 * 4000 * 8 * 4  # keys and values, layers, heads, tokens, numbers, bytes
+        cache = 2 * 2 * 2 * 4000 * 8 * 2  # keys and values, layers, heads, tokens, numbers, bytes
         (freed,) = run(main())
         assert freed >= own + (cache if frees else 0)
         (response,) = run(engine.generate([3], SamplingParams(max_tokens=2)))
@@ -110,17 +110,18 @@ def test_weights_are_not_copied_and_must_have_the_same_shape(params):
 
 def test_parameters_in_float32_computed_in_bfloat16(params):
     with JaxEngine(
-        CONFIG, params, EngineSettings(slots=2, max_length=64, prefill_buckets=(16,), dtype=jnp.bfloat16)
+        CONFIG, params, EngineSettings(slots=2, max_length=64, prefill_buckets=(20,), dtype=jnp.bfloat16)
     ) as engine:
         settings = SamplingParams(max_tokens=20, temperature=1.0)
         (response,) = run(engine.generate([1, 2, 3], settings))
         compiled = engine._programs._compiled.items()
-        programs = "".join(program.as_text() for name, program in compiled if name != "gather")
+        programs = "".join(program.as_text() for name, program in compiled if name not in ("gather", "apart"))
     # XLA's CPU backend takes and writes parts of bfloat16 arrays by way of a copy of all of them in float32.
-    kernels, cache = "[2,32,48]", "[2,2,2,64,8]"
-    assert f"u16{kernels}" in programs
-    assert f"f32{kernels}" not in programs
-    assert f"f32{cache}" in programs
+    kernel, cache = "[48,32]", "[2,2,2,64,8]"
+    assert f"bf16{kernel}" in programs
+    assert f"f32{kernel}" not in programs
+    assert f"u16{cache}" in programs
+    assert f"f32{cache}" not in programs
     assert f"bf16{cache}" not in programs
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
     assert np.abs(response.logprobs - full_logprobs(half, [1, 2, 3], response.tokens, settings)).mean() < 0.2
@@ -134,7 +135,7 @@ def test_freed_memory_comes_back_with_the_next_weights(params, monkeypatch: pyte
     with JaxEngine(CONFIG, params, settings) as engine:
         request = [1, 2, 3], SamplingParams(max_tokens=20, key=(1, 2))
         (before,) = run(engine.generate(*request))
-        cache = 2 * 2 * 2 * 2 * 64 * 8 * 4  # keys and values, layers, slots, heads, tokens, numbers, bytes
+        cache = 2 * 2 * 2 * 2 * 64 * 8 * 2  # keys and values, layers, slots, heads, tokens, numbers, bytes
         own, full = 2 * sum(leaf.size for leaf in jax.tree.leaves(params)), held()
 
         async def left_over() -> None:

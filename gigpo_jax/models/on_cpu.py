@@ -1,0 +1,47 @@
+"""How an engine computes with bfloat16 on CPUs.
+
+XLA reads and writes parts of such arrays by way of float32 copies of all of them, and is slow at products whose sums it
+rounds itself.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+BITS = jnp.uint16  # an array of this dtype holds bfloat16 numbers, and XLA takes parts of it without copies
+
+FEW = 256  # rows of a product
+
+
+def bits(x: jax.Array) -> jax.Array:
+    """A bfloat16 array as its bits."""
+    return jax.lax.bitcast_convert_type(x, BITS)
+
+
+def numbers(x: jax.Array) -> jax.Array:
+    """The bfloat16 array that `bits` took."""
+    return jax.lax.bitcast_convert_type(x, jnp.bfloat16)
+
+
+def apart(layers: Any) -> tuple[Any, ...]:
+    """Stacked layers as a tree for each, whose kernels are [O, I]: products read such weights where they are."""
+
+    def taken(index: int, path: Any, leaf: jax.Array) -> jax.Array:
+        return leaf[index].T if path[-1].key == "kernel" else leaf[index]
+
+    count = len(jax.tree.leaves(layers)[0])
+    return tuple(jax.tree_util.tree_map_with_path(functools.partial(taken, index), layers) for index in range(count))
+
+
+def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x [N, I] times a kernel [O, I] from `apart`: [N, O] f32."""
+    if len(x) > FEW:
+        return _product(x, kernel)
+    # XLA rearranges the second operand: here the smaller one. The barrier keeps it from turning the product round.
+    return jax.lax.optimization_barrier(_product(kernel, x)).T
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jax.lax.dot_general(a, b, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
