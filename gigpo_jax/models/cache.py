@@ -54,7 +54,9 @@ def as_numbers(part: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _as_in(store: jax.Array, new: jax.Array) -> jax.Array:
-    return bits(new) if store.dtype == BITS != new.dtype else new.astype(store.dtype)
+    if store.dtype == new.dtype:
+        return new
+    return bits(new) if store.dtype == BITS else new.astype(store.dtype)
 
 
 def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.Array) -> KVCache:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 BITS = jnp.uint16  # an array of this dtype holds bfloat16 numbers, and XLA takes parts of it without copies
 
-FEW = 256  # rows of a product
+FEW_ROWS = 256  # of a product
 
 
 def bits(x: jax.Array) -> jax.Array:
@@ -37,9 +37,9 @@ def apart(layers: Any) -> tuple[Any, ...]:
 
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """x [N, I] times a kernel [O, I] from `apart`: [N, O] f32."""
-    if len(x) > FEW:
+    if len(x) > FEW_ROWS:
         return _product(x, kernel)
-    # XLA rearranges the second operand: here the smaller one. The barrier keeps it from turning the product round.
+    # XLA rearranges the second operand: here the smaller one. The barrier keeps it from swapping the operands back.
     return jax.lax.optimization_barrier(_product(kernel, x)).T
 
 

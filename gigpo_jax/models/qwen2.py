@@ -1,8 +1,8 @@
 """Qwen2.5, Qwen3 and Llama 3 in Flax NNX: forward pass over packed rows, and a static KV cache.
 
 The NNX modules name and initialise the parameters and define one layer. All functions take the parameters explicitly,
-as a nested dict of arrays; the layers are stacked along a first axis L. The dtype of the computation may differ from
-that of the parameters; norm statistics, rotary embedding and softmax are always float32.
+as a nested dict of arrays; the layers are stacked along a first axis L (`for_cpu`: apart). The dtype of the computation
+may differ from that of the parameters; norm statistics, rotary embedding and softmax are always float32.
 """
 
 import functools
@@ -314,7 +314,7 @@ def through_layers(
 ) -> tuple[jax.Array, KVCache]:
     """Runs all layers on x [..., D]; `attend` takes a layer's index, the cache, query, key and value."""
     graph, layers = _layer_graph(config, adapted_linears(params["layers"])), params["layers"]
-    if isinstance(layers, tuple):
+    if config.for_cpu:
         for number, layer in enumerate(layers):
             x, cache = nnx.merge(graph, layer)(x, angles, functools.partial(attend, number, cache))
         return x, cache
@@ -365,7 +365,7 @@ def _forward(
     if images is not None:
         assert config.vision is not None
         x = with_images(config.vision, params["vision"], x, images, remat, constrain)
-    if isinstance(params["layers"], tuple):
+    if config.for_cpu:
         each = []
         for layer in params["layers"]:
             x, kept = body(x, layer)

@@ -208,6 +208,7 @@ def engine_programs(
     tokens = steps * FILL * sampling.max_response_tokens / min(settings.slots, episodes)  # of one slot
     runs = {
         "hand-over": 1.0,
+        "layers apart": 1.0,
         "prefill": steps / rows * FILL * sampling.max_prompt_tokens / longest,
         "decode": tokens / settings.decode_steps,
         "encode": steps * shown.number / rows if shown else 0.0,
@@ -232,7 +233,9 @@ class _Engine(Programs):
             return [_placed(part, jax.tree.map(lambda _, place=place: place, part)) for part, place in made]
         lowered = jax.jit(function, **how).lower(*args)
         kind = name if isinstance(name, str) else name[0]
-        shown = {"gather": "hand-over", "advance": "decode", "encode": "encode"}.get(kind, "prefill")
+        shown = {"gather": "hand-over", "apart": "layers apart", "advance": "decode", "encode": "encode"}.get(
+            kind, "prefill"
+        )
         self.programs[shown] = _compiled(shown, lowered)
         out = _placed(lowered.out_info, self.programs[shown][0].output_formats)
         if shown == "decode":

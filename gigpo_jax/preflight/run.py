@@ -88,7 +88,7 @@ def examine(
     if config.engine.name == "jax":
         more, cache, ready = programs.engine_programs(config, shape, held, tensor, shown, own)
         compiled += more
-        weights = report.device_bytes(ready) if own else 0
+        weights = report.device_bytes(ready) if own or any(one.name == "layers apart" for one in more) else 0
     known = report.known_arrays(held, cache)
     measured = {one.name: report.measured(one, chip, known) for one in compiled}
     weights = weights or measured.get("hand-over", {"outputs": 0})["outputs"]
@@ -104,7 +104,7 @@ def examine(
         "KV cache": measured["decode"]["aliased"] if "decode" in measured else 0,
     }
     for name, one in measured.items():
-        made = 0 if name == "hand-over" and not own else one["outputs"] - one["aliased"]
+        made = 0 if name in ("hand-over", "layers apart") and not own else one["outputs"] - one["aliased"]
         one["left"] = chip.memory - sum(_held(config, resident, name).values()) - one["temporaries"] - made
     return {
         "memory": chip.memory,

@@ -8,6 +8,7 @@ import pytest
 from gigpo_jax.models.attention import (
     attention,
     cached_attention,
+    causal_attention,
     chunk_attention,
     segment_extents,
     segment_limit,
@@ -63,3 +64,12 @@ def test_attention_over_the_cache_is_plain_attention_and_no_bit_depends_on_other
         found = decode(jnp.array([other, 300]))
         np.testing.assert_allclose(found[1], expected[300], rtol=1e-5, atol=1e-5)
         assert found[1].tobytes() == decode(jnp.array([capacity, 300]))[1].tobytes()
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 30])
+def test_attention_in_quarters_is_plain_attention(length: int) -> None:
+    rng = np.random.default_rng(0)
+    query, key, value = (jnp.asarray(rng.normal(size=(2, length, n, 8)), jnp.float32) for n in (4, 2, 2))
+    segment_ids = (np.arange(length) < np.array([[length], [length // 2]])).astype(np.int32)
+    expected = attention(query, key, value, segment_ids)
+    np.testing.assert_allclose(causal_attention(query, key, value, segment_ids), expected, atol=1e-6)

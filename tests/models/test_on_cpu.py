@@ -8,7 +8,7 @@ import pytest
 from gigpo_jax.models import on_cpu
 
 
-@pytest.mark.parametrize("rows", [1, on_cpu.FEW, on_cpu.FEW + 1])
+@pytest.mark.parametrize("rows", [1, on_cpu.FEW_ROWS, on_cpu.FEW_ROWS + 1])
 def test_a_product_of_few_rows_and_one_of_many_have_float32_sums(rows: int) -> None:
     rng = np.random.default_rng(0)
     x, kernel = (jnp.asarray(rng.normal(size=(count, 200)), jnp.bfloat16) for count in (rows, 40))

@@ -48,10 +48,10 @@ def test_one_device(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     head = SHAPE.hidden_size + 1
     assert kept["critic"] == pytest.approx(3 * (count + head) * F32, abs=16)
     assert kept["engine's weights"] == pytest.approx(count * 2, abs=1024)
-    cache = 2 * SHAPE.num_layers * SLOTS * SHAPE.num_kv_heads * LENGTH * SHAPE.head_dim * F32  # float32 on CPUs
+    cache = 2 * SHAPE.num_layers * SLOTS * SHAPE.num_kv_heads * LENGTH * SHAPE.head_dim * 2
     assert cache <= kept["KV cache"] < cache + 2048  # and the slots' settings
     programs = found["programs"]
-    assert set(programs) == {"update", "score", "critic", "values", "hand-over", "prefill", "decode"}
+    assert set(programs) == {"update", "score", "critic", "values", "hand-over", "layers apart", "prefill", "decode"}
     matrices = count - SHAPE.vocab_size * SHAPE.hidden_size  # nearly: with the biases and scales
     tokens = programs["score"]["trips"][0] * 4 * 64
     # Forward once for a score; forward, and twice as much backward, for an update.

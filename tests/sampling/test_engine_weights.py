@@ -108,10 +108,12 @@ def test_weights_are_not_copied_and_must_have_the_same_shape(params):
             engine.update_weights(params | {"embed": jnp.zeros(3)}, 2)
 
 
-def test_parameters_in_float32_computed_in_bfloat16(params):
-    with JaxEngine(
-        CONFIG, params, EngineSettings(slots=2, max_length=64, prefill_buckets=(20,), dtype=jnp.bfloat16)
-    ) as engine:
+@pytest.mark.parametrize("chunk", [0, 2])
+def test_parameters_in_float32_computed_in_bfloat16(params, chunk: int):
+    settings = EngineSettings(
+        slots=2, max_length=64, prefill_buckets=(20,), prefill_chunk=chunk, prefill_rows=(2,), dtype=jnp.bfloat16
+    )
+    with JaxEngine(CONFIG, params, settings) as engine:
         settings = SamplingParams(max_tokens=20, temperature=1.0)
         (response,) = run(engine.generate([1, 2, 3], settings))
         compiled = engine._programs._compiled.items()

@@ -101,6 +101,13 @@ def test_temperature_zero_is_greedy_and_reports_the_plain_distribution():
     np.testing.assert_allclose(logprobs, np.max(np.log(oracle(logits, 1.0, 1.0, -1))), atol=1e-6)
 
 
+@pytest.mark.parametrize("likeliest", [[299], [127, 128], [0, 200, 299]])
+def test_temperature_zero_takes_the_first_of_the_likeliest_of_any_block(likeliest: list[int]):
+    logits = np.random.default_rng(3).normal(size=300)
+    logits[likeliest] = 9.0
+    assert (draw(logits, 0.0, 1.0, -1, 4)[0] == likeliest[0]).all()
+
+
 def test_ties_with_the_last_kept_token_are_kept():
     logits = jnp.array([[2.0, 1.0, 1.0, 1.0, 0.0]])
     one = jnp.ones((1,))
