@@ -50,7 +50,7 @@ async def recorded(self: RolloutWorker, *args: Any, **how: Any) -> Any:
 
 
 def devices(tree: Any) -> set[jax.Device]:
-    return {device for leaf in jax.tree.leaves(tree) for device in leaf.devices()}
+    return {device for leaf in jax.tree.leaves(tree) for device in leaf.sharding.device_set}
 
 
 def check(folder: Path, staleness: int) -> None:
