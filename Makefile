@@ -25,7 +25,7 @@ test-vllm: $(VENV)/.installed-dev $(VLLM)/.installed-torchvision
 
 vllm-venv: $(VLLM)/.installed-torchvision
 
-# What the TPU compiler makes of the programs: no part of .ci/run, for libtpu is 0.7 GB and its compilations take minutes.
+# What the TPU compiler makes of the programs; libtpu is 0.7 GB.
 test-preflight: $(VENV)/.installed-dev $(PREFLIGHT)/.installed
 	$(PREFLIGHT)/bin/python -m pytest -m preflight tests/preflight --durations=5
 
