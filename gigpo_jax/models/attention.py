@@ -240,16 +240,20 @@ def splash(
     return jax.vmap(kernel)(*by_head, splash_attention.SegmentIds(segment_ids, segment_ids)).swapaxes(1, 2)
 
 
-def _dense(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, sums: Any = None) -> jax.Array:
+def _dense(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+    out = jnp.einsum("bgtrs,bsgk->btgrk", _probabilities(query, key, mask), value)
+    return out.reshape(query.shape)
+
+
+def _probabilities(query: jax.Array, key: jax.Array, mask: jax.Array) -> jax.Array:
+    """How much of each key [B, S, G, K] goes to each query [B, T, H, K]: [B, G, T, H / G, S] in the compute dtype."""
     batch, length, heads, head_dim = query.shape
     groups = key.shape[2]
     query = query.reshape(batch, length, groups, heads // groups, head_dim)
     # [B, G, T, R, S] is the order a batched matrix product leaves: no transpose of the scores.
     scores = jnp.einsum("btgrk,bsgk->bgtrs", query, key, preferred_element_type=jnp.float32)
     scores = jnp.where(mask[:, None, :, None], scores * head_dim**-0.5, MASKED)
-    probs = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
-    out = jnp.einsum("bgtrs,bsgk->btgrk", probs, value, preferred_element_type=sums)
-    return out.reshape(batch, length, heads, head_dim).astype(query.dtype)
+    return jax.nn.softmax(scores, axis=-1).astype(query.dtype)
 
 
 def causal_attention(
@@ -261,8 +265,11 @@ def causal_attention(
     mask, parts = causal_segment_mask(segment_ids), []
     for start in range(0, length, quarter):
         end = min(start + quarter, length)
-        parts.append(_dense(query[:, start:end], key[:, :end], value[:, :end], mask[:, start:end, :end], jnp.float32))
-    return jnp.concatenate(parts, axis=1)
+        probs = _probabilities(query[:, start:end], key[:, :end], mask[:, start:end, :end])
+        # Also in the order of the product: for another one XLA transposes the probabilities.
+        mixed = jnp.einsum("bgtrs,bsgk->bgtrk", probs, value[:, :end], preferred_element_type=jnp.float32)
+        parts.append(jnp.swapaxes(mixed, 1, 2).astype(query.dtype))
+    return jnp.concatenate(parts, axis=1).reshape(query.shape)
 
 
 def _banded(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, max_segment: int) -> jax.Array:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from gigpo_jax.models.attention import chunk_attention
 from gigpo_jax.models.cache import KVCache, write_chunks
-from gigpo_jax.models.qwen2 import Params, embedded, final_norm, through_layers, unembed
+from gigpo_jax.models.qwen2 import Params, embedded, ends, final_norm, through_layers, unembed
 from gigpo_jax.models.qwen2_config import Qwen2Config
 from gigpo_jax.models.rotary import rotary
 from gigpo_jax.models.vision import Features, with_images
@@ -59,6 +59,5 @@ def extend(
     if images is not None:
         assert config.vision is not None
         x = with_images(config.vision, params["vision"], x, images)
-    x, cache = through_layers(config, params, cache, x, angles, attend)
-    hidden = jnp.take_along_axis(x, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)[:, 0]
+    hidden, cache = through_layers(config, params, cache, x, angles, attend, ends(lengths))
     return unembed(config, params, final_norm(config, params, hidden)), cache

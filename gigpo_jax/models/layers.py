@@ -8,7 +8,6 @@ from flax import nnx
 
 from gigpo_jax.models import on_cpu
 
-INPUT = "layer_input"  # the name under which rematerialisation finds it
 INITIALIZER_RANGE = 0.02  # as config.json of the published models has it
 
 

@@ -25,6 +25,18 @@ def numbers(x: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(x, jnp.bfloat16)
 
 
+def rows(table: jax.Array, index: jax.Array) -> jax.Array:
+    """Rows of a bfloat16 array."""
+    # The barrier ties the table to the index: XLA would take the bits of all of it out of a loop, and copy them.
+    table, index = jax.lax.optimization_barrier((table, index))
+    return numbers(bits(table)[index])
+
+
+def once(x: jax.Array) -> jax.Array:
+    """x [..., N] f32, computed once: XLA would compute cosines anew in every fusion that reads them, but no product."""
+    return x @ jnp.eye(x.shape[-1])
+
+
 def apart(layers: Any) -> tuple[Any, ...]:
     """Stacked layers as a tree for each, whose kernels are [O, I]: products read such weights where they are."""
 
@@ -39,8 +51,9 @@ def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """x [N, I] times a kernel [O, I] from `apart`: [N, O] f32."""
     if len(x) > FEW_ROWS:
         return _product(x, kernel)
-    # XLA rearranges the second operand: here the smaller one. The barrier keeps it from swapping the operands back.
-    return jax.lax.optimization_barrier(_product(kernel, x)).T
+    # XLA rearranges the second operand: here the smaller one. The barriers keep it from swapping the operands back, and
+    # from reading the transposed result again for every use.
+    return jax.lax.optimization_barrier(jax.lax.optimization_barrier(_product(kernel, x)).T)
 
 
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:

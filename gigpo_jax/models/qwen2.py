@@ -7,7 +7,6 @@ may differ from that of the parameters; norm statistics, rotary embedding and so
 
 import functools
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,9 +15,12 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gigpo_jax.models import on_cpu
-from gigpo_jax.models.attention import attention, cached_attention, causal_attention, kept_attention
+from gigpo_jax.models.attention import attention, cached_attention, causal_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
-from gigpo_jax.models.layers import INPUT, Linear, RMSNorm, ValueHead, adapted_linears, normal
+from gigpo_jax.models.execution import INPUT
+from gigpo_jax.models.execution import REMAT_POLICIES as REMAT_POLICIES
+from gigpo_jax.models.execution import Execution as Execution
+from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, adapted_linears, normal
 from gigpo_jax.models.qwen2_config import PUBLISHED as PUBLISHED
 from gigpo_jax.models.qwen2_config import Qwen2Config
 from gigpo_jax.models.rotary import Rotary, rotary, rotate
@@ -26,18 +28,6 @@ from gigpo_jax.models.vision import Features, Images, VisionTower, with_images
 from gigpo_jax.models.vision import logical_axes as vision_axes
 
 Params = dict[str, Any]
-
-REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
-    "full": None,  # keep each layer's input only
-    "attention": kept_attention,  # and the result of attention
-    "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,  # and the projections, not attention
-    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(  # as full, with the inputs in host memory
-        names_which_can_be_saved=[],
-        names_which_can_be_offloaded=[INPUT],
-        offload_src="device",
-        offload_dst="pinned_host",
-    ),
-}
 
 
 class Layer(nnx.Module):
@@ -68,16 +58,19 @@ class Layer(nnx.Module):
         self.up = linear("up", width, inner, False)
         self.down = linear("down", inner, width, False)
 
-    def __call__(self, x: jax.Array, angles: Rotary, attend: Callable) -> tuple[jax.Array, Any]:
+    def __call__(
+        self, x: jax.Array, angles: Rotary, attend: Callable, onward: Callable = lambda x: x
+    ) -> tuple[jax.Array, Any]:
         """Runs the layer.
 
         Args:
           x: [..., D] residual stream in the compute dtype.
           angles: from `rotary`.
           attend: (query [..., H, K], key [..., G, K], value [..., G, K]) -> (mixed values [..., H, K], anything).
+          onward: takes the tokens that go on from the residual stream and from the mixed values.
 
         Returns:
-          The residual stream [..., D], and the second result of `attend`.
+          The residual stream [..., D] of those tokens, and the second result of `attend`.
         """
         y = self.attention_norm(x)
         query, key, value = (
@@ -86,7 +79,7 @@ class Layer(nnx.Module):
         if hasattr(self, "query_norm"):
             query, key = self.query_norm(query), self.key_norm(key)
         mixed, extra = attend(rotate(query, angles), rotate(key, angles), value)
-        x = x + self.out(mixed.reshape(*x.shape[:-1], -1))
+        x = onward(x) + self.out(onward(mixed.reshape(*x.shape[:-1], -1)))
         y = self.mlp_norm(x)
         gate = self.gate(y).astype(jnp.float32 if self.for_cpu else x.dtype)
         return x + self.down((jax.nn.silu(gate) * self.up(y)).astype(x.dtype)), extra
@@ -167,31 +160,6 @@ def values(params: Params, hidden: jax.Array) -> jax.Array:
     return nnx.merge(nnx.graphdef(head), params["value_head"])(hidden)
 
 
-@dataclass(frozen=True)
-class Execution:
-    """How `hidden_states` computes; the result is the same up to rounding.
-
-    Attributes:
-      dtype: compute dtype; None is the parameters'.
-      remat: "none", or what of `REMAT_POLICIES` the backward pass recomputes.
-      unroll: layers per step of the scan; more compile longer, and run faster in models of few layers.
-      max_segment: limit of a segment's length, tokens; saves work in rows of many short segments. None: T.
-      attention: as `attention.attention`, with its kernels.
-      constrain: applied to the residual stream [B, T, D] before the first and after each layer, for sharding.
-    """
-
-    dtype: Any = None
-    remat: str = "none"
-    unroll: int = 1
-    max_segment: int | None = None
-    attention: Callable[..., jax.Array] = attention
-    constrain: Callable[[jax.Array], jax.Array] = lambda x: x
-
-    def __post_init__(self) -> None:
-        if self.remat != "none" and self.remat not in REMAT_POLICIES:
-            raise ValueError(f"remat={self.remat!r}: choose none, {', '.join(REMAT_POLICIES)}")
-
-
 def hidden_states(
     config: Qwen2Config,
     params: Params,
@@ -269,9 +237,8 @@ def prefill(
     segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
     kernel = causal_attention if config.for_cpu else functools.partial(attention, kernels=kernels)
     hidden, (keys, values) = _forward(
-        config, params, tokens, positions, segment_ids, Execution(attention=kernel), images, keep=True
+        config, params, tokens, positions, segment_ids, Execution(attention=kernel), images, ends(lengths)
     )
-    hidden = jnp.take_along_axis(hidden, jnp.maximum(lengths - 1, 0)[:, None, None], axis=1)[:, 0]
     return unembed(config, params, hidden), write_prompts(cache, keys, values, slots)
 
 
@@ -310,13 +277,24 @@ def decode(
 
 
 def through_layers(
-    config: Qwen2Config, params: Params, cache: KVCache, x: jax.Array, angles: Rotary, attend: Callable
+    config: Qwen2Config,
+    params: Params,
+    cache: KVCache,
+    x: jax.Array,
+    angles: Rotary,
+    attend: Callable,
+    onward: Callable = lambda x: x,
 ) -> tuple[jax.Array, KVCache]:
-    """Runs all layers on x [..., D]; `attend` takes a layer's index, the cache, query, key and value."""
+    """Runs all layers on x [..., D]; `attend` takes a layer's index, the cache, query, key and value.
+
+    The result is of the tokens that `onward` takes from an array [..., D].
+    """
     graph, layers = _layer_graph(config, adapted_linears(params["layers"])), params["layers"]
     if config.for_cpu:
+        angles = jax.tree.map(on_cpu.once, angles)
         for number, layer in enumerate(layers):
-            x, cache = nnx.merge(graph, layer)(x, angles, functools.partial(attend, number, cache))
+            ahead = () if number + 1 < len(layers) else (onward,)
+            x, cache = nnx.merge(graph, layer)(x, angles, functools.partial(attend, number, cache), *ahead)
         return x, cache
 
     # The cache is the carry of the loop and is updated in place; as input and output of a scan it would be copied.
@@ -325,7 +303,14 @@ def through_layers(
         layer = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], layers))
         return layer(x, angles, functools.partial(attend, index, cache))
 
-    return jax.lax.fori_loop(0, config.num_layers, body, (x, cache))
+    x, cache = jax.lax.fori_loop(0, config.num_layers, body, (x, cache))
+    return onward(x), cache
+
+
+def ends(lengths: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """Takes the last token of each row from x [B, T, D]: [B, D]."""
+    last = jnp.maximum(lengths - 1, 0)[:, None, None]
+    return lambda x: jnp.take_along_axis(x, last, axis=1)[:, 0]
 
 
 def _forward(
@@ -336,10 +321,9 @@ def _forward(
     segment_ids: jax.Array | None,
     execution: Execution,
     images: Images | Features | None,
-    *,
-    keep: bool = False,
+    onward: Callable | None = None,
 ) -> tuple[jax.Array, Any]:
-    """As `hidden_states`; with `keep` also every layer's keys and values, each [L, B, T, G, K]."""
+    """As `hidden_states`; with `onward` of its tokens alone, and every layer's keys and values [L, B, T, G, K]."""
     dtype = params["embed"].dtype if execution.dtype is None else jnp.dtype(execution.dtype)
     constrain = execution.constrain
     positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
@@ -347,13 +331,15 @@ def _forward(
     graph = _layer_graph(config, adapted_linears(params["layers"]))
     sections = config.vision.sections if config.vision is not None and positions.ndim == 3 else ()
     angles = rotary(positions, config.head_dim, config.rope_theta, config.rope_scaling, sections)
+    if config.for_cpu:
+        angles = jax.tree.map(on_cpu.once, angles)
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
         mixed = execution.attention(query, key, value, segment_ids, max_segment=execution.max_segment)
-        return mixed, (key, value) if keep else None
+        return mixed, (key, value) if onward else None
 
-    def body(x: jax.Array, layer: Params) -> tuple[jax.Array, Any]:
-        x, kept = nnx.merge(graph, layer)(checkpoint_name(x, INPUT), angles, attend)
+    def body(x: jax.Array, layer: Params, *ahead: Callable) -> tuple[jax.Array, Any]:
+        x, kept = nnx.merge(graph, layer)(checkpoint_name(x, INPUT), angles, attend, *ahead)
         return constrain(x), kept
 
     def remat(body: Callable) -> Callable:
@@ -367,18 +353,18 @@ def _forward(
         x = with_images(config.vision, params["vision"], x, images, remat, constrain)
     if config.for_cpu:
         each = []
-        for layer in params["layers"]:
-            x, kept = body(x, layer)
+        for number, layer in enumerate(params["layers"], 1):
+            x, kept = body(x, layer, *((onward,) if onward and number == config.num_layers else ()))
             each.append(kept)
         return final_norm(config, params, x), jax.tree.map(lambda *kept: jnp.stack(kept), *each)
     unroll = min(execution.unroll, config.num_layers)
     x, kept = jax.lax.scan(remat(body), constrain(x), params["layers"], unroll=unroll)
-    return final_norm(config, params, x), kept
+    return final_norm(config, params, onward(x) if onward else x), kept
 
 
 def embedded(config: Qwen2Config, params: Params, tokens: jax.Array) -> jax.Array:
     """The embeddings [..., D] of tokens [...]."""
-    return on_cpu.numbers(on_cpu.bits(params["embed"])[tokens]) if config.for_cpu else params["embed"][tokens]
+    return on_cpu.rows(params["embed"], tokens) if config.for_cpu else params["embed"][tokens]
 
 
 def final_norm(config: Qwen2Config, params: Params, x: jax.Array) -> jax.Array:
@@ -390,6 +376,8 @@ def final_norm(config: Qwen2Config, params: Params, x: jax.Array) -> jax.Array:
 def unembed(config: Qwen2Config, params: Params, hidden: jax.Array) -> jax.Array:
     """Scores of all tokens: hidden states [..., D] -> [..., V] f32."""
     matrix = output_embedding(config, params).astype(hidden.dtype)
+    if config.for_cpu:
+        return on_cpu.product(hidden, matrix)
     return jnp.einsum("...d,vd->...v", hidden, matrix, preferred_element_type=jnp.float32)
 
 

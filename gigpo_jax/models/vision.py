@@ -15,8 +15,9 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from gigpo_jax.models.execution import INPUT
 from gigpo_jax.models.images import ReadImage
-from gigpo_jax.models.layers import INPUT, Linear, RMSNorm, adapted_linears
+from gigpo_jax.models.layers import Linear, RMSNorm, adapted_linears
 from gigpo_jax.models.rotary import Rotary, rotate
 from gigpo_jax.models.vision_config import FRAMES, MEAN, MERGE, STD, VisionConfig
 

@@ -15,3 +15,27 @@ def test_a_product_of_few_rows_and_one_of_many_have_float32_sums(rows: int) -> N
     got = jax.jit(on_cpu.product)(x, kernel)
     assert (got.dtype, got.shape) == (jnp.float32, (rows, 40))
     np.testing.assert_allclose(got, x.astype(jnp.float32) @ kernel.astype(jnp.float32).T, atol=1e-4)
+
+
+def test_a_loop_that_reads_rows_copies_no_table() -> None:
+    table = jnp.ones((1000, 64), jnp.bfloat16)
+
+    def run(table: jax.Array, index: jax.Array) -> jax.Array:
+        def body(_: int, index: jax.Array) -> jax.Array:
+            return index + jnp.sum(on_cpu.rows(table, index), axis=-1).astype(jnp.int32)
+
+        return jax.lax.fori_loop(0, 4, body, index)
+
+    compiled = jax.jit(run).lower(table, jnp.arange(3)).compile()
+    np.testing.assert_array_equal(compiled(table, jnp.arange(3)), 4 * 64 + np.arange(3))
+    assert compiled.memory_analysis().temp_size_in_bytes < table.nbytes
+
+
+def test_what_several_fusions_read_is_computed_once() -> None:
+    def run(angles: jax.Array, kernel: jax.Array) -> jax.Array:
+        cos = on_cpu.once(jnp.cos(angles))
+        return (kernel * cos @ kernel) * cos
+
+    angles, kernel = jnp.linspace(0, 9, 32 * 32).reshape(32, 32), jnp.ones((32, 32))
+    np.testing.assert_array_equal(on_cpu.once(angles), angles)
+    assert jax.jit(run).lower(angles, kernel).compile().as_text().count(" cosine(") == 1

@@ -169,6 +169,19 @@ def test_prefill_and_decode_equal_the_full_forward(dtype: str, for_cpu: bool) ->
     assert np.isfinite(out).all()
 
 
+def test_on_cpus_only_the_last_token_of_a_prompt_goes_through_the_last_layer() -> None:
+    config, shape = dataclasses.replace(CONFIG, for_cpu=True), (2, 300)
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
+    params["layers"] = on_cpu.apart(params["layers"])
+    cache = qwen2.init_cache(CONFIG, 2, 300, on_cpu.BITS)
+    lowered = jax.jit(functools.partial(qwen2.prefill, config)).lower(
+        params, cache, jnp.zeros(shape, jnp.int32), jnp.full(2, 300), jnp.arange(2)
+    )
+    wide = f"-> tensor<600x{CONFIG.intermediate_size}xf32>"
+    products = [line for line in lowered.as_text().splitlines() if "dot_general" in line and wide in line]
+    assert len(products) == 2 * (CONFIG.num_layers - 1)  # gate and up
+
+
 @pytest.mark.parametrize("name", ["qwen3_tied", "llama3"])
 def test_norms_of_heads_and_scaled_rotation_hold_in_decoding(name: str) -> None:
     config, params, tokens = SMALL[name], random_params(SMALL[name]), PROMPTS[1][None]
