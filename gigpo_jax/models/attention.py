@@ -246,7 +246,7 @@ def _dense(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) 
 
 
 def _probabilities(query: jax.Array, key: jax.Array, mask: jax.Array) -> jax.Array:
-    """How much of each key [B, S, G, K] goes to each query [B, T, H, K]: [B, G, T, H / G, S] in the compute dtype."""
+    """Softmax weights of keys [B, S, G, K] for queries [B, T, H, K]: [B, G, T, H / G, S] in the dtype of `query`."""
     batch, length, heads, head_dim = query.shape
     groups = key.shape[2]
     query = query.reshape(batch, length, groups, heads // groups, head_dim)
@@ -266,7 +266,7 @@ def causal_attention(
     for start in range(0, length, quarter):
         end = min(start + quarter, length)
         probs = _probabilities(query[:, start:end], key[:, :end], mask[:, start:end, :end])
-        # Also in the order of the product: for another one XLA transposes the probabilities.
+        # [B, G, T, R, K] is the order of the batched product: for another one XLA transposes the probabilities.
         mixed = jnp.einsum("bgtrs,bsgk->bgtrk", probs, value[:, :end], preferred_element_type=jnp.float32)
         parts.append(jnp.swapaxes(mixed, 1, 2).astype(query.dtype))
     return jnp.concatenate(parts, axis=1).reshape(query.shape)

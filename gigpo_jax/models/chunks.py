@@ -5,9 +5,8 @@ import jax.numpy as jnp
 
 from gigpo_jax.models.attention import chunk_attention
 from gigpo_jax.models.cache import KVCache, write_chunks
-from gigpo_jax.models.qwen2 import Params, embedded, ends, final_norm, through_layers, unembed
+from gigpo_jax.models.qwen2 import Params, angles_of, embedded, final_norm, last_tokens, through_layers, unembed
 from gigpo_jax.models.qwen2_config import Qwen2Config
-from gigpo_jax.models.rotary import rotary
 from gigpo_jax.models.vision import Features, with_images
 
 
@@ -54,10 +53,10 @@ def extend(
 
     sections = () if turned is None or config.vision is None else config.vision.sections
     turned = starts[:, None] + inside if turned is None else turned
-    angles = rotary(turned, config.head_dim, config.rope_theta, config.rope_scaling, sections)
+    angles = angles_of(config, turned, sections)
     x = embedded(config, params, tokens)
     if images is not None:
         assert config.vision is not None
         x = with_images(config.vision, params["vision"], x, images)
-    hidden, cache = through_layers(config, params, cache, x, angles, attend, ends(lengths))
+    hidden, cache = through_layers(config, params, cache, x, angles, attend, last_tokens(lengths))
     return unembed(config, params, final_norm(config, params, hidden)), cache

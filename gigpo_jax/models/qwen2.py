@@ -6,7 +6,7 @@ may differ from that of the parameters; norm statistics, rotary embedding and so
 """
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ from gigpo_jax.models.vision import Features, Images, VisionTower, with_images
 from gigpo_jax.models.vision import logical_axes as vision_axes
 
 Params = dict[str, Any]
+Select = Callable[[jax.Array], jax.Array]  # some tokens of an array
 
 
 class Layer(nnx.Module):
@@ -59,18 +60,19 @@ class Layer(nnx.Module):
         self.down = linear("down", inner, width, False)
 
     def __call__(
-        self, x: jax.Array, angles: Rotary, attend: Callable, onward: Callable = lambda x: x
+        self, x: jax.Array, angles: Rotary, attend: Callable, select: Select = lambda x: x
     ) -> tuple[jax.Array, Any]:
         """Runs the layer.
 
         Args:
           x: [..., D] residual stream in the compute dtype.
-          angles: from `rotary`.
+          angles: from `angles_of`.
           attend: (query [..., H, K], key [..., G, K], value [..., G, K]) -> (mixed values [..., H, K], anything).
-          onward: takes the tokens that go on from the residual stream and from the mixed values.
+          select: of the residual stream and of the mixed values [..., H * K] those tokens that the rest of the layer
+            computes with.
 
         Returns:
-          The residual stream [..., D] of those tokens, and the second result of `attend`.
+          The residual stream [..., D] of these tokens, and the second result of `attend`.
         """
         y = self.attention_norm(x)
         query, key, value = (
@@ -79,7 +81,7 @@ class Layer(nnx.Module):
         if hasattr(self, "query_norm"):
             query, key = self.query_norm(query), self.key_norm(key)
         mixed, extra = attend(rotate(query, angles), rotate(key, angles), value)
-        x = onward(x) + self.out(onward(mixed.reshape(*x.shape[:-1], -1)))
+        x = select(x) + self.out(select(mixed.reshape(*x.shape[:-1], -1)))
         y = self.mlp_norm(x)
         gate = self.gate(y).astype(jnp.float32 if self.for_cpu else x.dtype)
         return x + self.down((jax.nn.silu(gate) * self.up(y)).astype(x.dtype)), extra
@@ -237,7 +239,7 @@ def prefill(
     segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
     kernel = causal_attention if config.for_cpu else functools.partial(attention, kernels=kernels)
     hidden, (keys, values) = _forward(
-        config, params, tokens, positions, segment_ids, Execution(attention=kernel), images, ends(lengths)
+        config, params, tokens, positions, segment_ids, Execution(attention=kernel), images, lengths
     )
     return unembed(config, params, hidden), write_prompts(cache, keys, values, slots)
 
@@ -263,8 +265,7 @@ def decode(
     Returns:
       The logits [S, V] f32 of the next token, and the cache with the new token.
     """
-    turned = positions if shift is None else positions + shift
-    angles = rotary(turned, config.head_dim, config.rope_theta, config.rope_scaling)
+    angles = angles_of(config, positions if shift is None else positions + shift)
 
     def attend(
         index: jax.Array, cache: KVCache, query: jax.Array, key: jax.Array, value: jax.Array
@@ -283,18 +284,16 @@ def through_layers(
     x: jax.Array,
     angles: Rotary,
     attend: Callable,
-    onward: Callable = lambda x: x,
+    select: Select = lambda x: x,
 ) -> tuple[jax.Array, KVCache]:
     """Runs all layers on x [..., D]; `attend` takes a layer's index, the cache, query, key and value.
 
-    The result is of the tokens that `onward` takes from an array [..., D].
+    The result is that of the tokens that `select` takes.
     """
     graph, layers = _layer_graph(config, adapted_linears(params["layers"])), params["layers"]
     if config.for_cpu:
-        angles = jax.tree.map(on_cpu.once, angles)
-        for number, layer in enumerate(layers):
-            ahead = () if number + 1 < len(layers) else (onward,)
-            x, cache = nnx.merge(graph, layer)(x, angles, functools.partial(attend, number, cache), *ahead)
+        for number, (layer, chosen) in enumerate(_apart(params, select)):
+            x, cache = nnx.merge(graph, layer)(x, angles, functools.partial(attend, number, cache), chosen)
         return x, cache
 
     # The cache is the carry of the loop and is updated in place; as input and output of a scan it would be copied.
@@ -304,13 +303,25 @@ def through_layers(
         return layer(x, angles, functools.partial(attend, index, cache))
 
     x, cache = jax.lax.fori_loop(0, config.num_layers, body, (x, cache))
-    return onward(x), cache
+    return select(x), cache
 
 
-def ends(lengths: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Takes the last token of each row from x [B, T, D]: [B, D]."""
+def _apart(params: Params, select: Select) -> list[tuple[Params, Select]]:
+    """The layers of `on_cpu.apart`; in the last one `select` saves work."""
+    *others, last = params["layers"]
+    return [*((layer, lambda x: x) for layer in others), (last, select)]
+
+
+def last_tokens(lengths: jax.Array) -> Select:
+    """Takes the last of the `lengths` [B] tokens of each row from x [B, T, D]: [B, D]."""
     last = jnp.maximum(lengths - 1, 0)[:, None, None]
     return lambda x: jnp.take_along_axis(x, last, axis=1)[:, 0]
+
+
+def angles_of(config: Qwen2Config, positions: jax.Array, sections: Sequence[int] = ()) -> Rotary:
+    """The angles of `rotary` for heads of the model."""
+    angles = rotary(positions, config.head_dim, config.rope_theta, config.rope_scaling, sections)
+    return jax.tree.map(on_cpu.once, angles) if config.for_cpu else angles
 
 
 def _forward(
@@ -321,25 +332,24 @@ def _forward(
     segment_ids: jax.Array | None,
     execution: Execution,
     images: Images | Features | None,
-    onward: Callable | None = None,
+    lengths: jax.Array | None = None,
 ) -> tuple[jax.Array, Any]:
-    """As `hidden_states`; with `onward` of its tokens alone, and every layer's keys and values [L, B, T, G, K]."""
+    """As `hidden_states`; with `lengths` [B] of `last_tokens` alone, and all keys and values, each [L, B, T, G, K]."""
     dtype = params["embed"].dtype if execution.dtype is None else jnp.dtype(execution.dtype)
     constrain = execution.constrain
     positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
     segment_ids = jnp.ones(tokens.shape, jnp.int32) if segment_ids is None else segment_ids
     graph = _layer_graph(config, adapted_linears(params["layers"]))
     sections = config.vision.sections if config.vision is not None and positions.ndim == 3 else ()
-    angles = rotary(positions, config.head_dim, config.rope_theta, config.rope_scaling, sections)
-    if config.for_cpu:
-        angles = jax.tree.map(on_cpu.once, angles)
+    angles = angles_of(config, positions, sections)
+    select = (lambda x: x) if lengths is None else last_tokens(lengths)
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
         mixed = execution.attention(query, key, value, segment_ids, max_segment=execution.max_segment)
-        return mixed, (key, value) if onward else None
+        return mixed, None if lengths is None else (key, value)
 
-    def body(x: jax.Array, layer: Params, *ahead: Callable) -> tuple[jax.Array, Any]:
-        x, kept = nnx.merge(graph, layer)(checkpoint_name(x, INPUT), angles, attend, *ahead)
+    def body(x: jax.Array, layer: Params, select: Select = lambda x: x) -> tuple[jax.Array, Any]:
+        x, kept = nnx.merge(graph, layer)(checkpoint_name(x, INPUT), angles, attend, select)
         return constrain(x), kept
 
     def remat(body: Callable) -> Callable:
@@ -353,13 +363,13 @@ def _forward(
         x = with_images(config.vision, params["vision"], x, images, remat, constrain)
     if config.for_cpu:
         each = []
-        for number, layer in enumerate(params["layers"], 1):
-            x, kept = body(x, layer, *((onward,) if onward and number == config.num_layers else ()))
+        for layer, chosen in _apart(params, select):
+            x, kept = body(x, layer, chosen)
             each.append(kept)
         return final_norm(config, params, x), jax.tree.map(lambda *kept: jnp.stack(kept), *each)
     unroll = min(execution.unroll, config.num_layers)
     x, kept = jax.lax.scan(remat(body), constrain(x), params["layers"], unroll=unroll)
-    return final_norm(config, params, onward(x) if onward else x), kept
+    return select(final_norm(config, params, x)), kept
 
 
 def embedded(config: Qwen2Config, params: Params, tokens: jax.Array) -> jax.Array:

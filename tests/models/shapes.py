@@ -1,5 +1,6 @@
 """Small models of every kind, with biases and scales that are not their initial zeros and ones."""
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.models import qwen2
+from gigpo_jax.models import on_cpu, qwen2
 from gigpo_jax.models.qwen2 import Params, Qwen2Config
 from gigpo_jax.models.rotary import RopeScaling
 from gigpo_jax.models.vision_config import VisionConfig
@@ -75,3 +76,9 @@ def check_gradient(gradient: Params, theirs: Any, folder: pathlib.Path) -> Qwen2
         error = jnp.linalg.norm(ours - other) / jnp.linalg.norm(other)
         assert error < 1e-3, f"{jax.tree_util.keystr(path)}: {error}"
     return config
+
+
+def on_cpus(config: Qwen2Config, params: Params) -> tuple[Qwen2Config, Params]:
+    """As an engine in bfloat16 on CPUs has them."""
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    return dataclasses.replace(config, for_cpu=True), params | {"layers": on_cpu.apart(params["layers"])}

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.models import lora, qwen2, qwen2_5_vl
+from gigpo_jax.models import lora, on_cpu, qwen2, qwen2_5_vl
 from gigpo_jax.models.images import expand, grid_of
 from gigpo_jax.models.lora import LoraConfig
-from tests.models.shapes import SMALL, VISION, VL, random_params
+from tests.models.shapes import SMALL, VISION, VL, on_cpus, random_params
 from tests.models.test_images import random_image
 
 SHAPE = SMALL["gqa2_untied"]
@@ -81,16 +81,20 @@ def test_the_adapter_of_the_start_changes_no_bit() -> None:
     np.testing.assert_array_equal(fewer["layers"]["up"]["lora_a"], adapter["layers"]["up"]["lora_a"])
 
 
-def test_decoding_and_reading_prompts_equal_merged() -> None:
+@pytest.mark.parametrize("for_cpu", [False, True])
+def test_decoding_and_reading_prompts_equal_merged(for_cpu: bool) -> None:
     params, adapter = random_params(SHAPE), random_adapter(SHAPE, SOME)
-    attached = lora.attach(params, adapter, SOME.scale)
+    config, attached = SHAPE, lora.attach(params, adapter, SOME.scale)
     full = qwen2.logits(SHAPE, merged_by_hand(params, adapter, SOME.scale), TOKENS)
+    if for_cpu:
+        config, attached = on_cpus(config, attached)
     lengths, slots = jnp.array([16, 16, 16]), jnp.arange(3)
-    cache = qwen2.init_cache(SHAPE, 3, 20)
-    first, cache = qwen2.prefill(SHAPE, attached, cache, TOKENS[:, :16], lengths, slots)
-    second, _ = qwen2.decode(SHAPE, attached, cache, TOKENS[:, 16], lengths)
-    np.testing.assert_allclose(first, full[:, 15], atol=2e-5)
-    np.testing.assert_allclose(second, full[:, 16], atol=2e-5)
+    cache = qwen2.init_cache(SHAPE, 3, 20, on_cpu.BITS if for_cpu else jnp.float32)
+    first, cache = qwen2.prefill(config, attached, cache, TOKENS[:, :16], lengths, slots)
+    second, _ = qwen2.decode(config, attached, cache, TOKENS[:, 16], lengths)
+    atol = 0.15 if for_cpu else 2e-5
+    np.testing.assert_allclose(first, full[:, 15], atol=atol)
+    np.testing.assert_allclose(second, full[:, 16], atol=atol)
 
 
 @pytest.mark.parametrize("remat", ["dots", "full"])

@@ -1,7 +1,7 @@
 """What must hold for any weights: causal, packed equals unpacked, cached equals uncached, remat equals plain."""
 
-import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from gigpo_jax.models import on_cpu, qwen2
+from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.qwen2 import PUBLISHED, Params, Qwen2Config
-from tests.models.shapes import SMALL, random_params
+from tests.models.shapes import SMALL, on_cpus, random_params
 
 CONFIG = SMALL["gqa7_untied"]
 PARAMS = random_params(CONFIG)
@@ -144,9 +145,9 @@ def test_prefill_and_decode_equal_the_full_forward(dtype: str, for_cpu: bool) ->
     expected = run(*rows([[prompt] for prompt in PROMPTS], 12), dtype=dtype)
     cache = qwen2.init_cache(CONFIG, 4, 16, on_cpu.BITS if for_cpu else dtype)
     cache = jax.tree.map(lambda leaf: leaf + 7, cache)  # what a slot held before must not matter
-    params = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
-    params |= {"layers": on_cpu.apart(params["layers"])} if for_cpu else {}
-    config = dataclasses.replace(CONFIG, for_cpu=for_cpu)
+    config, params = CONFIG, jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
+    if for_cpu:
+        config, params = on_cpus(config, params)
     prefill = jax.jit(functools.partial(qwen2.prefill, config, params), donate_argnums=0)
     decode = jax.jit(functools.partial(qwen2.decode, config, params), donate_argnums=0)
     read, slots = np.array([4, 6, 1]), np.array([3, 0, 2])
@@ -169,26 +170,46 @@ def test_prefill_and_decode_equal_the_full_forward(dtype: str, for_cpu: bool) ->
     assert np.isfinite(out).all()
 
 
-def test_on_cpus_only_the_last_token_of_a_prompt_goes_through_the_last_layer() -> None:
-    config, shape = dataclasses.replace(CONFIG, for_cpu=True), (2, 300)
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
-    params["layers"] = on_cpu.apart(params["layers"])
-    cache = qwen2.init_cache(CONFIG, 2, 300, on_cpu.BITS)
-    lowered = jax.jit(functools.partial(qwen2.prefill, config)).lower(
-        params, cache, jnp.zeros(shape, jnp.int32), jnp.full(2, 300), jnp.arange(2)
+@pytest.mark.parametrize("read", [qwen2.prefill, functools.partial(extend, starts=jnp.zeros(2, jnp.int32))])
+def test_on_cpus_the_last_layer_computes_its_mlp_for_last_tokens_alone(read: Callable) -> None:
+    config, params = on_cpus(CONFIG, PARAMS)
+    length = on_cpu.FEW_ROWS  # of two prompts: a product of many rows
+    cache = qwen2.init_cache(CONFIG, 2, length, on_cpu.BITS)
+    lowered = jax.jit(functools.partial(read, config)).lower(
+        params, cache, jnp.zeros((2, length), jnp.int32), jnp.full(2, length), jnp.arange(2)
     )
-    wide = f"-> tensor<600x{CONFIG.intermediate_size}xf32>"
+    wide = f"-> tensor<{2 * length}x{CONFIG.intermediate_size}xf32>"
     products = [line for line in lowered.as_text().splitlines() if "dot_general" in line and wide in line]
     assert len(products) == 2 * (CONFIG.num_layers - 1)  # gate and up
 
 
+@pytest.mark.parametrize("for_cpu", [False, True])
 @pytest.mark.parametrize("name", ["qwen3_tied", "llama3"])
-def test_norms_of_heads_and_scaled_rotation_hold_in_decoding(name: str) -> None:
+def test_norms_of_heads_and_scaled_rotation_hold_in_decoding(name: str, for_cpu: bool) -> None:
     config, params, tokens = SMALL[name], random_params(SMALL[name]), PROMPTS[1][None]
-    cache = qwen2.init_cache(config, 1, 16)
+    expected = qwen2.logits(config, params, tokens)[:, 11]
+    if for_cpu:
+        config, params = on_cpus(config, params)
+    cache = qwen2.init_cache(config, 1, 16, on_cpu.BITS if for_cpu else jnp.float32)
     _, cache = qwen2.prefill(config, params, cache, tokens[:, :11], np.array([11]), np.array([0]))
     out, _ = qwen2.decode(config, params, cache, tokens[:, 11], np.array([11]))
-    np.testing.assert_allclose(out, qwen2.logits(config, params, tokens)[:, 11], atol=1e-5)
+    np.testing.assert_allclose(out, expected, atol=0.15 if for_cpu else 1e-5)
+
+
+def test_on_cpus_a_loop_of_decode_steps_copies_no_embedding() -> None:
+    config, params = on_cpus(SMALL["gqa2_untied"], random_params(SMALL["gqa2_untied"]))
+    table = jax.ShapeDtypeStruct((100_000, config.hidden_size), jnp.bfloat16)
+
+    def steps(params: Params, cache: qwen2.KVCache, token: jax.Array) -> tuple:
+        def step(index: jax.Array, carry: tuple) -> tuple:
+            out, cache = qwen2.decode(config, params, carry[1], carry[0], index[None])
+            return out.argmax(-1).astype(jnp.int32), cache
+
+        return jax.lax.fori_loop(0, 4, step, (token, cache))
+
+    shapes = jax.eval_shape(lambda: (params, qwen2.init_cache(config, 1, 16, on_cpu.BITS), jnp.zeros(1, jnp.int32)))
+    compiled = jax.jit(steps).lower(shapes[0] | {"embed": table}, *shapes[1:]).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < table.size
 
 
 def test_decoding_copies_no_cache() -> None:
