@@ -14,6 +14,7 @@ from gigpo_jax.models.cache import as_numbers, in_order
 
 BLOCK = 256  # entries of the cache that are read together, at most
 MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)  # finite: a row with nothing to attend to stays free of NaN
+QUARTERS = 192  # fewer queries stay together: the runs of docs/evidence.md and README.md keep their last digits
 MIXED = "attention"  # the name of its result, and of a kernel's softmax statistics, for `jax.checkpoint`
 SPLASH_BLOCKS = (512, 256, 128)  # tokens of a tile: the largest that divides the row
 
@@ -51,9 +52,11 @@ def attention(
         return jax.nn.dot_product_attention(query, key, value, mask=same, is_causal=True, implementation="cudnn")
     if kernels == "tpu" and _fits_splash(query):
         return splash(query, key, value, segment_ids, max_segment)
-    if max_segment is not None and 2 * max_segment <= query.shape[1]:
-        return checkpoint_name(_banded(query, key, value, segment_ids, max_segment), MIXED)
-    return checkpoint_name(_dense(query, key, value, causal_segment_mask(segment_ids)), MIXED)
+    length = query.shape[1]
+    window = min(max_segment or length, length)
+    if 2 * window <= length:
+        return checkpoint_name(_banded(query, key, value, segment_ids, window), MIXED)
+    return checkpoint_name(_mixed(query, key, value, causal_segment_mask(segment_ids), window), MIXED)
 
 
 def kept_attention(primitive: Any, *_: Any, **params: Any) -> bool:
@@ -240,35 +243,32 @@ def splash(
     return jax.vmap(kernel)(*by_head, splash_attention.SegmentIds(segment_ids, segment_ids)).swapaxes(1, 2)
 
 
-def _dense(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
-    out = jnp.einsum("bgtrs,bsgk->btgrk", _probabilities(query, key, mask), value)
-    return out.reshape(query.shape)
+def _mixed(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, window: int) -> jax.Array:
+    """Attention with a mask; from `QUARTERS` queries on in quarters, each with the keys that one of them may see.
 
+    Args:
+      query: [B, T, H, K].
+      key: [B, S, G, K]; the last query is where the last key is.
+      value: [B, S, G, K].
+      mask: [B, T, S] bool.
+      window: the last keys up to its own that a query may see, at most.
 
-def _probabilities(query: jax.Array, key: jax.Array, mask: jax.Array) -> jax.Array:
-    """Softmax weights of keys [B, S, G, K] for queries [B, T, H, K]: [B, G, T, H / G, S] in the dtype of `query`."""
-    batch, length, heads, head_dim = query.shape
-    groups = key.shape[2]
-    query = query.reshape(batch, length, groups, heads // groups, head_dim)
-    # [B, G, T, R, S] is the order a batched matrix product leaves: no transpose of the scores.
-    scores = jnp.einsum("btgrk,bsgk->bgtrs", query, key, preferred_element_type=jnp.float32)
-    scores = jnp.where(mask[:, None, :, None], scores * head_dim**-0.5, MASKED)
-    return jax.nn.softmax(scores, axis=-1).astype(query.dtype)
-
-
-def causal_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, max_segment: int | None = None
-) -> jax.Array:
-    """As `attention`, for bfloat16 on CPUs: quarters of the queries, each with the keys up to its end."""
+    Returns:
+      [B, T, H, K] in the dtype of `query`.
+    """
     length = query.shape[1]
-    quarter = -(-length // 4)
-    mask, parts = causal_segment_mask(segment_ids), []
+    if length < QUARTERS:
+        probs = _probabilities(query, key, mask)
+        out = jnp.einsum("bgtrs,bsgk->btgrk", probs, value, preferred_element_type=jnp.float32)
+        return out.reshape(query.shape).astype(query.dtype)
+    before, quarter, parts = key.shape[1] - length, -(-length // 4), []
     for start in range(0, length, quarter):
         end = min(start + quarter, length)
-        probs = _probabilities(query[:, start:end], key[:, :end], mask[:, start:end, :end])
+        queries, keys = slice(start, end), slice(max(before + start + 1 - window, 0), before + end)
+        probs = _probabilities(query[:, queries], key[:, keys], mask[:, queries, keys])
         # [B, G, T, R, K] is the order of the batched product: for another one XLA transposes the probabilities.
-        mixed = jnp.einsum("bgtrs,bsgk->bgtrk", probs, value[:, :end], preferred_element_type=jnp.float32)
-        parts.append(jnp.swapaxes(mixed, 1, 2).astype(query.dtype))
+        out = jnp.einsum("bgtrs,bsgk->bgtrk", probs, value[:, keys], preferred_element_type=jnp.float32)
+        parts.append(jnp.swapaxes(out, 1, 2).astype(query.dtype))
     return jnp.concatenate(parts, axis=1).reshape(query.shape)
 
 
@@ -287,5 +287,16 @@ def _banded(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax
     # The block before the first one has segment id 0, which no real segment has.
     same = cut(segment_ids, False)[:, :, None] == cut(segment_ids, True)[:, None, :]
     earlier = jnp.arange(2 * max_segment) <= max_segment + jnp.arange(max_segment)[:, None]
-    out = _dense(cut(query, False), cut(key, True), cut(value, True), same & earlier)
+    out = _mixed(cut(query, False), cut(key, True), cut(value, True), same & earlier, max_segment)
     return out.reshape(batch, blocks * max_segment, *query.shape[2:])[:, :length]
+
+
+def _probabilities(query: jax.Array, key: jax.Array, mask: jax.Array) -> jax.Array:
+    """Softmax weights of keys [B, S, G, K] for queries [B, T, H, K]: [B, G, T, H / G, S] in the dtype of `query`."""
+    batch, length, heads, head_dim = query.shape
+    groups = key.shape[2]
+    query = query.reshape(batch, length, groups, heads // groups, head_dim)
+    # [B, G, T, R, S] is the order a batched matrix product leaves: no transpose of the scores.
+    scores = jnp.einsum("btgrk,bsgk->bgtrs", query, key, preferred_element_type=jnp.float32)
+    scores = jnp.where(mask[:, None, :, None], scores * head_dim**-0.5, MASKED)
+    return jax.nn.softmax(scores, axis=-1).astype(query.dtype)

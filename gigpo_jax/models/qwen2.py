@@ -15,7 +15,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gigpo_jax.models import on_cpu
-from gigpo_jax.models.attention import attention, cached_attention, causal_attention
+from gigpo_jax.models.attention import attention, cached_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
 from gigpo_jax.models.execution import INPUT
 from gigpo_jax.models.execution import REMAT_POLICIES as REMAT_POLICIES
@@ -237,10 +237,8 @@ def prefill(
       The logits [B, V] f32 after the last token of each prompt, and the cache.
     """
     segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
-    kernel = causal_attention if config.for_cpu else functools.partial(attention, kernels=kernels)
-    hidden, (keys, values) = _forward(
-        config, params, tokens, positions, segment_ids, Execution(attention=kernel), images, lengths
-    )
+    execution = Execution(attention=functools.partial(attention, kernels=kernels))
+    hidden, (keys, values) = _forward(config, params, tokens, positions, segment_ids, execution, images, lengths)
     return unembed(config, params, hidden), write_prompts(cache, keys, values, slots)
 
 

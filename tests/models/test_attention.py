@@ -8,7 +8,6 @@ import pytest
 from gigpo_jax.models.attention import (
     attention,
     cached_attention,
-    causal_attention,
     chunk_attention,
     segment_extents,
     segment_limit,
@@ -66,10 +65,18 @@ def test_attention_over_the_cache_is_plain_attention_and_no_bit_depends_on_other
         assert found[1].tobytes() == decode(jnp.array([capacity, 300]))[1].tobytes()
 
 
-@pytest.mark.parametrize("length", [1, 3, 4, 30])
-def test_attention_in_quarters_is_plain_attention(length: int) -> None:
+@pytest.mark.parametrize(
+    ("length", "longest"), [(1, 1), (31, 20), (31, 10), (100, 7), (192, 192), (301, 200), (400, 200), (601, 193)]
+)
+def test_attention_by_blocks_and_quarters_is_plain_attention(length: int, longest: int) -> None:
     rng = np.random.default_rng(0)
-    query, key, value = (jnp.asarray(rng.normal(size=(2, length, n, 8)), jnp.float32) for n in (4, 2, 2))
-    segment_ids = (np.arange(length) < np.array([[length], [length // 2]])).astype(np.int32)
-    expected = attention(query, key, value, segment_ids)
-    np.testing.assert_allclose(causal_attention(query, key, value, segment_ids), expected, atol=1e-6)
+    query, key, value = (rng.normal(size=(2, length, n, 8)).astype(np.float32) for n in (4, 2, 2))
+    segment_ids = np.stack([np.arange(length) // longest + 1, (np.arange(length) + longest - 1) // longest + 1])
+    segment_ids[1, length - length // 3 :] = 0
+    found = attention(*map(jnp.asarray, (query, key, value)), segment_ids, max_segment=longest)
+    scores = np.einsum("bthk,bshk->bhts", query.astype(np.float64), np.repeat(key, 2, axis=2)) / 8**0.5
+    seen = (segment_ids[:, :, None] == segment_ids[:, None]) & np.tri(length, dtype=bool)
+    weights = np.where(seen[:, None], np.exp(scores), 0.0)
+    expected = np.einsum("bhts,bshk->bthk", weights / weights.sum(axis=-1, keepdims=True), np.repeat(value, 2, axis=2))
+    real = segment_ids > 0
+    np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
