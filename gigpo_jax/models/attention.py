@@ -36,7 +36,7 @@ def attention(
       value: [B, T, G, K].
       segment_ids: [B, T] i32; a position attends to itself and earlier positions of its segment. Segments count from 1
         and are at most `segment_limit`; 0, padding, comes last.
-      max_segment: limit of a segment's length, tokens. In rows of at least twice this length the XLA kernel costs
+      max_segment: limit of a segment's length, tokens. In rows of at least three times this length the XLA kernel costs
         T x max_segment, not T x T. None: T.
       kernels: as from `kernels_for`, for the device that this is compiled for; None: `jax.default_backend`.
 
@@ -54,9 +54,9 @@ def attention(
         return splash(query, key, value, segment_ids, max_segment)
     length = query.shape[1]
     window = min(max_segment or length, length)
-    if 2 * window <= length:
+    if 3 * window <= length:
         return checkpoint_name(_banded(query, key, value, segment_ids, window), MIXED)
-    return checkpoint_name(_mixed(query, key, value, causal_segment_mask(segment_ids), window), MIXED)
+    return checkpoint_name(_plain(query, key, value, causal_segment_mask(segment_ids), window), MIXED)
 
 
 def kept_attention(primitive: Any, *_: Any, **params: Any) -> bool:
@@ -243,7 +243,7 @@ def splash(
     return jax.vmap(kernel)(*by_head, splash_attention.SegmentIds(segment_ids, segment_ids)).swapaxes(1, 2)
 
 
-def _mixed(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, window: int) -> jax.Array:
+def _plain(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, window: int) -> jax.Array:
     """Attention with a mask; from `QUARTERS` queries on in quarters, each with the keys that one of them may see.
 
     Args:
@@ -287,7 +287,7 @@ def _banded(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax
     # The block before the first one has segment id 0, which no real segment has.
     same = cut(segment_ids, False)[:, :, None] == cut(segment_ids, True)[:, None, :]
     earlier = jnp.arange(2 * max_segment) <= max_segment + jnp.arange(max_segment)[:, None]
-    out = _mixed(cut(query, False), cut(key, True), cut(value, True), same & earlier, max_segment)
+    out = _plain(cut(query, False), cut(key, True), cut(value, True), same & earlier, max_segment)
     return out.reshape(batch, blocks * max_segment, *query.shape[2:])[:, :length]
 
 
