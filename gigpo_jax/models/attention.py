@@ -14,7 +14,7 @@ from gigpo_jax.models.cache import as_numbers, in_order
 
 BLOCK = 256  # entries of the cache that are read together, at most
 MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)  # finite: a row with nothing to attend to stays free of NaN
-QUARTERS = 192  # fewer queries stay together: the runs of docs/evidence.md and README.md keep their last digits
+QUARTERS = 192  # fewer float32 queries of a row or band stay together: published runs keep their last digits
 MIXED = "attention"  # the name of its result, and of a kernel's softmax statistics, for `jax.checkpoint`
 SPLASH_BLOCKS = (512, 256, 128)  # tokens of a tile: the largest that divides the row
 
@@ -244,23 +244,21 @@ def splash(
 
 
 def _plain(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, window: int) -> jax.Array:
-    """Attention with a mask; from `QUARTERS` queries on in quarters, each with the keys that one of them may see.
+    """Attention with a mask; from `QUARTERS` queries on in quarters, each with only the keys that its queries may see.
 
     Args:
       query: [B, T, H, K].
       key: [B, S, G, K]; the last query is where the last key is.
       value: [B, S, G, K].
       mask: [B, T, S] bool.
-      window: the last keys up to its own that a query may see, at most.
+      window: how many keys a query may look back over, its own included.
 
     Returns:
       [B, T, H, K] in the dtype of `query`.
     """
     length = query.shape[1]
-    if length < QUARTERS:
-        probs = _probabilities(query, key, mask)
-        out = jnp.einsum("bgtrs,bsgk->btgrk", probs, value, preferred_element_type=jnp.float32)
-        return out.reshape(query.shape).astype(query.dtype)
+    if length < QUARTERS and query.dtype == jnp.float32:
+        return jnp.einsum("bgtrs,bsgk->btgrk", _probabilities(query, key, mask), value).reshape(query.shape)
     before, quarter, parts = key.shape[1] - length, -(-length // 4), []
     for start in range(0, length, quarter):
         end = min(start + quarter, length)

@@ -1,5 +1,7 @@
 """Kernels for accelerators and attention over the cache compute what plain attention does; what cuDNN is given."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,18 +67,29 @@ def test_attention_over_the_cache_is_plain_attention_and_no_bit_depends_on_other
         assert found[1].tobytes() == decode(jnp.array([capacity, 300]))[1].tobytes()
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(
     ("length", "longest"), [(1, 1), (31, 20), (31, 10), (100, 7), (192, 192), (301, 200), (400, 200), (601, 193)]
 )
-def test_attention_by_blocks_and_quarters_is_plain_attention(length: int, longest: int) -> None:
+def test_attention_by_bands_and_quarters_and_its_gradient(length: int, longest: int, dtype: jnp.dtype) -> None:
     rng = np.random.default_rng(0)
-    query, key, value = (rng.normal(size=(2, length, n, 8)).astype(np.float32) for n in (4, 2, 2))
+    query, key, value, weights = (jnp.asarray(rng.normal(size=(2, length, n, 8)), jnp.float32) for n in (4, 2, 2, 4))
     segment_ids = np.stack([np.arange(length) // longest + 1, (np.arange(length) + longest - 1) // longest + 1])
     segment_ids[1, length - length // 3 :] = 0
-    found = attention(*map(jnp.asarray, (query, key, value)), segment_ids, max_segment=longest)
-    scores = np.einsum("bthk,bshk->bhts", query.astype(np.float64), np.repeat(key, 2, axis=2)) / 8**0.5
-    seen = (segment_ids[:, :, None] == segment_ids[:, None]) & np.tri(length, dtype=bool)
-    weights = np.where(seen[:, None], np.exp(scores), 0.0)
-    expected = np.einsum("bhts,bshk->bthk", weights / weights.sum(axis=-1, keepdims=True), np.repeat(value, 2, axis=2))
-    real = segment_ids > 0
-    np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
+    weights *= segment_ids[..., None, None] > 0
+    same = (segment_ids[:, :, None] == segment_ids[:, None])[:, None]
+
+    def ours(*inputs: jax.Array) -> jax.Array:
+        inputs = tuple(x.astype(dtype) for x in inputs)
+        return attention(*inputs, segment_ids, max_segment=longest).astype(jnp.float32) * weights
+
+    def plain(*inputs: jax.Array) -> jax.Array:
+        return jax.nn.dot_product_attention(*inputs, mask=same, is_causal=True) * weights
+
+    def results(run: Callable[..., jax.Array]) -> list[jax.Array]:
+        out, back = jax.vjp(run, query, key, value)
+        return [out, *back(out)]
+
+    tolerance = 1e-5 if dtype == jnp.float32 else 0.05
+    for found, expected in zip(jax.jit(results, static_argnums=0)(ours), results(plain), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
