@@ -12,7 +12,7 @@ from gigpo_jax.config.tree import flat
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("name", "tasks"), [("alfworld_long", 128), ("webshop_long", 125)])
+@pytest.mark.parametrize(("name", "tasks"), [("alfworld_long", 128), ("webshop_long", 125), ("sokoban_text_tiny", 384)])
 def test_the_committed_runs_are_comparable_and_of_the_config_as_it_is(name: str, tasks: int) -> None:
     runs = [read_run(folder) for folder in sorted((ROOT / "benchmarks/results" / name).iterdir())]
     check_comparable(runs)
