@@ -15,7 +15,6 @@ def test_a_product_of_few_rows_and_one_of_many_have_float32_sums(rows: int) -> N
     got = jax.jit(on_cpu.product)(x, kernel)
     assert (got.dtype, got.shape) == (jnp.float32, (rows, 40))
     np.testing.assert_allclose(got, x.astype(jnp.float32) @ kernel.astype(jnp.float32).T, atol=1e-4)
-    np.testing.assert_array_equal(on_cpu.product(x[:, None], kernel)[:, 0], got)
 
 
 def test_a_loop_that_reads_rows_copies_no_table() -> None:
