@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -120,7 +121,9 @@ def train(config: qwen2.Qwen2Config, args: argparse.Namespace, peak: float, band
     attend = functools.partial(attention.attention, kernels=attention.kernels_for(jax.devices()[0]))
     execution = qwen2.Execution(compute_dtype(args), args.remat, attention=attend)
 
-    def forward(params, _, tokens, positions, segment_ids, images):
+    def forward(
+        params: qwen2.Params, _: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, images: Any
+    ) -> tuple[jax.Array, jax.Array]:
         hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, execution)
         return hidden, qwen2.output_embedding(config, params)
 
@@ -342,7 +345,7 @@ async def one_iteration(trainer: Trainer) -> dict[str, float]:
     """Its metrics and times."""
     trainer.timers.take()  # those of the start
     with trainer.timers.time("iteration"):
-        await trainer.update(await trainer.roll_out(0))
+        await trainer.update(await trainer.roll_out(0, trainer.worker))
     return (trainer.pending or {}) | trainer.timers.take()
 
 

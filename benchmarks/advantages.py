@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -75,11 +76,12 @@ def with_optional(batch: Columns, seed: int) -> StepColumns:
 
 def catalogue(columns: StepColumns, repeats: int) -> dict[str, dict[str, float]]:
     """Time and temporary memory of each algorithm whose advantages differ from GRPO's, wrappers also over GiGPO."""
-    chosen = {name: (name, {}) for name, a in ALGORITHMS.items() if name in ("grpo", "gigpo") or a.advantages != gigpo}
-    chosen |= {f"{name} over gigpo": (name, {BASE: "gigpo"}) for name in chosen if BASE in ALGORITHMS[name].settings}
-    how = {"gamma": 0.95, "step_weight": 1.0, "normalize": "mean_std"}
+    names = [name for name, a in ALGORITHMS.items() if name in ("grpo", "gigpo") or a.advantages != gigpo]
+    chosen: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in names}
+    chosen |= {f"{name} over gigpo": (name, {BASE: "gigpo"}) for name in names if BASE in ALGORITHMS[name].settings}
+    how: dict[str, Any] = {"gamma": 0.95, "step_weight": 1.0, "normalize": "mean_std"}
     columns = jax.device_put(columns)
-    programs = {
+    programs: dict[str, Any] = {
         label: jax.jit(make_advantages(name, "verl_agent", **how, **base)).lower(columns).compile()
         for label, (name, base) in chosen.items()
     }

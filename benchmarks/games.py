@@ -9,6 +9,7 @@ import argparse
 import random
 import time
 
+from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.boundary import checked_result
 from gigpo_jax.env_bridge.worker import pack
 from gigpo_jax.envs import registry
@@ -36,7 +37,7 @@ def steps_a_second(env: GameEnv, steps: int, *, worker: bool) -> float:
     return taken / spent
 
 
-def tasks_a_second(env: GameEnv, tasks: int) -> float:
+def tasks_a_second(env: TextEnv, tasks: int) -> float:
     """Begins tasks that were not begun before."""
     fresh = env.tasks("train")[-tasks:]
     started = time.process_time()

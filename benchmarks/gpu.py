@@ -94,7 +94,8 @@ def main() -> int:
     folder = args.out.parent if args.out else RESULTS
     folder.mkdir(parents=True, exist_ok=True)
     began, trace = time.monotonic(), folder / "trace.json.gz"
-    found, results = {}, {}
+    found: dict[str, object] = {}
+    results: dict[str, dict[str, object]] = {}
     for part in args.parts:
         about, results[part] = run(part, trace, args.limit_s - (time.monotonic() - began))
         found |= about

@@ -56,7 +56,7 @@ def prompts(
     config = resolve(config)
     env: TextEnv = registry.make(config.env.name, **env_options(config))
     settings = episode_settings(config, temperature=0.0, stop_token_ids=())
-    played = []
+    played: list[list[np.ndarray]] = []
     try:
         for task in tqdm(split_tasks(config, env)[:groups], config.env.name, leave=False, disable=None):
             for _ in range(config.train.group_size):

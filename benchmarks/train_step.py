@@ -20,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +77,9 @@ def jax_step(shape: Shape, samples: list[Sample]) -> tuple[Callable[[], float], 
     config = shape.model
     longest = max(len(s.prompt_tokens) + len(s.response_tokens) - 1 for s in samples)
 
-    def forward(params, _, tokens, positions, segment_ids, images):
+    def forward(
+        params: qwen2.Params, _: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, images: Any
+    ) -> tuple[jax.Array, jax.Array]:
         execution = qwen2.Execution(unroll=config.num_layers, max_segment=longest)
         hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, execution)
         return hidden, qwen2.output_embedding(config, params)
@@ -112,7 +115,7 @@ def torch_step(shape: Shape, samples: list[Sample], rows: int) -> tuple[Callable
         num_attention_heads=c.num_heads,
         num_key_value_heads=c.num_kv_heads,
         tie_word_embeddings=c.tie_word_embeddings,
-        rope_theta=c.rope_theta,
+        rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta},
         max_position_embeddings=4096,
         use_cache=False,
     )
@@ -129,24 +132,27 @@ def torch_step(shape: Shape, samples: list[Sample], rows: int) -> tuple[Callable
         ids[i, here], mask[i, here] = np.concatenate([s.prompt_tokens, s.response_tokens]), 1
         old[i, :r] = s.logprobs
     padding = 1 - mask.sum() / mask.size
-    ids, mask, old = (torch.from_numpy(x) for x in (ids, mask, old))
+    token_ids, attended, behaviour = (torch.from_numpy(x) for x in (ids, mask, old))
     advantage = torch.tensor([[s.advantage] for s in samples])
-    positions, total = (mask.cumsum(-1) - 1).clamp(min=0), mask[:, prompt:].sum()
+    positions, total = (attended.cumsum(-1) - 1).clamp(min=0), attended[:, prompt:].sum()
     everywhere = bool(mask.all())
 
     def step() -> float:
         value = 0.0
         for at in range(0, len(samples), rows):
             part = slice(at, at + rows)
-            attention = None if everywhere else mask[part]
+            attention = None if everywhere else attended[part]
             out = model(
-                input_ids=ids[part], attention_mask=attention, position_ids=positions[part], logits_to_keep=response + 1
+                input_ids=token_ids[part],
+                attention_mask=attention,
+                position_ids=positions[part],
+                logits_to_keep=response + 1,
             )
             logp = torch.log_softmax(out.logits[:, :-1], -1)
-            logp = logp.gather(-1, ids[part, prompt:, None])[..., 0]
-            ratio = torch.exp(logp - old[part])
+            logp = logp.gather(-1, token_ids[part, prompt:, None])[..., 0]
+            ratio = torch.exp(logp - behaviour[part])
             loss = torch.maximum(-advantage[part] * ratio, -advantage[part] * ratio.clamp(0.8, 1.2))
-            loss = (loss * mask[part, prompt:]).sum() / total
+            loss = (loss * attended[part, prompt:]).sum() / total
             loss.backward()
             value += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -163,7 +169,9 @@ def compare(name: str, samples: list[Sample], kind: str, repeats: int) -> dict[s
     ours, our_padding = jax_step(shape, samples)
     theirs, their_padding = torch_step(shape, samples, shape.rows if kind == "dense" else shape.torch_rows)
     tokens = sum(len(s.prompt_tokens) + len(s.response_tokens) for s in samples)
-    sides, seconds, cpu = (ours, theirs), ([], []), ([], [])
+    sides = (ours, theirs)
+    seconds: tuple[list[float], ...] = ([], [])
+    cpu: tuple[list[float], ...] = ([], [])
     for turn in range(repeats + 2):
         for side, step in enumerate(sides):
             before, cpu_before = time.perf_counter(), time.process_time()

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -84,7 +85,7 @@ def sampling(name: str, dtype: str, turns: int) -> dict[str, object]:
     cache = CacheConfig(length, config.num_layers, config.num_kv_heads, config.head_dim)
     sampler, rows = Sampler(tunix_model(config, params), tokenizer, cache), [str(row) for row in range(REQUESTS)]
     how = {"temperature": 1.0, "top_p": 1.0, "return_logprobs": True, "max_prompt_length": PROMPT}
-    shapes = {"prefill_buckets": (PROMPT,), "prefill_rows": (8,), "decode_steps": RESPONSE}
+    shapes: dict[str, Any] = {"prefill_buckets": (PROMPT,), "prefill_rows": (8,), "decode_steps": RESPONSE}
     with JaxEngine(config, params, EngineSettings(slots=REQUESTS, max_length=length, **shapes)) as engine:
         engine.warmup()
 
@@ -108,7 +109,8 @@ def training(name: str, kind: str, turns: int) -> dict[str, object]:
         return np.stack([np.pad(x, (n, 0) if left else (0, n), constant_values=-1) for x, n in zip(values, spare)])
 
     prompts, responses, old = padded("prompt_tokens", left=True), padded("response_tokens"), padded("logprobs")
-    columns = (prompts, prompts != -1, responses, responses != -1, np.float32([s.advantage for s in samples]), old)
+    advantages = np.array([s.advantage for s in samples], np.float32)
+    columns = (prompts, prompts != -1, responses, responses != -1, advantages, old)
     batches = [common.TrainExample(*x[:5], None, x[5]) for x in zip(*(np.split(c, pieces) for c in columns))]
     algorithm = GRPOConfig(beta=0.0, epsilon=0.2, loss_agg_mode="token-mean")
     algorithm.temperature, algorithm.epsilon_c = 1.0, 3.0

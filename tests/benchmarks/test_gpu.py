@@ -24,7 +24,6 @@ def run(out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.long
 def test_all_parts_run_on_a_cpu(tmp_path: Path) -> None:
     done = run(tmp_path / "gpu.json")
     assert done.returncode == 0, (done.stdout, done.stderr[-2000:])
