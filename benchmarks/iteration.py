@@ -36,7 +36,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", default="configs/quickstart.py")
-    parser.add_argument("--iterations", type=int, default=5)
+    parser.add_argument("--iterations", type=int, default=5, help="2 or more: the first does not count")
     args = parser.parse_args()
     medians = measure(args.config, args.iterations)
     whole = medians["time/iteration"]
