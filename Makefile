@@ -1,4 +1,4 @@
-# make quickstart | test | test-vllm | test-preflight | test-launch | test-interfaces | lint | docs | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
+# make quickstart | test | test-long | test-vllm | test-preflight | test-launch | test-interfaces | lint | docs | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
@@ -11,13 +11,17 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: quickstart test test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces lint format docs difftest chaos clean
+.PHONY: quickstart test test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces lint format docs difftest chaos clean
 
 quickstart: $(VENV)/.installed
 	$(PY) -m gigpo_jax.main --config=configs/quickstart.py --workdir=$(WORKDIR)
 
 test: $(VENV)/.installed-dev
 	$(PY) -m pytest -n 2 --dist loadfile
+
+# What takes minutes: other seeds of the games, hosts that stop, the cluster files.
+test-long: $(VENV)/.installed-dev $(LAUNCH)/.installed
+	$(PY) -m pytest -m long
 
 # Against real vLLM servers on the CPU, in an environment of their own.
 test-vllm: $(VENV)/.installed-dev $(VLLM)/.installed-torchvision

@@ -134,7 +134,7 @@ def test_pictures_are_png_files_that_are_stored_once(tmp_path: pathlib.Path) -> 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b'"pictures":["', b'"pictures":["\u0130!'),  # no base64
+        (b'"pictures":["', b'"pictures":["\\u0130!'),  # no base64
         (b'"pictures":["', b'"pictures":["PHN2Zz4=","'),  # no PNG file
         (b'"pictures":[0,1]', b'"pictures":[0,2]'),
         (b'"pictures":[0,1]', b'"pictures":["0"]'),

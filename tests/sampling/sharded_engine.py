@@ -61,10 +61,10 @@ def sharded(
     return jax.device_put(jax.tree.map(np.asarray, weights(0)), where), mesh
 
 
-def compare(expected: list[Completion], found: list[Completion]) -> None:
+def compare(expected: list[Completion], found: list[Completion], atol: float = 1e-4) -> None:
     for one, other in zip(expected, found, strict=True):
         assert one.tokens.tolist() == other.tokens.tolist()
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4, rtol=0)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=atol, rtol=0)
 
 
 def mesh() -> None:
@@ -79,7 +79,7 @@ def mesh() -> None:
     own = replace(SETTINGS, tensor=2, devices=tuple(jax.devices()[4:]))
     compare(expected, responses(*sharded((2, 2, 1), jax.devices()[:4]), own))
     half = replace(CHUNKS, dtype=jnp.bfloat16)  # not split: sums of parts are rounded otherwise
-    compare(responses(weights(0), None, half), responses(*sharded((2, 4, 1)), half))
+    compare(responses(weights(0), None, half), responses(*sharded((2, 4, 1)), half), atol=5e-3)
 
 
 def host(index: str, port: str) -> None:
