@@ -13,9 +13,11 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -33,24 +35,27 @@ Restored = tuple[TrainState, dict[str, Any]]
 logger = logging.getLogger(__name__)
 
 
-# Orbax logs every error with a traceback; all of them are raised here again.
+# Of reads and writes that fail together Orbax raises the first error, which is told here. It also logs every error with
+# a traceback, and closes its event loop at the first one, of which the other reads and writes then complain.
+def _of_orbax(text: str, trace: TracebackType | None) -> bool:
+    paths = [frame.filename for frame in traceback.extract_tb(trace)]
+    return any(part in " ".join([text, *paths]) for part in ("/orbax/", "tensorstore", "os_error_code="))
+
+
 def _not_of_orbax(record: logging.LogRecord) -> bool:
-    frames = traceback.extract_tb(record.exc_info[2]) if record.exc_info else []
-    of_orbax = any("/orbax/" in name for name in [record.pathname, *(frame.filename for frame in frames)])
-    return not (of_orbax or "os_error_code=" in record.getMessage())  # the latter is how TensorStore ends its errors
+    return not _of_orbax(f"{record.pathname} {record.getMessage()}", record.exc_info[2] if record.exc_info else None)
+
+
+def _quiet_hook(unraisable: "sys.UnraisableHookArgs") -> None:
+    closed = str(unraisable.exc_value) == "Event loop is closed"
+    if not (closed or _of_orbax("", unraisable.exc_traceback)):
+        _usual_hook(unraisable)
 
 
 for _name in ("absl", "asyncio"):
     logging.getLogger(_name).addFilter(_not_of_orbax)
-
-
-def _quiet_hook(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Drops the errors of writes that end after Orbax closed their event loop, because another write failed."""
-    if str(unraisable.exc_value) != "Event loop is closed":
-        _usual_hook(unraisable)
-
-
 _usual_hook, sys.unraisablehook = sys.unraisablehook, _quiet_hook
+warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)  # mypy finds those of our own
 
 
 class Checkpointer:
