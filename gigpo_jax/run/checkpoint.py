@@ -35,8 +35,8 @@ Restored = tuple[TrainState, dict[str, Any]]
 logger = logging.getLogger(__name__)
 
 
-# Of reads and writes that fail together Orbax raises the first error, which is told here. It also logs every error with
-# a traceback, and closes its event loop at the first one, of which the other reads and writes then complain.
+# When reads or writes fail, Orbax raises the first error, and that one is told here. It also logs each of them with a
+# traceback. And it closes its event loop at the first one: the other reads and writes end with errors about the loop.
 def _of_orbax(text: str, trace: TracebackType | None) -> bool:
     paths = [frame.filename for frame in traceback.extract_tb(trace)]
     return any(part in " ".join([text, *paths]) for part in ("/orbax/", "tensorstore", "os_error_code="))
@@ -55,7 +55,7 @@ def _quiet_hook(unraisable: "sys.UnraisableHookArgs") -> None:
 for _name in ("absl", "asyncio"):
     logging.getLogger(_name).addFilter(_not_of_orbax)
 _usual_hook, sys.unraisablehook = sys.unraisablehook, _quiet_hook
-warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)  # mypy finds those of our own
+warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)  # mypy finds most of ours
 
 
 class Checkpointer:
@@ -84,7 +84,9 @@ class Checkpointer:
         else:
             check_writable(self.directory, "--workdir")
             self.directory.mkdir(parents=True, exist_ok=True)
-            options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
+            # Folders at once: when one cannot be made in the background, the threads that need it wait for 20 minutes.
+            writes = ocp.AsyncOptions(create_directories_asynchronously=False)
+            options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True, async_options=writes)
         self._written: set[int] = set()
         self._manager = ocp.CheckpointManager(self.directory, options=options)
 

@@ -139,8 +139,8 @@ from gigpo_jax.errors import StorageError
 from gigpo_jax.run.checkpoint import Checkpointer
 from tests.run.test_checkpoint import make_state
 
-async def leave(done):
-    asyncio.get_running_loop().create_future().set_exception(done.exception())
+async def leave(error):
+    asyncio.get_running_loop().create_future().set_exception(error)
 
 for folder in sys.argv[1:]:
     checkpoints = Checkpointer(folder)
@@ -154,16 +154,18 @@ except StorageError as error:
     print(error)
 # What Orbax leaves behind in some of such runs only: a task that never began, a read and a write that nobody awaits.
 serialization.async_serialize_from_host(None, {})
-asyncio.run(leave(tensorstore.open({"driver": "zarr", "kvstore": f"file://{folder}/no/"})))
-asyncio.run(leave(tensorstore.KvStore.open(f"file://{folder}/").result().write(b"a", b"x" * 1000)))
+asyncio.run(leave(tensorstore.open({"driver": "zarr", "kvstore": f"file://{folder}/no/"}).exception()))
+asyncio.run(leave(tensorstore.KvStore.open(f"file://{folder}/").result().write(b"a", b"x" * 1000).exception()))
+asyncio.run(leave(ValueError("ours")))
 """
 
 
 def test_orbax_adds_nothing_to_our_own_lines(flipped: dict[str, Path]) -> None:
     command = [sys.executable, "-c", FAULTS, *flipped.values()]  # its own process: pytest has hooks of its own
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
     assert "a checkpoint cannot be written (File too large)" in done.stdout
-    lines = done.stderr.splitlines()
+    *lines, _, _, ours = done.stderr.splitlines()
+    assert ours == "ValueError: ours"
     assert lines
     assert all("checkpoint 3 in " in line or "using checkpoint 2 in " in line for line in lines), lines
 
