@@ -134,7 +134,7 @@ def test_a_full_disk_ends_a_run_with_one_line_and_a_larger_one_lets_it_go_on(
 
 
 def test_a_disk_that_takes_no_further_folder_ends_an_imitation_at_once(small_disk: SmallDisk, tmp_path: Path):
-    workdir = small_disk(20_000, inodes=9) / "run"
+    workdir = small_disk(20_000, inodes=11) / "run"
     status, (line,) = end(start(workdir, "sft", *SMALL, f"--out={tmp_path / 'model'}"))
     assert status == 1
     assert line.startswith(f"gigpo_jax: {workdir}/checkpoints: a checkpoint cannot be written (No space left on")
