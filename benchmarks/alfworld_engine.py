@@ -1,10 +1,11 @@
 """Our ALFWorld engine and the official one: the same games and walks, in one run.
 
-    python benchmarks/alfworld_engine.py [--games 12] [--steps 50] [--seed 0] [--size full] [--out FILE]
+    python benchmarks/alfworld_engine.py [--games 12] [--steps 50] [--seed 0] [--size full]
+        [--out FILE]
 
-Each engine plays in a process of its own, one after the other. Times are CPU times, so that other programs on the
-machine do not count. Prints a table in Markdown and writes the numbers, with a description of the machine, as JSON.
-Needs the official engine: pip install alfworld==0.4.2.
+Each engine plays in a process of its own, one after the other. Times are CPU times, so that other
+programs on the machine do not count. Prints a table in Markdown and writes the numbers, with a
+description of the machine, as JSON. Needs the official engine: pip install alfworld==0.4.2.
 """
 
 import argparse
@@ -21,16 +22,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld.data.generate import generate_games
 from gigpo_jax.envs.alfworld.engine.game import Game
-from gigpo_jax.errors import InputError
 
 RESULT = Path(__file__).parent / "results" / "alfworld_engine.json"
 LIMIT_S = 3600.0
 
 
 def record_walk(path: Path, steps: int, rng: random.Random) -> list[str]:
-    """Commands of a random walk: the verb is drawn first, one command in five is no command at all."""
+    """Commands of a random walk: the verb is drawn first, one command in five is invalid."""
     game = Game(path)
     step = game.reset()
     commands = []
@@ -48,30 +49,35 @@ def resident_bytes() -> int:
 
 
 def measure(engine: str, games: list[tuple[str, list[str]]], answers: Any) -> None:
-    """Plays all walks in one engine; puts times and memory into a queue. Runs in a process of its own."""
+    """Plays all walks in one engine; puts times and memory into a queue."""
     if engine == "official":
         from gigpo_jax.envs.alfworld.engine.official import OfficialGame as Engine
     else:
         from gigpo_jax.envs.alfworld.engine.game import Game as Engine  # type: ignore[assignment]
     Engine(games[0][0]).reset()  # imports and caches
-    loads, resets, steps, said = [], [], [], []
-    kept = []
-    before = resident_bytes()
+    loads = []
+    resets = []
+    steps = []
+    feedbacks = []
+    loaded_games = []
+    initial_bytes = resident_bytes()
     for path, commands in games:
         start = time.process_time()
         game = Engine(path)
         loads.append(time.process_time() - start)
         start = time.process_time()
-        said.append(game.reset().feedback)
+        feedbacks.append(game.reset().feedback)
         resets.append(time.process_time() - start)
         for command in commands:
             start = time.process_time()
             step = game.step(command)
             steps.append(time.process_time() - start)
-            said.append(step.feedback)
-        kept.append(game)
-    memory = (resident_bytes() - before) / len(games)
-    answers.put({"load": loads, "reset": resets, "step": steps, "memory": memory, "said": said})
+            feedbacks.append(step.feedback)
+        loaded_games.append(game)
+    memory = (resident_bytes() - initial_bytes) / len(games)
+    answers.put(
+        {"load": loads, "reset": resets, "step": steps, "memory": memory, "said": feedbacks}
+    )
 
 
 def run(engine: str, games: list[tuple[str, list[str]]]) -> dict[str, Any]:
@@ -86,7 +92,9 @@ def run(engine: str, games: list[tuple[str, list[str]]]) -> dict[str, Any]:
             raise SystemExit(f"the {engine} engine's process ended with status {process.exitcode}")
         if time.monotonic() > end:
             process.terminate()
-            raise SystemExit(f"the {engine} engine did not finish within {LIMIT_S:.0f} s; use fewer games")
+            raise SystemExit(
+                f"the {engine} engine did not finish within {LIMIT_S:.0f} s; use fewer games"
+            )
         time.sleep(0.05)
     answer = answers.get()
     process.join(10)
@@ -108,7 +116,10 @@ def summary(answer: dict[str, Any]) -> dict[str, float]:
 
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
-    cpu = next((line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), platform.machine())
+    cpu = next(
+        (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")),
+        platform.machine(),
+    )
     versions = {name: importlib.metadata.version(name) for name in ("alfworld", "textworld")}
     return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
 
@@ -131,7 +142,9 @@ def table(ours: dict[str, float], official: dict[str, float]) -> str:
     for label, key, form in rows:
         big, small = sorted((official[key], ours[key]), reverse=True)
         ratio = f"{big / small:,.0f}x" if small > 0 else ""
-        lines.append(f"| {label} | {form.format(official[key])} | {form.format(ours[key])} | {ratio} |")
+        lines.append(
+            f"| {label} | {form.format(official[key])} | {form.format(ours[key])} | {ratio} |"
+        )
     return "\n".join(lines)
 
 
@@ -147,20 +160,23 @@ def main() -> int:
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            made = generate_games(folder, "train", options.games, seed=options.seed, size=options.size)
+            split_folder = generate_games(
+                folder, "train", options.games, seed=options.seed, size=options.size
+            )
         except InputError as error:
             print(error, file=sys.stderr)
             return 2
-        paths = sorted(made.rglob("game.tw-pddl"))
+        paths = sorted(split_folder.rglob("game.tw-pddl"))
         games = [(str(path), record_walk(path, options.steps, rng)) for path in paths]
-        official, ours = run("official", games), run("native", games)
-    same = official["said"] == ours["said"]
+        official = run("official", games)
+        ours = run("native", games)
+    is_equal = official["said"] == ours["said"]
     result = {
         "games": len(games),
         "steps": len(ours["step"]),
         "size": options.size,
         "seed": options.seed,
-        "same_feedback": same,
+        "same_feedback": is_equal,
         "machine": machine(),
         "official": summary(official),
         "ours": summary(ours),
@@ -168,8 +184,11 @@ def main() -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     print(table(result["ours"], result["official"]))
-    print(f"\n{len(games)} {options.size} games, {len(ours['step'])} steps each engine; same texts: {same}")
-    return 0 if same else 1
+    print(
+        f"\n{len(games)} {options.size} games, {len(ours['step'])} steps each engine; "
+        f"same texts: {is_equal}"
+    )
+    return 0 if is_equal else 1
 
 
 if __name__ == "__main__":

@@ -3,16 +3,19 @@
     python benchmarks/gpu.py [--shape 1.5b] [--parts train decode prefill attention iteration]
     python benchmarks/gpu.py --shape tiny --platform cpu          # a smoke run without an accelerator
 
-Writes benchmarks/results/<device>.json and <device>.trace.json.gz, the profile of one update (https://ui.perfetto.dev).
-Each part runs in a process of its own: its peak of memory is its own, and one that fails or takes too long leaves the
-others.
+Writes benchmarks/results/<device>.json and <device>.trace.json.gz, the profile of one update
+(https://ui.perfetto.dev). Each part runs in a process of its own: its peak of memory is its own,
+and one that fails or takes too long leaves the others.
 
-* MFU counts the operations that the work needs: 6 (prefill: 2) per matrix weight and token, attention within segments
-  only, the vocabulary product at response tokens only; no padding, no recomputation. Peak: the data sheet's dense bf16.
-* The decode bound is the time to read every weight once and the filled part of the KV cache once a step.
-  Bandwidth: of the data sheet. A device that is not in `DEVICES` needs --peak-tflops and --bandwidth-gb; without them
-  a matrix product and a copy are measured instead, and the program says so.
-* `forecast_memory_gb` is what `gigpo_jax.run.memory` gives to the same work, without XLA's temporaries.
+* MFU counts the operations that the work needs: 6 (prefill: 2) per matrix weight and token,
+  attention within segments only, the vocabulary product at response tokens only; no padding, no
+  recomputation. Peak: the data sheet's dense bf16.
+* The decode bound is the time to read every weight once and the filled part of the KV cache once a
+  step. Bandwidth: the data sheet's. A device that is not in `DEVICES` needs --peak-tflops and
+  --bandwidth-gb; without them a matrix product and a copy are measured instead, and the program
+  says so.
+* `forecast_memory_gb` is the plan of `gigpo_jax.devices.memory` for the same work, without XLA's
+  temporaries.
 """
 
 import argparse
@@ -23,9 +26,9 @@ import sys
 import time
 from pathlib import Path
 
-from accelerator import PARTS, measured
+from accelerator import MEASUREMENTS, measure_part
 
-from gigpo_jax.models.qwen2_config import PUBLISHED
+from gigpo_jax.models.decoder_config import PUBLISHED
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -34,24 +37,49 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=[*PUBLISHED, "tiny"], default="1.5b")
-    parser.add_argument("--platform", choices=["cuda", "tpu", "cpu"], default=None, help="default: what jax finds")
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--part", choices=list(PARTS), default=None, help="of the processes that this program starts")
+    parser.add_argument(
+        "--platform", choices=["cuda", "tpu", "cpu"], default=None, help="default: what jax finds"
+    )
+    parser.add_argument(
+        "--parts", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS)
+    )
+    parser.add_argument(
+        "--part",
+        choices=list(MEASUREMENTS),
+        default=None,
+        help="of the processes that this program starts",
+    )
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--row-length", type=int, default=None, help="default: 8192; tiny: 128")
     parser.add_argument("--microbatches", type=int, default=4)
-    parser.add_argument("--remat", choices=["none", "dots", "attention", "full", "offload"], default="full")
-    parser.add_argument("--chunk", type=int, default=1024, help="tokens whose logits exist at a time")
+    parser.add_argument(
+        "--remat", choices=["none", "dots", "attention", "full", "offload"], default="full"
+    )
+    parser.add_argument(
+        "--chunk", type=int, default=1024, help="tokens whose logits exist at a time"
+    )
     parser.add_argument("--slots", type=int, default=None, help="default: 128; tiny: 4")
     parser.add_argument("--context", type=int, default=None, help="default: 1024; tiny: 32")
-    parser.add_argument("--steps", type=int, default=None, help="decode steps in a call; default: 32; tiny: 4")
-    parser.add_argument("--response", type=int, default=None, help="tokens in the iteration; default: 112; tiny: 4")
+    parser.add_argument(
+        "--steps", type=int, default=None, help="decode steps in a call; default: 32; tiny: 4"
+    )
+    parser.add_argument(
+        "--response", type=int, default=None, help="tokens in the iteration; default: 112; tiny: 4"
+    )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--peak-tflops", type=float, default=None, help="dense bf16; default: by the device's name")
-    parser.add_argument("--bandwidth-gb", type=float, default=None, help="GB/s of its memory; default: by its name")
+    parser.add_argument(
+        "--peak-tflops", type=float, default=None, help="dense bf16; default: by the device's name"
+    )
+    parser.add_argument(
+        "--bandwidth-gb", type=float, default=None, help="GB/s of its memory; default: by its name"
+    )
     parser.add_argument("--limit-s", type=float, default=570, help="for all parts together")
-    parser.add_argument("--trace", type=Path, default=None, help="of the processes that this program starts")
-    parser.add_argument("--out", type=Path, default=None, help="default: benchmarks/results/<device>.json")
+    parser.add_argument(
+        "--trace", type=Path, default=None, help="of the processes that this program starts"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=None, help="default: benchmarks/results/<device>.json"
+    )
     args = parser.parse_args()
     if (args.peak_tflops is None) != (args.bandwidth_gb is None):
         parser.error("give both --peak-tflops and --bandwidth-gb, or neither")
@@ -76,7 +104,9 @@ def run(part: str, trace: Path, limit_s: float) -> tuple[dict[str, object], dict
         return {}, {"error": "no time left"}
     command = [sys.executable, __file__, *sys.argv[1:], "--part", part, "--trace", str(trace)]
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=limit_s, check=True)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, timeout=limit_s, check=True
+        )
     except subprocess.TimeoutExpired:
         return {}, {"error": f"not done after {limit_s:.0f} s"}
     except subprocess.CalledProcessError as err:
@@ -89,17 +119,23 @@ def main() -> int:
     """Runs all parts, or one of them in this process."""
     args = parse()
     if args.part:
-        print(json.dumps(measured(args.part, args)))
+        print(json.dumps(measure_part(args.part, args)))
         return 0
     folder = args.out.parent if args.out else RESULTS
     folder.mkdir(parents=True, exist_ok=True)
-    began, trace = time.monotonic(), folder / "trace.json.gz"
+    began = time.monotonic()
+    trace = folder / "trace.json.gz"
     found: dict[str, object] = {}
     results: dict[str, dict[str, object]] = {}
     for part in args.parts:
         about, results[part] = run(part, trace, args.limit_s - (time.monotonic() - began))
         found |= about
-        print(f"| {part} |", " | ".join(f"{name} {value}" for name, value in results[part].items()), "|", flush=True)
+        print(
+            f"| {part} |",
+            " | ".join(f"{name} {value}" for name, value in results[part].items()),
+            "|",
+            flush=True,
+        )
     name = re.sub(r"\W+", "_", str(found.get("device", "unknown"))).lower()
     out = args.out or folder / f"{name}.json"
     out.write_text(json.dumps(found | results, indent=2) + "\n")

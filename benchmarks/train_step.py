@@ -1,14 +1,17 @@
-"""One optimizer update here against the same update in PyTorch: real (not padding) tokens a second, in one run.
+"""One optimizer update here against the same update in PyTorch: real (not padding) tokens a second,
+in one run.
 
     python benchmarks/train_step.py [--shapes tiny w512] [--repeats 7] [--threads 2]
 
-Writes benchmarks/results/train_step.json. Both sides have the same architecture (Qwen2), float32, AdamW with a
-gradient clip, a clipped policy-gradient loss over the response tokens, gradient accumulation; they take turns, and the
-median of the ratios of neighbouring turns is quoted.
+Writes benchmarks/results/train_step.json. Both sides have the same architecture (Qwen2), float32,
+AdamW with a gradient clip, a clipped policy-gradient loss over the response tokens, gradient
+accumulation; they take turns, and the median of the ratios of neighbouring turns is quoted.
 
-* "dense": every row is one sample of full length, so neither side pads: raw compute.
-* "agent": steps of a household agent, unequal lengths. PyTorch gets them as they usually are: one sample a row, prompts
-  padded on the left to the longest prompt, responses on the right to the longest response of the minibatch. We pack.
+* "dense": every row is one sample of full length, so neither side pads: raw compute. * "agent":
+steps of a household agent, unequal lengths. PyTorch gets them as they usually are: one sample a
+row, prompts
+  padded on the left to the longest prompt, responses on the right to the longest response of the
+  minibatch. We pack.
 """
 
 import argparse
@@ -26,17 +29,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.batching import Sample, make_minibatches, packing_stats
-from gigpo_jax.models import qwen2
+from gigpo_jax.learner.packing import make_minibatches, packing_stats
+from gigpo_jax.learner.samples import Sample
+from gigpo_jax.models import decoder
 from gigpo_jax.rl.losses import LossSettings
-from gigpo_jax.rl.update import init_state, make_optimizer, make_update
+from gigpo_jax.rl.optimizer import make_optimizer
+from gigpo_jax.rl.update import init_state, make_update
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """A model and the sizes of its batches; lengths in tokens."""
 
-    model: qwen2.Qwen2Config
+    model: decoder.DecoderConfig
     row_length: int
     rows: int
     steps: int
@@ -46,8 +51,24 @@ class Shape:
 
 
 SHAPES = {
-    "tiny": Shape(qwen2.Qwen2Config(400, 128, 384, 4, 4, 2, 32), 256, 8, 128, (52.0, 8.0, 80), (2.0, 0.3, 16), 32),
-    "w512": Shape(qwen2.Qwen2Config(8192, 512, 1536, 4, 8, 2, 64), 512, 2, 24, (150.0, 45.0, 400), (3.4, 0.5, 100), 6),
+    "tiny": Shape(
+        decoder.DecoderConfig(400, 128, 384, 4, 4, 2, 32),
+        256,
+        8,
+        128,
+        (52.0, 8.0, 80),
+        (2.0, 0.3, 16),
+        32,
+    ),
+    "w512": Shape(
+        decoder.DecoderConfig(8192, 512, 1536, 4, 8, 2, 64),
+        512,
+        2,
+        24,
+        (150.0, 45.0, 400),
+        (3.4, 0.5, 100),
+        6,
+    ),
 }
 
 
@@ -55,7 +76,9 @@ def agent_samples(shape: Shape, seed: int = 0) -> list[Sample]:
     """Steps with a spread of lengths as agents in a household have them."""
     rng = np.random.default_rng(seed)
     prompts = np.clip(rng.normal(*shape.prompt[:2], shape.steps), 8, shape.prompt[2]).astype(int)
-    responses = np.clip(rng.lognormal(*shape.response[:2], shape.steps), 3, shape.response[2]).astype(int)
+    responses = np.clip(
+        rng.lognormal(*shape.response[:2], shape.steps), 3, shape.response[2]
+    ).astype(int)
     return [_sample(rng, shape, p, r) for p, r in zip(prompts.tolist(), responses.tolist())]
 
 
@@ -63,7 +86,10 @@ def dense_samples(shape: Shape, seed: int = 0) -> list[Sample]:
     """As many rows as two microbatches take, each full; an eighth of a row is response."""
     rng = np.random.default_rng(seed)
     response = shape.row_length // 8
-    return [_sample(rng, shape, shape.row_length + 1 - response, response) for _ in range(2 * shape.rows)]
+    return [
+        _sample(rng, shape, shape.row_length + 1 - response, response)
+        for _ in range(2 * shape.rows)
+    ]
 
 
 def _sample(rng: np.random.Generator, shape: Shape, prompt: int, response: int) -> Sample:
@@ -73,22 +99,31 @@ def _sample(rng: np.random.Generator, shape: Shape, prompt: int, response: int) 
 
 
 def jax_step(shape: Shape, samples: list[Sample]) -> tuple[Callable[[], float], float]:
-    """Our update as it runs in training; returns a call that gives the loss, and the padding share."""
+    """Our update in training: a call that returns the loss, and the share of padding."""
     config = shape.model
     longest = max(len(s.prompt_tokens) + len(s.response_tokens) - 1 for s in samples)
 
     def forward(
-        params: qwen2.Params, _: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, images: Any
+        params: decoder.Params,
+        _: Any,
+        tokens: jax.Array,
+        positions: jax.Array,
+        segment_ids: jax.Array,
+        images: Any,
     ) -> tuple[jax.Array, jax.Array]:
-        execution = qwen2.Execution(unroll=config.num_layers, max_segment=longest)
-        hidden = qwen2.hidden_states(config, params, tokens, positions, segment_ids, execution)
-        return hidden, qwen2.output_embedding(config, params)
+        execution = decoder.Execution(unroll=config.num_layers, max_segment=longest)
+        hidden = decoder.hidden_states(config, params, tokens, positions, segment_ids, execution)
+        return hidden, decoder.output_embedding(config, params)
 
     optimizer = make_optimizer(lr=1e-6)
     update = make_update(forward, optimizer, LossSettings(clip_low=0.2, clip_high=0.2))
-    state = init_state(qwen2.init(config, jax.random.key(0)), optimizer)
+    state = init_state(decoder.init_params(config, jax.random.key(0)), optimizer)
     (batch,) = make_minibatches(
-        samples, steps=len(samples), row_length=shape.row_length, rows=shape.rows, rng=np.random.default_rng(0)
+        samples,
+        steps=len(samples),
+        row_length=shape.row_length,
+        rows=shape.rows,
+        rng=np.random.default_rng(0),
     )
     padding = packing_stats([batch])["batch/padding_share"]
     batch = jax.tree.map(jnp.asarray, batch)
@@ -125,34 +160,39 @@ def torch_step(shape: Shape, samples: list[Sample], rows: int) -> tuple[Callable
     prompt = max(len(s.prompt_tokens) for s in samples)
     response = max(len(s.response_tokens) for s in samples)
     ids = np.zeros((len(samples), prompt + response), np.int64)
-    mask, old = np.zeros_like(ids), np.zeros((len(samples), response), np.float32)
+    mask = np.zeros_like(ids)
+    old = np.zeros((len(samples), response), np.float32)
     for i, s in enumerate(samples):
-        p, r = len(s.prompt_tokens), len(s.response_tokens)
-        here = slice(prompt - p, prompt + r)
-        ids[i, here], mask[i, here] = np.concatenate([s.prompt_tokens, s.response_tokens]), 1
+        p = len(s.prompt_tokens)
+        r = len(s.response_tokens)
+        columns = slice(prompt - p, prompt + r)
+        ids[i, columns], mask[i, columns] = np.concatenate([s.prompt_tokens, s.response_tokens]), 1
         old[i, :r] = s.logprobs
     padding = 1 - mask.sum() / mask.size
     token_ids, attended, behaviour = (torch.from_numpy(x) for x in (ids, mask, old))
     advantage = torch.tensor([[s.advantage] for s in samples])
-    positions, total = (attended.cumsum(-1) - 1).clamp(min=0), attended[:, prompt:].sum()
+    positions = (attended.cumsum(-1) - 1).clamp(min=0)
+    total = attended[:, prompt:].sum()
     everywhere = bool(mask.all())
 
     def step() -> float:
         value = 0.0
-        for at in range(0, len(samples), rows):
-            part = slice(at, at + rows)
-            attention = None if everywhere else attended[part]
+        for start in range(0, len(samples), rows):
+            microbatch = slice(start, start + rows)
+            attention = None if everywhere else attended[microbatch]
             out = model(
-                input_ids=token_ids[part],
+                input_ids=token_ids[microbatch],
                 attention_mask=attention,
-                position_ids=positions[part],
+                position_ids=positions[microbatch],
                 logits_to_keep=response + 1,
             )
             logp = torch.log_softmax(out.logits[:, :-1], -1)
-            logp = logp.gather(-1, token_ids[part, prompt:, None])[..., 0]
-            ratio = torch.exp(logp - behaviour[part])
-            loss = torch.maximum(-advantage[part] * ratio, -advantage[part] * ratio.clamp(0.8, 1.2))
-            loss = (loss * attended[part, prompt:]).sum() / total
+            logp = logp.gather(-1, token_ids[microbatch, prompt:, None])[..., 0]
+            ratio = torch.exp(logp - behaviour[microbatch])
+            loss = torch.maximum(
+                -advantage[microbatch] * ratio, -advantage[microbatch] * ratio.clamp(0.8, 1.2)
+            )
+            loss = (loss * attended[microbatch, prompt:]).sum() / total
             loss.backward()
             value += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -163,22 +203,27 @@ def torch_step(shape: Shape, samples: list[Sample], rows: int) -> tuple[Callable
     return step, float(padding)
 
 
-def compare(name: str, samples: list[Sample], kind: str, repeats: int) -> dict[str, float | str | int]:
+def compare(
+    name: str, samples: list[Sample], kind: str, repeats: int
+) -> dict[str, float | str | int]:
     """Times both sides in turn."""
     shape = SHAPES[name]
     ours, our_padding = jax_step(shape, samples)
-    theirs, their_padding = torch_step(shape, samples, shape.rows if kind == "dense" else shape.torch_rows)
+    theirs, their_padding = torch_step(
+        shape, samples, shape.rows if kind == "dense" else shape.torch_rows
+    )
     tokens = sum(len(s.prompt_tokens) + len(s.response_tokens) for s in samples)
     sides = (ours, theirs)
     seconds: tuple[list[float], ...] = ([], [])
     cpu: tuple[list[float], ...] = ([], [])
     for turn in range(repeats + 2):
         for side, step in enumerate(sides):
-            before, cpu_before = time.perf_counter(), time.process_time()
+            start = time.perf_counter()
+            cpu_start = time.process_time()
             step()
             if turn >= 2:
-                seconds[side].append(time.perf_counter() - before)
-                cpu[side].append(time.process_time() - cpu_before)
+                seconds[side].append(time.perf_counter() - start)
+                cpu[side].append(time.process_time() - cpu_start)
     median = [statistics.median(x) for x in seconds]
     return {
         "shape": name,
@@ -198,28 +243,40 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="for torch")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "train_step.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "train_step.json"
+    )
     args = parser.parse_args()
     import torch
     import transformers
 
     torch.set_num_threads(args.threads)
     results = []
-    print("| shape | batch | ours, tokens/s | PyTorch, tokens/s | ratio | ratio of CPU time | padding | theirs |")
+    print(
+        "| shape | batch | ours, tokens/s | PyTorch, tokens/s | ratio | ratio of CPU time "
+        "| padding | theirs |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name in args.shapes:
-        for kind, samples in (("dense", dense_samples(SHAPES[name])), ("agent", agent_samples(SHAPES[name]))):
+        for kind, samples in (
+            ("dense", dense_samples(SHAPES[name])),
+            ("agent", agent_samples(SHAPES[name])),
+        ):
             r = compare(name, samples, kind, args.repeats)
             results.append(r)
             print(
-                f"| {name} | {kind} | {r['jax_tokens_per_s']:,} | {r['torch_tokens_per_s']:,} | {r['ratio']} | "
-                f"{r['ratio_cpu_time']} | {r['jax_padding']} | {r['torch_padding']} |",
+                f"| {name} | {kind} | {r['jax_tokens_per_s']:,} | {r['torch_tokens_per_s']:,} | "
+                f"{r['ratio']} | {r['ratio_cpu_time']} | {r['jax_padding']} | {r['torch_padding']} |",
                 flush=True,
             )
     record = {
         "results": results,
         "dtype": "float32",
-        "machine": {"cores": os.cpu_count(), "threads": args.threads, "python": platform.python_version()},
+        "machine": {
+            "cores": os.cpu_count(),
+            "threads": args.threads,
+            "python": platform.python_version(),
+        },
         "jax": jax.__version__,
         "torch": torch.__version__,
         "transformers": transformers.__version__,

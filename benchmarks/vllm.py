@@ -1,12 +1,14 @@
-"""The vLLM engine: generated tokens a second beside the in-process engine, and how long a push of weights takes.
+"""Speed of the vLLM engine against the in-process engine, and the time of a push of weights.
 
-    python benchmarks/vllm.py [--models tiny 0.5b 1.5b] [--speed tiny 0.5b] [--rounds 3] [--pushes 3]
+    python benchmarks/vllm.py [--models tiny 0.5b 1.5b] [--speed tiny 0.5b]
+                              [--rounds 3] [--pushes 3]
 
-Random weights of Qwen2.5 shapes (tiny: that of models/alfworld_tiny, float32; the others bfloat16), one server on this
-machine, on the CPU. Both engines read the same prompts and draw the same number of tokens at temperature 1 without
-stopping; they take turns in one run and the medians count. A push is everything between the call and the verified
-answer: gathering and writing the file (into memory), checking and loading it, the probe. Needs .venv-vllm (make
-vllm-venv) and, for 1.5b, 14 GiB of free memory. Writes benchmarks/results/vllm.json.
+Random weights of Qwen2.5 shapes (tiny: that of models/alfworld_tiny, float32; the others bfloat16),
+one server on this machine, on the CPU. Both engines read the same prompts and draw the same number
+of tokens at temperature 1 without stopping; they take turns in one run and the medians count. A
+push is everything between the call and the verified answer: gathering and writing the file (into
+memory), checking and loading it, and the probe. Needs .venv-vllm (make vllm-venv) and, for 1.5b, 14 GiB
+of free memory. Writes benchmarks/results/vllm.json.
 """
 
 import argparse
@@ -25,36 +27,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.models import qwen2
-from gigpo_jax.models.hf_config import config_json, read_config
-from gigpo_jax.models.tokenizer import load_tokenizer
-from gigpo_jax.sampling.base import SamplingParams
-from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
-from gigpo_jax.sampling.vllm.engine import VllmEngine, VllmSettings
-from gigpo_jax.sampling.vllm.launch import LaunchPlan, ServerProcess, free_ports
-from gigpo_jax.sampling.vllm.protocol import Limits
-from gigpo_jax.sampling.vllm.weight_store import WeightStore
-from gigpo_jax.sampling.vllm.worker.extension import tokenizer_fingerprint
+from gigpo_jax.engines.base import SamplingParams
+from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
+from gigpo_jax.engines.vllm.engine import VllmEngine, VllmSettings
+from gigpo_jax.engines.vllm.launch import LaunchPlan, ServerProcess, free_ports
+from gigpo_jax.engines.vllm.protocol import Limits
+from gigpo_jax.engines.vllm.weight_store import WeightStore
+from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
+from gigpo_jax.models import decoder
+from gigpo_jax.models.files.hf_config import config_json, read_config
+from gigpo_jax.models.text.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "models/alfworld_tiny"
 RESULT = Path(__file__).parent / "results" / "vllm.json"
 
 
-def random_params(config: qwen2.Qwen2Config, dtype: Any) -> qwen2.Params:
-    """Normal matrices of deviation 0.02 and norm scales 1, one array at a time."""
+def random_params(config: decoder.DecoderConfig, dtype: Any) -> decoder.Params:
+    """Draws normal matrices of deviation 0.02, one at a time; norm scales are 1."""
     rng = np.random.default_rng(0)
 
-    def leaf(path: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
+    def draw_leaf(path: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
         if "scale" in jax.tree_util.keystr(path):
             return jnp.ones(shape.shape, dtype)
         return jnp.asarray(rng.standard_normal(shape.shape, np.float32) * np.float32(0.02), dtype)
 
-    return jax.tree_util.tree_map_with_path(leaf, qwen2.abstract_params(config))
+    return jax.tree_util.tree_map_with_path(draw_leaf, decoder.abstract_params(config))
 
 
-def model_folder(folder: Path, config: qwen2.Qwen2Config, dtype: str) -> Path:
-    """A folder without weights: the server makes its own (they are replaced by the first push)."""
+def model_folder(folder: Path, config: decoder.DecoderConfig, dtype: str) -> Path:
+    """Writes a model folder without weights; the first push replaces the server's own."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config_json(config, dtype)))
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -62,22 +64,31 @@ def model_folder(folder: Path, config: qwen2.Qwen2Config, dtype: str) -> Path:
     return folder
 
 
-def together(engine: Any, prompts: np.ndarray, response: int) -> float:
-    """Tokens a second of the clock for all prompts at once."""
+def time_generation(engine: Any, prompts: np.ndarray, response: int) -> float:
+    """Generates for all prompts at once; returns the tokens a second of the clock."""
 
-    async def ask() -> int:
-        settings = [SamplingParams(max_tokens=response, key=(0, index)) for index in range(len(prompts))]
-        responses = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(prompts, settings)))
-        return sum(each.tokens.size for each in responses)
+    async def generate_all() -> int:
+        calls = []
+        for index, prompt in enumerate(prompts):
+            settings = SamplingParams(max_tokens=response, key=(0, index))
+            calls.append(engine.generate(prompt, settings))
+        completions = await asyncio.gather(*calls)
+        return sum(completion.tokens.size for completion in completions)
 
-    started = time.perf_counter()
-    return asyncio.run(ask()) / (time.perf_counter() - started)
+    start = time.perf_counter()
+    return asyncio.run(generate_all()) / (time.perf_counter() - start)
 
 
-def speed(config: qwen2.Qwen2Config, params: Any, vllm: VllmEngine, args: argparse.Namespace) -> dict[str, Any]:
-    """Both engines in turns."""
+def compare_speed(
+    config: decoder.DecoderConfig, params: Any, vllm: VllmEngine, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Measures both engines in turns."""
     rng = np.random.default_rng(1)
-    rounds = [rng.integers(0, config.vocab_size, (args.requests, args.prompt), np.int32) for _ in range(args.rounds)]
+    # New prompts each round: the prefix cache has nothing of them.
+    rounds = [
+        rng.integers(0, config.vocab_size, (args.requests, args.prompt), np.int32)
+        for _ in range(args.rounds)
+    ]
     runs: dict[str, list[float]] = {"in process": [], "vllm": []}
     with JaxEngine(
         config,
@@ -89,19 +100,23 @@ def speed(config: qwen2.Qwen2Config, params: Any, vllm: VllmEngine, args: argpar
             prefill_rows=(min(8, args.requests),),
             decode_steps=args.response,
         ),
-    ) as ours:
-        ours.warmup()
-        together(vllm, rng.integers(0, config.vocab_size, (2, args.prompt), np.int32), 2)
-        for prompts in rounds:  # new prompts each time: the prefix cache has nothing of them
-            for name, engine in (("in process", ours), ("vllm", vllm)):
-                runs[name].append(together(engine, prompts, args.response))
+    ) as in_process:
+        in_process.warmup()
+        warmup_prompts = rng.integers(0, config.vocab_size, (2, args.prompt), np.int32)
+        time_generation(vllm, warmup_prompts, 2)
+        for prompts in rounds:
+            for name, engine in (("in process", in_process), ("vllm", vllm)):
+                runs[name].append(time_generation(engine, prompts, args.response))
                 print(f"  {name:10} {runs[name][-1]:9.1f} tokens/s", flush=True)
-    return {"tokens_per_s": {name: statistics.median(each) for name, each in runs.items()}, "runs": runs}
+    return {
+        "tokens_per_s": {name: statistics.median(speeds) for name, speeds in runs.items()},
+        "runs": runs,
+    }
 
 
-def measure(name: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """One model: start, pushes and, if asked for, speed."""
-    config = read_config(TINY) if name == "tiny" else qwen2.PUBLISHED[name]
+def measure_model(name: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Measures the start, the pushes and, if requested, the speed of one model."""
+    config = read_config(TINY) if name == "tiny" else decoder.PUBLISHED[name]
     dtype = "float32" if name == "tiny" else "bfloat16"
     params = random_params(config, jnp.dtype(dtype))
     store = WeightStore()
@@ -127,26 +142,40 @@ def measure(name: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]
         limits=Limits(start_s=900.0, connect_s=60.0, request_s=600.0, push_s=600.0, restarts=0),
         probe=tuple(load_tokenizer(TINY).encode("you are in the middle of a room.")),
     )
-    started = time.perf_counter()
+    start = time.perf_counter()
     with VllmEngine(config, params, settings=settings, store=store, say=print) as vllm:
-        result: dict[str, Any] = {"model": name, "dtype": dtype, "bytes": vllm.last_push["bytes"], "pushes": []}
-        result["start_and_first_push_s"] = time.perf_counter() - started
+        result: dict[str, Any] = {
+            "model": name,
+            "dtype": dtype,
+            "bytes": vllm.last_push["bytes"],
+            "pushes": [],
+        }
+        result["start_and_first_push_s"] = time.perf_counter() - start
         for version in range(1, args.pushes + 1):
-            started = time.perf_counter()
+            start = time.perf_counter()
             vllm.update_weights(params, version)
-            whole = time.perf_counter() - started
-            push = {"push_s": whole, "load_s": vllm.last_push["seconds"], "probe": vllm.last_push["probe_difference"]}
+            push_s = time.perf_counter() - start
+            push = {
+                "push_s": push_s,
+                "load_s": vllm.last_push["seconds"],
+                "probe": vllm.last_push["probe_difference"],
+            }
             result["pushes"].append(push)
-            print(f"{name}: push {whole:.2f} s, of which check and load {push['load_s']:.2f} s", flush=True)
+            print(
+                f"{name}: push {push_s:.2f} s, of which check and load {push['load_s']:.2f} s",
+                flush=True,
+            )
         result["push_s"] = statistics.median(push["push_s"] for push in result["pushes"])
         result["push_gb_per_s"] = result["bytes"] / 1e9 / result["push_s"]
         if name in args.speed:
-            result["speed"] = speed(config, params, vllm, args)
+            result["speed"] = compare_speed(config, params, vllm, args)
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="*", default=["tiny", "0.5b", "1.5b"])
     parser.add_argument("--speed", nargs="*", default=["tiny", "0.5b"])
     parser.add_argument("--pushes", type=int, default=3)
@@ -159,7 +188,9 @@ def main() -> None:
     results = []
     for name in args.models:
         with tempfile.TemporaryDirectory() as folder:
-            results.append(measure(name, Path(folder), args) | {"load_average": os.getloadavg()})
+            results.append(
+                measure_model(name, Path(folder), args) | {"load_average": os.getloadavg()}
+            )
         record = {
             "requests": args.requests,
             "prompt_tokens": args.prompt,

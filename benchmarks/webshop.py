@@ -1,12 +1,14 @@
 """WebShop: start, steps, searches, memory and preparation, against the figures of the original.
 
-    python benchmarks/webshop.py [--sizes 1000 10000 30000 100000] [--steps 20000] [--folder DIR] [--out FILE]
+    python benchmarks/webshop.py [--sizes 1000 10000 30000 100000] [--steps 20000] [--folder DIR]
+    [--out FILE]
 
-Generates a catalogue of each size (kept in --folder if named), prepares it in a process of its own, and plays in two
-fresh worker processes at a time, so that memory which they share is seen as shared. Times are CPU times, so that other
-programs on the machine do not count; wall times of the start stand beside them. Memory of its own: private pages of
-/proc/self/smaps_rollup. Prints a table in Markdown, and what 1.18 million products will take by a straight line through
-the sizes of 10,000 products and more; writes all numbers as JSON.
+Generates a catalogue of each size (kept in --folder if named), prepares it in a process of its own,
+and plays in two fresh worker processes at a time, so that memory which they share is seen as
+shared. Times are CPU times, so that other programs on the machine do not count; wall times of the
+start stand beside them. Memory of its own: private pages of /proc/self/smaps_rollup. Prints a table
+in Markdown, and what 1.18 million products will take by a straight line through the sizes of 10,000
+products and more; writes all numbers as JSON.
 """
 
 import argparse
@@ -26,30 +28,37 @@ from typing import Any
 RESULT = Path(__file__).parent / "results" / "webshop.json"
 FULL = 1_180_000  # products of the genuine catalogue
 LIMIT_S = 3600.0
-ORIGINAL = {"steps_per_s": 61, "step_ms": 13.0, "start_s": 4.0, "own_mb": 340}  # the specification's, 200-400 products
-GOALS = {  # size -> what the project asks of it
+# figures of the original, 200-400 products
+ORIGINAL = {"steps_per_s": 61, "step_ms": 13.0, "start_s": 4.0, "own_mb": 340}
+GOALS = {  # products -> limit of each figure
     1000: {"steps_per_s": 8000, "start_s": 0.5, "own_mb": 45},
     100000: {"start_s": 1.0, "search_worst_ms": 10, "own_mb": 60, "prepare_s": 300},
 }
 
 
-def own_mb() -> float:
+def measure_private_mb() -> float:
     """Memory that only this process uses, MB."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
 
-def play(folder: str, steps: int, seed: int, answers: Any) -> None:
-    """A worker: starts, plays random episodes, then searches for what it has not searched before."""
-    wall, cpu = time.perf_counter(), time.process_time()
+def play_episodes(folder: str, steps: int, seed: int, answers: Any) -> None:
+    """A worker: starts, plays random episodes, then makes new searches."""
+    wall_start = time.perf_counter()
+    cpu_start = time.process_time()
     from gigpo_jax.envs.webshop.env import SEARCH, make
 
     env = make(folder)
     tasks = env.tasks("train")
     observation = env.reset(tasks[0])
-    start = {"start_s": time.perf_counter() - wall, "start_cpu_s": time.process_time() - cpu, "start_mb": own_mb()}
+    start = {
+        "start_s": time.perf_counter() - wall_start,
+        "start_cpu_s": time.process_time() - cpu_start,
+        "start_mb": measure_private_mb(),
+    }
     rng = random.Random(seed)
-    count, began = 0, time.process_time()
+    count = 0
+    began = time.process_time()
     while count < steps:
         observation = env.reset(tasks[rng.randrange(len(tasks))])
         done = False
@@ -58,11 +67,15 @@ def play(folder: str, steps: int, seed: int, answers: Any) -> None:
             if action == SEARCH:
                 action = f"search[{observation.task.split(', and price')[0]}]"
             result = env.step(action)
-            observation, done, count = result.observation, result.done, count + 1
+            observation = result.observation
+            done = result.done
+            count += 1
     rate = count / (time.process_time() - began)
-    catalogue, searches = env.catalogue, []
+    catalogue = env.catalogue
+    searches = []
     for _ in range(200):
-        text = catalogue.goal(rng.randrange(catalogue.goal_count)).instruction + f" {rng.randrange(10**6)}"
+        goal = catalogue.goal(rng.randrange(catalogue.goal_count))
+        text = f"{goal.instruction} {rng.randrange(10**6)}"
         began = time.process_time()
         catalogue.search(text.lower().split(" "))
         searches.append(1000 * (time.process_time() - began))
@@ -73,64 +86,71 @@ def play(folder: str, steps: int, seed: int, answers: Any) -> None:
             "step_ms": 1000 / rate,
             "search_ms": statistics.median(searches),
             "search_worst_ms": max(searches),
-            "own_mb": own_mb(),
+            "own_mb": measure_private_mb(),
         }
     )
 
 
-def prepare(folder: str, products: int, answers: Any) -> None:
+def prepare_catalogue(folder: str, products: int, answers: Any) -> None:
     """Generates (unless it is there) and prepares a catalogue."""
     from gigpo_jax.envs.webshop.catalogue import prepare
     from gigpo_jax.envs.webshop.catalogue.sources import find_sources
     from gigpo_jax.envs.webshop.data import generate
 
-    made: dict[str, float] = {}
+    figures: dict[str, float] = {}
     path = Path(folder)
     if not list(path.glob("items_shuffle*.json")):
         began = time.process_time()
-        generate.generate(path, products=products)
-        made["generate_s"] = time.process_time() - began
+        generate.write_catalogue(path, products=products)
+        figures["generate_s"] = time.process_time() - began
     began = time.process_time()
-    prepare.ensure(find_sources(path), path / "prepared", rebuild=True)
-    made["prepare_s"] = time.process_time() - began
-    made["prepare_peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    made["prepared_mb"] = sum(file.stat().st_size for file in (path / "prepared").iterdir()) / 2**20
-    answers.put(made)
+    prepare.ensure_prepared(find_sources(path), path / "prepared", rebuild=True)
+    figures["prepare_s"] = time.process_time() - began
+    figures["prepare_peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    figures["prepared_mb"] = (
+        sum(file.stat().st_size for file in (path / "prepared").iterdir()) / 2**20
+    )
+    answers.put(figures)
 
 
-def in_processes(function: Any, calls: list[tuple[Any, ...]]) -> list[dict[str, float]]:
+def run_in_processes(function: Any, calls: list[tuple[Any, ...]]) -> list[dict[str, float]]:
     """Runs calls at the same time, each in a fresh process; their answers."""
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
-    workers = [context.Process(target=function, args=(*call, answers), daemon=True) for call in calls]
+    workers = [
+        context.Process(target=function, args=(*call, answers), daemon=True) for call in calls
+    ]
     for worker in workers:
         worker.start()
-    found = [answers.get(timeout=LIMIT_S) for _ in workers]
+    results = [answers.get(timeout=LIMIT_S) for _ in workers]
     for worker in workers:
         worker.join(timeout=60)
-    return found
+    return results
 
 
-def measure(folder: Path, products: int, steps: int) -> dict[str, float]:
+def measure_size(folder: Path, products: int, steps: int) -> dict[str, float]:
     """All figures of one size; of two workers the worse one."""
     result: dict[str, float] = {"products": products}
-    result.update(in_processes(prepare, [(str(folder), products)])[0])
-    one, two = in_processes(play, [(str(folder), steps, seed) for seed in (0, 1)])
-    for key in one:
-        result[key] = min(one[key], two[key]) if key == "steps_per_s" else max(one[key], two[key])
+    result.update(run_in_processes(prepare_catalogue, [(str(folder), products)])[0])
+    first, second = run_in_processes(play_episodes, [(str(folder), steps, seed) for seed in (0, 1)])
+    for key in first:
+        worse = min if key == "steps_per_s" else max
+        result[key] = worse(first[key], second[key])
     return result
 
 
-def line(results: list[dict[str, float]], key: str) -> float:
+def extrapolate(results: list[dict[str, float]], key: str) -> float:
     """The value at the full catalogue by least squares through the larger sizes."""
     import numpy as np  # here, because a worker's start is measured with all that it imports
 
-    used = [result for result in results if result["products"] >= 10_000]
-    slope, offset = np.polyfit([result["products"] for result in used], [result[key] for result in used], 1)
+    large = [result for result in results if result["products"] >= 10_000]
+    products = [result["products"] for result in large]
+    values = [result[key] for result in large]
+    slope, offset = np.polyfit(products, values, 1)
     return float(slope * FULL + offset)
 
 
-def table(results: list[dict[str, float]], full: dict[str, float]) -> str:
+def write_table(results: list[dict[str, float]], full: dict[str, float]) -> str:
     """The figures in Markdown."""
     rows = [
         ("prepare, CPU s", "prepare_s", ".1f"),
@@ -147,24 +167,29 @@ def table(results: list[dict[str, float]], full: dict[str, float]) -> str:
     original = {"start_s": "3 to 5", "steps_per_s": "61", "own_mb": "340"}
     lines = [
         f"| | original (200-400) | {' | '.join(sizes)} | {FULL:,} (line) |",
-        "|---|" * 1 + "---|" * (len(sizes) + 2),
+        "|---|" + "---|" * (len(sizes) + 2),
     ]
-    for name, key, how in rows:
-        cells = [original.get(key, ""), *(format(result[key], how) for result in results)]
-        cells.append(format(full[key], how) if key in full else "")
+    for name, key, number_format in rows:
+        cells = [original.get(key, "")]
+        cells += [format(result[key], number_format) for result in results]
+        cells.append(format(full[key], number_format) if key in full else "")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def missed(results: list[dict[str, float]]) -> list[str]:
+def list_missed_goals(results: list[dict[str, float]]) -> list[str]:
     """The goals that were not reached."""
-    out = []
+    missed_goals = []
     for result in results:
-        for key, goal in GOALS.get(int(result["products"]), {}).items():
+        products = int(result["products"])
+        for key, goal in GOALS.get(products, {}).items():
             value = result[key]
-            if value < goal if key == "steps_per_s" else value > goal:
-                out.append(f"{int(result['products']):,} products: {key} is {value:.2f}, the goal is {goal}")
-    return out
+            is_missed = value < goal if key == "steps_per_s" else value > goal
+            if is_missed:
+                missed_goals.append(
+                    f"{products:,} products: {key} is {value:.2f}, the goal is {goal}"
+                )
+    return missed_goals
 
 
 def main() -> int:
@@ -172,25 +197,36 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 30_000, 100_000])
     parser.add_argument("--steps", type=int, default=20_000, help="steps each worker plays")
-    parser.add_argument("--folder", type=Path, help="where to keep the catalogues (a temporary folder)")
+    parser.add_argument(
+        "--folder", type=Path, help="where to keep the catalogues (a temporary folder)"
+    )
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         base = options.folder or Path(temporary)
         results = []
         for products in options.sizes:
-            results.append(measure(base / str(products), products, options.steps))
+            results.append(measure_size(base / str(products), products, options.steps))
             print(json.dumps(results[-1]), file=sys.stderr)
     full: dict[str, float] = {}
     if sum(size >= 10_000 for size in options.sizes) >= 2:
         keys = ("prepare_s", "prepare_peak_mb", "prepared_mb", "start_cpu_s", "search_ms")
-        full = {key: line(results, key) for key in keys}
-    machine = {"python": platform.python_version(), "cores": os.cpu_count(), "machine": platform.machine()}
-    report = {"original": ORIGINAL, "results": results, "full_catalogue_by_line": full, "machine": machine}
+        full = {key: extrapolate(results, key) for key in keys}
+    machine = {
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+    }
+    report = {
+        "original": ORIGINAL,
+        "results": results,
+        "full_catalogue_by_line": full,
+        "machine": machine,
+    }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(report, indent=2) + "\n")
-    print(table(results, full))
-    failures = missed(results)
+    print(write_table(results, full))
+    failures = list_missed_goals(results)
     print("\n".join(failures) or "all goals reached")
     return 1 if failures else 0
 

@@ -1,20 +1,23 @@
-"""Long episodes on ALFWorld, where credit for single steps should matter: 20 iterations of 8 tasks x 8 episodes.
+"""Long episodes on ALFWorld, where credit for single steps should matter.
 
-python -m gigpo_jax.main --config=configs/alfworld_long.py --workdir=runs/alfworld_long
-python -m gigpo_jax.compare --config=configs/alfworld_long.py --algorithms=grpo,gigpo --seeds=0,1
+    gigpo train --config=configs/alfworld_long.py --workdir=runs/alfworld_long
+    gigpo compare --config=configs/alfworld_long.py \
+        --algorithms=grpo,gigpo --seeds=0,1
 
-Small rooms with 8 receptacles and 4 objects, 30 actions an episode, a policy of 0.17 M parameters that imitated a
-mediocre demonstrator (alfworld_long_sft.py) and wins about 40% of its training episodes; a third of its actions are not
-admissible. docs/evidence.md has the protocol of the comparison and what came out. About 4 minutes of CPU time a run.
+20 iterations of 8 tasks x 8 episodes. Small rooms with 8 receptacles and 4 objects, 30 actions an
+episode, a policy of 0.17 M parameters that imitated a mediocre demonstrator (alfworld_long_sft.py)
+and wins about 40% of its training episodes; a third of its actions are not admissible.
+docs/evidence.md has the protocol of the comparison and what came out. About 4 minutes of CPU time a
+run.
 """
 
 from ml_collections import ConfigDict
 
-from configs.tiny import tiny_config
+from configs.tiny import tiny_config, train_config
 
 
 def long_config() -> ConfigDict:
-    """What the warm start (alfworld_long_sft.py) and the training share, unlocked."""
+    """The base of this experiment and its warm start, unlocked."""
     config = tiny_config()
     config.env.generate.update(receptacles=8, objects=4)
     config.env.max_steps = 30
@@ -29,18 +32,11 @@ def long_config() -> ConfigDict:
 
 def get_config() -> ConfigDict:
     """The config."""
-    config = long_config()
+    config = train_config(long_config())
     config.model.path = "models/alfworld_long"
-    config.rl.kl_coef = 0.0
     config.optim.lr = 3e-4
-    config.optim.schedule = "linear"
     config.train.iterations = 20
     config.train.groups = 8
-    config.train.group_size = 8
-    config.train.minibatch = 256
     config.train.save_rollouts = 0
     config.eval.panel = "long_unseen"
-    config.eval.every = 5
-    config.eval.greedy = True
-    config.checkpoint.every = 5
     return config.lock()

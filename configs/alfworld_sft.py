@@ -1,11 +1,12 @@
-"""A supervised warm start for ALFWorld: a published Qwen2.5 model imitates the expert for one epoch.
+"""A warm start for ALFWorld: a published Qwen2.5 model imitates the expert for one epoch.
 
-python -m gigpo_jax.main --mode=sft --config=configs/alfworld_sft.py --out=models/alfworld_sft \
-    --config.model.path=/models/Qwen2.5-1.5B-Instruct --config.env.options.data=GAMES
+    gigpo sft --config=configs/alfworld_sft.py \
+        --out=models/alfworld_sft --config.model.path=/models/Qwen2.5-1.5B-Instruct \
+        --config.env.options.data=GAMES
 
-GAMES: generated games (`python -m gigpo_jax.envs alfworld generate`); the expert knows their wordings.
-Hardware: one GPU with 80 GB for 1.5B. Not yet run at that size. Then train from models/alfworld_sft with
-configs/alfworld.py.
+GAMES: generated games (`python -m gigpo_jax.envs alfworld generate`); the expert knows their
+wordings. Hardware: one GPU with 80 GB for 1.5B. Not yet run at that size. Then train from
+models/alfworld_sft with configs/alfworld.py.
 """
 
 from ml_collections import ConfigDict

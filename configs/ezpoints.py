@@ -1,13 +1,13 @@
-"""GiGPO on EZPoints from pictures with the published settings of the authors' scripts: Qwen2.5-VL-3B, 100 iterations.
+"""GiGPO on EZPoints from pictures with the settings of the authors' scripts, 100 iterations.
 
-python -m gigpo_jax.main --config=configs/ezpoints.py:3b --workdir=runs/ezpoints \
-    --config.model.path=/models/Qwen2.5-VL-3B-Instruct
+    gigpo train --config=configs/ezpoints.py:3b --workdir=runs/ezpoints \
+        --config.model.path=/models/Qwen2.5-VL-3B-Instruct
 
-Two cards, at most 8 symbols. A picture takes 42 tokens; in the authors' runs pictures of another size take 121.
-Formulas have Python's value as there (compat=True).
+Two cards, at most 8 symbols. A picture takes 42 tokens; in the authors' runs pictures of another
+size take 121. Formulas have Python's value as there (compat=True).
 
-Hardware: two GPUs with 80 GB (--config.mesh.fsdp=2). Expected: the authors' README reports 100% success. This
-implementation has not been run at that size yet.
+Hardware: two GPUs with 80 GB (--config.mesh.fsdp=2). Expected: the authors' README reports 100%
+success. This implementation has not been run at that size yet.
 """
 
 from ml_collections import ConfigDict
@@ -24,7 +24,6 @@ def get_config(variant: str = "3b") -> ConfigDict:
     config.env.options = ConfigDict({"compat": True})
     config.env.max_steps = 8
     config.env.history = 0
-    config.sampling.stop = ()  # responses are JSON
     config.train.iterations = 100
     config.train.groups = 16
     config.train.minibatch = 128

@@ -1,28 +1,30 @@
 """GiGPO on search QA, on a laptop: 30 iterations of 16 questions x 8 episodes, nothing downloaded.
 
-python -m gigpo_jax.main --config=configs/search_tiny.py --workdir=runs/search_tiny
+    gigpo train --config=configs/search_tiny.py --workdir=runs/search_tiny
 
-A synthetic world of 2,400 people (docs/search.md), one passage a search, prompts of about 25 words, a policy of 0.4 M
-parameters that imitated a mediocre demonstrator (search_tiny_sft.py): one that answers half of the questions without
-looking anything up, and names half of what it looks for in half of its searches. Exact match on the frozen panel
-`tiny_test`, 64 one-hop and 64 two-hop questions about entities that no training question is about, one episode each,
-sampled at temperature 0.4 (greedy in brackets), before and after:
+A synthetic world of 2,400 people (docs/search.md), one passage a search, prompts of about 25 words,
+a policy of 0.4 M parameters that imitated a mediocre demonstrator (search_tiny_sft.py): one that
+answers half of the questions without looking anything up, and names half of what it looks for in
+half of its searches. Exact match on the frozen panel `tiny_test`, 64 one-hop and 64 two-hop
+questions about entities that no training question is about, one episode each, sampled at
+temperature 0.4 (greedy in brackets), before and after:
 
     seed 0   35.9% (79.7%)    99.2% (99.2%)
     seed 1   35.9% (79.7%)   100.0% (100.0%)
 
-The imitated policy can read and copy names; what it learns here is to search before it answers, to search for whole
-names, and to continue until it knows. Most of that takes five iterations: 96.9% and 95.3%.
-Measured with version 0.1 on 2 busy cores (load average about 15): 10 and 14 minutes. The expert answers everything.
+The imitated policy can read and copy names; what it learns here is to search before it answers, to
+search for whole names, and to continue until it knows. Most of that takes five iterations: 96.9%
+and 95.3%. Measured with version 0.1 on 2 busy cores (load average about 15): 10 and 14 minutes. The
+expert answers everything.
 """
 
 from ml_collections import ConfigDict
 
-from configs.tiny import tiny_config
+from configs.tiny import tiny_config, train_config
 
 
 def tiny_search_config() -> ConfigDict:
-    """What this experiment and its warm start share, unlocked."""
+    """The base of this experiment and its warm start, unlocked."""
     config = tiny_config()
     config.env.name = "search"
     config.env.options = ConfigDict({"topk": 1})
@@ -40,21 +42,11 @@ def tiny_search_config() -> ConfigDict:
 
 def get_config() -> ConfigDict:
     """The config."""
-    config = tiny_search_config()
+    config = train_config(tiny_search_config())
     config.model.path = "models/search_tiny"
     config.env.invalid_penalty = 0.01
     config.engine.slots = 128
     config.engine.decode_steps = 12
-    config.rl.kl_coef = 0.0
-    config.optim.lr = 2e-4
-    config.optim.schedule = "linear"
-    config.train.iterations = 30
-    config.train.groups = 16
-    config.train.group_size = 8
     config.train.minibatch = 64
-    config.train.save_rollouts = 5
     config.eval.panel = "tiny_test"
-    config.eval.every = 5
-    config.eval.greedy = True
-    config.checkpoint.every = 5
     return config.lock()

@@ -1,13 +1,13 @@
-"""GiGPO on Sokoban from pictures with the published settings of the authors' scripts: Qwen2.5-VL-3B, 150 iterations.
+"""GiGPO on Sokoban from pictures with the settings of the authors' scripts, 150 iterations.
 
-python -m gigpo_jax.main --config=configs/sokoban.py:3b --workdir=runs/sokoban \
-    --config.model.path=/models/Qwen2.5-VL-3B-Instruct
+    gigpo train --config=configs/sokoban.py:3b --workdir=runs/sokoban \
+        --config.model.path=/models/Qwen2.5-VL-3B-Instruct
 
-Rooms of 6 x 6 with one box, at most 15 moves. A picture takes 36 tokens, one a cell; in the authors' runs pictures of
-another size take 81.
+Rooms of 6 x 6 with one box, at most 15 moves. A picture takes 36 tokens, one a cell; in the
+authors' runs pictures of another size take 81.
 
-Hardware: two GPUs with 80 GB (--config.mesh.fsdp=2). Expected: the authors' README reports 81.0% success. This
-implementation has not been run at that size yet.
+Hardware: two GPUs with 80 GB (--config.mesh.fsdp=2). Expected: the authors' README reports 81.0%
+success. This implementation has not been run at that size yet.
 """
 
 from ml_collections import ConfigDict
@@ -16,14 +16,16 @@ from gigpo_jax.config import default_config
 
 
 def picture_config() -> ConfigDict:
-    """What the published runs on pictures share, unlocked."""
+    """The base of the published runs on pictures, unlocked."""
     config = default_config().unlock()
     config.env.invalid_penalty = 0.1
     config.env.workers = 8
     config.sampling.max_prompt_tokens = 1024
     config.sampling.max_response_tokens = 512
+    config.sampling.stop = ()  # the end-of-sequence token ends a response, and is trained too
     config.rl.normalize = "mean"
     config.rl.kl_coef = 0.01
+    config.rl.entropy_coef = 0.001
     config.rl.old_logprobs = "recompute"
     config.train.group_size = 8
     config.batch.rows = 8

@@ -1,10 +1,10 @@
 """GiGPO on Sokoban from pictures, on a laptop: 10 iterations of 16 rooms x 8 episodes.
 
-python -m gigpo_jax.main --config=configs/sokoban_tiny.py --workdir=runs/sokoban_tiny
+    gigpo train --config=configs/sokoban_tiny.py --workdir=runs/sokoban_tiny
 
-Rooms of 6 x 6 with one box, at most 15 moves. The observation is a picture of 168 x 168 pixels: 36 tokens. A policy of
-0.28 M parameters with a vision tower, which imitated a mediocre demonstrator (sokoban_tiny_sft.py). docs/vision.md has
-the results.
+Rooms of 6 x 6 with one box, at most 15 moves. The observation is a picture of 168 x 168 pixels: 36
+tokens. A policy of 0.28 M parameters with a vision tower, which imitated a mediocre demonstrator
+(sokoban_tiny_sft.py). docs/vision.md has the results.
 """
 
 from ml_collections import ConfigDict

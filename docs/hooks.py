@@ -1,7 +1,8 @@
-"""What the site has beside docs/: pages of the root, the notebooks, a page for each algorithm (see mkdocs.yml).
+"""What the site has beside docs/: pages of the root, the notebooks, a page for each algorithm (see
+mkdocs.yml).
 
-Links are written as GitHub reads them. Those that leave docs/ are rewritten here, or become plain text where the site
-has no such page.
+Links are written as GitHub reads them. Those that leave docs/ are rewritten here, or become plain
+text where the site has no such page.
 """
 
 import json
@@ -15,7 +16,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 METHODS = sorted(path.stem for path in (ROOT / "gigpo_jax/rl/methods").glob("[!_]*.py"))
-NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = ("train", "advantages", "worlds", "talk_to_a_model", "colab")  # in reading order
 PAGES = {  # file of the repository -> page of the site, for what is not in docs/
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -27,7 +28,7 @@ PAGES = {  # file of the repository -> page of the site, for what is not in docs
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fills the empty lists of the navigation."""
     sections = {title: pages for entry in config.nav for title, pages in entry.items()}
-    sections["Notebooks"] += [f"notebooks/{name}.md" for name in NOTEBOOKS]
+    sections["Tutorial"][-1]["Notebooks"] += [f"notebooks/{name}.md" for name in NOTEBOOKS]
     sections["Algorithms"][-1]["Methods"] += [f"algorithms/{name}.md" for name in METHODS]
     return config
 
@@ -36,7 +37,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages."""
     for source, page in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
-        files.append(File.generated(config, page, content=notebook(text) if source.endswith(".ipynb") else text))
+        files.append(
+            File.generated(
+                config, page, content=notebook(text) if source.endswith(".ipynb") else text
+            )
+        )
     rows = (ROOT / "docs/configuration.md").read_text(encoding="utf-8").splitlines()
     for name in METHODS:
         files.append(File.generated(config, f"algorithms/{name}.md", content=algorithm(name, rows)))
@@ -51,7 +56,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def link(found: re.Match[str]) -> str:
         image, text, target, anchor = found.groups()
         inside = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        there = PAGES.get(inside, inside.removeprefix("docs/") if inside.startswith("docs/") else None)
+        there = PAGES.get(
+            inside, inside.removeprefix("docs/") if inside.startswith("docs/") else None
+        )
         if there is None:
             return text
         return f"{image}[{text}]({posixpath.relpath(there, posixpath.dirname(page.file.src_uri))}{anchor or ''})"
@@ -60,17 +67,33 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def notebook(text: str) -> str:
-    """A notebook's cells, and the text that they print, as Markdown."""
+    """A notebook's cells, with the text that they print and the pictures they draw, as Markdown."""
     parts = []
     for cell in json.loads(text)["cells"]:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
-        parts += ["```text\n{}\n```".format("".join(output["text"]).rstrip()) for output in cell.get("outputs", [])]
+        parts += [notebook_output(output) for output in cell.get("outputs", [])]
     return "\n\n".join(parts)
+
+
+def notebook_output(output: dict) -> str:
+    """Text in a block, or a picture that is part of the page."""
+    if output["output_type"] == "stream":
+        return "```text\n{}\n```".format("".join(output["text"]).rstrip())
+    data = "".join(output["data"]["image/png"]).replace("\n", "")
+    return f'<img alt="the picture that the cell draws" src="data:image/png;base64,{data}">'
 
 
 def algorithm(name: str, rows: list[str]) -> str:
     """The page of a method: its docstrings, and its rows in the table of settings."""
     settings = [row for row in rows if row.startswith(f"| {name} |")]
-    table = ["## Settings", "", "| algorithm | key | default | values | meaning |", "|---|---|---|---|---|", *settings]
-    return "\n".join([f"# {name}", "", f"::: gigpo_jax.rl.methods.{name}", "", *(table if settings else [])])
+    table = [
+        "## Settings",
+        "",
+        "| algorithm | key | default | values | meaning |",
+        "|---|---|---|---|---|",
+        *settings,
+    ]
+    return "\n".join(
+        [f"# {name}", "", f"::: gigpo_jax.rl.methods.{name}", "", *(table if settings else [])]
+    )

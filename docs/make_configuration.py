@@ -4,9 +4,10 @@ from pathlib import Path
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.keys import KEYS, Key
-from gigpo_jax.envs.registry import ENVIRONMENTS, Option
+from gigpo_jax.core.settings import Setting
+from gigpo_jax.envs.entry_types import Option
+from gigpo_jax.envs.registry import ENVIRONMENTS, INCOMING
 from gigpo_jax.rl.algorithms import ALGORITHMS
-from gigpo_jax.settings import Setting
 
 HEAD = """# Configuration
 
@@ -63,10 +64,14 @@ settings of its base too.
 def page() -> str:
     """The whole page."""
     parts = [HEAD, *(_row(name, key) for name, key in KEYS.items()), SECTIONS]
-    for name, environment in sorted(ENVIRONMENTS.items()):
+    incoming = {f"{name}:ID": make_entry("ID") for name, make_entry in INCOMING.items()}
+    for name, environment in sorted({**ENVIRONMENTS, **incoming}.items()):
         parts.append(f"\n### {name}\n\n| key | default | meaning |\n|---|---|---|\n")
         for section, field in mix.OPTIONS.items():
-            parts += [_option_row(f"{section}.{key}", option) for key, option in getattr(environment, field).items()]
+            parts += [
+                _option_row(f"{section}.{key}", option)
+                for key, option in getattr(environment, field).items()
+            ]
     parts += [MIX, _row(f"{mix.MIX}.LABEL.weight", mix.WEIGHT), SETTINGS]
     for name, algorithm in ALGORITHMS.items():
         parts += [_setting_row(name, key, setting) for key, setting in algorithm.settings.items()]
@@ -76,7 +81,7 @@ def page() -> str:
 def _row(name: str, key: Key) -> str:
     default = f"auto: {_show(key.default)}" if key.auto else _show(key.default)
     marks = " *" * key.may_change + " +" * key.may_grow + " ~" * key.mixes
-    return f"| `{name}`{marks} | {default} | {key.rule.says} | {key.help} |\n"
+    return f"| `{name}`{marks} | {default} | {key.rule.requirement} | {key.help} |\n"
 
 
 def _option_row(name: str, option: Option) -> str:
@@ -84,7 +89,7 @@ def _option_row(name: str, option: Option) -> str:
 
 
 def _setting_row(algorithm: str, name: str, setting: Setting) -> str:
-    return f"| {algorithm} | `rl.settings.{name}` | {_show(setting.default)} | {setting.rule.says} | {setting.help} |\n"
+    return f"| {algorithm} | `rl.settings.{name}` | {_show(setting.default)} | {setting.rule.requirement} | {setting.help} |\n"
 
 
 def _show(value: object) -> str:

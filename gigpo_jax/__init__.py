@@ -10,9 +10,12 @@ __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`load`, imported on first use: environments and tokenizers must not bring jax along."""
+    """Imports `load` on first use.
+
+    Environments and tokenizers must not bring jax along.
+    """
     if name == "load":
-        from gigpo_jax.text import TextModel
+        from gigpo_jax.engines.text_model import TextModel
 
         return TextModel
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,31 +1,74 @@
-"""The command gigpo, which is python -m gigpo_jax: COMMAND FLAGS. A COMMAND is a mode of main.py or one of `TOOLS`."""
+"""The command gigpo, the same as python -m gigpo_jax: COMMAND FLAGS.
+
+`gigpo --help` lists them; `core.commands` has the table.
+"""
 
 import importlib
 import os
 import sys
 
-from gigpo_jax.errors import nearest, printable
+from gigpo_jax import __version__
+from gigpo_jax.core import packaged
+from gigpo_jax.core.commands import EXAMPLES, MODES, TOOLS, describe_commands, describe_pages
+from gigpo_jax.core.errors import escape_controls, nearest_names
+from gigpo_jax.core.signals import end_at_signals
 
-TOOLS = ("compare", "credit", "envs", "inspect")  # each as python -m gigpo_jax.TOOL
-MODES = ("train", "eval", "sft", "serve", "export", "preflight")
+HELP = """usage: gigpo COMMAND [FLAGS]
+
+commands (python -m gigpo_jax is the same program):
+{commands}
+
+  gigpo COMMAND --help    its flags, and the keys that matter
+  gigpo keys PATTERN      all keys with PATTERN in their name or meaning
+  gigpo --version         the version
+
+{examples}
+
+{pages}"""
 
 
 def main() -> int:
     """Passes the flags on; returns the exit status."""
+    # First: the imports below take seconds, in which Ctrl-C should end the command with one line.
+    end_at_signals()
+    # As `python -m` does, for module:NAME in the working directory.
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` does, for module:NAME in the working directory
-    command, flags = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
+        sys.path.insert(0, os.getcwd())
+    command = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    flags = sys.argv[2:]
     if command in TOOLS:
-        return importlib.import_module(f"gigpo_jax.{command}.__main__").main(flags)
+        return _run_tool(command, flags)
     if command in MODES:
-        importlib.import_module("gigpo_jax.run.console").prepare()
+        # By name, and only here: help and misspelt commands answer without importing jax.
+        importlib.import_module("gigpo_jax.run.console").prepare_console()
         return importlib.import_module("gigpo_jax.main").main([f"--mode={command}", *flags])
-    if command in ("-h", "--help"):
-        return importlib.import_module("gigpo_jax.main").main([command])
+    if command in ("-h", "--help", "help"):
+        pages = describe_pages(packaged.ROOT)
+        print(HELP.format(commands=describe_commands(), examples=EXAMPLES, pages=pages))
+        return 0
+    if command in ("-V", "--version"):
+        print(f"gigpo_jax {__version__}")
+        return 0
     commands = (*MODES, *TOOLS)
-    fix = ", ".join(nearest(command, commands) or commands)
-    print(printable(f"gigpo: {command!r}: no such command; nearest: {fix}; see gigpo --help"), file=sys.stderr)
+    near = ", ".join(nearest_names(command, commands) or commands)
+    message = f"gigpo: {command!r}: no such command; nearest: {near}; see gigpo --help"
+    # The command may hold control characters, which a terminal would obey.
+    print(escape_controls(message), file=sys.stderr)
     return 2
+
+
+def _run_tool(command: str, flags: list[str]) -> int:
+    tool = importlib.import_module(f"gigpo_jax.{TOOLS[command].module}")
+    # Imported here: `gigpo --help` and mistakes do not need them.
+    console = importlib.import_module("gigpo_jax.run.console")
+    interrupts = importlib.import_module("gigpo_jax.run.interrupts")
+    console.prepare_console()
+    interrupts.raise_interrupted()
+    try:
+        return int(tool.main(flags))
+    except interrupts.Interrupted as stopped:
+        print(f"gigpo_jax: {stopped}", file=sys.stderr)
+        return int(stopped.status)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,12 @@
-"""The modes of a run: python -m gigpo_jax.main --config=NAME|FILE [--mode=MODE] [--workdir=DIR] [--config.KEY=V]."""
+"""The modes of a run: gigpo train|eval|... --config=NAME [--config.KEY=VALUE].
+
+`python -m gigpo_jax.main --config=NAME [--mode=MODE]` works too.
+"""
+
+from gigpo_jax.core.signals import end_at_signals, ends_at_signals
+
+if __name__ == "__main__":
+    end_at_signals()  # the imports below take seconds
 
 import argparse
 import importlib
@@ -6,50 +14,69 @@ import pathlib
 import sys
 
 from gigpo_jax.config import resolve
-from gigpo_jax.config.command_line import joined, load_config, make_parser, origins
+from gigpo_jax.config.command_line import describe_origins, join_flags, load_config
+from gigpo_jax.config.flags import find_mode, make_parser
+from gigpo_jax.core.commands import MODES
+from gigpo_jax.core.errors import InputError, StorageError, escape_controls
 from gigpo_jax.env_bridge.types import EnvError
-from gigpo_jax.errors import InputError, StorageError, printable
-from gigpo_jax.run.console import prepare
-from gigpo_jax.run.interrupts import Interrupted
+from gigpo_jax.run.console import check_open_files, prepare_console
+from gigpo_jax.run.interrupts import Interrupted, raise_interrupted
+from gigpo_jax.run.progress import show_stage
 from gigpo_jax.run.workdir import check_run
-
-MODES = {  # name -> module, what it does
-    "train": ("train", "reinforcement learning, the default"),
-    "eval": ("evaluate", "plays the evaluation set eval.panel with the newest weights of the workdir"),
-    "sft": ("sft", "imitation of the environment's expert"),
-    "serve": ("serve", "serves the newest weights of the workdir to agent programs, as OpenAI does (docs/serve.md)"),
-    "export": ("export", "writes the newest weights of the workdir as a Hugging Face folder"),
-    "preflight": ("preflight.run", "compiles the run for devices that are not here (--target), and says what it needs"),
-}
 
 
 def main(argv: list[str]) -> int:
     """Runs one mode; returns the exit status."""
-    parser = make_parser({name: text for name, (_, text) in MODES.items()})
     try:
-        args, words = parser.parse_known_args(joined(argv))
-        asked = load_config(args.config, words)
-        config = resolve(asked, trains=args.mode in ("train", "sft"))
-        for flag, mode in (("push", "export"), ("target", "preflight")):
-            if getattr(args, flag) and args.mode != mode:
-                raise InputError(f"--{flag}={getattr(args, flag)}: of {mode} alone; leave it out")
-        if args.print_config:
-            print(printable("\n".join(origins(words, asked, config))))
-            return 0
-        program = importlib.import_module(f"gigpo_jax.{MODES[args.mode][0]}")
-        if args.mode == "preflight":
-            return program.run(config, args.target, args.out)
-        workdir = pathlib.Path(args.workdir or f"runs/{pathlib.Path(args.config.partition(':')[0]).stem}")
-        if args.mode in ("eval", "serve", "export"):
-            check_run(workdir, initial=args.initial)
-        if config.distributed:
-            importlib.import_module("gigpo_jax.run.partition").connect_hosts()
-        return program.run(config, workdir, args.out, *[args.push][: args.mode == "export"])
+        return _run(argv)
     except (InputError, StorageError, EnvError, Interrupted, argparse.ArgumentError) as error:
-        print("gigpo_jax: " + printable(" ".join(str(error).split())), file=sys.stderr)
+        # One line, whatever text of a server or a file is in the error.
+        message = " ".join(str(error).split())
+        print(f"gigpo_jax: {escape_controls(message)}", file=sys.stderr)
         return getattr(error, "status", 2)
 
 
+def _run(argv: list[str]) -> int:
+    check_open_files()
+    joined = join_flags(argv)
+    patterns = [word.removeprefix("--help=") for word in joined if word.startswith("--help=")]
+    if patterns:
+        return importlib.import_module("gigpo_jax.tools.keys").main(patterns)
+    flags, words = make_parser(find_mode(joined)).parse_known_args(joined)
+    loaded = load_config(flags.config, words)
+    # The checks of the config come before devices are taken and before anything is written.
+    config = resolve(loaded, trains=flags.mode in ("train", "sft"))
+    for flag, mode in (("push", "export"), ("target", "preflight")):
+        value = getattr(flags, flag)
+        if value and flags.mode != mode:
+            raise InputError(
+                f"belongs to --mode={mode}", key=f"--{flag}", value=value, fix="leave it out"
+            )
+    if flags.print_config:
+        print(escape_controls("\n".join(describe_origins(words, loaded, config))))
+        return 0
+    with show_stage("starting"):
+        # By name: a mode imports what it needs, and --print_config needs none of it.
+        program = importlib.import_module(f"gigpo_jax.{MODES[flags.mode].module}")
+    # Only in the command: a program that calls `main` keeps its own handlers.
+    if ends_at_signals():
+        raise_interrupted()
+    # Before the backend starts: it plans for devices that need not be here.
+    if flags.mode == "preflight":
+        return program.run(config, flags.target, flags.out)
+    name = pathlib.Path(flags.config.partition(":")[0]).stem
+    workdir = pathlib.Path(flags.workdir or f"runs/{name}")
+    if flags.mode in ("eval", "serve", "export"):
+        check_run(workdir, config, initial=flags.initial)
+    if config.distributed:
+        # Before any other use of jax, which would start with this host's devices alone.
+        importlib.import_module("gigpo_jax.devices.exchange").connect_hosts()
+    importlib.import_module("gigpo_jax.devices.backend").start_backend(config)
+    if flags.mode == "export":
+        return program.run(config, workdir, flags.out, flags.push)
+    return program.run(config, workdir, flags.out)
+
+
 if __name__ == "__main__":
-    prepare()
+    prepare_console()
     sys.exit(main(sys.argv[1:]))

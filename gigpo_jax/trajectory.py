@@ -1,4 +1,4 @@
-"""Turns and trajectories: what rollouts give and learners take. numpy only."""
+"""Turns and trajectories, which rollouts produce and learners consume. numpy only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -6,35 +6,38 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.models.images import PromptImages
+from gigpo_jax.models.vision.images import PromptImages
 
 
+# eq=False: a comparison of arrays has no single truth value.
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """One environment step, with everything that training and people need to know of it.
+    """One environment step: its prompt, response, action and reward.
 
     Attributes:
-      prompt_tokens: [P] i32, exactly what the engine was given.
-      response_tokens: [R] i32, exactly what it sampled; the token that ended the response included.
-      logprobs: [R] f32, nats, of the distribution each token was sampled from.
-      prompt: the prompt's text before the chat template.
-      response: the decoded response.
-      action: what was sent to the environment.
-      valid: whether the response kept to the format (and, if that counts, the action was admissible).
-      admissible: whether the environment had listed the action; None if it lists none.
-      observation: the text the agent saw before it acted.
-      anchor: the anchor state of that observation, as text.
-      reward: the environment's reward for the action.
-      penalty: >= 0, for an invalid or overlong response.
-      finish_reason: why the response ended: "stop", "length" or "abort".
-      version: which weights sampled it.
-      choices: 64-bit hash of the actions that the environment had listed; None if it lists none.
-      prompt_cut: whether parts of the prompt were left out to make it fit.
-      regret: how many actions more the goal needs than after the best action; None if the environment does not tell.
-      task: the task in words.
-      thought: what the response has before the action, where the agent's format has it apart.
-      feedback: the text that the environment answered to the action.
-      images: of the prompt, by reference; None without any.
+      prompt_tokens: [P] i32, token ids of the request.
+      response_tokens: [R] i32, sampled token ids, with the token that ended the response.
+      logprobs: [R] f32, nats, log-probability of each token under the distribution it was sampled
+        from.
+      prompt: Text of the prompt before the chat template.
+      response: Decoded response.
+      action: Action sent to the environment.
+      valid: Whether the response follows the format (and, if that counts, the action is
+        admissible).
+      admissible: Whether the environment listed the action; None if it lists none.
+      observation: Text that the agent saw before the action.
+      anchor: Anchor state of that observation, as text.
+      reward: Reward of the environment for the action.
+      penalty: Penalty >= 0 for an invalid or overlong response.
+      finish_reason: Reason why the response ended: "stop", "length" or "abort".
+      version: Version of the weights that sampled the response.
+      choices: 64-bit hash of the listed actions; None if the environment lists none.
+      prompt_cut: Whether parts of the prompt were removed to make it fit.
+      regret: Number of actions that the action wasted; None if the environment does not tell.
+      task: Task in words.
+      thought: Text before the action, where the agent's format separates it.
+      feedback: Text that the environment answered to the action.
+      images: Images of the prompt, by reference; None without any.
     """
 
     prompt_tokens: np.ndarray
@@ -65,23 +68,25 @@ class Trajectory:
     """One episode.
 
     Attributes:
-      task: what was to be done.
-      group: index of the task group in the rollout.
-      member: index of the trajectory in its group.
-      turns: the steps in order; those before the failure if it was aborted.
-      won: whether the task was done.
-      score: the environment's score in [0, 1] at the end.
-      aborted: whether the environment or the engine failed; such an episode takes part in no statistic.
-      reason: why, in one line; "" if it was not aborted.
-      policy_dependent: whether the environment failed at one of its actions, or the engine refused one of its prompts;
-        leaving such an episode out may bias the statistics.
-      unfinished: whether it is aborted because enough other episodes of its group had ended.
-      replayed: whether it was aborted before and this is the second attempt.
-      replaced: whether its group gave no signal and another group was played in its place; nothing is learnt from it.
-      environment_s: time spent waiting for the environment, s.
-      engine_s: time spent waiting for responses, s.
-      words: the task in words.
-      reflection: what the agent wrote afterwards for the next trial of the task; "" if there is none.
+      task: Task of the episode.
+      group: Index of the task group in the rollout.
+      member: Index of the trajectory in its group.
+      turns: Steps in order; the steps before the failure if the episode was aborted.
+      won: Whether the task was done.
+      score: Score of the environment in [0, 1] at the end.
+      aborted: Whether the environment or the engine failed; no statistic counts such an episode.
+      reason: Reason of the failure in one line; "" if the episode was not aborted.
+      policy_dependent: Whether the failure depends on the policy: the environment failed at an
+        action, or the engine refused a prompt. Excluding such episodes may bias the statistics.
+      unfinished: Whether it was aborted because enough other episodes of its group had ended.
+      replayed: Whether this is the second attempt, after an aborted one.
+      replaced: Whether its group gave no signal and another group was played in its place; nothing
+        is learned from it.
+      environment_s: Time spent waiting for the environment, s.
+      engine_s: Time spent waiting for responses, s.
+      words: Task in words.
+      reflection: Text that the agent wrote for the next trial of the task; "" if there is none.
+      truncated: Whether the episode used up its steps and was not won.
     """
 
     task: Task
@@ -100,11 +105,18 @@ class Trajectory:
     engine_s: float = 0.0
     words: str = ""
     reflection: str = ""
+    truncated: bool = False
 
     def abort(self, reason: str, *, policy_dependent: bool) -> None:
-        """Marks the episode as aborted; it is neither won nor has it a score."""
-        self.aborted, self.won, self.score = True, False, 0.0
-        self.reason, self.policy_dependent = " ".join(reason.split()), policy_dependent
+        """Marks the episode as aborted: not won, without a score."""
+        # Nothing of an aborted episode counts, whatever its last step has reported.
+        self.aborted = True
+        self.won = False
+        self.score = 0.0
+        self.truncated = False
+        # One line: reasons stand in messages and in lines of a file.
+        self.reason = " ".join(reason.split())
+        self.policy_dependent = policy_dependent
 
     def leave_unfinished(self) -> None:
         """Marks the episode as aborted because its group has ended."""
@@ -119,17 +131,20 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One environment step of a finished episode: a row of everything that is computed per step.
+    """One environment step of a finished episode.
+
+    It is a row of all per-step computations.
 
     Attributes:
-      trajectory: the place of its episode in the rollout.
-      step: its index in that episode, from 0.
-      group: the task group of that episode.
-      turn: what happened.
-      type: the task type of that episode.
-      won: whether the episode did the task.
-      answer: the known answer of its task; "" if there is none.
-      environment: label of the environment in `env.mix`, "" in a run with one.
+      trajectory: Index of the episode in the rollout.
+      step: Index of the step in the episode, from 0.
+      group: Task group of the episode.
+      turn: Prompt, response, action and reward.
+      type: Task type of the episode.
+      won: Whether the episode did the task.
+      answer: Known answer of the task; "" if there is none.
+      environment: Label of the environment in `env.mix`, "" in a run with one.
+      truncated: Whether this is the last step of an episode that used up its steps and was not won.
     """
 
     trajectory: int
@@ -140,26 +155,50 @@ class Step:
     won: bool = False
     answer: str = ""
     environment: str = ""
+    truncated: bool = False
 
 
 def gives_signal(group: Sequence[Trajectory]) -> bool:
-    """Whether the episodes of a task group that were not aborted differ in score or return."""
-    return len({(episode.score, episode.total_reward) for episode in group if not episode.aborted}) > 1
+    """Tests whether a group's episodes differ in score or return.
+
+    The group is that of a task; aborted episodes do not count.
+    """
+    # Both: rewards on the way can differ where the scores at the end are the same.
+    outcomes = {(episode.score, episode.total_reward) for episode in group if not episode.aborted}
+    return len(outcomes) > 1
 
 
 def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
-    """The steps of all episodes that were neither aborted nor replaced, in rollout order."""
-    return [
-        Step(place, number, t.group, turn, t.task.type, t.won, t.task.answer, t.task.environment)
-        for place, t in enumerate(trajectories)
-        if not (t.aborted or t.replaced)
-        for number, turn in enumerate(t.turns)
-    ]
+    """Returns the steps of all finished episodes.
+
+    These were neither aborted nor replaced; they are in rollout order.
+    """
+    steps = []
+    for index, trajectory in enumerate(trajectories):
+        # `index` counts these too: it is the place in the rollout, which other tables refer to.
+        if trajectory.aborted or trajectory.replaced:
+            continue
+        task = trajectory.task
+        for number, turn in enumerate(trajectory.turns):
+            step = Step(
+                trajectory=index,
+                step=number,
+                group=trajectory.group,
+                turn=turn,
+                type=task.type,
+                won=trajectory.won,
+                truncated=trajectory.truncated and number == len(trajectory.turns) - 1,
+                answer=task.answer,
+                environment=task.environment,
+            )
+            steps.append(step)
+    return steps
 
 
-def with_less_reward(steps: Sequence[Step], penalties: Sequence[float]) -> list[Step]:
-    """The same steps, each with a penalty taken from its reward."""
+def subtract_penalties(steps: Sequence[Step], penalties: Sequence[float]) -> list[Step]:
+    """The same steps, with a penalty subtracted from each reward."""
     return [
+        # Copies: saved rollouts keep the rewards of the environment.
         replace(step, turn=replace(step.turn, reward=step.turn.reward - penalty))
         for step, penalty in zip(steps, penalties, strict=True)
     ]
@@ -167,14 +206,14 @@ def with_less_reward(steps: Sequence[Step], penalties: Sequence[float]) -> list[
 
 @dataclass(frozen=True, eq=False)
 class StepCredit:
-    """What an algorithm computes of N steps, in the order of `finished_steps`.
+    """Advantages of N steps, in the order of `finished_steps`.
 
     Attributes:
       episode, step, total: [N] f32 advantages.
       anchor_group: [N] i32, equal for steps of the same anchor group.
       clip_scale: [N] f32, see `rl.advantages.Advantages`, or None.
       tokens: [N, R] f32, advantages of response tokens in place of the total, or None.
-      target: [N] or [N, R] f32, what a critic learns before each response or each token of it, or None.
+      target: [N] or [N, R] f32, targets of a critic for each response or each token, or None.
     """
 
     episode: np.ndarray

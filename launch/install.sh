@@ -11,6 +11,7 @@ make does this for .venv, launch/Dockerfile for an image, launch/skypilot.yaml o
 
   --platform NAME   cpu, gpu (CUDA 13) or tpu
   --python FILE     interpreter of the environment, Python 3.11 or newer
+  --require-hashes  refuse every file whose SHA-256 is not in launch/hashes (those of PyPI)
   --dry-run         print what would run and exit
   --help            this text
 TEXT
@@ -21,11 +22,12 @@ fail() {
   exit 2
 }
 
-platform='' python='' dry_run=no
+platform='' python='' dry_run=no require_hashes=no
 while [ $# -gt 0 ]; do
   case $1 in
     --help) usage && exit 0 ;;
     --dry-run) dry_run=yes && shift && continue ;;
+    --require-hashes) require_hashes=yes && shift && continue ;;
     --platform | --python)
       [ $# -ge 2 ] || fail "$1: a value is missing"
       printf -v "${1#--}" '%s' "$2"
@@ -46,7 +48,17 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 run() {
   if [ $dry_run = yes ]; then printf '%q ' "$@" && echo; else "$@"; fi
 }
-pip=("$python" -m pip install --quiet --disable-pip-version-check)
+# A terminal shows what is being fetched; a log stays short.
+quiet=(--quiet)
+if [ -t 1 ]; then quiet=(); fi
+pip=("$python" -m pip install ${quiet[@]+"${quiet[@]}"} --disable-pip-version-check)
+if [ $require_hashes = yes ]; then
+  run "${pip[@]}" --require-hashes -r "$here/launch/hashes/$platform.txt"
+  run "${pip[@]}" --require-hashes --no-deps -r "$here/launch/hashes/project.txt"
+  # An isolated build would fetch setuptools without a hash; project.txt has installed it.
+  run "${pip[@]}" --no-deps --no-build-isolation -e "$here"
+  exit
+fi
 run "${pip[@]}" -r "$here/requirements.txt" ${accelerator[@]+"${accelerator[@]}"}
 # Without what only alfworld's own engine needs: the games are made from its floor plans.
 run "${pip[@]}" --no-deps alfworld==0.4.2

@@ -79,8 +79,8 @@ fi
 common=(-m vllm.entrypoints.openai.api_server --model "$model" --host "$host" --dtype "$dtype"
   --max-model-len "$max_length" --max-num-seqs "$sequences"
   --logprobs-mode processed_logprobs --generation-config vllm --enable-scale-out
-  --worker-extension-cls gigpo_jax.sampling.vllm.worker.extension.WeightLoader
-  --middleware gigpo_jax.sampling.vllm.worker.access.RequireKey --disable-uvicorn-access-log)
+  --worker-extension-cls gigpo_jax.engines.vllm.worker.extension.WeightLoader
+  --middleware gigpo_jax.engines.access.RequireKey --disable-uvicorn-access-log)
 if [ "$lora_rank" != 0 ]; then
   # vLLM accepts these ranks only. One adapter more than is sampled with: a late request must not evict the newest.
   for served_rank in 1 8 16 32 64 128 256 320 512; do [ "$served_rank" -lt "$lora_rank" ] || break; done

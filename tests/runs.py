@@ -15,7 +15,14 @@ LIMIT_S = 240
 
 
 def command(workdir: Path, mode: str = "train", *flags: str) -> list[str]:
-    base = [sys.executable, "-m", "gigpo_jax.main", f"--config={CONFIG}", f"--workdir={workdir}", f"--mode={mode}"]
+    base = [
+        sys.executable,
+        "-m",
+        "gigpo_jax.main",
+        f"--config={CONFIG}",
+        f"--workdir={workdir}",
+        f"--mode={mode}",
+    ]
     return [*base, *flags]
 
 
@@ -41,5 +48,10 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     assert done.returncode == 0, done.stderr
     env = registry.make("example", drawers=2, games=16)
     write_panel(folder / "panel.json", freeze_panel("drawers", "example", env, "test"))
-    model, panel = folder / "model", folder / "panel.json"
-    return [f"--config.model.path={model}", f"--config.eval.panel={panel}", "--config.train.refill_groups=2"]
+    model = folder / "model"
+    panel = folder / "panel.json"
+    return [
+        f"--config.model.path={model}",
+        f"--config.eval.panel={panel}",
+        "--config.train.refill_groups=2",
+    ]

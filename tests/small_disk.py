@@ -21,7 +21,15 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     def mount(kib: int, inodes: int = 1000) -> Path:
         folder = tmp_path / f"disk{len(mounted)}"
         folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={kib}k,nr_inodes={inodes}", "gigpo_jax_test", str(folder)]
+        command = [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            f"size={kib}k,nr_inodes={inodes}",
+            "gigpo_jax_test",
+            str(folder),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             pytest.skip(f"needs to mount a file system: {done.stderr.strip()}")

@@ -1,4 +1,6 @@
-"""What runs on GPUs and TPUs lowers for them, seen without one: most of what a first run there would trip over."""
+"""What runs on GPUs and TPUs lowers for them, seen without one: most of what a first run there
+would trip over.
+"""
 
 import functools
 import types
@@ -10,33 +12,43 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
 from gigpo_jax import policy
-from gigpo_jax.batching import Sample, make_minibatches
 from gigpo_jax.config import default_config, resolve
-from gigpo_jax.learner import Learner
-from gigpo_jax.models import qwen2
+from gigpo_jax.devices.exchange import global_batch
+from gigpo_jax.devices.mesh import make_mesh
+from gigpo_jax.engines.jax import slots
+from gigpo_jax.learner.learner import Learner
+from gigpo_jax.learner.packing import make_minibatches
+from gigpo_jax.learner.samples import Sample
+from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import attention
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.run import partition
-from gigpo_jax.sampling import slots
 
-SHAPE = qwen2.Qwen2Config(97, 32, 64, 2, 4, 2, 8)
-SLOTS, LENGTH = 4, 32
-KERNELS = {"cuda": "hopper", "tpu": "tpu"}  # platform to lower for -> the kernels of attention there
+SHAPE = decoder.DecoderConfig(97, 32, 64, 2, 4, 2, 8)
+SLOTS = 4
+LENGTH = 32
+KERNELS = {
+    "cuda": "hopper",
+    "tpu": "tpu",
+}  # platform to lower for -> the kernels of attention there
 FUSED = "__cudnn$fmhaSoftmax"
 MASKED = "__cudnn$fmhaScaleBiasSoftmax"  # of GPUs before Hopper
 
 
 @pytest.fixture(params=KERNELS)
 def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The program believes that it runs there; of cuDNN, which is asked for its version only, it sees a number."""
+    """The program believes that it runs there; of cuDNN, which is asked for its version only, it
+    sees a number.
+    """
     monkeypatch.setattr(policy, "kernels_for", lambda device: KERNELS[request.param])
     believe_in_cudnn(monkeypatch)
     return request.param
 
 
 def believe_in_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cudnn, "cuda_versions", types.SimpleNamespace(cudnn_get_version=lambda: 91000))
+    monkeypatch.setattr(
+        cudnn, "cuda_versions", types.SimpleNamespace(cudnn_get_version=lambda: 91000)
+    )
     monkeypatch.setattr(cudnn, "check_compute_capability", lambda _: True)
 
 
@@ -45,7 +57,9 @@ def lowered(function, platform: str, *args) -> str:
 
 
 def check_kernels(text: str, platform: str, dtype: str, *, backward: bool) -> None:
-    """cuDNN's attention of packed segments runs on GPUs in bfloat16 and nowhere else, and is told that it is causal."""
+    """cuDNN's attention of packed segments runs on GPUs in bfloat16 and nowhere else, and is told
+    that it is causal.
+    """
     fused = platform == "cuda" and dtype == "bfloat16"
     assert (f"@{FUSED}(" in text) == fused
     assert (f"@{FUSED}Backward(" in text) == (fused and backward)
@@ -66,48 +80,83 @@ def test_learner(platform: str, dtype: str) -> None:
     config = default_config()
     config.model.compute_dtype = dtype
     config.batch.rows, config.batch.row_length = 2, LENGTH
-    config.sampling.max_prompt_tokens = config.sampling.max_response_tokens = 5  # rows hold several: the banded kernel
+    config.sampling.max_prompt_tokens = config.sampling.max_response_tokens = (
+        5  # rows hold several: the banded kernel
+    )
     config.rl.entropy_coef = 0.01
-    mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
-    learner = Learner(resolve(config), Policy(SHAPE, qwen2.init(SHAPE, jax.random.key(0)), None), mesh)  # type: ignore[arg-type]
-    batch = partition.global_batch(mesh, make_batch())
-    scored = lowered(learner._logprobs, platform, learner.state.params, batch)
+    mesh = make_mesh(data=1, fsdp=1, tensor=1)
+    learner = Learner(
+        resolve(config), Policy(SHAPE, decoder.init_params(SHAPE, jax.random.key(0)), None), mesh
+    )  # type: ignore[arg-type]
+    batch = global_batch(mesh, make_batch())
+    scored = lowered(learner._programs.logprobs, platform, learner.state.params, batch)
     check_kernels(scored, platform, dtype, backward=False)
     batch = jax.tree.map(jnp.asarray, make_batch())
     batch = StepBatch(**{**vars(batch), "reference": batch.behaviour})
-    check_kernels(lowered(learner._update, platform, learner.state, batch), platform, dtype, backward=True)
+    check_kernels(
+        lowered(learner._programs.update, platform, learner.state, batch),
+        platform,
+        dtype,
+        backward=True,
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_engine(platform: str, dtype: str) -> None:
-    params = qwen2.abstract_params(SHAPE, jnp.dtype(dtype))
-    cache = jax.eval_shape(lambda: qwen2.init_cache(SHAPE, SLOTS, LENGTH, jnp.dtype(dtype)))
+    params = decoder.abstract_params(SHAPE, jnp.dtype(dtype))
+    cache = jax.eval_shape(lambda: decoder.init_cache(SHAPE, SLOTS, LENGTH, jnp.dtype(dtype)))
     state = jax.eval_shape(lambda: slots.init_slots(SLOTS))
-    prefill = functools.partial(qwen2.prefill, SHAPE, kernels=KERNELS[platform])
-    decode = functools.partial(qwen2.decode, SHAPE)
-    admit = jax.jit(functools.partial(slots.admit, prefill), donate_argnums=(1, 2))
+    prefill = functools.partial(decoder.prefill, SHAPE, kernels=KERNELS[platform])
+    decode = functools.partial(decoder.decode, SHAPE)
+    prefill_prompts = jax.jit(
+        functools.partial(slots.prefill_prompts, prefill), donate_argnums=(1, 2)
+    )
     rows = jax.ShapeDtypeStruct((2, slots.SETTINGS + slots.STOP_IDS + LENGTH // 2), jnp.int32)
-    check_kernels(lowered(admit, platform, params, cache, state, rows), platform, dtype, backward=False)
-    advance = jax.jit(functools.partial(slots.advance, decode, 4), donate_argnums=(1, 2))
+    check_kernels(
+        lowered(prefill_prompts, platform, params, cache, state, slots.PromptBatch(rows)),
+        platform,
+        dtype,
+        backward=False,
+    )
+    decode_tokens = jax.jit(
+        functools.partial(slots.decode_tokens, decode, 4), donate_argnums=(1, 2)
+    )
     control = jax.ShapeDtypeStruct((1 + SLOTS,), jnp.int32)
-    assert FUSED not in lowered(advance, platform, params, cache, state, control)
+    assert FUSED not in lowered(decode_tokens, platform, params, cache, state, control)
 
 
 @pytest.mark.parametrize("kernels", ["hopper", "gpu", "tpu"])
-def test_kept_attention_is_not_computed_again(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forward kernels in a gradient: one, and another in the backward pass of `remat="full"`."""
+def test_kept_attention_is_not_computed_again(
+    kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forward kernels in a gradient: one, and another in the backward pass of
+    `remat="full"`.
+    """
     believe_in_cudnn(monkeypatch)
-    shape = qwen2.Qwen2Config(97, 32, 64, 2, 2, 1, 64)
-    params, tokens = qwen2.abstract_params(shape), jax.ShapeDtypeStruct((1, 128), jnp.int32)
+    shape = decoder.DecoderConfig(97, 32, 64, 2, 2, 1, 64)
+    params = decoder.abstract_params(shape)
+    tokens = jax.ShapeDtypeStruct((1, 128), jnp.int32)
 
     def forwards(remat: str) -> int:
-        how = qwen2.Execution(jnp.bfloat16, remat, attention=functools.partial(attention, kernels=kernels))
+        how = decoder.Execution(
+            jnp.bfloat16, remat, attention=functools.partial(attention, kernels=kernels)
+        )
 
-        def loss(params: qwen2.Params, tokens: jax.Array) -> jax.Array:
-            return qwen2.hidden_states(shape, params, tokens, execution=how).astype(jnp.float32).sum()
+        def loss(params: decoder.Params, tokens: jax.Array) -> jax.Array:
+            return (
+                decoder.hidden_states(shape, params, tokens, execution=how)
+                .astype(jnp.float32)
+                .sum()
+            )
 
-        text = lowered(jax.jit(jax.grad(loss)), "tpu" if kernels == "tpu" else "cuda", params, tokens)
-        call = {"hopper": f"@{FUSED}(", "gpu": f"@{MASKED}(", "tpu": 'kernel_name = "splash_mha_fwd'}[kernels]
+        text = lowered(
+            jax.jit(jax.grad(loss)), "tpu" if kernels == "tpu" else "cuda", params, tokens
+        )
+        call = {
+            "hopper": f"@{FUSED}(",
+            "gpu": f"@{MASKED}(",
+            "tpu": 'kernel_name = "splash_mha_fwd',
+        }[kernels]
         return text.count(call)
 
     assert forwards("full") == 2
@@ -123,8 +172,15 @@ def test_what_cudnn_does_not_take_goes_to_the_plain_kernel(
     def text(length: int, width: int, dtype: str) -> str:
         q, kv = (jax.ShapeDtypeStruct((2, length, n, width), jnp.dtype(dtype)) for n in (4, 2))
         segments = jax.ShapeDtypeStruct((2, length), jnp.int32)
-        return lowered(jax.jit(functools.partial(attention, kernels=kernels)), "cuda", q, kv, kv, segments)
+        return lowered(
+            jax.jit(functools.partial(attention, kernels=kernels)), "cuda", q, kv, kv, segments
+        )
 
     assert f"@{call}(" in text(16, 8, "bfloat16")
-    for odd in ((15, 8, "bfloat16"), (16, 12, "bfloat16"), (16, 256, "bfloat16"), (16, 8, "float32")):
+    for odd in (
+        (15, 8, "bfloat16"),
+        (16, 12, "bfloat16"),
+        (16, 256, "bfloat16"),
+        (16, 8, "float32"),
+    ):
         assert "fmha" not in text(*odd), odd

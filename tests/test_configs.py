@@ -1,4 +1,6 @@
-"""The configs of the published experiments hold the published settings (GiGPO, arXiv 2505.10978, section 5)."""
+"""The configs of the published experiments hold the published settings (GiGPO, arXiv 2505.10978,
+section 5).
+"""
 
 import runpy
 from pathlib import Path
@@ -6,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.config import resolve
-from gigpo_jax.config.tree import value_of
+from gigpo_jax.config.keys import value_of
 from gigpo_jax.env_bridge.actions import Response
-from gigpo_jax.env_bridge.history import History
-from gigpo_jax.env_bridge.prompts import build_prompt
+from gigpo_jax.env_bridge.prompts import History, build_prompt
 from gigpo_jax.envs import registry
-from gigpo_jax.models.hf_config import read_config
-from gigpo_jax.models.tokenizer import load_tokenizer
+from gigpo_jax.models.files.hf_config import read_config
+from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.rollout.environment import env_options
 from gigpo_jax.rollout.pictures import prompt_encoder
@@ -37,7 +38,7 @@ COMMON = {
 VISION = {
     "env.invalid_penalty": 0.1,
     "eval.temperature": 0.4,
-    "rl.entropy_coef": 0.0,
+    "rl.entropy_coef": 0.001,
     "rl.kl_coef": 0.01,
     "sampling.max_prompt_tokens": 1024,
     "train.group_size": 8,
@@ -74,7 +75,7 @@ PUBLISHED = {
         "eval.temperature": 0.4,
     },
     "search": {
-        "train.iterations": 200,
+        "train.iterations": 662,
         "train.groups": 256,
         "train.group_size": 5,
         "env.max_steps": 4,
@@ -84,16 +85,24 @@ PUBLISHED = {
         "train.minibatch": 512,
         "rl.kl_coef": 0.001,
         "rl.entropy_coef": 0.0,
-        "eval.every": 5,
+        "eval.every": 50,
         "env.invalid_penalty": 0.01,
         "eval.temperature": 0.0,
         "rl.anchor_match": "similar",
         "rl.similarity": 0.9,
     },
-    "sokoban": VISION | {"env.max_steps": 15, "train.iterations": 150, "train.groups": 32, "train.minibatch": 64},
-    "ezpoints": VISION | {"env.max_steps": 8, "train.iterations": 100, "train.groups": 16, "train.minibatch": 128},
+    "sokoban": VISION
+    | {"env.max_steps": 15, "train.iterations": 150, "train.groups": 32, "train.minibatch": 64},
+    "ezpoints": VISION
+    | {"env.max_steps": 8, "train.iterations": 100, "train.groups": 16, "train.minibatch": 128},
 }
-VARIANTS = [("alfworld", "1.5b"), ("alfworld", "7b"), ("webshop", "1.5b"), ("webshop", "7b"), ("search", "3b")]
+VARIANTS = [
+    ("alfworld", "1.5b"),
+    ("alfworld", "7b"),
+    ("webshop", "1.5b"),
+    ("webshop", "7b"),
+    ("search", "3b"),
+]
 VISION_VARIANTS = [("sokoban", "3b"), ("ezpoints", "3b")]
 NORMALIZE = {"1.5b": "mean", "7b": "mean", "1.5b_std": "mean_std", "7b_std": "mean_std"}
 
@@ -149,7 +158,9 @@ def test_the_ppo_baseline_has_the_settings_of_its_script(name, size):
 def test_webshop_has_both_published_normalisations():
     assert {v: resolve(_get_config("webshop", v)).rl.normalize for v in NORMALIZE} == NORMALIZE
     assert [resolve(_get_config("webshop", v)).mesh.fsdp for v in NORMALIZE] == [1, 8, 1, 8]
-    assert {resolve(_get_config(name, *v)).rl.normalize for name, *v in VARIANTS if name != "webshop"} == {"mean_std"}
+    assert {
+        resolve(_get_config(name, *v)).rl.normalize for name, *v in VARIANTS if name != "webshop"
+    } == {"mean_std"}
     assert {resolve(_get_config(*named)).rl.normalize for named in VISION_VARIANTS} == {"mean"}
 
 
@@ -167,6 +178,7 @@ def test_an_unknown_variant_names_those_there_are(name):
         ("sokoban_text_tiny", 1.0),
         ("sokoban_tiny", 1.0),
         ("ezpoints_tiny", 1.0),
+        ("frozenlake_tiny", 1.0),
     ],
 )
 def test_a_tiny_policy_can_say_what_the_expert_does(name, smallest, monkeypatch, tmp_path):
@@ -179,11 +191,14 @@ def test_a_tiny_policy_can_say_what_the_expert_does(name, smallest, monkeypatch,
     tokenizer = load_tokenizer(folder)
     encode = prompt_encoder(tokenizer, read_config(folder).vision)
     env = registry.make(config.env.name, **env_options(config))
-    template, known = registry.style(config.env.name, config.env.prompt), registry.spec(config.env.name)
+    template = registry.find_style(config.env.name, config.env.prompt)
+    known = registry.spec(config.env.name)
     write = known.write or response_text
     said = []
     for seed, task in enumerate(env.tasks("train")[:40]):
-        now, expert, past = env.reset(task), registry.make_expert(config.env.name, seed), History(config.env.history)
+        now = env.reset(task)
+        expert = registry.make_expert(config.env.name, seed)
+        past = History(config.env.history)
         for _ in range(config.env.max_steps):
             prompt = build_prompt(template, now, past, encode=encode, limit=10_000)
             assert len(prompt.tokens) <= config.sampling.max_prompt_tokens
@@ -195,18 +210,35 @@ def test_a_tiny_policy_can_say_what_the_expert_does(name, smallest, monkeypatch,
             now = result.observation
             if result.done:
                 break
-    assert sum(said) >= smallest * len(said)  # the tokenizer of the shop knows ASCII only, and a shop has crème brûlée
+    assert sum(said) >= smallest * len(
+        said
+    )  # the tokenizer of the shop knows ASCII only, and a shop has crème brûlée
 
 
 @pytest.mark.parametrize(
     ("name", "run"),
-    [("sokoban_text_tiny", "sokoban"), ("sokoban_tiny", "sokoban_tiny"), ("ezpoints_tiny", "ezpoints_tiny")],
+    [
+        ("sokoban_text_tiny", "sokoban"),
+        ("sokoban_tiny", "sokoban_tiny"),
+        ("ezpoints_tiny", "ezpoints_tiny"),
+        ("frozenlake_tiny", "frozenlake"),
+    ],
 )
 def test_the_warm_start_of_a_game_imitates_a_good_and_then_a_worse_demonstrator(name, run):
     first, second = (resolve(_get_config(f"{name}_sft", stage)) for stage in "12")
     assert (first.model.path, second.model.path) == ("", f"runs/{run}_sft1/model")
     assert first.sft.demonstrator.random_fraction < second.sft.demonstrator.random_fraction
-    for key in ("env.name", "env.options", "env.max_steps", "sampling.max_prompt_tokens", "sampling.stop"):
-        assert value_of(first, key) == value_of(second, key) == value_of(resolve(_get_config(name)), key)
+    for key in (
+        "env.name",
+        "env.options",
+        "env.max_steps",
+        "sampling.max_prompt_tokens",
+        "sampling.stop",
+    ):
+        assert (
+            value_of(first, key)
+            == value_of(second, key)
+            == value_of(resolve(_get_config(name)), key)
+        )
     with pytest.raises(ValueError, match="no such stage; choose 1 or 2"):
         _get_config(f"{name}_sft", "3")

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from gigpo_jax import sft, train
 from gigpo_jax.config import resolve
+from gigpo_jax.modes import sft, train
 from gigpo_jax.rollout.record import read_rollouts
 from tests.configs.example import get_config
 from tests.metrics import records
@@ -14,7 +14,11 @@ def test_a_curriculum_is_resumed_exactly(tmp_path: Path) -> None:
     def run(name: str, iterations: int) -> Path:
         config = get_config().unlock()
         config.model.path = str(tmp_path / "sft" / "model")
-        config.train.curriculum, config.train.iterations, config.train.refill_groups = "success", iterations, 1
+        config.train.curriculum, config.train.iterations, config.train.refill_groups = (
+            "success",
+            iterations,
+            1,
+        )
         config.train.save_rollouts = config.checkpoint.every = 1
         assert train.run(resolve(config), tmp_path / name, "") == 0
         return tmp_path / name
@@ -24,14 +28,19 @@ def test_a_curriculum_is_resumed_exactly(tmp_path: Path) -> None:
         return [episode.task for file in files for episode in read_rollouts(file).episodes]
 
     def rates(workdir: Path, step: int) -> dict[str, float]:
-        return json.loads((workdir / f"checkpoints/{step}/record/metadata").read_text())["record"]["curriculum"]
+        return json.loads((workdir / f"checkpoints/{step}/record/metadata").read_text())["record"][
+            "curriculum"
+        ]
 
     config = get_config().unlock()
     config.sft.episodes, config.sft.epochs = 192, 20
     assert sft.run(resolve(config), tmp_path / "sft", "") == 0
-    whole, stopped = run("whole", 3), run("stopped", 2)
+    whole = run("whole", 3)
+    stopped = run("stopped", 2)
     run("stopped", 3)
     assert records(stopped) == records(whole)
     assert drawn(stopped) == drawn(whole)
     assert rates(stopped, 3) == rates(whole, 3)
-    assert len(set(rates(whole, 2).values())) > 1  # else the third iteration had nothing to remember
+    assert (
+        len(set(rates(whole, 2).values())) > 1
+    )  # else the third iteration had nothing to remember

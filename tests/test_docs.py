@@ -1,13 +1,19 @@
 """The documentation keeps up with the code."""
 
+import hashlib
 import re
 import runpy
 from pathlib import Path
 
+from gigpo_jax.config import default_config
+from gigpo_jax.config.keys import flatten
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
+from gigpo_jax.env_bridge.agents import AGENTS
 from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
+from gigpo_jax.envs.registry import ENVIRONMENTS
+from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.rollout.demonstrations import response_text
-from gigpo_jax.run.glossary import DESCRIPTIONS
+from gigpo_jax.run.loggers.glossary import DESCRIPTIONS
 
 ROOT = Path(__file__).parent.parent
 
@@ -17,9 +23,41 @@ def test_the_configuration_page_is_that_of_the_code():
     assert (ROOT / "docs/configuration.md").read_text() == page["page"]()
 
 
+def test_the_picture_of_the_tutorial_has_the_numbers_of_the_code():
+    drawing = runpy.run_path(str(ROOT / "docs/make_tutorial.py"))
+    assert (ROOT / "docs/credit_steps.svg").read_text() == drawing["draw"]()
+
+
+def test_the_site_has_every_notebook():
+    order = re.search(r"NOTEBOOKS = \((.*?)\)", (ROOT / "docs/hooks.py").read_text())[1]
+    names = [name.strip(' "') for name in order.split(",")]
+    assert sorted(names) == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+
+
+def test_the_published_configs_are_those_of_the_authors_scripts():
+    settings = runpy.run_path(str(ROOT / "docs/make_settings.py"))
+    assert settings["list_differences"]() == []
+    assert (ROOT / "docs/settings.md").read_text() == settings["write_page"]()
+
+
+def test_protocols_stay_as_they_were_committed_before_the_runs():
+    digests = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (ROOT / "docs/protocols").iterdir()
+    }
+    assert digests == {
+        "repeat_discount.md": "26d4d40f44246b939b77bd120e2f0ce37cd90a41b56fa6aea60ef663e1765a1d",
+        "tabular.md": "08a30b61db0cb9413d13f4ca9582155d648a05e15c0607cd337297cd6fc3341a",
+    }
+
+
 def test_the_guide_names_every_metric_that_the_loggers_describe():
     page = (ROOT / "docs/guide.md").read_text()
-    assert [name for name in DESCRIPTIONS if f"`{name}`" not in page and f"`{name.split('/')[-1]}`" not in page] == []
+    assert [
+        name
+        for name in DESCRIPTIONS
+        if f"`{name}`" not in page and f"`{name.split('/')[-1]}`" not in page
+    ] == []
 
 
 def test_files_that_pages_name_are_there():
@@ -28,11 +66,28 @@ def test_files_that_pages_name_are_there():
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
+def test_verdicts_name_what_is_there_and_every_algorithm_has_one():
+    page = (ROOT / "docs/related.md").read_text()
+    cells = re.findall(r"^\| .+\| (.+) \|$", page, re.MULTILINE)
+    verdicts = [cell for cell in cells if cell != "verdict"]
+    openings = ("implemented as [`", "proposal as [`", "not here: ")
+    assert [verdict for verdict in verdicts if not verdict.startswith(openings)] == []
+
+    present = [verdict for verdict in verdicts if not verdict.startswith("not here")]
+    names = {name for verdict in present for name in re.findall(r"\[`(.+?)`\]", verdict)}
+    catalogues = {*ALGORITHMS, *ENVIRONMENTS, *AGENTS, *flatten(default_config())}
+    assert names - catalogues == set()
+    lessons = {"example"}  # of docs/environments.md, which no paper names
+    assert {*ALGORITHMS, *ENVIRONMENTS} - names - lessons == set()
+
+
 def test_the_agent_of_the_page_asks_and_reads():
     page = (ROOT / "docs/agents.md").read_text()
     names: dict = {}
     exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], names)
-    prompt = names["COT"].template(Instruct("A house."), {})(PromptInput("find it", "", (), 0, "A room.", None))
+    prompt = names["COT"].template(Instruct("A house."), {})(
+        PromptInput("find it", "", (), 0, "A room.", None)
+    )
     assert prompt.startswith("A house.\nTask: find it\nNow: A room.\n")
-    read = names["COT"].parser(parse_tagged, response_text)
+    read = names["COT"].make_parser(parse_tagged, response_text)
     assert read("It is here.\nAction: Look") == Response("look", True, "It is here.")

@@ -1,4 +1,6 @@
-"""Whole runs in processes of their own that meet a signal, a full disk or another run: one line and the status."""
+"""Whole runs in processes of their own that meet a signal, a full disk or another run: one line and
+the status.
+"""
 
 import json
 import os
@@ -21,10 +23,24 @@ SMALL = ("--config.sft.episodes=16", "--config.sft.epochs=1")
 Run = subprocess.Popen[str]
 
 
-def start(workdir: Path, mode: str = "train", *flags: str, code: tuple[str, ...] = ("-m", "gigpo_jax.main")) -> Run:
-    command = [sys.executable, *code, f"--config={CONFIG}", f"--workdir={workdir}", f"--mode={mode}", *flags]
+def start(
+    workdir: Path,
+    mode: str = "train",
+    *flags: str,
+    code: tuple[str, ...] = ("-m", "gigpo_jax.main"),
+) -> Run:
+    command = [
+        sys.executable,
+        *code,
+        f"--config={CONFIG}",
+        f"--workdir={workdir}",
+        f"--mode={mode}",
+        *flags,
+    ]
     quiet = os.environ | {"TQDM_DISABLE": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet
+    )
 
 
 def end(run: Run) -> tuple[int, list[str]]:
@@ -52,7 +68,11 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     assert end(start(folder / "sft", "sft", *SMALL, f"--out={folder / 'model'}"))[0] == 0
     env = registry.make("example", drawers=2, games=16)
     write_panel(folder / "panel.json", freeze_panel("drawers", "example", env, "test"))
-    return [f"--config.model.path={folder / 'model'}", f"--config.eval.panel={folder / 'panel.json'}", *SMALL]
+    return [
+        f"--config.model.path={folder / 'model'}",
+        f"--config.eval.panel={folder / 'panel.json'}",
+        *SMALL,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -81,25 +101,40 @@ runpy.run_module("gigpo_jax.main", run_name="__main__")
     ("mode", "module", "name", "number"),
     [
         ("train", "gigpo_jax.config.command_line", "load_config", signal.SIGINT),
-        ("train", "gigpo_jax.train", "RolloutWorker", signal.SIGTERM),
+        ("train", "gigpo_jax.modes.train", "RolloutWorker", signal.SIGTERM),
         ("eval", "gigpo_jax.rollout.worker", "rollout", signal.SIGINT),
-        ("sft", "gigpo_jax.sft", "demonstrate", signal.SIGTERM),
-        ("export", "gigpo_jax.export", "save_policy", signal.SIGTERM),
+        ("sft", "gigpo_jax.modes.sft", "demonstrate_episode", signal.SIGTERM),
+        ("export", "gigpo_jax.modes.export", "save_policy", signal.SIGTERM),
     ],
 )
 def test_a_signal_outside_of_training_is_one_line_and_its_status(
-    mode: str, module: str, name: str, number: signal.Signals, trained: Path, flags: list[str], tmp_path: Path
+    mode: str,
+    module: str,
+    name: str,
+    number: signal.Signals,
+    trained: Path,
+    flags: list[str],
+    tmp_path: Path,
 ):
     workdir = trained if mode in ("eval", "export") else tmp_path / "run"
     code = ("-c", SIGNALLED, module, name, str(int(number)))
     out = [f"--out={tmp_path / 'out'}"] if mode != "train" else []
-    run = start(workdir, mode, *flags, *out, *["--config.train.iterations=1"] * (workdir == trained), code=code)
+    run = start(
+        workdir,
+        mode,
+        *flags,
+        *out,
+        *["--config.train.iterations=1"] * (workdir == trained),
+        code=code,
+    )
     assert end(run) == (128 + number, [f"gigpo_jax: stopped by {number.name}"])
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_a_second_run_in_a_folder_is_refused_and_the_first_goes_on(flags: list[str], tmp_path: Path):
+def test_a_second_run_in_a_folder_is_refused_and_the_first_goes_on(
+    flags: list[str], tmp_path: Path
+):
     first = start(tmp_path / "run", "train", *flags)
     wait_until(first, tmp_path / "run" / "metrics.jsonl", '"step": 1,')
     first.send_signal(signal.SIGSTOP)
@@ -108,7 +143,10 @@ def test_a_second_run_in_a_folder_is_refused_and_the_first_goes_on(flags: list[s
     assert end(first)[0] == 0
     assert (status, len(lines)) == (2, 1), lines
     assert f"--workdir={tmp_path / 'run'}: in use by process {first.pid} on " in lines[0]
-    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)["step"]
+        for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert steps == list(range(7))
 
 
@@ -120,28 +158,47 @@ def test_a_full_disk_ends_a_run_with_one_line_and_a_larger_one_lets_it_go_on(
     status, lines = end(start(disk / "run", "train", *flags))
     assert status == 1
     assert lines[-1].startswith(f"gigpo_jax: {disk}/run/")
-    assert "(No space left on device); free space or mend the disk, then run the same command" in lines[-1]
-    assert all("the logger tensorboard failed (No space left on device)" in line for line in lines[:-1]), lines
-    good = [int(path.name) for path in (disk / "run" / "checkpoints").iterdir() if path.name.isdecimal()]
+    assert (
+        "(No space left on device); free space or mend the disk, then run the same command"
+        in lines[-1]
+    )
+    assert all(
+        "the logger tensorboard failed (No space left on device)" in line for line in lines[:-1]
+    ), lines
+    good = [
+        int(path.name) for path in (disk / "run" / "checkpoints").iterdir() if path.name.isdecimal()
+    ]
     assert bool(good) == (kib == 500)
     subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
     run = start(disk / "run", "train", *flags)
     out, err = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 0, err
     assert not good or f"continuing after iteration {max(good)}" in out
-    steps = [json.loads(line)["step"] for line in (disk / "run" / "metrics.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)["step"]
+        for line in (disk / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert steps == list(range(7))
 
 
-def test_a_disk_that_takes_no_further_folder_ends_an_imitation_at_once(small_disk: SmallDisk, tmp_path: Path):
+def test_a_disk_that_takes_no_further_folder_ends_an_imitation_at_once(
+    small_disk: SmallDisk, tmp_path: Path
+):
     workdir = small_disk(20_000, inodes=11) / "run"
     status, (line,) = end(start(workdir, "sft", *SMALL, f"--out={tmp_path / 'model'}"))
     assert status == 1
-    assert line.startswith(f"gigpo_jax: {workdir}/checkpoints: a checkpoint cannot be written (No space left on")
+    assert line.startswith(
+        f"gigpo_jax: {workdir}/checkpoints: a checkpoint cannot be written (No space left on"
+    )
 
 
 def test_a_worker_that_dies_in_set_up_ends_the_run_with_one_line(flags: list[str], tmp_path: Path):
-    run = start(tmp_path / "run", "train", flags[0], "--config.env.name=tests.chaos.environments:DIES_AT_START")
+    run = start(
+        tmp_path / "run",
+        "train",
+        flags[0],
+        "--config.env.name=tests.chaos.environments:DIES_AT_START",
+    )
     status, (line,) = end(run)
     assert status == 1
     assert line.startswith("gigpo_jax: environment worker 0 (process ")

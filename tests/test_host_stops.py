@@ -1,4 +1,6 @@
-"""One host of a run fails or is told to stop: all hosts end soon, with one checkpoint and one message."""
+"""One host of a run fails or is told to stop: all hosts end soon, with one checkpoint and one
+message.
+"""
 
 import json
 import os
@@ -21,8 +23,8 @@ LIMIT_S = 600
 FAILS = """
 import asyncio, os, runpy, signal, sys, time
 from pathlib import Path
-from gigpo_jax.sampling.base import EngineLost
-from gigpo_jax.sampling.jax_engine import JaxEngine
+from gigpo_jax.engines.base import EngineLost
+from gigpo_jax.engines.jax.jax_engine import JaxEngine
 what, record, *argv = sys.argv[1:]
 original = JaxEngine.generate
 async def generate(self, *request, **weights):
@@ -68,13 +70,20 @@ SAYS = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    small = ("--mode=sft", "--config.sft.episodes=16", "--config.sft.epochs=1", f"--out={folder / 'model'}")
+    small = (
+        "--mode=sft",
+        "--config.sft.episodes=16",
+        "--config.sft.epochs=1",
+        f"--out={folder / 'model'}",
+    )
     (sft,) = start(1, folder / "sft", *small)
     assert sft.wait(LIMIT_S) == 0
     return folder / "model"
 
 
-def start(hosts: int, workdir: Path, *flags: str, last: tuple[str, ...] = ()) -> list[subprocess.Popen[str]]:
+def start(
+    hosts: int, workdir: Path, *flags: str, last: tuple[str, ...] = ()
+) -> list[subprocess.Popen[str]]:
     """The processes of a run; the last one runs another program."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -84,8 +93,16 @@ def start(hosts: int, workdir: Path, *flags: str, last: tuple[str, ...] = ()) ->
         command += ["--config.distributed=True", f"--config.mesh.fsdp={hosts}"]
     started = []
     for host in range(hosts):
-        env = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(hosts), "JAX_PROCESS_ID": str(host)}
-        env |= {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", "JAX_PLATFORMS": "cpu", "TQDM_DISABLE": "1"}
+        env = {
+            "JAX_COORDINATOR_ADDRESS": address,
+            "JAX_NUM_PROCESSES": str(hosts),
+            "JAX_PROCESS_ID": str(host),
+        }
+        env |= {
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+            "JAX_PLATFORMS": "cpu",
+            "TQDM_DISABLE": "1",
+        }
         program = last if last and host == hosts - 1 else ("-m", "gigpo_jax.main")
         started.append(
             subprocess.Popen(
@@ -113,8 +130,13 @@ def start(hosts: int, workdir: Path, *flags: str, last: tuple[str, ...] = ()) ->
 def test_one_host_that_stops_ends_all_with_one_checkpoint_and_one_message(
     hosts: int, what: str, model: Path, tmp_path: Path
 ) -> None:
-    flags = (f"--config.model.path={model}", "--config.checkpoint.every=1000", "--config.eval.every=0")
-    workdir, record = tmp_path / "run", tmp_path / "when"
+    flags = (
+        f"--config.model.path={model}",
+        "--config.checkpoint.every=1000",
+        "--config.eval.every=0",
+    )
+    workdir = tmp_path / "run"
+    record = tmp_path / "when"
     processes = start(hosts, workdir, *flags, last=("-c", FAILS, what, str(record)))
     try:
         outputs = [process.communicate(timeout=LIMIT_S) for process in processes]
@@ -129,7 +151,9 @@ def test_one_host_that_stops_ends_all_with_one_checkpoint_and_one_message(
     assert told[0].startswith(f"host {hosts - 1} stopped ")
     assert message in told[0]
     assert [path.name for path in (workdir / "checkpoints").iterdir()] == ["1"]
-    steps = [json.loads(line)["step"] for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)["step"] for line in (workdir / "metrics.jsonl").read_text().splitlines()
+    ]
     assert steps == [0, 1][-len(steps) :]
     if (hosts, what) != (2, "lost"):
         return
@@ -143,15 +167,21 @@ def test_one_host_that_stops_ends_all_with_one_checkpoint_and_one_message(
 @pytest.mark.parametrize(
     ("mode", "module", "function", "what", "saved"),
     [
-        ("train", "train", "objective", "broken", []),  # the other host then waits in a computation
-        ("train", "train", "RolloutWorker", "broken", []),
-        ("train", "evaluate", "Evaluator.play", "broken", []),
-        ("train", "evaluate", "Evaluator.play", "signal", ["0"]),
-        ("eval", "evaluate", "RolloutWorker", "broken", []),
-        ("eval", "evaluate", "Evaluator.play", "signal", []),
-        ("sft", "sft", "demonstrate", "broken", []),
-        ("sft", "sft", "Imitation._update", "signal", ["1"]),
-        ("sft", "sft", "Imitation._update", "broken", []),
+        (
+            "train",
+            "modes.train",
+            "make_objective",
+            "broken",
+            [],
+        ),  # the other host then waits in a computation
+        ("train", "modes.train", "RolloutWorker", "broken", []),
+        ("train", "modes.evaluate", "Evaluator.play", "broken", []),
+        ("train", "modes.evaluate", "Evaluator.play", "signal", ["0"]),
+        ("eval", "modes.evaluate", "RolloutWorker", "broken", []),
+        ("eval", "modes.evaluate", "Evaluator.play", "signal", []),
+        ("sft", "modes.sft", "demonstrate_episode", "broken", []),
+        ("sft", "modes.imitation", "Imitation._make_update", "signal", ["1"]),
+        ("sft", "modes.imitation", "Imitation._make_update", "broken", []),
     ],
 )
 def test_one_host_that_fails_in_set_up_evaluation_or_imitation_ends_all(
@@ -159,8 +189,13 @@ def test_one_host_that_fails_in_set_up_evaluation_or_imitation_ends_all(
 ) -> None:
     env = registry.make("example", drawers=2, games=16)
     write_panel(tmp_path / "panel.json", freeze_panel("drawers", "example", env, "test"))
-    workdir, record = tmp_path / "run", tmp_path / "when"
-    flags = [f"--mode={mode}", f"--config.model.path={model}", f"--config.eval.panel={tmp_path / 'panel.json'}"]
+    workdir = tmp_path / "run"
+    record = tmp_path / "when"
+    flags = [
+        f"--mode={mode}",
+        f"--config.model.path={model}",
+        f"--config.eval.panel={tmp_path / 'panel.json'}",
+    ]
     flags += ["--initial"] * (mode == "eval")
     last = ("-c", FAILS_AT, f"gigpo_jax.{module}", function, what, str(record))
     processes = start(2, workdir, *flags, last=last)
@@ -170,7 +205,9 @@ def test_one_host_that_fails_in_set_up_evaluation_or_imitation_ends_all(
         for process in processes:
             process.kill()
     assert time.time() - float(record.read_text()) < 60
-    assert [process.returncode for process in processes] == [143 if what == "signal" else 1] * 2, outputs
+    assert [process.returncode for process in processes] == [143 if what == "signal" else 1] * 2, (
+        outputs
+    )
     told = [line for out, _ in outputs for line in out.splitlines() if "stopped" in line]
     assert len(told) == 1, outputs
     assert told[0].removeprefix("not evaluated: ").startswith("host 1 stopped")

@@ -1,4 +1,6 @@
-"""Statistics over two hosts, in two processes with unequal shares, equal those of one host with everything."""
+"""Statistics over two hosts, in two processes with unequal shares, equal those of one host with
+everything.
+"""
 
 import asyncio
 import json
@@ -28,16 +30,22 @@ def test_credit_and_panel_of_two_hosts_are_those_of_one_and_they_stop_together()
         for index in range(2)
     ]
     try:
-        first, second = (json.loads(host.communicate(timeout=240)[0].splitlines()[-1]) for host in hosts)
+        first, second = (
+            json.loads(host.communicate(timeout=240)[0].splitlines()[-1]) for host in hosts
+        )
     finally:
         for host in hosts:
             host.kill()
-    assert first["votes"] == ["cancelled", "host 1 stopped", "host 1 stopped"], "a vote counts, then the signal"
+    assert first["votes"] == ["cancelled", "host 1 stopped", "host 1 stopped"], (
+        "a vote counts, then the signal"
+    )
     assert second["votes"] == ["continues", *["host 1 stopped", "continues"] * 2]
     ended = ["host 1 stopped", True]
     assert first["ahead"] == ended, "a rollout beside an update ends when another host stops"
     unanswered = "no answer from hosts [1], so no checkpoint is written"
-    assert first["unanswered"] == [f"host 0 {reason}; {unanswered}" for reason in ("stopped", "failed then")]
+    assert first["unanswered"] == [
+        f"host 0 {reason}; {unanswered}" for reason in ("stopped", "failed then")
+    ]
     assert first["refused"] == second["refused"], "hosts plan with the least memory"
     assert ": a device has 2.0 GiB, " in first["refused"]
     one = two_hosts.found(range(5))

@@ -1,4 +1,6 @@
-"""A policy that reads images, from the observation to the update: engine and learner see the same."""
+"""A policy that reads images, from the observation to the update: engine and learner see the
+same.
+"""
 
 import asyncio
 import dataclasses
@@ -12,47 +14,69 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from gigpo_jax.batching import Sample, make_minibatches
-from gigpo_jax.columns.critic import critic_shape, make_token_values
-from gigpo_jax.columns.token_logprobs import make_token_logprobs
 from gigpo_jax.config import default_config, resolve
-from gigpo_jax.credit.gradients import folded, group_gradients
-from gigpo_jax.credit.run import _replay
-from gigpo_jax.env_bridge.history import History
-from gigpo_jax.env_bridge.prompts import build_prompt
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.mesh import make_mesh
+from gigpo_jax.engines.base import Completion, SamplingParams
+from gigpo_jax.engines.jax.jax_engine import JaxEngine
+from gigpo_jax.engines.jax.programs import EngineSettings
+from gigpo_jax.engines.request import Request
+from gigpo_jax.env_bridge.prompts import History, build_prompt
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.envs import registry
-from gigpo_jax.errors import InputError
-from gigpo_jax.models import qwen2, qwen2_5_vl
-from gigpo_jax.models.images import PromptImages, expand, grid_of, read_images
-from gigpo_jax.models.tokenizer import word_tokenizer
-from gigpo_jax.models.weights import load_hf, save_hf
+from gigpo_jax.learner.critic_model import critic_shape, make_token_values
+from gigpo_jax.learner.packing import make_minibatches
+from gigpo_jax.learner.samples import Sample
+from gigpo_jax.learner.token_logprobs import make_token_logprobs
+from gigpo_jax.models import decoder, qwen2_5_vl
+from gigpo_jax.models.files.weights import load_hf, save_hf
+from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.vision.images import (
+    PromptImages,
+    expand_image_tokens,
+    prepare_images,
+    token_grid,
+)
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.environment import episode_settings
 from gigpo_jax.rollout.pictures import prompt_encoder
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
-from gigpo_jax.run import partition
-from gigpo_jax.sampling.base import Completion, SamplingParams
-from gigpo_jax.sampling.jax_engine import JaxEngine
-from gigpo_jax.sampling.programs import EngineSettings
-from gigpo_jax.sampling.request import Request
+from gigpo_jax.tools.credit.gradients import fold_array, group_gradients
+from gigpo_jax.tools.credit.run import _replay
 from gigpo_jax.trajectory import Step
 from tests.models.shapes import SMALL, VISION, VL, random_params
-from tests.models.test_images import random_image
+from tests.models.vision.test_images import random_image
 from tests.turns import make_turn
 
-# Two sizes, two images in one prompt, an image that several prompts share, and a prompt without any.
+# Two sizes, two images in one prompt, an image that several prompts share, and a prompt without
+# any.
 IMAGES = [random_image(56, 84), random_image(96, 96)]
-PROMPTS = [([1, 55, 2], IMAGES[:1]), ([3, 55, 4, 55, 5], IMAGES), ([6, 55, 7, 8], IMAGES[1:]), ([9, 10], [])]
+PROMPTS = [
+    ([1, 55, 2], IMAGES[:1]),
+    ([3, 55, 4, 55, 5], IMAGES),
+    ([6, 55, 7, 8], IMAGES[1:]),
+    ([9, 10], []),
+]
 
 
 def read_prompts() -> list[tuple[np.ndarray, PromptImages]]:
-    texts = [np.array(expand(VISION, text, [grid_of(VISION, x) for x in images])) for text, images in PROMPTS]
-    return [(text, read_images(VISION, text, images)) for text, (_, images) in zip(texts, PROMPTS, strict=True)]
+    texts = [
+        np.array(expand_image_tokens(VISION, text, [token_grid(VISION, x) for x in images]))
+        for text, images in PROMPTS
+    ]
+    return [
+        (text, prepare_images(VISION, text, images))
+        for text, (_, images) in zip(texts, PROMPTS, strict=True)
+    ]
 
 
 def make_engine(**changes: Any) -> JaxEngine:
-    shapes: dict[str, Any] = {"slots": 4, "max_length": 136, "prefill_buckets": (128,), "prefill_rows": (4,)}
+    shapes: dict[str, Any] = {
+        "slots": 4,
+        "max_length": 136,
+        "prefill_buckets": (128,),
+        "prefill_rows": (4,),
+    }
     return JaxEngine(VL, random_params(VL), EngineSettings(**shapes | changes, decode_steps=8))
 
 
@@ -60,7 +84,10 @@ async def ask(engine: JaxEngine, numbers: Sequence[int]) -> list[Completion]:
     prompts = read_prompts()
     params = [SamplingParams(max_tokens=8, key=(number, 1)) for number in numbers]
     return await asyncio.gather(
-        *(engine.generate(prompts[n % 4][0], p, prompts[n % 4][1]) for n, p in zip(numbers, params, strict=True))
+        *(
+            engine.generate(prompts[n % 4][0], p, prompts[n % 4][1])
+            for n, p in zip(numbers, params, strict=True)
+        )
     )
 
 
@@ -76,8 +103,12 @@ def responses() -> list[Completion]:
     return together
 
 
-def test_prompts_in_chunks_give_the_same_responses_whatever_is_reused(responses: list[Completion]) -> None:
-    """Chunks cut through images. Other weights of the same values forget what slots hold and what was encoded."""
+def test_prompts_in_chunks_give_the_same_responses_whatever_is_reused(
+    responses: list[Completion],
+) -> None:
+    """Chunks cut through images. Other weights of the same values forget what slots hold and what
+    was encoded.
+    """
     with make_engine(prefill_chunk=8) as engine:
         engine.warmup()
         together = asyncio.run(ask(engine, range(8)))
@@ -96,12 +127,16 @@ def test_prompts_in_chunks_give_the_same_responses_whatever_is_reused(responses:
 
 def test_chunks_are_reused_up_to_the_first_other_image() -> None:
     """Two prompts of the same tokens, whose images differ in one pixel."""
-    text, other = np.array(expand(VISION, [*range(20), 55, *range(20)], [(2, 3)])), IMAGES[0].copy()
+    text = np.array(expand_image_tokens(VISION, [*range(20), 55, *range(20)], [(2, 3)]))
+    other = IMAGES[0].copy()
     other[50, 3, 0] ^= 1
-    params, found = SamplingParams(max_tokens=4), []
+    params = SamplingParams(max_tokens=4)
+    found = []
     with make_engine(prefill_chunk=8) as engine:
         for image in (IMAGES[0], other, other):
-            found.append(asyncio.run(engine.generate(text, params, read_images(VISION, text, [image]))))
+            found.append(
+                asyncio.run(engine.generate(text, params, prepare_images(VISION, text, [image])))
+            )
             found.append(engine.reused_tokens)
     assert found[1::2] == [0, 16, 16 + 40]
     np.testing.assert_array_equal(found[2].logprobs, found[4].logprobs)
@@ -126,8 +161,9 @@ def small_config() -> ConfigDict:
 
 def test_the_learner_gives_the_log_probabilities_of_the_engine(responses: list[Completion]) -> None:
     """Positions, places and features of packed rows and of decoding agree, for every prompt."""
-    config, policy = small_config(), Policy(VL, random_params(VL), word_tokenizer([]))
-    score = make_token_logprobs(config, policy, partition.make_mesh(), 1.0)
+    config = small_config()
+    policy = Policy(VL, random_params(VL), word_tokenizer([]))
+    score = make_token_logprobs(config, policy, make_mesh(), 1.0)
     found = score(policy.params, None, samples_of(responses)).logprob
     for ours, response in zip(found, responses, strict=True):
         np.testing.assert_allclose(ours, response.logprobs, atol=2e-4)
@@ -143,9 +179,14 @@ def test_each_distinct_image_is_encoded_once_a_microbatch(responses: list[Comple
 
 
 def test_a_prompt_of_text_alone_is_as_one_without_images() -> None:
-    """Agent programs give such samples; a run of several environments packs them beside those with images."""
+    """Agent programs give such samples; a run of several environments packs them beside those with
+    images.
+    """
     response = np.array([1, 2], np.int32)
-    samples = [Sample(text, response, np.zeros(2, np.float32), images=images) for text, images in read_prompts()]
+    samples = [
+        Sample(text, response, np.zeros(2, np.float32), images=images)
+        for text, images in read_prompts()
+    ]
     texts = [*samples[:3], dataclasses.replace(samples[3], images=None)]
     (found,), (expected,) = (
         make_minibatches(each, steps=4, row_length=144, rows=2, rng=np.random.default_rng(0))
@@ -160,8 +201,10 @@ def test_images_are_encoded_in_batches_of_one_size() -> None:
     with make_engine(prefill_rows=(1, 4)) as engine:
         future: asyncio.Future[Completion] = asyncio.Future(loop=asyncio.new_event_loop())
         request = Request(text, SamplingParams(max_tokens=1), [], engine._newest, future, images)
-        engine._encoder.encode(engine._newest.params, [request])
-        assert [key[:2] for key in engine._programs._compiled if key[0] == "encode"] == [("encode", 4)]
+        engine._encoder.encode_requests(engine._newest.params, [request])
+        assert [key[:2] for key in engine._programs._compiled if key[0] == "encode"] == [
+            ("encode", 4)
+        ]
 
 
 def test_images_of_another_prompt_or_for_a_model_of_text_are_refused() -> None:
@@ -169,18 +212,30 @@ def test_images_of_another_prompt_or_for_a_model_of_text_are_refused() -> None:
     with make_engine() as engine:
         for prompt in (other, text[:-1], np.append(text, 3)):
             places = (prompt == VISION.image_token).sum()
-            with pytest.raises(InputError, match=f" {places} places of images that are not those of its images; give"):
+            with pytest.raises(
+                InputError,
+                match=f" {places} places of images that are not those of its images; give",
+            ):
                 asyncio.run(engine.generate(prompt, SamplingParams(max_tokens=4), images))
     config = SMALL["mha_tied"]
     settings = EngineSettings(slots=1, max_length=32)
-    with JaxEngine(config, random_params(config), settings) as engine, pytest.raises(InputError, match="text alone"):
+    with (
+        JaxEngine(config, random_params(config), settings) as engine,
+        pytest.raises(InputError, match="text alone"),
+    ):
         asyncio.run(engine.generate(text, SamplingParams(max_tokens=4), images))
 
 
 def test_a_prompt_has_a_place_for_each_token_of_its_images() -> None:
-    """Special tokens in the text itself lose their meaning, and nothing is cut out of a prompt with images."""
-    words = word_tokenizer(["the room now"], ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"))
-    start, pad, end = (words.token_id(token) for token in ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"))
+    """Special tokens in the text itself lose their meaning, and nothing is cut out of a prompt with
+    images.
+    """
+    words = word_tokenizer(
+        ["the room now"], ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+    )
+    start, pad, end = (
+        words.token_id(token) for token in ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+    )
     vision = dataclasses.replace(VISION, start_token=start, image_token=pad, end_token=end)
     tokens = prompt_encoder(words, vision)(f"the room now: {IMAGE} <|image_pad|>", IMAGES[:1])
     assert tokens.count(pad) == 6
@@ -192,39 +247,59 @@ def test_a_prompt_has_a_place_for_each_token_of_its_images() -> None:
     config.env.update(name="sokoban", prompt="compact", max_steps=15)
     config.sampling.max_prompt_tokens = 30
     settings = episode_settings(resolve(config.lock()), temperature=1.0, stop_token_ids=())
-    with pytest.raises(InputError, match=r"max_prompt_tokens=30: a prompt with 1 image\(s\) takes 40 tokens"):
+    with pytest.raises(
+        InputError, match=r"max_prompt_tokens=30: a prompt with 1 image\(s\) takes 40 tokens"
+    ):
         settings.prompt(seen, History(0), prompt_encoder(words, vision))
 
 
 def test_pictures_for_a_model_of_text_and_the_other_way_round_are_refused() -> None:
     words = word_tokenizer([])
-    with pytest.raises(InputError, match="the environment shows pictures, and this model reads text alone"):
+    with pytest.raises(
+        InputError, match="the environment shows pictures, and this model reads text alone"
+    ):
         prompt_encoder(words, None)(IMAGE, IMAGES)
-    with pytest.raises(InputError, match="this model reads pictures, and the environment shows none"):
+    with pytest.raises(
+        InputError, match="this model reads pictures, and the environment shows none"
+    ):
         prompt_encoder(word_tokenizer([]), VISION)("text")
 
 
 def test_a_critic_reads_the_pictures_and_is_a_folder(tmp_path: Path) -> None:
     """A value is that of the text with its images alone; `load_hf` reads what `save_hf` wrote."""
-    config, shape = small_config(), dataclasses.replace(VL, value_head=True)
+    config = small_config()
+    shape = dataclasses.replace(VL, value_head=True)
     config.unlock().critic.kind = "model"
-    params, prompts = random_params(shape, 3), read_prompts()
+    params = random_params(shape, 3)
+    prompts = read_prompts()
     response = np.array([1, 2], np.int32)
-    samples = [Sample(text, response, np.zeros(2, np.float32), images=images) for text, images in prompts]
+    samples = [
+        Sample(text, response, np.zeros(2, np.float32), images=images) for text, images in prompts
+    ]
     policy = Policy(VL, random_params(VL), word_tokenizer([]))
-    found = make_token_values(config, policy, partition.make_mesh())(params, (policy.params, None), samples)
+    found = make_token_values(config, policy, make_mesh())(params, (policy.params, None), samples)
     for (text, _), (_, images), values in zip(prompts, PROMPTS, found, strict=True):
-        positions, placed = qwen2_5_vl.inputs(VL, np.append(text, response[:1])[None], images)
-        hidden = qwen2.hidden_states(shape, params, np.append(text, response[:1])[None], positions, images=placed)
-        np.testing.assert_allclose(values, qwen2.values(params, hidden[0, len(text) - 1 :]), atol=2e-4)
+        positions, placed = qwen2_5_vl.prepare_inputs(
+            VL, np.append(text, response[:1])[None], images
+        )
+        hidden = decoder.hidden_states(
+            shape, params, np.append(text, response[:1])[None], positions, images=placed
+        )
+        np.testing.assert_allclose(
+            values, decoder.predict_values(params, hidden[0, len(text) - 1 :]), atol=2e-4
+        )
     save_hf(tmp_path / "critic", shape, params)
     again, same = load_hf(tmp_path / "critic")
     assert again == shape
     np.testing.assert_array_equal(same["value_head"]["kernel"], params["value_head"]["kernel"])
 
 
-@pytest.mark.parametrize("changes", [None, {"image_token": 56}, {"min_pixels": 28 * 28}, {"max_pixels": 28 * 28 * 4}])
-def test_a_critic_that_reads_other_images_is_refused(changes: dict[str, int] | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes", [None, {"image_token": 56}, {"min_pixels": 28 * 28}, {"max_pixels": 28 * 28 * 4}]
+)
+def test_a_critic_that_reads_other_images_is_refused(
+    changes: dict[str, int] | None, tmp_path: Path
+) -> None:
     """One of text alone too, and one with a tower for a policy of text alone."""
     other = dataclasses.replace(VL, vision=changes and dataclasses.replace(VISION, **changes))
     save_hf(tmp_path, other, random_params(other))
@@ -233,54 +308,81 @@ def test_a_critic_that_reads_other_images_is_refused(changes: dict[str, int] | N
     text = dataclasses.replace(VL, vision=None)
     for shape in (VL, text) if changes else (VL,):
         policy = Policy(shape, None, word_tokenizer([]))
-        with pytest.raises(InputError, match=r"^config\.critic\.path=.*not those of the policy; name a model"):
+        with pytest.raises(
+            InputError, match=r"^config\.critic\.path=.*not those of the policy; name a model"
+        ):
             critic_shape(config, policy)
 
 
 def test_gradients_of_steps_are_those_of_their_pictures() -> None:
     """Sketches of two steps with the same tokens and other images, against their gradients."""
-    config, params, (text, images), response = small_config(), random_params(VL), read_prompts()[0], np.array([3, 4, 5])
-    other = read_images(VISION, text, [random_image(56, 84)[::-1]])
-    turns = [make_turn(prompt_tokens=text, response_tokens=response, images=shown) for shown in (images, other)]
-    steps, policy = [Step(n, 0, n, turn) for n, turn in enumerate(turns)], Policy(VL, params, word_tokenizer([]))
-    got = group_gradients(config, policy, partition.make_mesh(1, 1, 1), params, steps)(np.ones(2))
+    config, params, (text, images), response = (
+        small_config(),
+        random_params(VL),
+        read_prompts()[0],
+        np.array([3, 4, 5]),
+    )
+    other = prepare_images(VISION, text, [random_image(56, 84)[::-1]])
+    turns = [
+        make_turn(prompt_tokens=text, response_tokens=response, images=shown)
+        for shown in (images, other)
+    ]
+    steps = [Step(n, 0, n, turn) for n, turn in enumerate(turns)]
+    policy = Policy(VL, params, word_tokenizer([]))
+    got = group_gradients(config, policy, make_mesh(1, 1, 1), params, steps)(np.ones(2))
 
-    def objective(params: qwen2.Params, image: np.ndarray) -> jax.Array:
+    def objective(params: decoder.Params, image: np.ndarray) -> jax.Array:
         row = np.append(text, response)[None]
-        positions, placed = qwen2_5_vl.inputs(VL, row, [image])
-        hidden = qwen2.hidden_states(VL, params, row, positions, images=placed)[0, len(text) - 1 : -1]
-        found = jnp.take_along_axis(jax.nn.log_softmax(qwen2.unembed(VL, params, hidden)), response[:, None], 1)
+        positions, placed = qwen2_5_vl.prepare_inputs(VL, row, [image])
+        hidden = decoder.hidden_states(VL, params, row, positions, images=placed)[
+            0, len(text) - 1 : -1
+        ]
+        found = jnp.take_along_axis(
+            jax.nn.log_softmax(decoder.score_tokens(VL, params, hidden)), response[:, None], 1
+        )
         return found.sum()
 
     for sketch, image in zip(got, (IMAGES[0], random_image(56, 84)[::-1]), strict=True):
         leaves = jax.tree.leaves(jax.grad(objective)(params, image))
-        expected = np.sum([folded(leaf, number) for number, leaf in enumerate(leaves)], axis=0)
+        expected = np.sum([fold_array(leaf, number) for number, leaf in enumerate(leaves)], axis=0)
         np.testing.assert_allclose(sketch, expected, atol=1e-3 * np.abs(expected).max())
 
 
 def test_a_replay_shows_the_pictures_that_the_policy_saw() -> None:
     """The environment gives them again: saved episodes have the text alone."""
-    words = word_tokenizer(["the room now"], ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"))
-    start, pad, end = (words.token_id(token) for token in ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"))
+    words = word_tokenizer(
+        ["the room now"], ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+    )
+    start, pad, end = (
+        words.token_id(token) for token in ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+    )
     vision = dataclasses.replace(VISION, start_token=start, image_token=pad, end_token=end)
-    policy = Policy(dataclasses.replace(VL, vocab_size=words.vocab_size, vision=vision), None, words)
+    policy = Policy(
+        dataclasses.replace(VL, vocab_size=words.vocab_size, vision=vision), None, words
+    )
     config = default_config().unlock()
     config.env.update(name="sokoban", prompt="compact", max_steps=15)
     env = registry.make("sokoban")
     task = env.tasks("train")[0]
-    seen, prompt = env.reset(task), registry.style("sokoban", "compact")
+    seen = env.reset(task)
+    prompt = registry.find_style("sokoban", "compact")
     steps = []
     for action in ("up", "left"):
-        text = build_prompt(prompt, seen, History(0), encode=prompt_encoder(words, vision), limit=200).text
+        text = build_prompt(
+            prompt, seen, History(0), encode=prompt_encoder(words, vision), limit=200
+        ).text
         result = env.step(action)
         told = text, "", action, True, None, seen.text, "", result.reward, 0.0, "stop"
         steps.append(SavedStep(*told, version=0, prompt_length=0, tokens=(1,), logprobs=(0.0,)))
-        images, seen = seen.images, result.observation
-    episode = SavedEpisode(task.id, task.type, task.split, task.data, 0, 0, False, 0.0, False, "", tuple(steps))
+        images = seen.images
+        seen = result.observation
+    episode = SavedEpisode(
+        task.id, task.type, task.split, task.data, 0, 0, False, 0.0, False, "", tuple(steps)
+    )
     (again,) = _replay(resolve(config), env, policy, Rollouts(0, 1.0, (episode,), {}))
     first, last = again.turns
     assert [(turn.prompt_tokens == pad).sum() for turn in again.turns] == [36, 36]
-    expected = read_images(vision, last.prompt_tokens, images)
+    expected = prepare_images(vision, last.prompt_tokens, images)
     np.testing.assert_array_equal(last.images.images[0].patches, expected.images[0].patches)
     assert (first.images.images[0].patches != last.images.images[0].patches).any()
 
@@ -307,12 +409,21 @@ def test_image_tokens_that_the_policy_writes_change_nothing() -> None:
         read_prompts()[0],
     )
     response = np.array([4, VISION.image_token, VISION.image_token, 5], np.int32)
-    score = make_token_logprobs(config, policy, partition.make_mesh(), 1.0)
-    (found,) = score(policy.params, None, [Sample(text, response, np.zeros(4, np.float32), images=images)]).logprob
-    positions, placed = qwen2_5_vl.inputs(VL, text[None], IMAGES[:1])
-    row, more = np.append(text, response)[None], np.arange(len(text), len(text) + 4) + images.layout.shift
+    score = make_token_logprobs(config, policy, make_mesh(), 1.0)
+    (found,) = score(
+        policy.params, None, [Sample(text, response, np.zeros(4, np.float32), images=images)]
+    ).logprob
+    positions, placed = qwen2_5_vl.prepare_inputs(VL, text[None], IMAGES[:1])
+    row = np.append(text, response)[None]
+    more = np.arange(len(text), len(text) + 4) + images.layout.shift
     positions = np.concatenate([positions, np.tile(more, (3, 1, 1))], axis=2)
-    placed = dataclasses.replace(placed, index=np.pad(placed.index, ((0, 0), (0, 4)), constant_values=-1))
-    hidden = qwen2.hidden_states(VL, policy.params, row, positions, images=placed)[0, len(text) - 1 : -1]
-    expected = np.asarray(jax.nn.log_softmax(qwen2.unembed(VL, policy.params, hidden)))[np.arange(4), response]
+    placed = dataclasses.replace(
+        placed, index=np.pad(placed.index, ((0, 0), (0, 4)), constant_values=-1)
+    )
+    hidden = decoder.hidden_states(VL, policy.params, row, positions, images=placed)[
+        0, len(text) - 1 : -1
+    ]
+    expected = np.asarray(jax.nn.log_softmax(decoder.score_tokens(VL, policy.params, hidden)))[
+        np.arange(4), response
+    ]
     np.testing.assert_allclose(found, expected, atol=2e-4)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from gigpo_jax.config import default_config, resolve
-from gigpo_jax.errors import InputError
-from gigpo_jax.models.tokenizer import load_tokenizer
-from gigpo_jax.models.weights import load_hf, save_hf
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.mesh import make_mesh
+from gigpo_jax.models.files.weights import load_hf, save_hf
+from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.policy import fresh_policy, load_policy
-from gigpo_jax.run.partition import make_mesh
 
 TINY = Path(__file__).parents[1] / "models" / "alfworld_tiny"
 
@@ -21,7 +21,9 @@ def test_a_critic_is_no_policy(tmp_path: Path) -> None:
     save_hf(tmp_path / "critic", shape, params, tokenizer=load_tokenizer(str(TINY)))
     config = resolve(default_config(), trains=False).unlock()
     config.model.path = str(tmp_path / "critic")
-    with pytest.raises(InputError, match=r"^config\.model\.path=.*: a critic, .*; name a language model$"):
+    with pytest.raises(
+        InputError, match=r"^config\.model\.path=.*: a critic, .*; name a language model$"
+    ):
         load_policy(config, make_mesh())
 
 
@@ -34,7 +36,8 @@ def test_a_prompt_limit_must_leave_room_beside_the_chat_template(spare: int) -> 
         load_policy(config, make_mesh())
         return
     with pytest.raises(
-        InputError, match=f"max_prompt_tokens={template}: the chat template of .* alone takes {template} tokens"
+        InputError,
+        match=f"max_prompt_tokens={template}: the chat template of .* alone takes {template} tokens",
     ):
         load_policy(config, make_mesh())
 

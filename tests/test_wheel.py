@@ -8,6 +8,8 @@ import sysconfig
 import venv
 from pathlib import Path
 
+import gigpo_jax
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -20,40 +22,85 @@ def copied() -> list[str]:
 def call(*words: object, cwd: Path) -> str:
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, timeout=400, cwd=cwd, env=environ, check=False
+        [str(word) for word in words],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        cwd=cwd,
+        env=environ,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
 
 
+def test_the_version_is_the_same_everywhere() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {gigpo_jax.__version__}\n" in citation
+    newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1]
+    assert newest.startswith(gigpo_jax.__version__)
+
+
 def test_the_wheel_installed_elsewhere_trains_evaluates_and_exports(tmp_path: Path) -> None:
     """The environment has the wheel alone; its dependencies are those that these tests run with."""
-    source, elsewhere = tmp_path / "source", tmp_path / "elsewhere"
+    source = tmp_path / "source"
+    elsewhere = tmp_path / "elsewhere"
     source.mkdir()
     elsewhere.mkdir()
     for name in copied():
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, source / name)
-    build = "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
+    build = (
+        "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
+    )
     wheel = tmp_path / call(sys.executable, "-c", build, tmp_path, cwd=source).splitlines()[-1]
     shutil.rmtree(source)
     venv.create(tmp_path / "venv", symlinks=True)
     python = tmp_path / "venv/bin/python"
-    own = Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=elsewhere).strip())
-    call(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=elsewhere)
+    own = Path(
+        call(
+            python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=elsewhere
+        ).strip()
+    )
+    call(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--no-deps",
+        "--no-index",
+        wheel,
+        cwd=elsewhere,
+    )
     for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if not path.name.startswith(("gigpo_jax", "__editable__", "pip")) and not (own / path.name).exists():
+        if (
+            not path.name.startswith(("gigpo_jax", "__editable__", "pip"))
+            and not (own / path.name).exists()
+        ):
             (own / path.name).symlink_to(path)
     where = call(python, "-c", "import gigpo_jax; print(gigpo_jax.__file__)", cwd=elsewhere)
     assert Path(where.strip()).is_relative_to(own)
     checked = subprocess.run(
-        [sys.executable, "-m", "pip", "--python", str(python), "check"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pip", "--python", str(python), "check"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert not [line for line in checked.stdout.splitlines() if line.startswith("gigpo")], checked.stdout
+    assert not [line for line in checked.stdout.splitlines() if line.startswith("gigpo")], (
+        checked.stdout
+    )
+    pages = call(tmp_path / "venv/bin/gigpo", "--help", cwd=elsewhere).rpartition("pages in ")[2]
+    assert (Path(pages.partition(":")[0]) / "guide.md").is_file()
+    call(tmp_path / "venv/bin/gigpo", "new", "env", "my_game", cwd=elsewhere)
+    shutil.rmtree(elsewhere / "my_game")
     small = ["--config.train.iterations=1", "--config.eval.tasks=4", "--config.train.groups=4"]
     gigpo = tmp_path / "venv/bin/gigpo"
     told = call(gigpo, "train", "--config=quickstart", "--workdir=run", *small, cwd=elsewhere)
     assert "iteration 1/1" in told
     assert [path.name for path in elsewhere.iterdir()] == ["run"]
-    export = next(line for line in told.splitlines() if " export " in line).partition("(")[0].split()
-    assert "checkpoint 1 is in run/export" in call(*export, cwd=elsewhere)
+    export = (
+        next(line for line in told.splitlines() if " export " in line).partition("(")[0].split()
+    )
+    assert "checkpoint 1 of run is in run/export" in call(*export, cwd=elsewhere)

@@ -1,4 +1,6 @@
-"""One host of two, a program that tests/test_hosts.py starts twice: `two_hosts.py INDEX PORT`; prints what it finds."""
+"""One host of two, a program that tests/test_hosts.py starts twice: `two_hosts.py INDEX PORT`;
+prints what it finds.
+"""
 
 import asyncio
 import atexit
@@ -15,14 +17,16 @@ import pytest
 
 from gigpo_jax import run
 from gigpo_jax.config import default_config, resolve
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.memory import check_memory
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.errors import InputError
-from gigpo_jax.evaluate import Evaluator, metrics, outcomes, summarise
-from gigpo_jax.learner import objective, step_credit
-from gigpo_jax.models.qwen2 import PUBLISHED
+from gigpo_jax.learner.credit import step_credit
+from gigpo_jax.learner.objective import make_objective
+from gigpo_jax.models.decoder import PUBLISHED
+from gigpo_jax.modes.evaluate import Evaluator
+from gigpo_jax.modes.train import Trainer
+from gigpo_jax.rollout.results import collect_outcomes, panel_metrics, summarise_outcomes
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
-from gigpo_jax.run.memory import check_memory
-from gigpo_jax.train import Trainer
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.turns import make_turn
 
@@ -34,40 +38,59 @@ def episode(task: Task, group: int, member: int = 0) -> Trajectory:
     rng = np.random.default_rng((group, member))
     turns = []
     for _ in range(rng.integers(1, 6)):
-        reward, anchor = float(rng.normal()), f"state {rng.integers(3)}"
+        reward = float(rng.normal())
+        anchor = f"state {rng.integers(3)}"
         turns.append(make_turn(anchor=anchor, reward=reward, penalty=0.1))
     score = float(rng.random())
-    return Trajectory(task, group, member, turns, score > 0.3, score, aborted=(group, member) == (1, 0))
+    return Trajectory(
+        task, group, member, turns, score > 0.3, score, aborted=(group, member) == (1, 0)
+    )
 
 
 class Replay:
     """In place of a rollout worker: the episodes above."""
 
-    async def play(self, tasks: Sequence[Task], *, first_group: int, **_: object) -> list[Trajectory]:
-        return [episode(task, first_group + n, trial) for n, task in enumerate(tasks) for trial in range(n % 3 + 1)]
+    async def play(
+        self, tasks: Sequence[Task], *, first_group: int, **_: object
+    ) -> list[Trajectory]:
+        return [
+            episode(task, first_group + n, trial)
+            for n, task in enumerate(tasks)
+            for trial in range(n % 3 + 1)
+        ]
 
 
 def found(groups: range) -> dict:
-    """What a host finds that has some of five groups, of 2 to 6 episodes, and its share of a panel of 7 tasks."""
+    """What a host finds that has some of five groups, of 2 to 6 episodes, and its share of a panel
+    of 7 tasks.
+    """
     config = default_config()
     config.rl.algorithm = "reinforce_pp"
     config = resolve(config)
-    trajectories = [episode(TASKS[group], group, member) for group in groups for member in range(group + 2)]
-    metrics_of_credit, credit = step_credit(config, objective(config)[0], finished_steps(trajectories))
+    trajectories = [
+        episode(TASKS[group], group, member) for group in groups for member in range(group + 2)
+    ]
+    metrics_of_credit, credit = step_credit(
+        config, make_objective(config)[0], finished_steps(trajectories)
+    )
     evaluator = Evaluator(config, Replay(), TASKS)  # type: ignore[arg-type]
     played = asyncio.run(evaluator.play(greedy=False))["sampled"]
     return {
         "advantages": credit.total.tolist(),
         "credit": metrics_of_credit,
-        "trials": summarise(outcomes(played, TASKS, 2)),
-        "panel": metrics(evaluator.outcomes(asyncio.run(evaluator.play(greedy=True)))),
+        "trials": summarise_outcomes(collect_outcomes(played, TASKS, 2)),
+        "panel": panel_metrics(evaluator.outcomes(asyncio.run(evaluator.play(greedy=True)))),
     }
 
 
 async def votes(hosts: Hosts) -> list[str]:
-    """What a host is told that is cancelled while it waits for the other's vote, and when the other stops."""
-    last, told = jax.process_index() == 1, []
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    """What a host is told that is cancelled while it waits for the other's vote, and when the other
+    stops.
+    """
+    last = jax.process_index() == 1
+    told = []
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
     assert task is not None
     for stops in (False, True, True):
         if not last:
@@ -89,11 +112,15 @@ async def votes(hosts: Hosts) -> list[str]:
 
 
 async def ahead(hosts: Hosts) -> list[Any]:
-    """What the first host is told whose next rollout runs when the second stops, and whether the rollout is ended."""
+    """What the first host is told whose next rollout runs when the second stops, and whether the
+    rollout is ended.
+    """
     if jax.process_index() == 1:
         return [(await hosts.stop(Stop(143, "stopped"))).text]
     rollout = asyncio.ensure_future(asyncio.sleep(8, []))
-    trainer = SimpleNamespace(hosts=hosts, learn=lambda _: {}, pending=None, done=0, rollouts=[rollout])
+    trainer = SimpleNamespace(
+        hosts=hosts, learn=lambda _: {}, pending=None, done=0, rollouts=[rollout]
+    )
     with pytest.raises(HostsStopped) as stopped:
         await Trainer.update(trainer, [])  # type: ignore[arg-type]
     return [str(stopped.value), rollout.cancelled()]
@@ -110,7 +137,9 @@ async def unanswered(hosts: Hosts) -> list[str]:
 
 
 def refused() -> str:
-    """What a host is told of a model that is too large, where the second host has 2 GiB and the first one 4."""
+    """What a host is told of a model that is too large, where the second host has 2 GiB and the
+    first one 4.
+    """
     pages = {"SC_PHYS_PAGES": 2 - jax.process_index(), "SC_PAGE_SIZE": 2**31}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "sysconf", pages.get)
@@ -121,11 +150,17 @@ def refused() -> str:
 
 async def stops() -> dict[str, list]:
     hosts = Hosts()
-    return {"votes": await votes(hosts), "ahead": await ahead(hosts), "unanswered": await unanswered(hosts)}
+    return {
+        "votes": await votes(hosts),
+        "ahead": await ahead(hosts),
+        "unanswered": await unanswered(hosts),
+    }
 
 
 if __name__ == "__main__":
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", 2, int(sys.argv[1]), initialization_timeout=200)
+    jax.distributed.initialize(
+        f"127.0.0.1:{sys.argv[2]}", 2, int(sys.argv[1]), initialization_timeout=200
+    )
     ours = found((range(2), range(2, 5))[jax.process_index()])
     print(json.dumps(ours | {"refused": refused()} | asyncio.run(stops())))

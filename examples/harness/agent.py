@@ -1,4 +1,5 @@
-"""An agent program that knows the policy as a model of an OpenAI-compatible server, and nothing of the trainer.
+"""An agent program that knows the policy as a model of an OpenAI-compatible server, and nothing of
+the trainer.
 
 It plays Sokoban. docs/serve.md explains what it may do; config.py trains the policy with it.
 """
@@ -11,6 +12,7 @@ from openai import AsyncOpenAI
 from gigpo_jax.env_bridge.base import SessionAddress
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.harness import harness_entry
 
 MOVES = 15
 
@@ -46,9 +48,11 @@ class Player:
 
 
 def _move(text: str) -> str:
-    """The first move that the text between the action tags contains; "", which does nothing, without one."""
+    """The first move that the text between the action tags contains; "", which does nothing,
+    without one.
+    """
     inside = text.partition("<action>")[2].partition("</action>")[0]
     return next((move for move in ("up", "down", "left", "right", "still") if move in inside), "")
 
 
-PLAYER = registry.harness("agent:Player", max_steps=MOVES)
+PLAYER = harness_entry("agent:Player", max_steps=MOVES)

@@ -1,4 +1,4 @@
-"""The configuration of a run: the table of keys, their resolution and check, and the command line."""
+"""The configuration of a run: table of keys, resolution, checks, command line."""
 
 from gigpo_jax.config.resolve import default_config, resolve
 

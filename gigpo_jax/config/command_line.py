@@ -1,65 +1,33 @@
-"""The words of a command line -> a config: runs the config file and sets the keys that the words name."""
+"""From a command line to a config: runs the config file and sets keys of `--config.KEY=VALUE`."""
 
-import argparse
 import ast
 import contextlib
 import runpy
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config import mix, packaged
-from gigpo_jax.config.keys import KEYS
-from gigpo_jax.config.resolve import SECTIONS, declared, unknown_keys
-from gigpo_jax.config.tree import flat
-from gigpo_jax.errors import InputError, nearest
+from gigpo_jax.config import mix
+from gigpo_jax.config.flags import FLAGS
+from gigpo_jax.config.keys import KEYS, flatten
+from gigpo_jax.config.resolve import SECTIONS, declared_types, unknown_keys
+from gigpo_jax.core import packaged
+from gigpo_jax.core.errors import InputError, nearest_names
 
 PREFIX = "--config."
-USAGE = "gigpo train|eval|sft|serve|export|preflight --config=NAME|FILE[:VARIANT] [--workdir=DIR] [--config.KEY=V ...]"
-HELP = """
-commands (python -m gigpo_jax is the same program):
-{modes}
-  compare, credit, envs, inspect: gigpo COMMAND --help
-
-examples:
-  gigpo train --config=quickstart --workdir=runs/quickstart
-  gigpo train --config=alfworld:7b --config.model.path=DIR --config.train.groups=8
-  gigpo eval --config=quickstart --workdir=runs/quickstart
-  gigpo train --config=quickstart --print_config
-
-pages: docs/guide.md (modes, metrics, faults), docs/configuration.md (keys: allowed values, options of the
-environments), docs/environments.md (your own environment), docs/algorithm.md (algorithms)
-
-keys, with their defaults:
-{keys}"""
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def make_parser(modes: Mapping[str, str]) -> argparse.ArgumentParser:
-    """The flags of a run, but for those of keys; `modes` has what each mode does."""
-    parser = argparse.ArgumentParser(
-        usage=USAGE, allow_abbrev=False, exit_on_error=False, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.epilog = _help_text(modes)
-    parser.add_argument("--config", default="", metavar="NAME|FILE", help="the experiment: a packaged config or a file")
-    parser.add_argument("--mode", choices=list(modes), default="train", help="in place of a command, see below")
-    parser.add_argument("--workdir", default="", metavar="DIR", help="of the run; default: runs/<name of the config>")
-    parser.add_argument("--out", default="", metavar="PATH", help="of what a command writes")
-    parser.add_argument("--push", default="", metavar="ORG/NAME", help="of export: a model of the Hub that gets it too")
-    parser.add_argument("--target", default="", metavar="NAME", help="of preflight: v5e-8, h100x8, ...")
-    parser.add_argument("--initial", action="store_true", help="use model.path; the workdir holds no run")
-    parser.add_argument("--print_config", action="store_true", help="print every key's value and its origin, and exit")
-    return parser
-
-
-def joined(words: Sequence[str]) -> list[str]:
-    """The words of a command line, `--flag value` as one: `--flag=value`."""
+def join_flags(words: Sequence[str]) -> list[str]:
+    """Joins `--flag value` to one word, `--flag=value`."""
     flags: list[str] = []
     for word in words:
-        if flags and flags[-1].startswith("-") and "=" not in flags[-1] and not word.startswith("-"):
+        needs_value = bool(flags) and flags[-1].startswith("-") and "=" not in flags[-1]
+        # A negative number looks like a flag, so it needs the "=".
+        if needs_value and not word.startswith("-"):
             flags[-1] += f"={word}"
         else:
             flags.append(word)
@@ -67,147 +35,196 @@ def joined(words: Sequence[str]) -> list[str]:
 
 
 def load_config(file: str, words: Sequence[str]) -> ConfigDict:
-    """Runs a config file and overrides keys; `resolve` has to follow.
+    """Runs a config file and overrides keys.
+
+    `resolve` has to follow.
 
     Args:
-      file: NAME or PATH, or one with :VARIANT, the argument of its `get_config`; a NAME is one of the packaged configs.
-      words: `--config.KEY=VALUE`, as from `joined`.
+      file: NAME of a packaged config or PATH, with :VARIANT for the argument of its `get_config`.
+      words: Words `--config.KEY=VALUE`, as from `join_flags`.
 
     Raises:
-      InputError: the file fails, a key does not exist, or a value is not of its type.
+      InputError: The file fails, a key does not exist, or a value is not of its type.
     """
     if not file:
-        raise InputError("--config: missing; for example --config=quickstart")
-    name, _, variant = file.partition(":")
-    path = _config_file(name)
-    try:
-        with _imports_beside(path):
-            names = runpy.run_path(str(path))
-            if "get_config" not in names:
-                near = nearest("get_config", names)
-                raise InputError(f"--config={file}: no get_config in {path}; nearest: {', '.join(near) or 'none'}")
-            config = names["get_config"](*[variant][: bool(variant)]).copy_and_resolve_references().unlock()
-    except InputError:
-        raise
-    except Exception as error:  # a config file is a program
-        raise InputError(f"--config={file}: {type(error).__name__}: {str(error).strip()}") from error
-    overrides = dict(_override(word) for word in words)  # the last one wins
-    # These names decide which options and settings there are.
-    ranks = (mix.MIX.__eq__, mix.names_an_environment, "rl.algorithm".__eq__, "rl.settings.base".__eq__)
+        raise InputError("missing", key="--config", fix="for example --config=quickstart")
+    config = _run_config_file(file)
+    # Words with the name of an environment or algorithm come first: they decide which options and
+    # settings there are.
+    ranks = (
+        mix.MIX.__eq__,
+        mix.chooses_environment,
+        "rl.algorithm".__eq__,
+        "rl.settings.base".__eq__,
+    )
+    overrides = dict(_split_override(word) for word in words)  # the last one wins
+    # `sorted` is stable: all other keys keep the order of the command line.
     for key in sorted(overrides, key=lambda key: [not rank(key) for rank in ranks]):
-        _set(config, key, overrides[key])
+        _set_key(config, key, overrides[key])
     return config
 
 
-def _config_file(name: str) -> Path:
-    ours = packaged.ROOT / "configs"
-    for path in (Path(name), packaged.ROOT / name, ours / f"{name}.py"):
+def _run_config_file(file: str) -> ConfigDict:
+    """Runs `get_config` of a config file; returns an unlocked copy."""
+    name, _, variant = file.partition(":")
+    path = _find_config_file(name)
+    try:
+        with _imports_beside(path):
+            # Run, not imported: two configs of one name in different folders would share a module.
+            module = runpy.run_path(str(path))
+            if "get_config" not in module:
+                near = ", ".join(nearest_names("get_config", module)) or "none"
+                reason = f"no get_config in {path}"
+                raise InputError(reason, key="--config", value=file, fix=f"nearest: {near}")
+            get_config = module["get_config"]
+            config = get_config(variant) if variant else get_config()
+            # Unlocked: options of environments are set below, and `resolve` finds misspelt keys.
+            return config.copy_and_resolve_references().unlock()
+    except InputError:
+        raise
+    except Exception as error:  # a config file is a program
+        reason = f"{type(error).__name__}: {str(error).strip()}"
+        raise InputError(reason, key="--config", value=file) from error
+
+
+def _find_config_file(name: str) -> Path:
+    folder = packaged.ROOT / "configs"
+    # The user's file first, also if a packaged config has the same path.
+    for path in (Path(name), packaged.ROOT / name, folder / f"{name}.py"):
         if path.is_file():
             return path
-    known = sorted(path.stem for path in ours.glob("*.py"))
-    files = {path.stem: str(path) for path in Path(name).parent.glob("*.py")} if Path(name).suffix else {}
-    near = nearest(Path(name).stem, {*files, *known}) or known
-    shown = ", ".join(files.get(stem, stem) for stem in near)
-    raise InputError(f"--config={name}: no such file or packaged config; nearest: {shown}")
+    packaged_names = sorted(path.stem for path in folder.glob("*.py"))
+    neighbours = {}
+    if Path(name).suffix:
+        neighbours = {path.stem: str(path) for path in Path(name).parent.glob("*.py")}
+    near = nearest_names(Path(name).stem, {*neighbours, *packaged_names}) or packaged_names
+    files = ", ".join(neighbours.get(stem, stem) for stem in near)
+    reason = "no such file or packaged config"
+    raise InputError(reason, key="--config", value=name, fix=f"nearest: {files}")
 
 
 @contextlib.contextmanager
 def _imports_beside(path: Path) -> Iterator[None]:
-    """Lets a config file import its neighbours, as a script can, and the packaged configs as `configs.NAME`."""
-    before = sys.path
-    sys.path = [str(path.parent.absolute()), *before, str(packaged.ROOT)]
+    """Lets a config file import its neighbours.
+
+    It can also import packaged configs as `configs.NAME`.
+    """
+    previous_path = sys.path
+    # Neighbours first, packaged configs last: no packaged file hides a module of the user.
+    sys.path = [str(path.parent.absolute()), *previous_path, str(packaged.ROOT)]
     try:
         yield
     finally:
-        sys.path = before
+        # A later import must not find a neighbour of the config by accident.
+        sys.path = previous_path
 
 
-def _override(word: str) -> tuple[str, str]:
+def _split_override(word: str) -> tuple[str, str]:
     key, equals, text = word.removeprefix(PREFIX).partition("=")
     if not word.startswith(PREFIX) or not equals:
-        raise InputError(f"{word!r}: no such flag; write --config.KEY=VALUE, or see --help")
+        near = nearest_names(word.partition("=")[0], FLAGS)
+        hint = f"nearest: {', '.join(near)}" if near else "write --config.KEY=VALUE, or see --help"
+        raise InputError("no such flag", key=repr(word), fix=hint)
     return key, text
 
 
-def _set(config: ConfigDict, key: str, text: str) -> None:
-    names = key == "rl.algorithm" or mix.names_an_environment(key)
-    if key.startswith(f"{mix.MIX}.") and (label := key.split(".")[2]) not in config.env.mix:
-        config.env.mix[label] = ConfigDict()
-    options = {} if names else declared(config)
-    mappings = [name for name, kind in options.items() if kind is dict]
+def _set_key(config: ConfigDict, key: str, text: str) -> None:
+    """Sets a config's key to a command-line text."""
+    if key.startswith(f"{mix.MIX}."):
+        label = key.split(".")[2]
+        # A label may appear on the command line alone.
+        if label not in config.env.mix:
+            config.env.mix[label] = ConfigDict()
+    options: dict[str, type] = {}
+    # With an unknown environment or algorithm there are no declarations to read yet.
+    chooses_options = key == "rl.algorithm" or mix.chooses_environment(key)
+    if not chooses_options:
+        options = declared_types(config)
+    mappings = tuple(name for name, kind in options.items() if kind is dict)
     kind: Any = str
-    unset = False
+    is_unset = False
     if key in KEYS:
-        kind, unset = type(KEYS[key].default), KEYS[key].auto and text == "auto"
+        kind = type(KEYS[key].default)
+        is_unset = KEYS[key].auto and text == "auto"
     elif key in options:
-        kind, unset = options[key], text == ""
+        kind = options[key]
+        # An empty text sets an option back to its default, also one that the config file has set.
+        is_unset = text == ""
     elif key in SECTIONS:
         kind = dict
-    elif not names:
+    elif not chooses_options:
         for error in unknown_keys(config, [key]):
             raise error
+        # A key below an option that is a mapping: it is the user's own, and of any type.
         kind = object
-    *path, last = key.split(".")
-    holder = config
-    for part in path:
-        if part not in holder and (key in options or any(key.startswith(name) for name in mappings)):
-            holder[part] = ConfigDict()
-        holder = holder[part]
+
+    *sections, last = key.split(".")
+    section = config
+    for name in sections:
+        # Sections are made for declared keys only: a misspelt one must not appear as a new section.
+        if name not in section and (key in options or key.startswith(mappings)):
+            section[name] = ConfigDict()
+        section = section[name]
+    # A ConfigDict keeps the type of a key's first value; None for "auto" and options have another.
     with config.ignore_type():
-        holder[last] = None if unset else _read(key, text, kind)
+        section[last] = None if is_unset else _parse_value(key, text, kind)
 
 
-def _read(key: str, text: str, kind: Any) -> Any:
+def _parse_value(key: str, text: str, kind: Any) -> Any:
+    """Reads a value of a type.
+
+    `object` stands for any type.
+    """
     try:
+        # Before literal_eval: a path or a label is text as it stands.
         if kind is str:
             return text
         if kind is bool:
             return BOOLEANS[text.lower()]
         if kind in (int, float):
             return kind(text)
+        # Literals only: a value of a command line is never run as code.
         value = ast.literal_eval(text)
         if kind is dict:
             return ConfigDict(dict(value))
     except (KeyError, ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
         if kind is object:
             return text
-        raise InputError(f"config.{key}={text!r}: must be of type {kind.__name__}") from error
+        # log.to=wandb is log.to=('wandb',): a shell takes away the quotes of the second form.
+        if kind is tuple and key in KEYS and not KEYS[key].complaint((text,)):
+            return (text,)
+        reason = f"must be of type {kind.__name__}"
+        raise InputError(reason, key=f"config.{key}", value=repr(text)) from error
+    # engine.prefill_rows=16 is (16,), as with log.to above.
     if kind is tuple and not isinstance(value, tuple | list):
-        value = (value,)
+        return (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
-def origins(words: Sequence[str], asked: ConfigDict, resolved: ConfigDict) -> Iterator[str]:
-    """A line for each key of a config: its value, and where that came from.
+def describe_origins(
+    words: Sequence[str], loaded: ConfigDict, resolved: ConfigDict
+) -> Iterator[str]:
+    """Yields a line of value and origin for each key.
 
     Args:
-      words: as for `load_config`.
-      asked: its result.
-      resolved: from `resolve`.
+      words: Words of the command line, as for `load_config`.
+      loaded: Config of `load_config`.
+      resolved: Config of `resolve`.
     """
-    given = [_override(word)[0] for word in words]
-    before = flat(asked)
-    defaults = flat({name: key.default for name, key in KEYS.items()})
-    others = {"env.name": mix.MIX, "eval.trials": f"agent {resolved.agent}"}
-    for name, value in flat(resolved).items():
-        if value == before.get(name) and any(name == key or name.startswith(f"{key}.") for key in given):
+    overrides = tuple(_split_override(word)[0] for word in words)
+    user_values = flatten(loaded)
+    defaults = flatten({name: key.default for name, key in KEYS.items()})
+    deciding_keys = {"env.name": mix.MIX, "eval.trials": f"agent {resolved.agent}"}
+    for name, value in flatten(resolved).items():
+        is_users = value == user_values.get(name)
+        # With a dot at the end: env.mix.a must not match env.mix.ab.
+        if is_users and f"{name}.".startswith(tuple(f"{key}." for key in overrides)):
             origin = "command line"
-        elif value == before.get(name) and value != defaults.get(name):
+        # A config file that sets a default says nothing else than the default.
+        elif is_users and value != defaults.get(name):
             origin = "config file"
         elif value == defaults.get(name) or name.startswith(f"{mix.MIX}."):
             origin = "default"
         else:
-            origin = others.get(name, f"algorithm {resolved.rl.algorithm}")
+            origin = deciding_keys.get(name, f"algorithm {resolved.rl.algorithm}")
         yield f"{f'{name}={value}':<56} {origin}"
-
-
-def _help_text(modes: Mapping[str, str]) -> str:
-    """What --help says below the flags: commands, examples, pages, and a line for each key."""
-    lines = [f"  {name:<10}{text}" for name, text in modes.items()]
-    return HELP.format(modes="\n".join(lines), keys="\n".join(key_help()))
-
-
-def key_help() -> Iterator[str]:
-    """A line for each key: name, default, meaning."""
-    for name, key in KEYS.items():
-        yield f"  {f'{name}={key.default}':<44} {key.help}"

@@ -1,36 +1,52 @@
-"""Every key of the config: default, meaning, allowed values, and whether a resumed run may change it."""
+"""Every key of the config: default, meaning, allowed values, and the rules of a resumed run."""
 
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from ml_collections import ConfigDict
+
+from gigpo_jax.core.settings import (
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_FRACTION,
+    Rule,
+    Setting,
+    at_least,
+    one_of,
+    tuple_of,
+)
 from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
 from gigpo_jax.rl.losses import Mean
+from gigpo_jax.rl.optimizer import OPTIMIZERS, SCHEDULES
 from gigpo_jax.rl.ratios import Correction, Ratio
-from gigpo_jax.rl.update import SCHEDULES
-from gigpo_jax.settings import FRACTION, NOT_NEGATIVE, PART, POSITIVE, Rule, Setting, at_least, each, one_of
 
 LORA_TARGETS = tuple(TARGETS)
 
 
 DECAY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
+# jax keeps 32 bits of a seed, so larger ones would repeat; numpy takes no negative ones.
 SEED = Rule(f"from 0 to {2**31 - 1}", lambda value: 0 <= value < 2**31)
 PORT = Rule("from 0 to 65535", lambda value: 0 <= value < 2**16)
 COUNT = Rule("-1 or at least 1", lambda value: value == -1 or value > 0)
 POWER = Rule("from -2 to 2", lambda value: -2 <= value <= 2)
-RATIOS, CORRECTIONS = get_args(Ratio), get_args(Correction)
+RATIOS = get_args(Ratio)
+CORRECTIONS = get_args(Correction)
 DTYPE = one_of("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
 class Key(Setting):
-    """What is known of a key.
+    """The declaration of a key.
 
     Attributes:
-      may_change: whether a resumed run may change it: where and how a run works, not what it computes.
-      may_grow: whether a resumed run may raise it.
-      auto: it is unset (None) until `resolve`, which takes the algorithm's own default where there is one.
-      mixes: whether an environment of `env.mix` may have another value, as env.mix.LABEL.KEY.
+      may_change: True if a resumed run may change it: it decides where and how a run works, not
+        its results.
+      may_grow: True if a resumed run may raise it.
+      auto: True if it is unset (None) until `resolve`, which takes the algorithm's own default
+        where there is one.
+      mixes: True if an environment of `env.mix` may have another value, as env.mix.LABEL.KEY.
     """
 
     may_change: bool = False
@@ -38,273 +54,559 @@ class Key(Setting):
     auto: bool = False
     mixes: bool = False
 
-    def allows(self, before: Any, now: Any) -> bool:
-        """Whether a resumed run may have another value."""
-        return self.may_change or (self.may_grow and now > before)
+    def allows(self, old_value: Any, new_value: Any) -> bool:
+        """Tests whether a resumed run may have another value."""
+        return self.may_change or (self.may_grow and new_value > old_value)
 
 
-WEIGHT = Key(1.0, "share of the environment in the groups of an iteration, as a ratio to the other weights", POSITIVE)
+WEIGHT = Key(
+    1.0,
+    "share of the environment in the groups of an iteration, as a ratio to the other weights",
+    POSITIVE,
+)
 KEYS: dict[str, Key] = {
-    "seed": Key(0, "decides task order, sampling keys and initial weights", SEED),
-    "distributed": Key(False, "several hosts run this program together (jax.distributed)"),
-    "agent": Key("plain", "of --mode=eval: plain, react, reflexion, or module:NAME (docs/agents.md)"),
+    "seed": Key(0, "seed of the task order, the sampling keys and the initial weights", SEED),
+    "distributed": Key(False, "whether several hosts run this program together (jax.distributed)"),
+    "agent": Key(
+        "plain", "agent of gigpo eval: plain, react, reflexion, or module:NAME (docs/agents.md)"
+    ),
     "log.to": Key(
         ("tensorboard",),
         "loggers beside metrics.jsonl: tensorboard, wandb, module:NAME (docs/guide.md)",
-        each(Rule("a name", bool), str),
+        # `bool` accepts every text but the empty one.
+        tuple_of(Rule("a name", bool), str),
+        may_change=True,
+    ),
+    "compilation.cache_gib": Key(
+        1.0,
+        "limit of compiled programs that are kept for the next start, in the cache folder; 0: none",
+        NOT_NEGATIVE,
+        may_change=True,
+    ),
+    "compilation.cpu_threads": Key(
+        0,
+        "number of XLA's threads on CPUs, which decides the last bits of sums; 0: one a core",
+        NOT_NEGATIVE,
         may_change=True,
     ),
     # environment
-    "env.name": Key("alfworld", "an environment of gigpo_jax.envs.registry, or module:NAME", mixes=True),
-    "env.split": Key("train", "the split of the training tasks", mixes=True),
-    "env.max_steps": Key(50, "actions of an episode", POSITIVE, mixes=True),
-    "env.history": Key(2, "past (observation, action) pairs in a prompt", NOT_NEGATIVE, mixes=True),
-    "env.prompt": Key(
-        "full",
-        "style of prompts: full (instructions), tagged (rlvmr), compact (tiny models); or module:NAME",
+    "env.name": Key(
+        "alfworld",
+        "environment of gigpo_jax.envs.registry, gymnasium:ID, mcp:COMMAND_OR_URL, or module:NAME",
         mixes=True,
     ),
-    "env.show_admissible": Key(True, "list the admissible actions in the prompt", mixes=True),
+    "env.split": Key("train", "split of the training tasks", mixes=True),
+    "env.max_steps": Key(50, "largest number of actions in an episode", POSITIVE, mixes=True),
+    "env.first_max_steps": Key(
+        0,
+        "largest number of actions in training episodes of the first iteration; it grows linearly "
+        "to env.max_steps; 0: env.max_steps from the start",
+        NOT_NEGATIVE,
+        mixes=True,
+    ),
+    "env.max_steps_iterations": Key(
+        0,
+        "number of iterations in which the limit grows from env.first_max_steps to env.max_steps",
+        NOT_NEGATIVE,
+        mixes=True,
+    ),
+    "env.history": Key(
+        2, "number of past (observation, action) pairs in a prompt", NOT_NEGATIVE, mixes=True
+    ),
+    "env.prompt": Key(
+        "full",
+        "style of prompts: full (instructions), tagged (rlvmr), compact (tiny models); or "
+        "module:NAME",
+        mixes=True,
+    ),
+    "env.show_admissible": Key(True, "whether prompts list the admissible actions", mixes=True),
     "env.invalid_penalty": Key(
-        0.1, "subtracted from the reward of a step with an invalid response", NOT_NEGATIVE, mixes=True
+        0.1,
+        "penalty that a step with an invalid response loses from its reward",
+        NOT_NEGATIVE,
+        mixes=True,
+    ),
+    "env.regret_reward": Key(
+        0.0,
+        "reward that a step loses for each action that it wasted; needs env.options.regret=True "
+        "(docs/advantages.md)",
+        NOT_NEGATIVE,
+        mixes=True,
     ),
     "env.overlong_buffer": Key(
         0,
-        "tokens below sampling.max_response_tokens in which the reward falls; 0: off (docs/algorithm.md)",
+        "tokens below sampling.max_response_tokens in which the reward falls; 0: off "
+        "(docs/algorithm.md)",
         NOT_NEGATIVE,
         mixes=True,
     ),
     "env.overlong_penalty": Key(
-        1.0, "subtracted from the reward of a step whose response has all tokens", NOT_NEGATIVE, mixes=True
+        1.0,
+        "penalty of a step whose response has the largest number of tokens",
+        NOT_NEGATIVE,
+        mixes=True,
     ),
-    "env.require_admissible": Key(False, "an action that is not admissible is invalid too", mixes=True),
-    "env.workers": Key(2, "environment processes", POSITIVE, may_change=True),
-    "env.start_timeout_s": Key(120.0, "limit for the start of a worker and for a reset", POSITIVE, may_change=True),
-    "env.step_timeout_s": Key(60.0, "limit for a step; then the worker is replaced", POSITIVE, may_change=True),
-    "env.max_aborted_fraction": Key(0.5, "of an iteration's episodes; the run stops above it", FRACTION),
+    "env.require_admissible": Key(
+        False, "whether an action that is not admissible is invalid too", mixes=True
+    ),
+    "env.workers": Key(2, "number of environment processes", POSITIVE, may_change=True),
+    "env.start_timeout_s": Key(
+        120.0, "time limit for the start of a worker and for a reset", POSITIVE, may_change=True
+    ),
+    "env.step_timeout_s": Key(
+        60.0, "time limit for a step; then the worker is replaced", POSITIVE, may_change=True
+    ),
+    "env.max_aborted_fraction": Key(
+        0.5,
+        "largest fraction of aborted episodes in an iteration; above it the run stops",
+        FRACTION,
+    ),
     # model
     "model.path": Key(
-        "", 'a Hugging Face folder, or ORG/NAME of the Hub; "": random weights of model.shape (only --mode=sft)'
+        "",
+        'Hugging Face folder, or ORG/NAME of the Hub; "": random weights of model.shape (only '
+        "gigpo sft)",
     ),
     "model.revision": Key("", 'branch, tag or commit of a model of the Hub; "": its main branch'),
     "model.enable_thinking": Key(
-        True, "the switch of chat templates such as Qwen3's; False: prompts end with an empty reasoning block"
+        True,
+        "switch of chat templates such as Qwen3's; False: prompts end with an empty reasoning "
+        "block",
     ),
-    "model.shape.hidden_size": Key(128, "width; model.shape is a Qwen2.5 architecture with a word tokenizer", POSITIVE),
+    "model.shape.hidden_size": Key(
+        128,
+        "width of the model; model.shape is a Qwen2.5 architecture with a word tokenizer",
+        POSITIVE,
+    ),
     "model.shape.intermediate_size": Key(384, "inner width of the feed-forward layers", POSITIVE),
-    "model.shape.num_layers": Key(4, "decoder layers", POSITIVE),
-    "model.shape.num_heads": Key(4, "query heads", POSITIVE),
-    "model.shape.num_kv_heads": Key(2, "key and value heads", POSITIVE),
+    "model.shape.num_layers": Key(4, "number of decoder layers", POSITIVE),
+    "model.shape.num_heads": Key(4, "number of query heads", POSITIVE),
+    "model.shape.num_kv_heads": Key(2, "number of key and value heads", POSITIVE),
     "model.shape.rope_theta": Key(1e6, "base of the rotary embedding", POSITIVE),
-    "model.shape.initializer_range": Key(0.02, "standard deviation of random matrices, the tower's too", POSITIVE),
-    "model.shape.vision.depth": Key(0, "layers of a vision tower as Qwen2.5-VL's; 0: reads text alone", NOT_NEGATIVE),
-    "model.shape.vision.hidden_size": Key(64, "width of the tower", POSITIVE),
-    "model.shape.vision.intermediate_size": Key(128, "inner width of its feed-forward layers", POSITIVE),
-    "model.shape.vision.num_heads": Key(4, "its heads", POSITIVE),
-    "model.param_dtype": Key("float32", "of stored parameters; training all of them requires float32", DTYPE),
-    "model.compute_dtype": Key("bfloat16", "of activations", DTYPE),
-    "model.lora.rank": Key(0, "of a trained low-rank adapter; 0: all parameters are trained", NOT_NEGATIVE),
-    "model.lora.alpha": Key(32.0, "the adapter's output is scaled by alpha / rank", POSITIVE),
+    "model.shape.initializer_range": Key(
+        0.02, "standard deviation of random weight matrices, also in the vision tower", POSITIVE
+    ),
+    "model.shape.vision.depth": Key(
+        0,
+        "number of layers in a vision tower like Qwen2.5-VL's; 0: the model reads text alone",
+        NOT_NEGATIVE,
+    ),
+    "model.shape.vision.hidden_size": Key(64, "width of the vision tower", POSITIVE),
+    "model.shape.vision.intermediate_size": Key(
+        128, "inner width of the tower's feed-forward layers", POSITIVE
+    ),
+    "model.shape.vision.num_heads": Key(4, "number of attention heads in the tower", POSITIVE),
+    "model.param_dtype": Key(
+        "float32", "type of stored parameters; training all of them requires float32", DTYPE
+    ),
+    "model.compute_dtype": Key("bfloat16", "type of activations", DTYPE),
+    "model.lora.rank": Key(
+        0, "rank of a trained low-rank adapter; 0: all parameters are trained", NOT_NEGATIVE
+    ),
+    "model.lora.alpha": Key(
+        32.0, "scale of the adapter: its output is multiplied by alpha / rank", POSITIVE
+    ),
     "model.lora.targets": Key(
         LORA_TARGETS,
-        "the linear layers with an adapter",
+        "linear layers with an adapter",
         Rule(
             f"one or more of {', '.join(LORA_TARGETS)}, each once",
             lambda value: 0 < len(value) == len(set(value)) and set(value) <= set(LORA_TARGETS),
         ),
     ),
-    "model.lora.vision": Key(False, "the linear layers in the blocks of the vision tower have an adapter too"),
-    "model.lora.path": Key("", 'an adapter in PEFT\'s layout to start from; "": one that changes nothing'),
-    "model.unroll": Key(1, "layers in one step of the scan over layers; more: longer compilation", POSITIVE),
+    "model.lora.vision": Key(
+        False, "whether linear layers of the vision tower's blocks have an adapter too"
+    ),
+    "model.lora.path": Key(
+        "", 'adapter in PEFT\'s layout to start from; "": one that changes nothing'
+    ),
+    "model.unroll": Key(
+        1,
+        "number of layers in one step of the scan over layers; more: longer compilation",
+        POSITIVE,
+    ),
     "model.remat": Key(
         "full",
-        "what the backward pass computes again; offload: all, with layer inputs in host memory (docs/scaling.md)",
+        "activations that are recomputed; offload: all, with layer inputs in host memory "
+        "(docs/scaling.md)",
         one_of("none", "dots", "attention", "full", "offload"),
     ),
     # devices along each axis
-    "mesh.data": Key(-1, "devices that split the batch; -1: all remaining", COUNT),
-    "mesh.fsdp": Key(1, "devices that split batch and parameters", COUNT),
-    "mesh.tensor": Key(1, "devices that split heads and inner width", COUNT),
+    "mesh.data": Key(-1, "number of devices that split the batch; -1: all remaining", COUNT),
+    "mesh.fsdp": Key(1, "number of devices that split batch and parameters", COUNT),
+    "mesh.tensor": Key(1, "number of devices that split heads and inner width", COUNT),
     # generation
-    "engine.name": Key("jax", "jax: in this process; vllm: servers beside it (docs/scaling.md)", one_of("jax", "vllm")),
-    "engine.slots": Key(128, "sequences that a host decodes together, spread over its devices", POSITIVE),
+    "engine.name": Key(
+        "jax",
+        "engine of rollouts; jax: in this process; vllm: servers beside it (docs/scaling.md)",
+        one_of("jax", "vllm"),
+    ),
+    "engine.slots": Key(
+        128, "number of sequences that a host decodes together, spread over its devices", POSITIVE
+    ),
     "engine.tensor": Key(
         0,
-        "devices that split the engine's weights; 0: mesh.tensor, or more where they need it (docs/scaling.md)",
+        "number of devices that split the weights; 0: mesh.tensor, or more if needed "
+        "(docs/scaling.md)",
         NOT_NEGATIVE,
     ),
     "engine.devices": Key(
-        0, "of a host, for the in-process engine alone; 0: those that train too (docs/scaling.md)", NOT_NEGATIVE
+        0,
+        "number of devices of a host for the engine alone; 0: those that train (docs/scaling.md)",
+        NOT_NEGATIVE,
     ),
-    "engine.dtype": Key("bfloat16", "of activations and KV cache; vllm: of weights too", DTYPE),
-    "engine.prefill_buckets": Key((), "prompt lengths to compile for; (): powers of two", each(POSITIVE, int)),
+    "engine.dtype": Key(
+        "bfloat16", "type of activations and KV cache; vllm: of weights too", DTYPE
+    ),
+    "engine.prefill_buckets": Key(
+        (), "prompt lengths to compile for; (): powers of two", tuple_of(POSITIVE, int)
+    ),
     "engine.prefill_rows": Key(
         (16,),
-        "prompts (or chunks) of a prefill on a device; several sizes: repeatable only to rounding",
-        each(POSITIVE, int),
+        "number of prompts (or chunks) in one prefill on a device; several sizes: repeatable "
+        "only to rounding",
+        tuple_of(POSITIVE, int),
     ),
     "engine.prefill_chunk": Key(
         0,
-        "tokens of the chunks that prompts are read in, shared ones once; 0: whole, padded to a bucket",
+        "number of tokens in the chunks of prompts, shared ones read once; 0: whole prompts "
+        "in buckets",
         NOT_NEGATIVE,
     ),
-    "engine.decode_steps": Key(16, "decode steps per device call", POSITIVE),
+    "engine.decode_steps": Key(16, "number of decode steps per device call", POSITIVE),
     "engine.vllm.urls": Key(
-        "", 'running servers, "http://a:8000,http://b:8000", key in VLLM_API_KEY; "": start some', may_change=True
+        "",
+        'running servers, as "http://a:8000,http://b:8000"; key in VLLM_API_KEY; "": the run '
+        "starts some",
+        may_change=True,
     ),
-    "engine.vllm.servers": Key(1, "servers to start", POSITIVE, may_change=True),
-    "engine.vllm.python": Key(".venv-vllm/bin/python", "interpreter of vLLM's virtual environment", may_change=True),
+    "engine.vllm.servers": Key(1, "number of servers to start", POSITIVE, may_change=True),
+    "engine.vllm.python": Key(
+        ".venv-vllm/bin/python", "interpreter of vLLM's virtual environment", may_change=True
+    ),
     "engine.vllm.args": Key("", "more arguments for the servers to start", may_change=True),
-    "engine.vllm.cache_gib": Key(1.0, "KV cache of a server on CPUs", POSITIVE, may_change=True),
-    "engine.vllm.gpu_memory_fraction": Key(0.85, "of a GPU's memory, for a server", PART, may_change=True),
+    "engine.vllm.cache_gib": Key(
+        1.0, "size of the KV cache of a server on CPUs, in GiB", POSITIVE, may_change=True
+    ),
+    "engine.vllm.gpu_memory_fraction": Key(
+        0.85, "fraction of a GPU's memory for a server", POSITIVE_FRACTION, may_change=True
+    ),
     "engine.vllm.weights_dir": Key(
-        "", 'folder shared with the servers for new weights; "": in memory', may_change=True
+        "",
+        'folder shared with the servers for new weights; "": a folder in memory',
+        may_change=True,
     ),
-    "engine.vllm.start_timeout_s": Key(600.0, "limit for the start of a server", POSITIVE, may_change=True),
+    "engine.vllm.start_timeout_s": Key(
+        600.0, "time limit for the start of a server", POSITIVE, may_change=True
+    ),
     "engine.vllm.connect_timeout_s": Key(
-        60.0, "limit for a server of urls to answer (again)", POSITIVE, may_change=True
+        60.0, "time limit for a server of urls to answer (again)", POSITIVE, may_change=True
     ),
-    "engine.vllm.request_timeout_s": Key(600.0, "limit for one response", POSITIVE, may_change=True),
-    "engine.vllm.push_timeout_s": Key(600.0, "limit for each step of a weight update", POSITIVE, may_change=True),
-    "engine.vllm.restarts": Key(3, "restarts of a dead server in a run", NOT_NEGATIVE, may_change=True),
-    "sampling.temperature": Key(1.0, "of training rollouts", POSITIVE),
-    "sampling.top_p": Key(1.0, "nucleus sampling; 1: off", PART),
-    "sampling.top_k": Key(-1, "-1: off", COUNT),
+    "engine.vllm.request_timeout_s": Key(
+        600.0, "time limit for one response", POSITIVE, may_change=True
+    ),
+    "engine.vllm.push_timeout_s": Key(
+        600.0, "time limit for each step of a weight update", POSITIVE, may_change=True
+    ),
+    "engine.vllm.restarts": Key(
+        3, "largest number of restarts of dead servers in a run", NOT_NEGATIVE, may_change=True
+    ),
+    "sampling.temperature": Key(1.0, "temperature of training rollouts", POSITIVE),
+    "sampling.top_p": Key(1.0, "probability mass of nucleus sampling; 1: off", POSITIVE_FRACTION),
+    "sampling.top_k": Key(-1, "number of most probable tokens to sample from; -1: off", COUNT),
     "sampling.max_prompt_tokens": Key(
-        2048, "longer prompts lose history, then text of the observation", at_least(4), mixes=True
+        2048,
+        "largest number of tokens in a prompt; longer ones lose history, then text of the "
+        "observation",
+        at_least(4),
+        mixes=True,
     ),
-    "sampling.max_response_tokens": Key(512, "longer responses are truncated", POSITIVE, mixes=True),
+    "sampling.max_response_tokens": Key(
+        512,
+        "largest number of tokens in a response; longer ones are truncated",
+        POSITIVE,
+        mixes=True,
+    ),
     "sampling.stop": Key(
-        ("</action>",), "a response ends with the first of these", each(Rule("a text that is not empty", bool), str)
+        ("</action>",),
+        "texts that end a response; the first of them in a response counts",
+        tuple_of(Rule("a text that is not empty", bool), str),
     ),
     # objective
     "rl.algorithm": Key(
         "gigpo",
-        "docs/algorithm.md",
-        Rule(f"one of {', '.join(ALGORITHMS)}, or module:NAME", lambda value: value in ALGORITHMS or ":" in value),
+        "algorithm that computes advantages (docs/algorithm.md)",
+        Rule(
+            f"one of {', '.join(ALGORITHMS)}, or module:NAME",
+            lambda value: value in ALGORITHMS or ":" in value,
+        ),
     ),
-    "rl.preset": Key("verl_agent", "how advantages are computed (docs/algorithm.md)", one_of(*PRESETS)),
-    "rl.gamma": Key(0.95, "discount of step returns, in saved rollouts and the credit oracle too", FRACTION, auto=True),
-    "rl.step_weight": Key(1.0, "omega, weight of the step advantage (equation 8)", NOT_NEGATIVE, auto=True),
+    "rl.preset": Key(
+        "verl_agent",
+        "variant of the advantages: the paper's or that of published code (docs/algorithm.md)",
+        one_of(*PRESETS),
+    ),
+    "rl.gamma": Key(
+        0.95,
+        "discount factor of step returns, also in saved rollouts and the credit oracle",
+        FRACTION,
+        auto=True,
+    ),
+    "rl.step_weight": Key(
+        1.0, "weight omega of the step advantage (equation 8)", NOT_NEGATIVE, auto=True
+    ),
     "rl.normalize": Key(
-        "mean_std", "mean_std divides by the standard deviation", one_of("mean_std", "mean"), auto=True
+        "mean_std",
+        "normalization of advantages; mean_std divides by the standard deviation",
+        one_of("mean_std", "mean"),
+        auto=True,
     ),
-    "rl.clip_low": Key(0.2, "the ratio is clipped to [1 - clip_low, 1 + clip_high]", NOT_NEGATIVE, auto=True),
-    "rl.clip_high": Key(0.2, "", NOT_NEGATIVE, auto=True),
+    "rl.clip_low": Key(
+        0.2,
+        "lower clip of the ratio: it is clipped to [1 - clip_low, 1 + clip_high]",
+        NOT_NEGATIVE,
+        auto=True,
+    ),
+    "rl.clip_high": Key(0.2, "upper clip of the ratio", NOT_NEGATIVE, auto=True),
     "rl.dual_clip": Key(
         3.0,
-        "bounds the loss at dual_clip times a negative advantage; 0: off",
+        "bound of the loss: dual_clip times a negative advantage; 0: off",
         Rule("greater than 1, or 0 (off)", lambda value: value > 1 or value == 0),
         auto=True,
     ),
-    "rl.ratio": Key("token", "which probability ratio is clipped (docs/loss.md)", one_of(*RATIOS), auto=True),
+    "rl.ratio": Key(
+        "token", "probability ratio that is clipped (docs/loss.md)", one_of(*RATIOS), auto=True
+    ),
     "rl.hoelder_first": Key(
         1.0,
-        "exponent p of ratio=hoelder and hoelder_tokens in the first iteration; linear from there",
+        "exponent p of ratio=hoelder and hoelder_tokens in the first iteration; p then "
+        "changes linearly",
         POWER,
         auto=True,
     ),
-    "rl.hoelder_last": Key(-1.0, "p after the last iteration", POWER, auto=True),
-    "rl.kl_coef": Key(0.01, "of the KL term; 0: no reference policy is kept", NOT_NEGATIVE, auto=True),
-    "rl.kl_in": Key("loss", "where the KL term counts: in the loss, or in the rewards", one_of("loss", "reward")),
-    "rl.entropy_coef": Key(0.0, "of the entropy bonus", NOT_NEGATIVE),
+    "rl.hoelder_last": Key(-1.0, "exponent p after the last iteration", POWER, auto=True),
+    "rl.kl_coef": Key(
+        0.01, "coefficient of the KL term; 0: no reference policy is kept", NOT_NEGATIVE, auto=True
+    ),
+    "rl.kl_in": Key(
+        "loss", "place of the KL term: in the loss, or in the rewards", one_of("loss", "reward")
+    ),
+    "rl.entropy_coef": Key(0.0, "coefficient of the entropy bonus", NOT_NEGATIVE),
     "rl.loss_mean": Key(
         "tokens",
-        "of the loss: over tokens, responses, responses of constant length, or episodes (docs/loss.md)",
+        "mean of the loss: over tokens, responses, responses of constant length, or episodes "
+        "(docs/loss.md)",
         one_of(*get_args(Mean)),
         auto=True,
     ),
     "rl.old_logprobs": Key(
         "auto",
-        "old log-probabilities of the ratio: as sampled, or recomputed by the learner before the updates",
+        "source of the ratio's old log-probabilities: the engine, or recomputed by the learner",
         one_of("auto", "engine", "recompute"),
     ),
     "rl.importance_correction": Key(
         "auto",
-        "weigh tokens or responses by learner / engine, or leave responses out (docs/loss.md)",
+        "weights of tokens or responses by learner / engine, or masks of responses (docs/loss.md)",
         one_of("auto", *CORRECTIONS),
     ),
     "rl.importance_cap": Key(
-        2.0, "largest weight of a truncated correction; masks keep ratios from 1 / cap to cap", POSITIVE, auto=True
+        2.0,
+        "largest weight of a truncated correction; masks keep ratios from 1 / cap to cap",
+        POSITIVE,
+        auto=True,
     ),
-    "rl.anchor_match": Key("exact", "when two anchor states are the same", one_of("exact", "similar")),
+    "rl.anchor_match": Key(
+        "exact", "condition for two anchor states to be the same", one_of("exact", "similar")
+    ),
     "rl.similarity": Key(0.9, "threshold of anchor_match=similar", FRACTION),
     # critic: AdamW as the policy's, at a constant rate
     "critic.kind": Key(
         "none",
-        "model: its own; head: a value head on the policy's hidden states; auto: model if the algorithm needs it",
+        "model: a model of its own; head: a value head on the policy; auto: model if it is needed",
         one_of("none", "model", "head"),
         auto=True,
     ),
-    "critic.path": Key("", 'a model folder or exported critic to start from; "": the weights of model.path'),
+    "critic.path": Key(
+        "", 'model folder or exported critic to start from; "": the weights of model.path'
+    ),
     "critic.lr": Key(1e-5, "learning rate; a value head alone needs a higher one", POSITIVE),
-    "critic.clip": Key(0.5, "limit of a value's distance to its old one in the loss; 0: off", NOT_NEGATIVE),
+    "critic.clip": Key(
+        0.5, "limit of a value's distance to its old one in the loss; 0: off", NOT_NEGATIVE
+    ),
     "critic.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),
-    "critic.warmup_iterations": Key(0, "iterations at the start in which only the critic learns", NOT_NEGATIVE),
-    # optimizer: AdamW in float32
+    "critic.warmup_iterations": Key(
+        0, "number of iterations at the start in which only the critic learns", NOT_NEGATIVE
+    ),
+    # optimizer, in float32
+    "optim.name": Key(
+        "adamw",
+        "optimizer; muon: Muon for the matrices of the layers, AdamW for everything else",
+        one_of(*OPTIMIZERS),
+    ),
     "optim.lr": Key(
         1e-6,
-        "peak learning rate; bfloat16 parameters cannot take steps this small, hence model.param_dtype=float32",
+        "peak learning rate; bfloat16 parameters cannot take steps this small, hence "
+        "model.param_dtype=float32",
         POSITIVE,
     ),
-    "optim.schedule": Key("constant", "after the warm-up; linear and cosine end at 0", one_of(*SCHEDULES)),
-    "optim.warmup_fraction": Key(0.0, "of the run, with a rising learning rate", FRACTION),
-    "optim.b1": Key(0.9, "decay of the first moment", DECAY),
+    "optim.schedule": Key(
+        "constant",
+        "schedule of the learning rate after the warm-up; linear and cosine end at 0",
+        one_of(*SCHEDULES),
+    ),
+    "optim.warmup_fraction": Key(
+        0.0, "fraction of the run in which the learning rate rises", FRACTION
+    ),
+    "optim.b1": Key(0.9, "decay of the first moment of AdamW", DECAY),
     "optim.b2": Key(0.999, "decay of the second moment", DECAY),
-    "optim.weight_decay": Key(0.01, "decoupled", NOT_NEGATIVE),
+    "optim.weight_decay": Key(0.01, "decoupled weight decay", NOT_NEGATIVE),
     "optim.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),
-    "optim.moment_dtype": Key("float32", "of the stored first moment; the second is float32", DTYPE),
-    "batch.row_length": Key(4096, "tokens of a packed row; must hold a prompt and its response", POSITIVE),
-    "batch.rows": Key(4, "rows of a microbatch, over all devices", POSITIVE),
-    "batch.logprob_chunk": Key(1024, "tokens whose logits exist at a time", POSITIVE),
+    "optim.moment_dtype": Key(
+        "float32", "type of the stored first moment; the second is float32", DTYPE
+    ),
+    "batch.row_length": Key(
+        4096, "number of tokens in a packed row; must hold a prompt and its response", POSITIVE
+    ),
+    "batch.rows": Key(4, "number of rows in a microbatch, over all devices", POSITIVE),
+    "batch.logprob_chunk": Key(1024, "number of tokens whose logits exist at a time", POSITIVE),
     # training
-    "train.iterations": Key(150, "rollouts, each followed by updates", POSITIVE, may_grow=True),
-    "train.groups": Key(16, "tasks of an iteration", POSITIVE),
-    "train.group_size": Key(8, "episodes of a task", POSITIVE),
+    "train.iterations": Key(
+        150, "number of iterations: a rollout, followed by updates", POSITIVE, may_grow=True
+    ),
+    "train.groups": Key(16, "number of tasks in an iteration", POSITIVE),
+    "train.group_size": Key(8, "number of episodes of a task", POSITIVE),
     "train.refill_groups": Key(
         0,
-        "a group whose episodes all end alike is replaced by one of another task, at most this many times",
+        "largest number of replacements of a group whose episodes all end alike by a group of "
+        "another task",
         NOT_NEGATIVE,
     ),
     "train.finish_fraction": Key(
-        1.0, "of a group's episodes; once they have ended, the others are cancelled; 1: off (docs/scaling.md)", PART
+        1.0,
+        "fraction of a group's episodes that must end; then the others are cancelled; 1: off "
+        "(docs/scaling.md)",
+        POSITIVE_FRACTION,
     ),
     "train.curriculum": Key(
         "none",
-        "tasks are drawn in turn (none), or more of the task types whose success is near 50% (success)",
+        "order of tasks: in turn (none), or more of the task types whose success is near 50% "
+        "(success)",
         one_of("none", "success"),
     ),
-    "train.minibatch": Key(256, "environment steps of an optimizer update", POSITIVE),
-    "train.epochs": Key(1, "passes over an iteration's steps", POSITIVE),
+    "train.minibatch": Key(256, "number of environment steps in an optimizer update", POSITIVE),
+    "train.epochs": Key(1, "number of passes over an iteration's steps", POSITIVE),
     "train.max_staleness": Key(
-        0, "rollouts run during updates, with weights at most so many updates old; 0: they do not", NOT_NEGATIVE
+        0,
+        "largest number of updates between the weights that sample and those that learn; 0: no "
+        "rollouts in updates",
+        NOT_NEGATIVE,
     ),
-    "train.save_rollouts": Key(10, "iterations between saved rollouts; 0: none", NOT_NEGATIVE, may_change=True),
-    "sft.episodes": Key(4000, "demonstrations", POSITIVE),
-    "sft.epochs": Key(1, "passes over the demonstrations", POSITIVE),
-    "sft.minibatch": Key(256, "environment steps of an optimizer update", POSITIVE),
-    "sft.checkpoint_every": Key(200, "updates between checkpoints", POSITIVE, may_change=True),
-    "sft.learn_prompts": Key(False, "predict prompts too: teaches a model from random weights to read"),
-    "eval.every": Key(5, "iterations between evaluations; 0: before and after training only", NOT_NEGATIVE),
-    "eval.panel": Key("", "a frozen evaluation set: its name or JSON file (docs/alfworld.md)", mixes=True),
-    "eval.tasks": Key(0, "only the first tasks of the panel; 0: all", NOT_NEGATIVE),
+    "train.save_rollouts": Key(
+        10, "number of iterations between saved rollouts; 0: none", NOT_NEGATIVE, may_change=True
+    ),
+    "sft.episodes": Key(4000, "number of demonstrations", POSITIVE),
+    "sft.epochs": Key(1, "number of passes over the demonstrations", POSITIVE),
+    "sft.minibatch": Key(256, "number of environment steps in an optimizer update", POSITIVE),
+    "sft.checkpoint_every": Key(
+        200, "number of updates between checkpoints", POSITIVE, may_change=True
+    ),
+    "sft.learn_prompts": Key(
+        False,
+        "whether the loss predicts prompts too, which teaches a model from random weights to read",
+    ),
+    "eval.every": Key(
+        5,
+        "number of iterations between evaluations; 0: before and after training only",
+        NOT_NEGATIVE,
+    ),
+    "eval.panel": Key(
+        "", "frozen evaluation set: its name or JSON file (docs/alfworld.md)", mixes=True
+    ),
+    "eval.tasks": Key(0, "number of the panel's first tasks to evaluate; 0: all", NOT_NEGATIVE),
     "eval.trials": Key(
         1,
-        "of a task in --mode=eval; one success is enough; reflexion: 3 (docs/agents.md)",
+        "number of trials of a task in gigpo eval; one success is enough; reflexion: 3 "
+        "(docs/agents.md)",
         POSITIVE,
         auto=True,
     ),
-    "eval.examples": Key(1, "of each task type in prompts of react and reflexion", NOT_NEGATIVE, may_change=True),
-    "eval.temperature": Key(0.4, "of evaluation; 0: greedy", NOT_NEGATIVE),
-    "eval.greedy": Key(False, "evaluate greedily too, before and after training"),
-    # the endpoint of gigpo serve, and of a harness (docs/serve.md)
-    "serve.host": Key("127.0.0.1", "address to listen on", Rule("an address", bool), may_change=True),
-    "serve.port": Key(0, "to listen on; 0: any free one", PORT, may_change=True),
-    "serve.max_sessions": Key(1024, "that programs may have open at once (gigpo serve)", POSITIVE, may_change=True),
-    "serve.session_timeout_s": Key(
-        600.0, "a session without a request for so long is abandoned", POSITIVE, may_change=True
+    "eval.examples": Key(
+        1,
+        "number of examples of each task type in prompts of react and reflexion",
+        NOT_NEGATIVE,
+        may_change=True,
     ),
-    "serve.request_timeout_s": Key(600.0, "limit for one response", POSITIVE, may_change=True),
-    "checkpoint.every": Key(10, "iterations between checkpoints", POSITIVE, may_change=True),
-    "checkpoint.keep": Key(2, "checkpoints kept", POSITIVE, may_change=True),
+    "eval.temperature": Key(0.4, "temperature of evaluation; 0: greedy", NOT_NEGATIVE),
+    "eval.greedy": Key(False, "whether greedy evaluations are added before and after training"),
+    # the endpoint of gigpo serve, and of a harness (docs/serve.md)
+    "serve.host": Key(
+        "127.0.0.1", "address to listen on", Rule("an address", bool), may_change=True
+    ),
+    "serve.port": Key(0, "port to listen on; 0: any free one", PORT, may_change=True),
+    "serve.max_sessions": Key(
+        1024,
+        "largest number of sessions that programs may have open at once (gigpo serve)",
+        POSITIVE,
+        may_change=True,
+    ),
+    "serve.session_timeout_s": Key(
+        600.0,
+        "time without a request after which a session is abandoned",
+        POSITIVE,
+        may_change=True,
+    ),
+    "serve.request_timeout_s": Key(600.0, "time limit for one response", POSITIVE, may_change=True),
+    "checkpoint.every": Key(
+        10, "number of iterations between checkpoints", POSITIVE, may_change=True
+    ),
+    "checkpoint.keep": Key(2, "number of checkpoints kept", POSITIVE, may_change=True),
 }
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Flattens nested mappings to dotted keys.
+
+    Tuples become lists, as JSON has them.
+    """
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict | ConfigDict):
+            values |= flatten(value, f"{prefix}{key}.")
+        else:
+            # So a config in memory is equal to one that was read from config.json.
+            values[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return values
+
+
+def affects_results(name: str) -> bool:
+    """Tests whether a key's value can change a run's results.
+
+    The key is a dotted one.
+    """
+    # Options of environments and settings of algorithms are not in KEYS; all of them count.
+    return name not in KEYS or not KEYS[name].may_change
+
+
+def value_of(config: ConfigDict, name: str) -> Any:
+    """The value of a dotted key."""
+    section, last = find_section(config, name)
+    return section[last]
+
+
+def find_section(config: ConfigDict, name: str, *, make: bool = False) -> tuple[ConfigDict, str]:
+    """Finds the section of a dotted key.
+
+    Args:
+      config: Config with the key.
+      name: Dotted key.
+      make: True to add missing sections.
+
+    Returns:
+      The section, and the last component of the key.
+    """
+    *sections, last = name.split(".")
+    for section in sections:
+        if make and section not in config:
+            config[section] = ConfigDict()
+        config = config[section]
+    return config, last

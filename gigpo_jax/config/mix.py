@@ -1,4 +1,7 @@
-"""`env.mix`: several environments in one run. Each has a label, and a config of the run with this environment alone."""
+"""`env.mix`: several environments in one run.
+
+Each has a label, and a config of the run with this environment alone.
+"""
 
 import contextlib
 import re
@@ -8,114 +11,192 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import KEYS, WEIGHT, Key
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs import registry
-from gigpo_jax.errors import InputError
 
-# Sections whose keys an environment declares -> the field of `registry.Environment` with the declaration.
-OPTIONS = {"env.options": "options", "env.generate": "generate_options", "sft.demonstrator": "expert_options"}
+# Sections whose keys an environment declares -> the field of `entry_types.Environment` with the
+# declaration.
+OPTIONS = {
+    "env.options": "options",
+    "env.generate": "generate_options",
+    "sft.demonstrator": "expert_options",
+}
 MIX = "env.mix"
-# env.mix.LABEL.KEY -> the key of the run that has another value for this environment
-OWN = {name.rpartition(".")[2]: name for name in (*(name for name, key in KEYS.items() if key.mixes), *OPTIONS)}
+_MIXED_KEYS = [name for name, key in KEYS.items() if key.mixes]
+# KEY of env.mix.LABEL.KEY -> the key of the run that has another value for this environment
+RUN_KEYS = {name.rpartition(".")[2]: name for name in (*_MIXED_KEYS, *OPTIONS)}
 _NAME = re.compile(rf"{re.escape(MIX)}\.\w+\.name")
 
 
-def fill(config: ConfigDict) -> None:
-    """Gives each environment its name and weight, and `env.name` the name of all; raises InputError."""
-    known = keys()
-    for label, own in config.env.mix.items():
-        if not re.fullmatch(r"[A-Za-z]\w*", label):
-            raise InputError(f"config.{MIX}.{label}: a label is a letter, then letters, digits and _; rename it")
-        if label == "all":
-            raise InputError(f"config.{MIX}.all: that is the name of the total in results; rename it")
-        for name, value in list(own.items()):
-            if value is None:
-                del own[name]
-            elif isinstance(value, ConfigDict):
-                own[name] = without_unset(value)
-            elif complaint := known[name].complaint(value):
-                raise InputError(f"config.{MIX}.{label}.{name}={value!r}: {complaint}")
-        own.name, own.weight = own.get("name", label), own.get("weight", WEIGHT.default)
-    if config.env.mix:
-        names = "+".join(config.env.mix)
-        if config.env.name not in (KEYS["env.name"].default, names):
-            raise InputError(f"config.env.name={config.env.name!r}: not read with {MIX}; leave it out")
-        if config.eval.panel:
-            raise InputError(f"config.eval.panel={config.eval.panel!r}: not read with {MIX}; use {MIX}.LABEL.panel")
-        config.env.name = names
+def fill_mix(config: ConfigDict) -> None:
+    """Fills in names and weights of the environments.
+
+    `env.name` gets the name of all.
+
+    Raises:
+      InputError: A label or value of `env.mix` is invalid, or a key has no effect beside it.
+    """
+    if not config.env.mix:
+        return
+    for label, section in config.env.mix.items():
+        _check_label(label)
+        _fill_section(label, section)
+    names = "+".join(config.env.mix)
+    reason = f"not read with {MIX}"
+    # `names` is there when a resolved config is resolved again.
+    if config.env.name not in (KEYS["env.name"].default, names):
+        value = repr(config.env.name)
+        raise InputError(reason, key="config.env.name", value=value, fix="leave it out")
+    if config.eval.panel:
+        value = repr(config.eval.panel)
+        fix = f"use {MIX}.LABEL.panel"
+        raise InputError(reason, key="config.eval.panel", value=value, fix=fix)
+    config.env.name = names
+
+
+def _check_label(label: str) -> None:
+    key = f"config.{MIX}.{label}"
+    # Labels are parts of dotted keys and of names of metrics.
+    if not re.fullmatch(r"[A-Za-z]\w*", label):
+        reason = "a label is a letter, then letters, digits and _"
+        raise InputError(reason, key=key, fix="rename it")
+    if label == "all":
+        reason = "that is the name of the total in results"
+        raise InputError(reason, key=key, fix="rename it")
+
+
+def _fill_section(label: str, section: ConfigDict) -> None:
+    """Checks an environment's keys and fills in name and weight.
+
+    Unset keys are dropped.
+    """
+    declarations = member_keys()
+    # A copy: keys are removed in the loop.
+    for name, value in list(section.items()):
+        if value is None:  # as if the key had not been given
+            del section[name]
+        elif isinstance(value, ConfigDict):
+            section[name] = without_unset(value)
+        else:
+            complaint = declarations[name].complaint(value)
+            if complaint:
+                key = f"config.{MIX}.{label}.{name}"
+                raise InputError(complaint, key=key, value=repr(value))
+    section.name = section.get("name", label)
+    section.weight = section.get("weight", WEIGHT.default)
 
 
 def without_unset(options: ConfigDict) -> ConfigDict:
     """The options that have a value."""
+    # An environment's builder then takes its own default.
     return ConfigDict({name: value for name, value in options.items() if value not in (None, "")})
 
 
-def members(config: ConfigDict) -> dict[str, ConfigDict]:
-    """The config of each environment by its label; {"": config} in a run with one."""
+def member_configs(config: ConfigDict) -> dict[str, ConfigDict]:
+    """Returns the config of each environment by its label.
+
+    {"": config} in a run with one.
+    """
     if not config.env.mix:
         return {"": config}
-    out = {}
-    for label, own in config.env.mix.items():
+    configs = {}
+    for label, section in config.env.mix.items():
         member = config.copy_and_resolve_references().unlock()
-        member.env.mix, member.env.name = ConfigDict(), label
-        for key, name in OWN.items():
-            section, _, last = name.partition(".")
-            if name in OPTIONS or key in own:
-                member[section][last] = own.get(key, ConfigDict())
-        out[label] = member
-    return out
+        # Otherwise the member would be a mix again.
+        member.env.mix = ConfigDict()
+        member.env.name = label
+        for key, run_key in RUN_KEYS.items():
+            # Options of the run belong to no environment of the mix: without own ones, none.
+            if run_key in OPTIONS or key in section:
+                run_section, _, name = run_key.partition(".")
+                member[run_section][name] = section.get(key, ConfigDict())
+        configs[label] = member
+    return configs
 
 
-def shares(config: ConfigDict) -> dict[str, float]:
-    """The fraction of the groups that are of each environment, by its label; they sum to 1."""
-    total = sum(own.weight for own in config.env.mix.values())
-    return {label: own.weight / total for label, own in config.env.mix.items()} or {"": 1.0}
+def member_shares(config: ConfigDict) -> dict[str, float]:
+    """Returns each environment's share of the groups, by label.
+
+    The shares sum to 1.
+    """
+    if not config.env.mix:
+        return {"": 1.0}
+    total = sum(section.weight for section in config.env.mix.values())
+    return {label: section.weight / total for label, section in config.env.mix.items()}
 
 
 @contextlib.contextmanager
-def own_keys(label: str) -> Iterator[None]:
-    """In messages of an `InputError`, keys of the run become those of an environment of `env.mix`; "": they stay."""
+def name_member_keys(label: str) -> Iterator[None]:
+    """Renames the keys of errors for an environment.
+
+    They become those of `env.mix`; the label "" leaves them.
+    """
     try:
         yield
     except InputError as error:
-        text = str(error)
-        for key, name in OWN.items() if label else ():
-            text = text.replace(f"config.{name}", f"config.{MIX}.{label}.{key}")
-        raise InputError(text) from error
+        if label:
+            # An environment checks its config as that of a whole run, and knows only those keys.
+            raise error.with_key(_key_in_mix(error.key, label)) from error
+        raise
 
 
-def names_an_environment(key: str) -> bool:
-    """Whether a key decides which options there are."""
+def _key_in_mix(key: str, label: str) -> str:
+    """Returns an environment's key of `env.mix` for a run's key.
+
+    Keys that `env.mix` does not replace stay.
+    """
+    for name, run_key in RUN_KEYS.items():
+        prefix = f"config.{run_key}"
+        if key == prefix or key.startswith(f"{prefix}."):
+            return f"config.{MIX}.{label}.{name}{key.removeprefix(prefix)}"
+    return key
+
+
+def chooses_environment(key: str) -> bool:
+    """Tests whether a key decides which options there are."""
     return key == "env.name" or bool(_NAME.fullmatch(key))
 
 
-def declared(config: ConfigDict) -> dict[str, type]:
-    """The types of the keys that the environments of a config declare, by dotted key, and of those of `env.mix`.
+def environment_types(config: ConfigDict) -> dict[str, type]:
+    """Returns the types of environments' keys, by dotted key.
+
+    The keys of `env.mix` are among them.
 
     Raises:
-      InputError: there is no such environment.
+      InputError: There is no such environment.
     """
+    types: dict[str, type] = {}
     if not config.env.mix:
-        return {f"{section}.{name}": kind for section, name, kind in _options(config.env.name)}
-    out: dict[str, type] = {}
-    for label, own in config.env.mix.items():
-        if not isinstance(own, ConfigDict):
-            raise InputError(f"config.{MIX}.{label}={own!r}: give its keys, such as {MIX}.{label}.weight=1")
-        with own_keys(label):
-            options = list(_options(own.get("name", label)))
-        start = f"{MIX}.{label}"
-        out |= {f"{start}.{section.rpartition('.')[2]}.{name}": kind for section, name, kind in options}
-        out |= {f"{start}.{name}": type(key.default) for name, key in keys().items()}
-    return out
+        for section, option, kind in _declared_options(config.env.name):
+            types[f"{section}.{option}"] = kind
+        return types
+    for label, member in config.env.mix.items():
+        prefix = f"{MIX}.{label}"
+        if not isinstance(member, ConfigDict):
+            reason = f"give its keys, such as {prefix}.weight=1"
+            raise InputError(reason, key=f"config.{prefix}", value=repr(member))
+        with name_member_keys(label):
+            # A list: the generator would raise outside of the block that renames keys.
+            options = list(_declared_options(member.get("name", label)))
+        for section, option, kind in options:
+            types[f"{prefix}.{section.rpartition('.')[2]}.{option}"] = kind
+        for name, key in member_keys().items():
+            types[f"{prefix}.{name}"] = type(key.default)
+    return types
 
 
-def keys() -> Mapping[str, Key]:
+def member_keys() -> Mapping[str, Key]:
     """The keys of an environment of `env.mix`, beside its options."""
-    return {"weight": WEIGHT} | {key: KEYS[name] for key, name in OWN.items() if name in KEYS}
+    keys = {"weight": WEIGHT}
+    for name, run_key in RUN_KEYS.items():
+        if run_key in KEYS:
+            keys[name] = KEYS[run_key]
+    return keys
 
 
-def _options(name: str) -> Iterator[tuple[str, str, Any]]:
+def _declared_options(name: str) -> Iterator[tuple[str, str, Any]]:
     """Section, name and type of each option of an environment."""
-    spec = registry.spec(name)
+    entry = registry.spec(name)
     for section, field in OPTIONS.items():
-        for option, declaration in getattr(spec, field).items():
+        for option, declaration in getattr(entry, field).items():
             yield section, option, declaration.kind

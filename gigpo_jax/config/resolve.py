@@ -1,118 +1,170 @@
 """From a config as the user wrote it to one in which every key has its value."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.checks import SENSITIVE, check, require
-from gigpo_jax.config.keys import KEYS
-from gigpo_jax.config.tree import flat, holder, value_of
+from gigpo_jax.config.checks import SENSITIVE, check_config, require
+from gigpo_jax.config.keys import KEYS, find_section, flatten, value_of
+from gigpo_jax.core.errors import InputError, nearest_names
 from gigpo_jax.env_bridge.agents import find_agent
-from gigpo_jax.errors import InputError, nearest
-from gigpo_jax.rl.algorithms import BASE, algorithm
+from gigpo_jax.rl.algorithms import BASE, find_algorithm
 
 SETTINGS = "rl.settings"  # the section whose keys the algorithm declares
 SECTIONS = (*mix.OPTIONS, SETTINGS, mix.MIX)
 
 
 def default_config() -> ConfigDict:
-    """All keys with their defaults, those of the published ALFWorld runs; locked, so a misspelt key fails.
+    """Returns all keys with their defaults.
 
-    Keys for which an algorithm may have a default of its own are None until `resolve`.
+    They are those of the published ALFWorld runs. The config is locked, so a misspelt key fails.
+    Keys for which an algorithm may have its own default are None until `resolve`.
     """
     config = ConfigDict()
     for name, key in KEYS.items():
-        place, last = holder(config, name, make=True)
-        place[last] = config_dict.placeholder(type(key.default)) if key.auto else key.default
+        section, last = find_section(config, name, make=True)
+        # A placeholder is None and still has a type, so that a config file cannot set a text for a
+        # number.
+        section[last] = config_dict.placeholder(type(key.default)) if key.auto else key.default
     for name in SECTIONS:
-        place, last = holder(config, name, make=True)
-        place[last] = ConfigDict()
+        section, last = find_section(config, name, make=True)
+        section[last] = ConfigDict()
     return config.lock()
 
 
 def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
-    """Fills in what the user left to the program, and checks everything that needs neither devices nor files.
+    """Fills in unset keys and checks the config.
+
+    Everything is checked that needs neither devices nor files.
 
     Args:
-      config: as from `default_config`, changed by the user.
-      trains: whether parameters will be updated.
+      config: Config of `default_config`, changed by the user.
+      trains: True if parameters will be updated.
 
     Returns:
-      A locked copy without unset keys; what a run computes follows from it alone. Resolving it again changes nothing.
+      A locked copy without unset keys; what a run computes follows from it alone. Resolving it
+      again changes nothing.
 
     Raises:
-      InputError: the first value that cannot work: its key, the value and the fix.
+      InputError: The first invalid value, with its key and the fix.
     """
     config = config.copy_and_resolve_references().unlock()
-    for error in unknown_keys(config, flat(config)):
+    # First of all: the other steps read the keys that environment and algorithm declare.
+    for error in unknown_keys(config, flatten(config)):
         raise error
     for name, key in KEYS.items():
-        given = value_of(config, name)
-        if not (key.auto and given is None):
-            require(not (complaint := key.complaint(given)), config, name, complaint)
-    mix.fill(config)
-    _fill(config)
-    check(config, trains)
+        value = value_of(config, name)
+        if key.auto and value is None:
+            continue
+        complaint = key.complaint(value)
+        require(not complaint, config, name, complaint)
+    # Names of environments first: the defaults and checks below read what they declare.
+    mix.fill_mix(config)
+    _fill_defaults(config)
+    check_config(config, trains)
     return config.lock()
 
 
 def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
-    """A saved config, flat; `keys` that it is too old to have get their defaults."""
-    return flat({key: spec.default for key, spec in KEYS.items() if key in keys}) | flat(tree)
+    """Flattens a saved config and fills in missing `keys`.
+
+    The config may be too old to have them; they get their defaults.
+    """
+    defaults = {name: key.default for name, key in KEYS.items() if name in keys}
+    # The saved values win.
+    return flatten(defaults) | flatten(tree)
 
 
-def declared(config: ConfigDict) -> dict[str, type]:
-    """The types of the keys that the config's environments and algorithm declare, by dotted key.
+def declared_types(config: ConfigDict) -> dict[str, type]:
+    """Returns the types of the declared keys, by dotted key.
+
+    The config's environments and algorithm declare them.
 
     Raises:
-      InputError: there is no such environment or algorithm.
+      InputError: There is no such environment or algorithm.
     """
-    base = {name: value for name, value in config.rl.settings.items() if name == BASE and value}
-    settings = algorithm(config.rl.algorithm, base).settings
-    return mix.declared(config) | {f"{SETTINGS}.{name}": type(setting.default) for name, setting in settings.items()}
+    base = config.rl.settings.get(BASE)
+    settings = find_algorithm(config.rl.algorithm, {BASE: base} if base else {}).settings
+    types = mix.environment_types(config)
+    for name, setting in settings.items():
+        types[f"{SETTINGS}.{name}"] = type(setting.default)
+    return types
 
 
 def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
-    """An error for each dotted key that a config cannot have, with the nearest ones that it can have.
+    """Yields an error for each key that does not exist.
 
-    Keys below an option that is itself a mapping, such as `env.generate.splits.train`, are the user's own.
+    The keys are dotted; an error names the nearest valid ones. Keys below an option that is itself
+    a mapping, such as `env.generate.splits.train`, are the user's own.
     """
-    options = declared(config)
-    known = sorted({*KEYS, *options})
+    options = declared_types(config)
+    valid_names = sorted({*KEYS, *options})
     mappings = tuple(f"{name}." for name, kind in options.items() if kind is dict)
     for name in names:
-        if name not in known and not name.startswith(mappings):
-            section = next((section for section in SECTIONS if name.startswith(f"{section}.")), "")
-            near = nearest(name, [key for key in known if key.startswith(section)])
-            fix = f"nearest: {', '.join(near)}" if near else "docs/configuration.md lists them"
-            where = f" of the environment {config.env.name}" if name.startswith(tuple(mix.OPTIONS)) else ""
-            where = where and (f" of a run with {mix.MIX}" if config.env.mix else where)
-            where = f" of the algorithm {config.rl.algorithm}" if name.startswith(SETTINGS) else where
-            yield InputError(f"config.{name}: no such key{where}; {fix}")
+        if name in valid_names or name.startswith(mappings):
+            continue
+        section = next((section for section in SECTIONS if name.startswith(f"{section}.")), "")
+        # Of the same section: an option is never a misspelt key of the run.
+        near = nearest_names(name, [valid for valid in valid_names if valid.startswith(section)])
+        fix = f"nearest: {', '.join(near)}" if near else "docs/configuration.md lists them"
+        reason = f"no such key{_describe_owner(config, name)}"
+        yield InputError(reason, key=f"config.{name}", fix=fix)
 
 
-def _fill(config: ConfigDict) -> None:
-    rl, differs = config.rl, config.engine.name == "vllm" or config.train.max_staleness > 0
-    for section in (*mix.OPTIONS, SETTINGS):
-        place, last = holder(config, section)
-        place[last] = mix.without_unset(place[last])
-    chosen = algorithm(rl.algorithm, rl.settings)
-    rl.settings = ConfigDict({name: rl.settings.get(name, s.default) for name, s in chosen.settings.items()})
-    for name, fixed in chosen.fixed.items():
-        fix = f"{rl.algorithm} always has {fixed!r}; leave the key out (auto), or choose another rl.algorithm"
-        require(rl[name] in (None, fixed), config, f"rl.{name}", fix)
-    own = {f"rl.{name}": value for name, value in {**chosen.defaults, **chosen.fixed}.items()}
-    own["critic.kind"] = "model" if chosen.needs_critic else "none"
+def _describe_owner(config: ConfigDict, name: str) -> str:
+    """Names what declares the keys of a section.
+
+    `name` is a key of it. The text is for a message; "" for the program.
+    """
+    if name.startswith(SETTINGS):
+        return f" of the algorithm {config.rl.algorithm}"
+    if not name.startswith(tuple(mix.OPTIONS)):
+        return ""
+    if config.env.mix:
+        return f" of a run with {mix.MIX}"
+    return f" of the environment {config.env.name}"
+
+
+def _fill_defaults(config: ConfigDict) -> None:
+    for name in (*mix.OPTIONS, SETTINGS):
+        section, last = find_section(config, name)
+        section[last] = mix.without_unset(section[last])
+    rl = config.rl
+    algorithm = find_algorithm(rl.algorithm, rl.settings)
+    settings = {name: setting.default for name, setting in algorithm.settings.items()}
+    # All of them, also defaults: a resumed run compares them even if a later version has other
+    # ones.
+    rl.settings = ConfigDict(settings | rl.settings.to_dict())
+    for name, value in algorithm.fixed.items():
+        reason = f"{rl.algorithm} always has {value!r}"
+        fix = "leave the key out (auto), or choose another rl.algorithm"
+        require(rl[name] in (None, value), config, f"rl.{name}", reason, fix)
+
+    defaults = {f"rl.{name}": value for name, value in algorithm.defaults.items()}
+    defaults |= {f"rl.{name}": value for name, value in algorithm.fixed.items()}
+    defaults["critic.kind"] = "model" if algorithm.needs_critic else "none"
     if rl.importance_correction == "masked_mean":
-        own["rl.importance_cap"] = 1.001  # geometric means are close to 1
-    own["eval.trials"] = find_agent(config.agent).trials
+        defaults["rl.importance_cap"] = 1.001  # geometric means are close to 1
+    defaults["eval.trials"] = find_agent(config.agent).trials
     for name, key in KEYS.items():
         if value_of(config, name) is None:
-            place, last = holder(config, name)
-            place[last] = own.get(name, key.default)
+            section, last = find_section(config, name)
+            section[last] = defaults.get(name, key.default)
+    # Last: it reads rl.ratio, which is filled in above.
+    _choose_logprobs(config, defaults)
+
+
+def _choose_logprobs(config: ConfigDict, defaults: Mapping[str, Any]) -> None:
+    """Replaces "auto" of the old log-probabilities and of the correction."""
+    rl = config.rl
+    # Servers have kernels of their own, and weights of an earlier update other probabilities.
+    engine_differs = config.engine.name == "vllm" or config.train.max_staleness > 0
     if rl.old_logprobs == "auto":
-        rl.old_logprobs = own.get("rl.old_logprobs", "recompute" if differs or rl.ratio in SENSITIVE else "engine")
+        needs_learner = engine_differs or rl.ratio in SENSITIVE
+        source = "recompute" if needs_learner else "engine"
+        rl.old_logprobs = defaults.get("rl.old_logprobs", source)
     if rl.importance_correction == "auto":
-        rl.importance_correction = "truncated" if differs and rl.old_logprobs == "recompute" else "none"
+        corrects = engine_differs and rl.old_logprobs == "recompute"
+        rl.importance_correction = "truncated" if corrects else "none"

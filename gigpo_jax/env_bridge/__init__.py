@@ -1,1 +1,1 @@
-"""What stands between text environments and a policy. Standard library and numpy only; never jax."""
+"""The contract between text environments and a policy: standard library and numpy, never jax."""

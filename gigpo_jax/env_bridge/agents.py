@@ -1,7 +1,8 @@
-"""Agents: how a language model is asked to act in an evaluation (docs/agents.md).
+"""Agents: ways to ask a language model for actions in an evaluation (docs/agents.md).
 
-ReAct (arXiv 2210.03629): thoughts, actions and observations in turn, after examples. Reflexion (arXiv 2303.11366): the
-same over several trials of a task, with a reflection of the model between them. The wording is ours.
+ReAct (arXiv 2210.03629): thoughts, actions and observations in turn, after examples. Reflexion
+(arXiv 2303.11366): the same over several trials of a task, with a reflection of the model between
+them. The wording is ours.
 """
 
 import re
@@ -9,32 +10,39 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from gigpo_jax.core.references import find_entry
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.prompts import Instruct, PromptInput, PromptTemplate
-from gigpo_jax.references import find
 
-# Task type -> episodes that were won, up to the last action; "" stands for all types that are not there.
+# Task type -> won episodes, up to the last action; "" stands for all types without a key.
 Examples = Mapping[str, Sequence[PromptInput]]
+# Read-only, because it is the default of several functions.
 NO_EXAMPLES: Examples = MappingProxyType({})
 
-MEMORY = 3  # reflections that a prompt shows, the newest ones (Reflexion, section 4)
-REFLECTION_TOKENS = 256  # the most of a reflection
+MEMORY = 3  # newest reflections that a prompt shows (Reflexion, section 4)
+REFLECTION_TOKENS = 256  # largest length of a reflection
+# A model that continues the transcript would invent the environment's answer; the response ends
+# before it.
 _STOP = "\nObservation"
-# Possessive (`*+`), so that a response is read in linear time.
+# Possessive (`*+`): without it, a response of many stars takes quadratic time.
 _ACTION = re.compile(r"(?:^|\n)[ *]*action(?: \d+)?[ *]*:[\s*]*+([^\n]*[^\n *])", re.IGNORECASE)
 _THOUGHT = re.compile(r"^[ *]*thought(?: \d+)?[ *]*:[ *]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Agent:
-    """A way to ask for actions. What is left out is as the environment has it.
+    """A way to ask for actions.
+
+    Fields that are None keep the environment's own way.
 
     Attributes:
-      template: makes the template of the prompts, from what they say of the environment and from examples.
-      read: a response -> its thought and its action as text, or None if it does not keep to the format.
-      stop: strings that end a response.
-      reflection: makes the template of the prompt for a reflection after a trial that failed; None: there is none.
-      trials: the most trials of a task, where `eval.trials` is not set.
+      template: Function from the environment's instructions and examples to a template of prompts.
+      read: Function from a response to its thought and the text of its action, or None if the
+        response does not keep to the format.
+      stop: Strings that end a response.
+      reflection: Function from the environment's instructions to the template of the prompt for a
+        reflection after a failed trial; None: no reflections.
+      trials: Largest number of trials of a task, unless `eval.trials` is set.
     """
 
     template: Callable[[Instruct, Examples], PromptTemplate] | None = None
@@ -43,105 +51,150 @@ class Agent:
     reflection: Callable[[Instruct], PromptTemplate] | None = None
     trials: int = 1
 
-    def parser(self, parse: Callable[[str], Response], write: Callable[[str], str]) -> Callable[[str], Response]:
-        """Responses -> actions: `parse` reads those of the environment's own format, `write` writes them.
+    def make_parser(
+        self, parse: Callable[[str], Response], write: Callable[[str], str]
+    ) -> Callable[[str], Response]:
+        """Makes the parser of responses.
 
-        A response that does not keep to the agent's format is invalid, and its action is what `parse` finds.
+        A response that does not keep to the agent's format is invalid; `parse` reads its action.
+
+        Args:
+          parse: Parser of the environment's own format.
+          write: Function from the text of an action to a response in that format.
         """
+        # A local name: mypy does not narrow the type of an attribute inside `parse_response`.
         read = self.read
         if read is None:
             return parse
 
-        def parsed(response: str) -> Response:
-            found = read(response)
-            if found is None:
+        def parse_response(response: str) -> Response:
+            step = read(response)
+            if step is None:
                 return replace(parse(response), valid=False)
-            return replace(parse(write(found[1])), thought=found[0])
+            thought, action = step
+            # In the environment's own format, so that one parser decides what an action is.
+            return replace(parse(write(action)), thought=thought)
 
-        return parsed
+        return parse_response
 
 
 @dataclass(frozen=True)
 class ReAct:
-    """The prompt of a step: what the environment is, examples, reflections on earlier trials, and the episode so far.
+    """The prompt of a step of a ReAct agent.
+
+    It has the environment, examples, reflections, and the episode so far.
 
     Attributes:
-      about: what it says of the environment.
-      examples: those of the task's type are shown.
+      about: Instructions of the environment.
+      examples: Examples by task type; the prompt shows those of the task's type.
     """
 
     about: Instruct
     examples: Examples
 
     def __call__(self, inputs: PromptInput, /) -> str:
-        examples, step = self.examples.get(inputs.task_type, self.examples.get("", ())), inputs.steps + 1
-        lines = [
-            *filter(None, [self.about.intro]),
-            "You work in steps. In each step you write a thought, which says what you know and what to do next, and "
-            "one action. Then you get an observation, which says what the action led to.",
-        ]
+        lines = []
+        if self.about.intro:
+            lines.append(self.about.intro)
+        lines.append(
+            "You work in steps. In each step you write a thought, which says what you know and "
+            "what to do next, and one action. Then you get an observation, which says what the "
+            "action led to."
+        )
+        examples = self.examples.get(inputs.task_type, self.examples.get("", ()))
         for number, example in enumerate(examples, 1):
-            lines += ["", f"Example {number}.", *_transcript(example), "The task was done."]
-        lines += ["", "This is your task.", *_memory(inputs.reflections), *_transcript(inputs)]
+            lines += ["", f"Example {number}.", *_write_transcript(example), "The task was done."]
+        lines += ["", "This is your task."]
+        lines += _write_reflections(inputs.reflections)
+        lines += _write_transcript(inputs)
         if inputs.admissible is not None:
             lines.append("Actions that you can choose from now:")
-            lines += ["- " + action for action in inputs.admissible if action not in self.about.hidden]
+            lines.extend(
+                "- " + action for action in inputs.admissible if action not in self.about.hidden
+            )
+        step = inputs.steps + 1
         lines.append(
-            f'Write your next thought in a line that begins with "Thought {step}:", then your next action in a line '
-            f'that begins with "Action {step}:", and nothing else.'
+            f'Write your next thought in a line that begins with "Thought {step}:", then your next '
+            f'action in a line that begins with "Action {step}:", and nothing else.'
         )
         return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class Reflection:
-    """The prompt for a reflection on a trial that failed.
+    """The prompt for a reflection on a failed trial.
 
     Attributes:
-      about: what it says of the environment.
+      about: Instructions of the environment.
     """
 
     about: Instruct
 
     def __call__(self, inputs: PromptInput, /) -> str:
-        lines = [
-            *filter(None, [self.about.intro]),
-            f"This is what you did in trial {len(inputs.reflections) + 1} of a task.",
-            *_memory(inputs.reflections),
-            *_transcript(inputs),
-            "The trial ended here and failed: the task was not done. You will try the same task again, from the same "
-            "start. Write a note to yourself for that trial, of at most five sentences: which actions were wrong or "
-            "missing, and a plan that names the actions to take instead.",
-        ]
+        lines = []
+        if self.about.intro:
+            lines.append(self.about.intro)
+        lines.append(f"This is what you did in trial {len(inputs.reflections) + 1} of a task.")
+        lines += _write_reflections(inputs.reflections)
+        lines += _write_transcript(inputs)
+        lines.append(
+            "The trial ended here and failed: the task was not done. You will try the same task "
+            "again, from the same start. Write a note to yourself for that trial, of at most five "
+            "sentences: which actions were wrong or missing, and a plan that names the actions to "
+            "take instead."
+        )
         return "\n".join(lines)
 
 
-def _memory(reflections: Sequence[str]) -> list[str]:
-    """The newest reflections."""
-    numbered = list(enumerate(reflections, 1))[-MEMORY:]
-    return [f"Your note after trial {number}, which failed: {text}" for number, text in numbered]
+def _write_reflections(reflections: Sequence[str]) -> list[str]:
+    """The newest reflections, a line each."""
+    # Numbered before they are cut, so that a note keeps the number of its trial.
+    numbered_reflections = list(enumerate(reflections, 1))
+    return [
+        f"Your note after trial {number}, which failed: {text}"
+        for number, text in numbered_reflections[-MEMORY:]
+    ]
 
 
-def _transcript(inputs: PromptInput) -> list[str]:
-    """The task, the steps that the history has, and the current observation."""
-    missing, lines = inputs.steps - len(inputs.history), ["Task: " + inputs.task]
-    if missing:
-        lines += ["Observation 0: " + inputs.first] if inputs.first else []
-        lines.append("(Step 1 is not shown.)" if missing == 1 else f"(Steps 1 to {missing} are not shown.)")
-    for number, event in enumerate(inputs.history, missing):
+def _write_transcript(inputs: PromptInput) -> list[str]:
+    """Returns the lines of task, history and current observation."""
+    lines = ["Task: " + inputs.task]
+    # The steps before the window. If there are any, the first observation, which often has the
+    # goal, stands alone.
+    hidden_steps = inputs.steps - len(inputs.history)
+    if hidden_steps and inputs.first:
+        lines.append("Observation 0: " + inputs.first)
+    if hidden_steps == 1:
+        lines.append("(Step 1 is not shown.)")
+    elif hidden_steps:
+        lines.append(f"(Steps 1 to {hidden_steps} are not shown.)")
+    for number, event in enumerate(inputs.history, hidden_steps):
         lines.append(f"Observation {number}: {event.observation}")
-        lines += [f"Thought {number + 1}: {event.thought}"] if event.thought else []
+        if event.thought:
+            lines.append(f"Thought {number + 1}: {event.thought}")
         lines.append(f"Action {number + 1}: {event.action}")
-    return lines + ([f"Observation {inputs.steps}: {inputs.observation}"] if inputs.observation else [])
+    # An example ends with its last action: its observation is empty.
+    if inputs.observation:
+        lines.append(f"Observation {inputs.steps}: {inputs.observation}")
+    return lines
 
 
 def read_step(response: str) -> tuple[str, str] | None:
-    """The thought, on one line, and the text of the first action of a ReAct response; None if it has no action."""
+    """Reads the thought and first action of a ReAct response.
+
+    The thought is on one line.
+
+    Returns:
+      The thought and the text of the action; None if the response has no action.
+    """
+    # A response ends with the token that completes a stop string, so the string is in it.
     text = response.partition(_STOP)[0]
+    # The first action: later ones would answer observations that the model has invented.
     action = _ACTION.search(text)
     if action is None:
         return None
-    return " ".join(_THOUGHT.sub("", text[: action.start()].strip()).split()), action[1]
+    thought = _THOUGHT.sub("", text[: action.start()].strip())
+    return " ".join(thought.split()), action[1]
 
 
 AGENTS: dict[str, Agent] = {
@@ -152,5 +205,8 @@ AGENTS: dict[str, Agent] = {
 
 
 def find_agent(name: str) -> Agent:
-    """A key of `AGENTS`, or "module:NAME" for an `Agent` of one's own; InputError if there is none of that name."""
-    return find(name, AGENTS, Agent, key="config.agent")
+    """Finds an agent by its name.
+
+    The name is a key of `AGENTS`, or "module:NAME" of an `Agent`. Raises InputError.
+    """
+    return find_entry(name, AGENTS, Agent, key="config.agent")

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
-from gigpo_jax.errors import InputError
 
-Progress = Callable[[int], object]  # called with 1 after each game, product or passage that is made
+# Called with 1 after each game, product or passage that was generated.
+Progress = Callable[[int], object]
 
 
 def no_progress(done: int) -> None:
@@ -15,14 +16,17 @@ def no_progress(done: int) -> None:
 
 
 class TextEnv(Protocol):
-    """A multi-turn text environment; one object plays one episode at a time.
+    """A multi-turn text environment.
 
-    The same task and actions give the same observations, whatever was played before. `step` accepts any text: an
-    action that means nothing leads to an observation that says so. Failures that do not depend on the action, such as
-    a server that is down, raise `types.EnvError`.
+    One object plays one episode at a time. The same task and actions give the same observations,
+    whatever was played before. `step` accepts any text: the observation after a meaningless action
+    says so. Failures that do not depend on the action, such as a server that is down, raise
+    `types.EnvError`.
 
-    An environment that waits for something outside its process may have `async def step_async(action) -> StepResult`
-    beside `step`; its worker handles other episodes in the meantime.
+    An environment that waits for something outside its process may have `async def
+    step_async(action) -> StepResult` beside `step`; its worker handles other episodes in the
+    meantime. One that opens something may have `prepare()`. Every worker calls it once, before the
+    first episode, in the time limit of its start; an InputError ends the command.
     """
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -32,7 +36,7 @@ class TextEnv(Protocol):
         """Starts an episode."""
 
     def step(self, action: str) -> StepResult:
-        """Acts; after `done` the episode is over and `reset` must follow."""
+        """Acts once; after `done` a `reset` must follow."""
 
     def close(self) -> None:
         """Frees its resources."""
@@ -40,12 +44,15 @@ class TextEnv(Protocol):
 
 @dataclass(frozen=True)
 class SessionAddress:
-    """Where a harness finds the policy for one episode: what a client of an OpenAI-compatible server needs.
+    """The policy's address for one episode.
+
+    It is for a client of an OpenAI-compatible server.
 
     Attributes:
-      base_url: such as http://127.0.0.1:8000/sessions/ID/v1; every request to it belongs to the episode.
-      api_key: the bearer token.
-      model: the name of the policy.
+      base_url: URL such as http://127.0.0.1:8000/sessions/ID/v1; every request to it belongs to the
+        episode.
+      api_key: Bearer token.
+      model: Name of the policy.
     """
 
     base_url: str
@@ -54,18 +61,19 @@ class SessionAddress:
 
 
 class Harness(Protocol):
-    """An agent program that plays whole episodes against the endpoint of the policy (docs/serve.md).
+    """An agent program that plays whole episodes.
 
-    One object plays one episode at a time.
+    It plays against the policy's endpoint (docs/serve.md). One object plays one episode at a time.
     """
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split, always in the same order."""
 
     def play(self, task: Task, session: SessionAddress) -> object:
-        """Plays one episode and posts its reward to BASE_URL/reward; what it returns is not read.
+        """Plays one episode and posts its reward to BASE_URL/reward.
 
-        It may be `async def`; otherwise it runs in a thread. An exception costs the episode.
+        It may be `async def`; otherwise it runs in a thread. The return value is ignored. An
+        exception costs the episode.
         """
 
     def close(self) -> None:
@@ -73,25 +81,42 @@ class Harness(Protocol):
 
 
 class Expert(Protocol):
-    """Demonstrates one episode from an agent's observations; a new object for each episode.
+    """Demonstrator of one episode from an agent's observations.
 
-    It may have `thought: str`, the reason for its last action in words; examples in prompts of agents show it.
+    There is a new object for each episode. It may have `thought: str`, the reason for its last
+    action in words; examples in prompts of agents show it.
     """
 
     def act(self, observation: Observation) -> str:
-        """The next action; called with every observation of the episode in order."""
+        """Returns the next action.
+
+        It is called with every observation of the episode in order.
+        """
 
 
 def check_fractions(**fractions: float) -> None:
-    """Raises InputError unless options of an expert that say how often it errs are probabilities."""
+    """Raises InputError unless all values are probabilities."""
     for key, fraction in fractions.items():
         if not 0.0 <= fraction <= 1.0:
-            raise InputError(f"{key}={fraction!r}: give a probability between 0 and 1")
+            raise InputError("give a probability between 0 and 1", key=key, value=repr(fraction))
 
 
-def check_whole(key: str, value: object, least: int | None = None, most: int | None = None) -> None:
-    """Raises InputError unless an option is a whole number from `least` to `most`."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or (least is not None and value < least) or (most is not None and value > most):  # type: ignore[operator]
-        ends = (f" of at least {least}" if least is not None else "") if most is None else f" from {least} to {most}"
-        raise InputError(f"{key}={value!r}: give a whole number{ends}")
+def check_whole(
+    key: str, value: object, minimum: int | None = None, maximum: int | None = None
+) -> None:
+    """Raises InputError unless a value is an allowed whole number.
+
+    Allowed are numbers from `minimum` to `maximum`.
+    """
+    # bool is a subclass of int: True would pass as 1.
+    if isinstance(value, int) and not isinstance(value, bool):
+        large_enough = minimum is None or value >= minimum
+        small_enough = maximum is None or value <= maximum
+        if large_enough and small_enough:
+            return
+    allowed = ""
+    if maximum is not None:
+        allowed = f" from {minimum} to {maximum}"
+    elif minimum is not None:
+        allowed = f" of at least {minimum}"
+    raise InputError(f"give a whole number{allowed}", key=key, value=repr(value))

@@ -1,7 +1,7 @@
-"""Checks what an environment returned, once, where it enters: in the worker process, before it is sent.
+"""Validates the results of environments, in the worker process and again where they arrive.
 
-A malformed value raises `StepError`, which costs the episode. What passes is built anew from exactly the types of
-types.py and plain values: the learner's process unpickles it, and never imports an environment's own types.
+A malformed value raises `StepError`, which costs the episode. A valid result is built anew from
+exactly the types of types.py and plain values, so it can be sent as data.
 """
 
 import math
@@ -16,80 +16,136 @@ from gigpo_jax.env_bridge.types import IMAGE, Observation, StepError, StepResult
 MAX_REWARD = 1e6  # absolute value
 MAX_CHARACTERS = 1_000_000  # of one observation: text, anchor, task and admissible actions together
 MAX_PIXELS = 4_000_000  # of one observation: all its images together
-_SHOWN = 80  # characters of a value in a message
+_MESSAGE_CHARACTERS = 80  # of a value in a message
 
 
-def checked_tasks(value: Any) -> list[Task]:
-    """The tasks of a split as a list; raises StepError."""
-    return [_task(task) for task in value]
+def validate_tasks(value: Any) -> list[Task]:
+    """Returns the tasks of a split as a list.
+
+    Raises StepError for a malformed task.
+    """
+    return [_validate_task(task) for task in value]
 
 
-def _task(task: Any) -> Task:
-    fields = (task.id, task.type, task.split, task.data, task.answer) if isinstance(task, Task) else (None,)
+def _validate_task(task: Any) -> Task:
+    # None is no str, so an object of another type fails the same check.
+    fields: tuple[Any, ...] = (None,)
+    if isinstance(task, Task):
+        fields = (task.id, task.type, task.split, task.data, task.answer)
     if not all(isinstance(field, str) for field in fields):
         raise StepError(f"malformed task {_show(task)}: tasks are types.Task, their fields str")
     return Task(*map(str.__str__, fields))
 
 
-def checked_observation(value: Any) -> Observation:
-    """The observation; raises StepError, whose text names the field, the value and what is allowed."""
+def validate_observation(value: Any) -> Observation:
+    """Returns the observation, built anew.
+
+    Raises:
+      StepError: The text names the field, its value and the allowed values.
+    """
     _require(isinstance(value, Observation), "observation", value, "a types.Observation")
-    text, anchor, task = (_text(name, getattr(value, name)) for name in ("text", "anchor", "task"))
-    listed = value.admissible
-    if listed is not None:
-        _require(isinstance(listed, tuple), "admissible", listed, "a tuple of str")
-        listed = tuple([_text("admissible", action) for action in listed])
-    size = sum(map(len, (text, anchor, task, *(listed or ()))))
-    _require(size <= MAX_CHARACTERS, "observation", f"{size:,} characters", f"at most {MAX_CHARACTERS:,}")
-    return Observation(text, anchor, listed, task, _images(value.images, text))
+    text = _validate_text("text", value.text)
+    anchor = _validate_text("anchor", value.anchor)
+    task = _validate_text("task", value.task)
+    admissible = value.admissible
+    if admissible is not None:
+        _require(isinstance(admissible, tuple), "admissible", admissible, "a tuple of str")
+        admissible = tuple(_validate_text("admissible", action) for action in admissible)
+    # The sum is limited, not each text: the list of actions may have any length.
+    size = len(text) + len(anchor) + len(task) + sum(map(len, admissible or ()))
+    _require(
+        size <= MAX_CHARACTERS, "observation", f"{size:,} characters", f"at most {MAX_CHARACTERS:,}"
+    )
+    return Observation(text, anchor, admissible, task, _validate_images(value.images, text))
 
 
-def _images(value: Any, text: str) -> tuple[np.ndarray, ...]:
-    """The images as plain arrays whose memory is contiguous."""
+def _validate_images(value: Any, text: str) -> tuple[np.ndarray, ...]:
+    """Returns the images as plain arrays whose memory is contiguous."""
     _require(isinstance(value, tuple), "images", value, "a tuple of arrays")
     if not value:
         return ()
     for image in value:
-        fits = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
-        what = f"{image.dtype} {list(image.shape)}" if isinstance(image, np.ndarray) else image
-        _require(fits and image.size > 0, "images", what, "uint8 [H, W, 3], at least one pixel each")
+        _validate_image(image)
     pixels = sum(image.size // 3 for image in value)
     _require(pixels <= MAX_PIXELS, "images", f"{pixels:,} pixels", f"at most {MAX_PIXELS:,} in all")
     marks = text.count(IMAGE)
-    _require(marks == len(value), "images", f"{len(value)} for {marks} {IMAGE} in the text", f"one for each {IMAGE}")
+    _require(
+        marks == len(value),
+        "images",
+        f"{len(value)} for {marks} {IMAGE} in the text",
+        f"one for each {IMAGE}",
+    )
+    # Answers send the bytes of an image in row order; a view such as a flipped image has another
+    # order.
     return tuple(map(np.ascontiguousarray, value))
 
 
-def checked_result(value: Any) -> StepResult:
-    """The result of a step, with plain numbers and only "won" and "score" in `info`; raises StepError."""
+def _validate_image(image: Any) -> None:
+    allowed = "uint8 [H, W, 3], at least one pixel each"
+    _require(isinstance(image, np.ndarray), "images", image, allowed)
+    is_rgb = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
+    shape = f"{image.dtype} {list(image.shape)}"
+    _require(is_rgb and image.size > 0, "images", shape, allowed)
+
+
+def validate_result(value: Any) -> StepResult:
+    """Returns the result of a step with plain numbers.
+
+    It has only the documented keys of `info`.
+
+    Raises:
+      StepError: As in `validate_observation`.
+    """
     _require(isinstance(value, StepResult), "result", value, "a types.StepResult")
-    info = value.info
-    _require(isinstance(info, Mapping), "info", info, "a mapping")
-    observation = checked_observation(value.observation)
-    reward = _number(value.reward)
-    _require(abs(reward) <= MAX_REWARD, "reward", value.reward, f"a number from {-MAX_REWARD:g} to {MAX_REWARD:g}")
-    _require(isinstance(value.done, (bool, np.bool_)), "done", value.done, "a bool")
-    _require(isinstance(info.get("won"), (bool, np.bool_)), 'info["won"]', info.get("won"), "a bool")
-    score = _number(info.get("score"))
-    _require(0.0 <= score <= 1.0, 'info["score"]', info.get("score"), "a number from 0 to 1")
-    kept: dict[str, bool | float] = {"won": bool(info["won"]), "score": score}
-    if "regret" in info:
-        kept["regret"] = _number(info["regret"])
-        _require(kept["regret"] >= 0, 'info["regret"]', info["regret"], "a number of at least 0")
-    return StepResult(observation, reward, bool(value.done), kept)
+    _require(isinstance(value.info, Mapping), "info", value.info, "a mapping")
+    observation = validate_observation(value.observation)
+    reward = _to_float(value.reward)
+    _require(
+        abs(reward) <= MAX_REWARD,
+        "reward",
+        value.reward,
+        f"a number from {-MAX_REWARD:g} to {MAX_REWARD:g}",
+    )
+    done = _validate_flag("done", value.done)
+    won = _validate_flag('info["won"]', value.info.get("won"))
+    score = _to_float(value.info.get("score"))
+    # A missing or malformed score is NaN here, and fails the comparison too.
+    _require(0.0 <= score <= 1.0, 'info["score"]', value.info.get("score"), "a number from 0 to 1")
+    info: dict[str, bool | float] = {"won": won, "score": score}
+    if "regret" in value.info:
+        regret = _to_float(value.info["regret"])
+        _require(
+            0 <= regret <= MAX_REWARD,
+            'info["regret"]',
+            value.info["regret"],
+            f"a number from 0 to {MAX_REWARD:g}",
+        )
+        info["regret"] = regret
+    return StepResult(observation, reward, done, info)
 
 
-def _number(value: Any) -> float:
-    """A real number as a float; NaN for anything else."""
+def _validate_flag(name: str, value: Any) -> bool:
+    _require(isinstance(value, (bool, np.bool_)), name, value, "a bool")
+    return bool(value)
+
+
+def _to_float(value: Any) -> float:
+    """Returns a real number as a float, otherwise NaN.
+
+    NaN fails every comparison.
+    """
     try:
+        # Only numbers: float("1") would accept text.
         return float(value) if isinstance(value, Real) else math.nan
+    # An int of more than 308 digits.
     except OverflowError:
         return math.nan
 
 
-def _text(name: str, value: Any) -> str:
-    """A text as `str` itself, whatever a class derived from it makes of `str(value)`."""
+def _validate_text(name: str, value: Any) -> str:
+    """Returns a text as `str` itself."""
     _require(isinstance(value, str), name, value, "str")
+    # Not str(value): a subclass may define it in its own way.
     return str.__str__(value)
 
 
@@ -99,9 +155,13 @@ def _require(condition: bool, name: str, value: Any, allowed: str) -> None:
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, (list, tuple, Mapping, np.ndarray)):  # may be long
+    """Returns a value as a short text.
+
+    Containers, which may be long, are shown by their type only.
+    """
+    if isinstance(value, (list, tuple, Mapping, np.ndarray)):
         return f"a {type(value).__name__}"
     try:
-        return f"{value!r:.{_SHOWN}}"
-    except Exception:  # __repr__ of an environment's object
+        return f"{value!r:.{_MESSAGE_CHARACTERS}}"
+    except Exception:  # __repr__ of an environment's object may raise anything
         return f"a {type(value).__name__}"

@@ -1,7 +1,7 @@
 """Frozen panels (eval sets): lists of tasks to evaluate on, with hashes of their content.
 
-A panel is a JSON file. `check_panel` compares it with the tasks of an environment, so that two results for the same
-panel are about the same tasks.
+A panel is a JSON file. `check_panel` compares it with the tasks of an environment, so that two
+results for the same panel are about the same tasks.
 """
 
 import hashlib
@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.files import replace_file
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.errors import InputError
 
-_DIGITS = 16  # hexadecimal digits kept of a task's hash
+_DIGITS = 16  # hexadecimal digits that a panel has of a task's hash
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,13 @@ class Panel:
     """A frozen list of tasks.
 
     Attributes:
-      environment: name in the registry.
-      split: of all its tasks.
-      tasks: (task id, hash of the task's content in hexadecimal) in the order of evaluation; the hash is "" where the
-        environment has no method `digest(task) -> str`.
-      made_from: what the environment's data was made from, plain values; {} for data that is downloaded.
+      name: Name of the panel.
+      environment: Name of the environment in the registry.
+      split: Split of all tasks.
+      tasks: Pairs (task id, hash of the task's content in hexadecimal) in the order of evaluation;
+        the hash is "" if the environment has no method `digest(task) -> str`.
+      made_from: Options that the environment's data was generated with, plain values; {} for data
+        that is downloaded.
     """
 
     name: str
@@ -40,18 +43,27 @@ class Panel:
 
     @property
     def ids(self) -> tuple[str, ...]:
+        """The ids of the tasks in the order of evaluation."""
         return tuple(task_id for task_id, _ in self.tasks)
 
     @property
     def sha256(self) -> str:
-        """Hash over the environment, the split, and the ids and hashes of all tasks in order."""
-        text = json.dumps([self.environment, self.split, self.tasks], ensure_ascii=True, separators=(",", ":"))
+        """Hash of the environment, the split and all tasks.
+
+        It covers the ids and hashes of the tasks in order.
+        """
+        text = json.dumps(
+            [self.environment, self.split, self.tasks], ensure_ascii=True, separators=(",", ":")
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _content(env: TextEnv, task: Task) -> str:
+def _hash_content(env: TextEnv, task: Task) -> str:
     digest: Callable[[Task], str] | None = getattr(env, "digest", None)
-    return digest(task)[:_DIGITS] if digest is not None else ""
+    if digest is None:
+        return ""
+    # 64 bits suffice against accidents, and keep the panels' files short.
+    return digest(task)[:_DIGITS]
 
 
 def freeze_panel(
@@ -63,87 +75,165 @@ def freeze_panel(
     ids: Sequence[str] | None = None,
     made_from: Mapping[str, Any] | None = None,
 ) -> Panel:
-    """Makes a panel of the tasks `ids` of an environment, by default all of the split in the environment's order.
+    """Makes a panel of an environment's tasks.
+
+    Args:
+      name: Name of the panel.
+      environment: Name of the environment in the registry.
+      env: The environment.
+      split: Split of the tasks.
+      ids: Tasks of the panel; by default all of the split in the environment's order.
+      made_from: Options that the environment's data was generated with.
 
     Raises:
-      InputError: there are no tasks, an id does not exist, or two tasks have the same.
+      InputError: There are no tasks, an id does not exist, or two tasks have the same id.
     """
-    tasks = env.tasks(split)
-    known = {task.id: task for task in tasks}
-    chosen = [task.id for task in tasks] if ids is None else list(ids)
-    if not chosen:
-        raise InputError(f"config.env.split={split!r}: no tasks; name another split, or make its data")
-    if twice := [task_id for task_id, count in Counter(chosen).items() if count > 1]:
-        raise InputError(f"ids: {twice[0]!r} stands there twice; give each task of the split {split} an id of its own")
-    if missing := [task_id for task_id in chosen if task_id not in known]:
-        raise InputError(f"ids: the split {split} has no task {missing[0]!r}")
-    content = tuple((task_id, _content(env, known[task_id])) for task_id in chosen)
-    return Panel(name, environment, split, content, dict(made_from or {}))
+    split_tasks = env.tasks(split)
+    tasks = {task.id: task for task in split_tasks}
+    panel_ids = list(ids) if ids is not None else [task.id for task in split_tasks]
+    if not panel_ids:
+        raise InputError(
+            "no tasks",
+            key="config.env.split",
+            value=repr(split),
+            fix="name another split, or make its data",
+        )
+    # A task that stands twice would count twice in every success rate.
+    for task_id, count in Counter(panel_ids).items():
+        if count > 1:
+            raise InputError(
+                f"{task_id!r} stands there twice",
+                key="ids",
+                fix=f"give each task of the split {split} an id of its own",
+            )
+    for task_id in panel_ids:
+        if task_id not in tasks:
+            raise InputError(f"the split {split} has no task {task_id!r}", key="ids")
+    hashes = tuple((task_id, _hash_content(env, tasks[task_id])) for task_id in panel_ids)
+    return Panel(name, environment, split, hashes, dict(made_from or {}))
 
 
 def write_panel(path: str | os.PathLike, panel: Panel) -> None:
-    """Writes a panel, one task per line; raises InputError if it cannot be written."""
-    head = {
+    """Writes a panel, one task per line.
+
+    Raises InputError if it cannot be written.
+    """
+    header = {
         "name": panel.name,
         "environment": panel.environment,
         "split": panel.split,
         "made_from": dict(panel.made_from),
         "sha256": panel.sha256,
     }
-    lines = [f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items()]
+    lines = [f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in header.items()]
+    # A task a line, so that version control shows which tasks differ.
     rows = ",\n".join(f"  {json.dumps(list(task))}" for task in panel.tasks)
     text = "{\n" + "".join(lines) + ' "tasks": [\n' + rows + "\n ]\n}\n"
     try:
-        Path(path).write_text(text, encoding="utf-8", newline="\n")
+        with replace_file(Path(path)) as temporary:
+            # The same bytes on every system.
+            temporary.write_text(text, encoding="utf-8", newline="\n")
     except OSError as err:
-        raise InputError(f"panel={path}: cannot write it ({err.strerror})") from err
+        raise InputError(f"cannot write it ({err.strerror})", key="panel", value=str(path)) from err
 
 
 def read_panel(path: str | os.PathLike) -> Panel:
-    """Reads a panel; raises InputError if the file is missing, is not a panel, or was edited."""
+    """Reads a panel from its file.
+
+    Raises InputError if the file is missing, is not a panel, or was edited.
+    """
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-        tasks = tuple((task_id, content) for task_id, content in found["tasks"])
-        texts = (found["name"], found["environment"], found["split"], *(text for task in tasks for text in task))
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError("a name, an id or a hash is no text")
-        if not isinstance(found["made_from"], dict):
-            raise TypeError("made_from is no object")
-        panel = Panel(found["name"], found["environment"], found["split"], tasks, found["made_from"])
-        stored = found["sha256"]
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        panel = _parse_panel(content)
+        stored_hash = content["sha256"]
     except OSError as err:
-        raise InputError(f"panel={path}: cannot read it ({err.strerror})") from err
+        raise InputError(f"cannot read it ({err.strerror})", key="panel", value=str(path)) from err
     except (ValueError, KeyError, TypeError) as err:
-        raise InputError(f"panel={path}: not a panel ({err}); make it again") from err
-    if stored != panel.sha256:
-        raise InputError(f"panel={path}: its hash does not match: it was edited; restore it or make it again")
+        raise InputError(
+            f"not a panel ({err})", key="panel", value=str(path), fix="make it again"
+        ) from err
+    if stored_hash != panel.sha256:
+        raise InputError(
+            "its hash does not match: it was edited",
+            key="panel",
+            value=str(path),
+            fix="restore it or make it again",
+        )
     return panel
 
 
+def _parse_panel(content: Any) -> Panel:
+    """Returns the panel in the content of a file.
+
+    Raises ValueError, KeyError or TypeError.
+    """
+    tasks = tuple((task_id, task_hash) for task_id, task_hash in content["tasks"])
+    texts = [content["name"], content["environment"], content["split"]]
+    for task in tasks:
+        texts.extend(task)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a name, an id or a hash is no text")
+    if not isinstance(content["made_from"], dict):
+        raise TypeError("made_from is no object")
+    return Panel(
+        content["name"], content["environment"], content["split"], tasks, content["made_from"]
+    )
+
+
 def find_panel(name: str, environment: str, folder: Path, *, key: str = "panel") -> Panel:
-    """Reads a panel of an environment: one in `folder`, which come with it, by its name, else a JSON file.
+    """Reads an environment's panel by name or from a file.
+
+    Args:
+      name: Name of a panel in `folder`, or path of a JSON file.
+      environment: Name of the environment in the registry.
+      folder: Folder of the panels that come with the environment.
+      key: Key with which the user set the name, for messages.
 
     Raises:
-      InputError: there is none, it is of another environment, or edited; `key` is where the user set the name.
+      InputError: There is none, it is of another environment, or it was edited.
     """
+    # The published panel first: a file of the same name in the working directory must not take its
+    # place.
     for path in (folder / f"{name}.json", Path(name)):
         if path.is_file():
             panel = read_panel(path)
             if panel.environment != environment:
-                raise InputError(f"{key}={name!r}: a panel of {panel.environment}, not of {environment}")
+                raise InputError(
+                    f"a panel of {panel.environment}, not of {environment}",
+                    key=key,
+                    value=repr(name),
+                )
             return panel
     names = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
-    raise InputError(f"{key}={name!r}: no such file, and no panel of {environment} (those are: {names})")
+    raise InputError(
+        f"no such file, and no panel of {environment} (those are: {names})",
+        key=key,
+        value=repr(name),
+    )
 
 
 def check_panel(panel: Panel, env: TextEnv) -> tuple[Task, ...]:
-    """The tasks of a panel in its order; raises InputError if one is missing in `env` or its content differs."""
-    known = {task.id: task for task in env.tasks(panel.split)}
-    made_from = ", ".join(f"{key}={value}" for key, value in panel.made_from.items())
-    hint = f"the panel's data was generated with {made_from}" if made_from else "is this the same data?"
-    for task_id, content in panel.tasks:
-        if task_id not in known:
-            raise InputError(f"panel={panel.name}: its task {task_id!r} is not in the data; {hint}")
-        if content and _content(env, known[task_id]) != content:
-            raise InputError(f"panel={panel.name}: the content of its task {task_id!r} differs; {hint}")
-    return tuple(known[task_id] for task_id in panel.ids)
+    """Returns the tasks of a panel in its order.
+
+    Raises:
+      InputError: A task is missing in `env`, or its content differs.
+    """
+    tasks = {task.id: task for task in env.tasks(panel.split)}
+    hint = "is this the same data?"
+    if panel.made_from:
+        options = ", ".join(f"{key}={value}" for key, value in panel.made_from.items())
+        hint = f"the panel's data was generated with {options}"
+    for task_id, content_hash in panel.tasks:
+        if task_id not in tasks:
+            raise InputError(
+                f"its task {task_id!r} is not in the data", key="panel", value=panel.name, fix=hint
+            )
+        # Panels of environments without `digest` compare ids alone.
+        if content_hash and _hash_content(env, tasks[task_id]) != content_hash:
+            raise InputError(
+                f"the content of its task {task_id!r} differs",
+                key="panel",
+                value=panel.name,
+                fix=hint,
+            )
+    return tuple(tasks[task_id] for task_id in panel.ids)

@@ -1,39 +1,100 @@
-"""Observation -> prompt. Every step has its own prompt: task, a window of history, observation, admissible actions.
+"""Observation -> prompt: task, a window of history, observation, admissible actions.
 
-Texts of an environment are data: they are concatenated, never used as a format. The tokenizer breaks up special tokens
-in them.
+Every step has its own prompt. Texts of an environment are data: they are concatenated, never used
+as a format. The tokenizer breaks up special tokens in them.
 """
 
 import itertools
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gigpo_jax.env_bridge.history import Event, History
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import IMAGE, Observation
-from gigpo_jax.errors import InputError
 
-MARKER = " ... "
-_NO_IMAGE = IMAGE[0] + " " + IMAGE[1:]  # what a mark without an image becomes
-_NUMBERED = re.compile(IMAGE + "\ue000(\\d+)\ue000")  # the place of an image in a text that is being rendered
-_LONGEST_TOKEN = 32  # characters; text longer than limit x this is cut before it is tokenised
+_CUT_MARKER = " ... "
+# A mark without an image is shown as plain text.
+_PLAIN_MARK = IMAGE[0] + " " + IMAGE[1:]
+# While a prompt is rendered, the number of its image follows each mark, so that an image stays
+# with its mark when the template reorders texts or leaves some out. U+E000 is a private character.
+_NUMBERED_MARK = re.compile(IMAGE + "\ue000(\\d+)\ue000")
+# Characters a token; a text longer than limit x this cannot fit and is not tokenised at all.
+_LONGEST_TOKEN = 32
+
+
+@dataclass(frozen=True)
+class Event:
+    """A step of an episode, as prompts show it.
+
+    Attributes:
+      observation: Text of the observation.
+      action: Action that followed it.
+      thought: Text before the action, where the agent's format separates them.
+      images: Images of the observation, in the order of their marks.
+    """
+
+    observation: str
+    action: str
+    thought: str = ""
+    images: tuple[np.ndarray, ...] = field(default=(), compare=False)
+
+
+class History:
+    """The events of one episode, for its prompts.
+
+    Attributes:
+      task_type: Type of the episode's task.
+      reflections: The agent's notes after each earlier trial of the task, the oldest first.
+      first: Text of the first observation.
+      first_images: Images of the first observation.
+      steps: Number of actions so far.
+    """
+
+    def __init__(self, window: int, task_type: str = "", reflections: tuple[str, ...] = ()) -> None:
+        """Starts an empty history of the last `window` events.
+
+        `window` is >= 0.
+        """
+        self._events: deque[Event] = deque(maxlen=window)
+        self.task_type = task_type
+        self.reflections = reflections
+        self.first = ""
+        self.first_images: tuple[np.ndarray, ...] = ()
+        self.steps = 0
+
+    def add(
+        self, observation: str, action: str, thought: str = "", images: tuple[np.ndarray, ...] = ()
+    ) -> None:
+        """Appends an event, dropping the oldest beyond the window."""
+        # Kept apart, because the window drops it and it often holds the goal.
+        if self.steps == 0:
+            self.first = observation
+            self.first_images = images
+        self._events.append(Event(observation, action, thought, images))
+        self.steps += 1
+
+    def events(self) -> tuple[Event, ...]:
+        """The events of the window, the oldest first."""
+        return tuple(self._events)
 
 
 @dataclass(frozen=True)
 class PromptInput:
-    """What a template may show.
+    """The texts that a template may show.
 
     Attributes:
-      task: the task in words.
-      first: the first observation of the episode; "" while it is the current one, or when there was no room for it.
-      history: the last events, the oldest first.
-      steps: actions taken so far.
-      observation: the current observation.
-      admissible: the actions to list; None: none are listed.
-      task_type: of the task, "" if it has none.
-      reflections: what the agent wrote after each earlier trial of the task, the oldest first.
+      task: Task in words.
+      first: First observation of the episode; "" while it is the current one, or when there was no
+        room for it.
+      history: Last events, the oldest first.
+      steps: Number of actions so far.
+      observation: Current observation.
+      admissible: Actions to list; None: no list.
+      task_type: Type of the task, "" if it has none.
+      reflections: The agent's notes after each earlier trial of the task, the oldest first.
     """
 
     task: str
@@ -46,18 +107,20 @@ class PromptInput:
     reflections: tuple[str, ...] = ()
 
 
-PromptTemplate = Callable[[PromptInput], str]  # any part of the input may be missing; never raises
+# Any part of the input may be missing; a template never raises.
+PromptTemplate = Callable[[PromptInput], str]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt that fits.
+    """A prompt within the limit of tokens.
 
     Attributes:
-      text: as rendered, before the chat template.
-      tokens: the ids of the whole chat message.
-      cut: what was left out: "" nothing, "history", "observation", or "tokens" (then `text` is longer than `tokens`).
-      images: uint8 [H, W, 3] each, in the order of their marks in `text`.
+      text: Rendered text, before the chat template.
+      tokens: Ids of the whole chat message.
+      cut: Part of the input that was left out: "" nothing, "history", "observation", or "tokens"
+        (then `text` is longer than `tokens`).
+      images: Images, uint8 [H, W, 3] each, in the order of their marks in `text`.
     """
 
     text: str
@@ -71,15 +134,16 @@ class Instruct:
     """The prompt for a language model that follows instructions.
 
     Attributes:
-      intro: one or two sentences: where the agent is and what it is for.
-      hidden: admissible actions that are not listed.
-      thought: how the response begins; the action comes after it.
+      intro: One or two sentences about the environment and the agent's role.
+      hidden: Admissible actions that are not listed.
+      thought: Instruction for the beginning of the response; the action comes after it.
     """
 
     intro: str
     hidden: tuple[str, ...] = ()
     thought: str = (
-        "First reason about what you know and what brings you closer to the goal, between <think> and </think>. "
+        "First reason about what you know and what brings you closer to the goal, "
+        "between <think> and </think>. "
     )
 
     def __call__(self, inputs: PromptInput, /) -> str:
@@ -88,40 +152,48 @@ class Instruct:
             lines.append(f"Steps taken so far: {inputs.steps}.")
         if inputs.history:
             count = len(inputs.history)
-            lines.append(f"Your last {count} " + ("step:" if count == 1 else "steps, the oldest first:"))
+            heading = "step:" if count == 1 else "steps, the oldest first:"
+            lines.append(f"Your last {count} {heading}")
             for number, event in enumerate(inputs.history, inputs.steps - count + 1):
                 lines.append(f"[step {number}] You saw: " + event.observation)
                 lines.append(f"[step {number}] You did: " + event.action)
         lines.append(f"Now, at step {inputs.steps + 1}, you see: " + inputs.observation)
-        choose = "Then write one action"
+
+        request = "Then write one action"
         if inputs.admissible is not None:
             lines.append("What you can do now:")
             lines.extend("- " + action for action in inputs.admissible if action not in self.hidden)
-            choose = "Then choose one action from the list"
-        lines.append(self.thought + choose + " and give it, and nothing else, between <action> and </action>.")
+            request = "Then choose one action from the list"
+        lines.append(
+            f"{self.thought}{request} and give it, and nothing else, "
+            "between <action> and </action>."
+        )
         return "\n".join(lines)
 
 
 TAGGED_THOUGHT = (
-    "First reason between <think> and </think>, in there under one tag: <planning>..</planning> where you break the "
-    "task down into steps or make a new plan, <explore>..</explore> where you try what you have not tried yet, "
-    "<reflection>..</reflection> where the last action failed and you find out why, or <monitor>..</monitor> where you "
-    "check how far the plan has come. "
+    "First reason between <think> and </think>, in there under one tag: "
+    "<planning>..</planning> where you break the task down into steps or make a new plan, "
+    "<explore>..</explore> where you try what you have not tried yet, "
+    "<reflection>..</reflection> where the last action failed and you find out why, or "
+    "<monitor>..</monitor> where you check how far the plan has come. "
 )
 
 
 @dataclass(frozen=True)
 class Compact:
-    """The prompt for a tiny model trained from scratch: no instructions, single words between the parts.
+    """The prompt for a tiny model trained from scratch.
+
+    It has no instructions and few words.
 
     `<task> did <action> <action> .. now <observation> can <action> <action> ..`
 
-    Of the history it shows the actions only, and the first observation only where no actions are listed: the fewest
-    words that still determine what is left to do.
+    Of the history it shows the actions only. It shows the first observation only if no actions are
+    listed: these are the fewest words that still determine the rest of the task.
 
     Attributes:
-      shorten: an observation or task -> the same in fewer words.
-      hidden: whether an admissible action is not listed.
+      shorten: Function from an observation or task to the same in fewer words.
+      hidden: Predicate of the admissible actions that are not listed.
     """
 
     shorten: Callable[[str], str] = str
@@ -139,28 +211,83 @@ class Compact:
         return " ".join(words)
 
 
-def _clean(text: str) -> str:
-    """Text that every tokenizer accepts: lone surrogates become question marks."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-def numbered(
-    text: str, images: Sequence[np.ndarray], known: Sequence[np.ndarray]
+def number_images(
+    text: str, images: Sequence[np.ndarray], earlier_images: Sequence[np.ndarray]
 ) -> tuple[str, tuple[np.ndarray, ...]]:
-    """The text with a number at the mark of each of its images, and `known` with them; a text without any as it is.
+    """Writes the number of its image after each mark.
+
+    A text without images is unchanged.
+
+    Args:
+      text: Text of an observation.
+      images: Images of its marks, in order.
+      earlier_images: Images of texts that were numbered before; numbers continue after them.
+
+    Returns:
+      The text, and `earlier_images` with `images` after them.
 
     Raises:
-      InputError: the text of an observation with images has more or fewer marks than images.
+      InputError: The text of an observation with images has more or fewer marks than images.
     """
-    marks, numbers = text.count(IMAGE), itertools.count(len(known))
+    marks = text.count(IMAGE)
     if images and marks != len(images):
         raise InputError(
-            f"config.env.name: an observation has {len(images)} image(s) and {marks} {IMAGE} in its text; the "
-            f"environment must write one {IMAGE} for each image"
+            (f"an observation has {len(images)} image(s) and {marks} {IMAGE} in its text"),
+            key="config.env.name",
+            fix=f"the environment must write one {IMAGE} for each image",
         )
     if images:
+        numbers = itertools.count(len(earlier_images))
         text = re.sub(IMAGE, lambda mark: f"{mark[0]}\ue000{next(numbers)}\ue000", text)
-    return text, (*known, *images)
+    return text, (*earlier_images, *images)
+
+
+def _collect_images(text: str, images: Sequence[np.ndarray]) -> tuple[str, tuple[np.ndarray, ...]]:
+    """Removes the numbers after the marks.
+
+    It returns the text and the images of its marks.
+    """
+    numbers = _NUMBERED_MARK.findall(text)
+    return _NUMBERED_MARK.sub(IMAGE, text), tuple(images[int(number)] for number in numbers)
+
+
+class _InputReader:
+    """Reader of an environment's texts for a template.
+
+    Every tokenizer accepts the result.
+
+    Attributes:
+      images: Images of all texts so far; the marks in the texts have their numbers.
+    """
+
+    def __init__(self, images: Sequence[np.ndarray], *, has_images: bool) -> None:
+        """Starts with images that the template refers to.
+
+        `has_images` is that of the whole prompt.
+        """
+        self.images = tuple(images)
+        self._has_images = has_images
+
+    def read_text(self, text: str, images: Sequence[np.ndarray] = ()) -> str:
+        """Prepares a text for the template.
+
+        It replaces lone surrogates, numbers the marks of `images`, and disarms other marks.
+        """
+        if not text.isascii():
+            # Tokenizers refuse lone surrogates, which an environment may emit. They become question
+            # marks.
+            text = text.encode("utf-8", "replace").decode("utf-8")
+        if images:
+            text, self.images = number_images(text, images, self.images)
+        elif self._has_images:
+            # A mark in text that has no image would take the image of a later mark.
+            text = text.replace(IMAGE, _PLAIN_MARK)
+        return text
+
+    def read_event(self, event: Event) -> Event:
+        """Prepares the texts of an event."""
+        observation = self.read_text(event.observation, event.images)
+        return Event(observation, self.read_text(event.action), self.read_text(event.thought))
 
 
 def build_prompt(
@@ -171,54 +298,57 @@ def build_prompt(
     encode: Callable[..., Sequence[int]],
     limit: int,
     show_admissible: bool = True,
-    known: Sequence[np.ndarray] = (),
+    template_images: Sequence[np.ndarray] = (),
 ) -> Prompt:
-    """The prompt of one step, at most `limit` >= 1 tokens.
+    """Builds the prompt of one step.
 
-    A prompt with images may be longer: nothing but the history is left out of it.
+    It has at most `limit` >= 1 tokens. A prompt with images may be longer: only the history is left
+    out of it.
 
     Args:
-      encode: the text, and its images if it has some -> the ids of the whole chat message.
-      known: images to which texts of the template refer, as from `numbered`.
+      template: Function from the prepared texts to the prompt's text.
+      observation: Current observation.
+      history: Events before it.
+      encode: Function from the text, and its images if it has some, to the ids of the whole chat
+        message.
+      limit: Largest number of tokens.
+      show_admissible: Whether the admissible actions are listed.
+      template_images: Images that texts of the template refer to, as from `number_images`.
 
     Raises:
-      InputError: as `numbered`.
+      InputError: As in `number_images`.
     """
-    images, events = tuple(known), history.events()
-    shown = any((images, observation.images, history.first_images, *(event.images for event in events)))
-
-    def read(text: str, own: Sequence[np.ndarray] = ()) -> str:
-        nonlocal images
-        text = _clean(text)
-        if own:
-            text, images = numbered(text, own, images)
-        elif shown:
-            text = text.replace(IMAGE, _NO_IMAGE)
-        return text
-
-    def encoded(text: str) -> Sequence[int]:
-        text, own = _unnumbered(text, images)
-        return encode(text, own) if own else encode(text)
+    events = history.events()
+    # A prompt without images keeps `<image>` as it is: it is plain text there.
+    has_images = bool(template_images or observation.images or history.first_images)
+    has_images = has_images or any(event.images for event in events)
+    reader = _InputReader(template_images, has_images=has_images)
 
     admissible = observation.admissible if show_admissible else None
+    if admissible is not None:
+        admissible = tuple(map(reader.read_text, admissible))
     inputs = PromptInput(
-        task=read(observation.task),
-        first=read(history.first, history.first_images),
-        history=tuple(Event(read(x.observation, x.images), read(x.action), read(x.thought)) for x in events),
+        task=reader.read_text(observation.task),
+        first=reader.read_text(history.first, history.first_images),
+        history=tuple(map(reader.read_event, events)),
         steps=history.steps,
-        observation=read(observation.text, observation.images),
-        admissible=None if admissible is None else tuple(map(read, admissible)),
+        observation=reader.read_text(observation.text, observation.images),
+        admissible=admissible,
         task_type=history.task_type,
-        reflections=tuple(map(read, history.reflections)),
+        reflections=tuple(map(reader.read_text, history.reflections)),
     )
-    prompt = fit_prompt(template, inputs, encode=encoded, limit=limit, whole=shown)
-    text, own = _unnumbered(prompt.text, images)
-    return replace(prompt, text=text, images=own)
 
+    def encode_numbered(text: str) -> Sequence[int]:
+        # The template has chosen and ordered the texts by now. The numbers lead back to the images
+        # of those marks that are left.
+        text, images = _collect_images(text, reader.images)
+        return encode(text, images) if images else encode(text)
 
-def _unnumbered(text: str, known: Sequence[np.ndarray]) -> tuple[str, tuple[np.ndarray, ...]]:
-    """The text with marks alone, and the images at them."""
-    return _NUMBERED.sub(IMAGE, text), tuple(known[int(number)] for number in _NUMBERED.findall(text))
+    prompt = fit_prompt(
+        template, inputs, encode=encode_numbered, limit=limit, keep_observation=has_images
+    )
+    text, images = _collect_images(prompt.text, reader.images)
+    return replace(prompt, text=text, images=images)
 
 
 def fit_prompt(
@@ -227,59 +357,87 @@ def fit_prompt(
     *,
     encode: Callable[[str], Sequence[int]],
     limit: int,
-    whole: bool = False,
+    keep_observation: bool = False,
 ) -> Prompt:
-    """Renders a prompt of at most `limit` >= 1 ids, from texts without lone surrogates.
+    """Renders a prompt of at most `limit` ids.
 
-    It leaves out the first observation and the oldest events, then the middle of the current observation, and at last
-    tokens from the left; if it has to be `whole`, the first two alone. Usually calls `encode` once. Never raises
-    because of a text.
+    `limit` is >= 1, and the texts have no lone surrogates. It leaves out the first observation and
+    the oldest events, then the middle of the current observation, and at last tokens from the left.
+    With `keep_observation` it leaves out only the first observation and events. It usually calls
+    `encode` once and never raises because of a text.
     """
+    # In characters. A text of a megabyte is refused without tokenising it.
     longest = limit * _LONGEST_TOKEN
 
-    def attempt(shown: PromptInput, cut: str) -> Prompt | None:
-        text = template(shown)
-        if len(text) > longest:  # too long without tokenising it
+    def render(candidate: PromptInput, cut: str) -> Prompt | None:
+        text = template(candidate)
+        if len(text) > longest:
             return None
         tokens = list(encode(text))
         return Prompt(text, tokens, cut) if len(tokens) <= limit else None
 
-    prompt = attempt(inputs, "")
+    # Nearly all prompts fit: one call of the tokenizer.
+    prompt = render(inputs, "")
     if prompt is not None:
         return prompt
-    events, seen = inputs.history, inputs.observation
+
+    events = inputs.history
+    # The first observation goes before any event; then the oldest events go.
     bare = replace(inputs, first="", history=())
-    prompt = _largest(len(events), lambda n: attempt(replace(bare, history=events[len(events) - n :]), "history"))
-    if prompt is None and whole:
-        return Prompt(text := template(bare), list(encode(text)), "history")
-    if prompt is None:
-        most = min(len(seen), longest)
-        prompt = _largest(most, lambda n: attempt(replace(bare, observation=_cut(seen, n)), "observation"))
+
+    def render_events(count: int) -> Prompt | None:
+        return render(replace(bare, history=events[len(events) - count :]), "history")
+
+    prompt = _find_largest(len(events), render_events)
     if prompt is not None:
         return prompt
-    text = template(replace(bare, observation=MARKER.strip()))
+    # Cutting text could separate marks from their images, and tokens of an image cannot be cut.
+    if keep_observation:
+        text = template(bare)
+        return Prompt(text, list(encode(text)), "history")
+
+    def render_characters(count: int) -> Prompt | None:
+        shortened = _cut_middle(inputs.observation, count)
+        return render(replace(bare, observation=shortened), "observation")
+
+    prompt = _find_largest(min(len(inputs.observation), longest), render_characters)
+    if prompt is not None:
+        return prompt
+    text = template(replace(bare, observation=_CUT_MARKER.strip()))
+    # From the left: the end of a prompt says how to answer.
     return Prompt(text, list(encode(text[-longest:]))[-limit:], "tokens")
 
 
-def _cut(text: str, keep: int) -> str:
-    """The first and last characters of a text, `keep` in all, with a marker between them."""
-    if keep >= len(text):
+def _cut_middle(text: str, length: int) -> str:
+    """Returns the first and last characters of a text.
+
+    They are `length` in all, with a marker between them.
+    """
+    if length >= len(text):
         return text
-    tail = keep // 2
-    return text[: keep - tail] + MARKER + (text[-tail:] if tail else "")
+    # Both ends stay: the beginning says where the agent is, the end often says what its action did.
+    tail = length // 2
+    return text[: length - tail] + _CUT_MARKER + text[len(text) - tail :]
 
 
-def _largest(most: int, render: Callable[[int], Prompt | None]) -> Prompt | None:
-    """The prompt with the largest n in [0, most] that fits, by bisection (more is never shorter)."""
-    best = render(0)
-    if best is None:
+def _find_largest(maximum: int, render: Callable[[int], Prompt | None]) -> Prompt | None:
+    """Returns the prompt with the largest n that fits.
+
+    n is in [0, maximum]. The result is None if the prompt of n = 0 does not fit. Bisection is valid
+    because a prompt with a larger n is never shorter.
+    """
+    prompt = render(0)
+    if prompt is None:
         return None
-    low, high = 0, most
+    low = 0
+    high = maximum
     while low < high:
+        # Rounded up: with `low = middle` a middle that is rounded down would repeat for ever.
         middle = (low + high + 1) // 2
-        prompt = render(middle)
-        if prompt is None:
+        candidate = render(middle)
+        if candidate is None:
             high = middle - 1
         else:
-            best, low = prompt, middle
-    return best
+            prompt = candidate
+            low = middle
+    return prompt

@@ -6,33 +6,40 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-IMAGE = "<image>"  # the place of an image in an observation that has images; plain text in any other
+# The mark of an image in an observation that has images; plain text in any other.
+IMAGE = "<image>"
 
 
 class EnvError(RuntimeError):
-    """An environment, a service that it needs, or its process failed. The episode is aborted, the run continues."""
+    """Failure of an environment, its process or a needed service.
 
-    status = 1  # of a command that it ends
+    The episode is aborted, the run continues.
+    """
+
+    status = 1  # exit status of a command that the error ends
 
 
 class StepError(EnvError):
-    """An environment failed at one call: it raised, returned a malformed result, or gave no answer in time.
+    """Failure of one call of an environment.
 
-    The cause may be the action, so leaving the episode out may bias the statistics.
+    The call raised, returned a malformed result, or timed out. The cause may be the action, so
+    leaving the episode out may bias the statistics.
     """
 
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to do in an environment; every episode of a task starts from the same state.
+    """A task of an environment.
+
+    All its episodes start from the same state.
 
     Attributes:
-      id: stable name, unique in its environment; panels list it.
-      type: the kind of task, success is reported for each ("" if there is one kind only).
-      split: the split the task belongs to, such as "train" or "valid_unseen".
-      data: what the environment needs to find it again (a path, an index); plain text.
-      answer: the answer that is looked for, where there is one; no prompt shows it.
-      environment: label of the environment in a run with several (`env.mix`); the run sets it.
+      id: Stable name, unique in its environment; panels list it.
+      type: Kind of task; success is reported for each kind ("" if there is one kind only).
+      split: Split of the task, such as "train" or "valid_unseen".
+      data: Key of the task in the environment's data (a path, an index); plain text.
+      answer: Correct answer, where there is one; no prompt shows it.
+      environment: Label of the environment in a run with several (`env.mix`); the run sets it.
     """
 
     id: str
@@ -40,6 +47,7 @@ class Task:
     split: str
     data: str = ""
     answer: str = ""
+    # Not compared: the run adds the label, and worker processes return tasks without it.
     environment: str = field(default="", compare=False)
 
     @property
@@ -53,32 +61,37 @@ class Observation:
     """What an agent sees.
 
     Attributes:
-      text: the raw text of the environment.
-      anchor: the anchor state as text (GiGPO compares steps of a group that share it); hashed by `anchor_hash`.
-      admissible: the actions that would do something here, in the environment's order; None if it cannot say.
-      task: the task in words, the same at every step of an episode.
-      images: uint8 [H, W, 3] each, RGB; `IMAGE` marks the place of each in `text`. `==` leaves them out.
+      text: Raw text of the environment.
+      anchor: Anchor state as text, hashed by `anchor_hash`. GiGPO compares the steps of a group
+        that share it.
+      admissible: Actions with an effect in this state, in the environment's order; None if the
+        environment cannot list them.
+      task: Task in words, the same at every step of an episode.
+      images: RGB images, uint8 [H, W, 3] each; `IMAGE` marks the place of each in `text`. `==`
+        ignores them.
     """
 
     text: str
     anchor: str
     admissible: tuple[str, ...] | None
     task: str
+    # Not compared: `==` of arrays is an array, which has no truth value.
     images: tuple[np.ndarray, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What an action led to.
+    """The result of an action.
 
     Attributes:
-      observation: the next observation.
-      reward: the environment's reward of this step, in the units of the published settings.
-      done: whether the episode is over.
-      info: "won" (bool) and "score" (float in [0, 1]), "regret" (float) if the environment can tell; a worker process
-        drops other keys. A score is the share of the task that is done after this step: 1 if and only if it is won, 0
-        where the environment gives no part of it. The score of an episode is that of its last step. The regret is how
-        many actions more the goal needs than after the best action.
+      observation: Next observation.
+      reward: Environment's reward of this step, in the units of the published settings.
+      done: Whether the episode is over.
+      info: "won" (bool), "score" (float in [0, 1]) and, if the environment can compute it, "regret"
+        (float); a worker process drops other keys. The score is the share of the task that is done
+        after this step: 1 if and only if the task is won, 0 without partial success. The score of
+        an episode is that of its last step. The regret is the number of additional actions to the
+        goal, compared with the best action.
     """
 
     observation: Observation
@@ -88,7 +101,15 @@ class StepResult:
 
 
 def anchor_hash(state: str | bytes) -> tuple[int, int]:
-    """Hashes an anchor state (text as UTF-8) to the two u32 lanes of a BLAKE2b digest, the same on every machine."""
-    data = state.encode("utf-8", "surrogatepass") if isinstance(state, str) else state
+    """Hashes an anchor state to two u32 lanes.
+
+    They are of a BLAKE2b digest. Text is hashed as UTF-8. The hash is the same on every machine.
+    """
+    data = state
+    if isinstance(data, str):
+        # Environments may emit lone surrogates; plain UTF-8 would raise on them.
+        data = data.encode("utf-8", "surrogatepass")
+    # Not `hash`, which differs between processes. Two lanes, because jax has no 64-bit integers
+    # unless `jax_enable_x64` is set.
     digest = hashlib.blake2b(data, digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")

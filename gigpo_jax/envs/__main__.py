@@ -1,310 +1,343 @@
-"""The command of the environments: data, panels and servers. `python -m gigpo_jax.envs --help` lists it all."""
+"""The command gigpo envs: data of environments, panels and servers.
+
+`gigpo envs --help` lists its commands; commands.py has their actions.
+"""
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from gigpo_jax.env_bridge.base import no_progress
-from gigpo_jax.env_bridge.checker import EnvCheckError, check_environment
-from gigpo_jax.env_bridge.panels import write_panel
-from gigpo_jax.env_bridge.png import encode_png
-from gigpo_jax.envs import panels, registry
-from gigpo_jax.envs.alfworld.data import generate as alfworld
+from gigpo_jax.core.errors import InputError, escape_controls
+from gigpo_jax.env_bridge.checker import EnvCheckError, ReplayError
+from gigpo_jax.envs import commands
 from gigpo_jax.envs.alfworld.data.draw import SIZES
 from gigpo_jax.envs.alfworld.data.scenes import SPLITS
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
-from gigpo_jax.envs.options import key_value
+from gigpo_jax.envs.flags import parse_key_value
 from gigpo_jax.envs.search.data import generate as search
-from gigpo_jax.envs.search.retrieval import bm25_index, dense_index, service
-from gigpo_jax.envs.webshop import browse
-from gigpo_jax.envs.webshop.catalogue import goals, prepare, store
-from gigpo_jax.envs.webshop.catalogue.sources import find_sources
+from gigpo_jax.envs.webshop.catalogue import goals
 from gigpo_jax.envs.webshop.data import generate as webshop
-from gigpo_jax.errors import InputError, printable
 
 Parser = argparse.ArgumentParser
-Commands = Any  # what add_subparsers returns
+Subparsers = Any  # argparse keeps this type private
+_NOT_REPLAYABLE = (
+    "not replayable: episodes of a task group start from different states, and gigpo credit "
+    "refuses the environment\n"
+)
 
 
-def _command(commands: Commands, name: str, run: Callable[[argparse.Namespace], str], text: str) -> Parser:
-    parser: Parser = commands.add_parser(name, help=text, description=text)
+def _add_command(
+    subparsers: Subparsers, name: str, run: Callable[[argparse.Namespace], str], help: str
+) -> Parser:
+    parser: Parser = subparsers.add_parser(name, help=help, description=help)
     parser.set_defaults(run=run)
     return parser
 
 
-def _group(commands: Commands, name: str, text: str) -> Commands:
-    return commands.add_parser(name, help=text, description=text).add_subparsers(required=True, metavar="COMMAND")
+def _add_group(subparsers: Subparsers, name: str, help: str) -> Subparsers:
+    parser = subparsers.add_parser(name, help=help, description=help)
+    return parser.add_subparsers(required=True, metavar="COMMAND")
 
 
-def _bar(unit: str, total: int | None = None) -> Any:
-    """A progress bar on a terminal, shown after half a second; none where tqdm is not installed."""
+def _parse_range(text: str) -> int | tuple[int, int]:
+    """The type of flags that take a number or MIN,MAX."""
     try:
-        from tqdm import tqdm
-    except ImportError:
-        return contextlib.nullcontext(SimpleNamespace(update=no_progress))
-    return tqdm(total=total, unit=unit, file=sys.stderr, delay=0.5, leave=False, disable=None)
-
-
-def _range(text: str) -> int | tuple[int, int]:
-    try:
-        ends = [int(end) for end in text.split(",")]
+        bounds = [int(bound) for bound in text.split(",")]
     except ValueError:
-        ends = []
-    if len(ends) not in (1, 2):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor MIN,MAX")
-    return ends[0] if len(ends) == 1 else (ends[0], ends[1])
+        bounds = []
+    if len(bounds) == 1:
+        return bounds[0]
+    if len(bounds) == 2:
+        return bounds[0], bounds[1]
+    raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor MIN,MAX")
 
 
-def _alfworld(commands: Commands) -> None:
-    parser = _command(commands, "generate", _generate_games, "makes games from the alfworld package's floor plans")
-    parser.add_argument("--out", required=True, metavar="DIR", help="data folder; the split becomes a folder in it")
+def _add_environment(parser: Parser, name: str) -> None:
+    parser.add_argument(name, metavar="ENV", help="a name of the registry, or module:NAME")
+
+
+def _add_options(parser: Parser, flag: str = "--option", key: str = "env.options") -> None:
+    parser.add_argument(
+        flag,
+        action="append",
+        type=parse_key_value,
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"value as in {key}; repeatable",
+    )
+
+
+def _add_alfworld(subparsers: Subparsers) -> None:
+    parser = _add_command(
+        subparsers,
+        "generate",
+        commands.generate_games,
+        "makes games from the alfworld package's floor plans",
+    )
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="data folder; the split becomes a folder in it"
+    )
     parser.add_argument("--split", required=True, help=f"one of {', '.join(SPLITS)}")
     parser.add_argument("--games", required=True, type=int, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     parser.add_argument("--size", choices=sorted(SIZES), default="full")
-    parser.add_argument("--receptacles", type=_range, help="a number or MIN,MAX; default: those of the size")
-    parser.add_argument("--objects", type=_range, help="a number or MIN,MAX; default: those of the size")
-    parser.add_argument("--task-types", help=f"comma-separated, of {', '.join(TASK_TYPES)}; default: all")
-
-
-def _generate_games(args: argparse.Namespace) -> str:
-    names = ("split", "games", "seed", "size", "receptacles", "objects")
-    types = None if args.task_types is None else [kind.strip() for kind in args.task_types.split(",")]
-    with _bar("game", args.games) as bar:
-        options = {name: getattr(args, name) for name in names}
-        return str(alfworld.generate_games(args.out, task_types=types, progress=bar.update, **options))
-
-
-def _webshop(commands: Commands) -> None:
-    parser = _command(commands, "generate", _generate_catalogue, "makes a catalogue in the format of the genuine files")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="an empty folder, or one to make")
-    parser.add_argument("--products", type=int, default=webshop.PRODUCTS, metavar="N")
-    parser.add_argument("--seed", type=int, default=0, metavar="S")
-
-    parser = _command(commands, "prepare", _prepare, "turns a catalogue into memory-mapped files, once")
-    parser.add_argument("folder", metavar="DIR", type=Path, help="holds items_shuffle*.json and its companions")
-    parser.add_argument("--out", type=Path, metavar="OUT", help="the folder to make; default: DIR/prepared")
-    parser.add_argument("--variant", help="which of several catalogues in DIR, such as _1000")
-    parser.add_argument("--num-products", type=int, metavar="N", help="use only the first N entries")
-    parser.add_argument("--rebuild", action="store_true", help="build even if prepared files that fit exist")
-
-    parser = _command(commands, "browse", _browse, "serves the shop as a web page on this machine")
-    parser.add_argument("folder", metavar="DIR", type=Path, nargs="?", help="a catalogue; default: a generated one")
-    parser.add_argument("--port", type=int, default=8000, metavar="P")
-    parser.add_argument("--goals", default="synthetic", choices=goals.KINDS)
-    parser.add_argument("--variant", help="which of several catalogues in DIR, such as _1000")
-
-
-def _generate_catalogue(args: argparse.Namespace) -> str:
-    with _bar("product", args.products) as bar:
-        webshop.generate(args.out, products=args.products, seed=args.seed, progress=bar.update)
-    return str(args.out)
-
-
-def _prepare(args: argparse.Namespace) -> str:
-    sources = find_sources(args.folder, variant=args.variant)
-    out = args.out or args.folder / "prepared"
-    with _bar("product", args.num_products) as bar:
-        built = prepare.ensure(sources, out, num_products=args.num_products, rebuild=args.rebuild, progress=bar.update)
-    manifest = store.read_manifest(out)
-    if manifest is None:
-        raise InputError(f"--out {out}: incomplete, something else writes there; run this again")
-    counts = manifest["goals"]
-    return (
-        f"{out}: {manifest['products']:,} products, {counts['human']:,} human and {counts['synthetic']:,} synthetic "
-        f"goals, content {manifest['content']}{'' if built else ' (already there)'}"
+    parser.add_argument(
+        "--receptacles", type=_parse_range, help="a number or MIN,MAX; default: those of the size"
+    )
+    parser.add_argument(
+        "--objects", type=_parse_range, help="a number or MIN,MAX; default: those of the size"
+    )
+    parser.add_argument(
+        "--task-types",
+        help=f"types from {', '.join(TASK_TYPES)}, separated by commas; default: all",
     )
 
 
-def _browse(args: argparse.Namespace) -> str:
-    browse.serve(args.folder or webshop.ensure_catalogue(), args.port, goals=args.goals, variant=args.variant)
-    return ""
-
-
-def _search(commands: Commands) -> None:
-    parser = _command(commands, "generate", _generate_world, "makes a synthetic world: passages, questions, index")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--people", type=int, default=search.PEOPLE, metavar="N")
-    parser.add_argument("--questions", type=int, default=0, metavar="N", help="the most of a split; 0 = all")
+def _add_webshop(subparsers: Subparsers) -> None:
+    parser = _add_command(
+        subparsers,
+        "generate",
+        commands.generate_catalogue,
+        "makes a catalogue in the format of the genuine files",
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="an empty folder, or one to make"
+    )
+    parser.add_argument("--products", type=int, default=webshop.PRODUCTS, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
 
-    parser = _command(commands, "index", _index, "builds a BM25 index of a corpus, once")
-    parser.add_argument("--corpus", required=True, metavar="FILE|DIR", help="JSON lines {id, contents}, also gzipped")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the index folder to make")
+    parser = _add_command(
+        subparsers,
+        "prepare",
+        commands.prepare_catalogue,
+        "turns a catalogue into memory-mapped files, once",
+    )
+    parser.add_argument(
+        "folder",
+        metavar="DIR",
+        type=Path,
+        help="folder with items_shuffle*.json and its companions",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="OUT", help="the folder to make; default: DIR/prepared"
+    )
+    parser.add_argument("--variant", help="name of one of several catalogues in DIR, such as _1000")
+    parser.add_argument(
+        "--num-products", type=int, metavar="N", help="use only the first N entries"
+    )
+    parser.add_argument(
+        "--rebuild", action="store_true", help="build even if prepared files that fit exist"
+    )
 
-    parser = _command(commands, "dense", _dense, "encodes the passages of an index folder for dense retrieval")
-    parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="a BM25 index folder")
-    parser.add_argument("--encoder", required=True, metavar="DIR", help="folder of an encoder of the e5 family")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the faiss index to write")
+    parser = _add_command(
+        subparsers, "browse", commands.browse_shop, "serves the shop as a web page on this machine"
+    )
+    parser.add_argument(
+        "folder", metavar="DIR", type=Path, nargs="?", help="a catalogue; default: a generated one"
+    )
+    parser.add_argument("--port", type=int, default=8000, metavar="P")
+    parser.add_argument("--goals", default="synthetic", choices=goals.KINDS)
+    parser.add_argument("--variant", help="name of one of several catalogues in DIR, such as _1000")
 
-    parser = _command(commands, "serve", _serve, "serves passages over HTTP")
+
+def _add_search(subparsers: Subparsers) -> None:
+    parser = _add_command(
+        subparsers,
+        "generate",
+        commands.generate_world,
+        "makes a synthetic world: passages, questions, index",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--people", type=int, default=search.PEOPLE, metavar="N")
+    parser.add_argument(
+        "--questions",
+        type=int,
+        default=0,
+        metavar="N",
+        help="largest number of questions in a split; 0: all",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S")
+
+    parser = _add_command(
+        subparsers, "index", commands.index_corpus, "builds a BM25 index of a corpus, once"
+    )
+    parser.add_argument(
+        "--corpus",
+        required=True,
+        metavar="FILE|DIR",
+        help="JSON lines {id, contents}, also gzipped",
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="the index folder to make"
+    )
+
+    parser = _add_command(
+        subparsers,
+        "dense",
+        commands.encode_passages,
+        "encodes the passages of an index folder for dense retrieval",
+    )
+    parser.add_argument(
+        "--index", type=Path, required=True, metavar="DIR", help="a BM25 index folder"
+    )
+    parser.add_argument(
+        "--encoder", required=True, metavar="DIR", help="folder of an encoder of the e5 family"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the faiss index to write"
+    )
+
+    parser = _add_command(subparsers, "serve", commands.serve_passages, "serves passages over HTTP")
     parser.add_argument(
         "--corpus",
         type=Path,
         required=True,
         metavar="FILE|DIR",
-        help="JSON lines {id, contents} (their index is built beside them, once), or an index folder",
+        help="JSON lines {id, contents} (their index is built beside them, once), "
+        "or an index folder",
     )
-    parser.add_argument("--port", type=int, default=8000, metavar="P", help="0 = any free one; it is printed")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; default: this machine only")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="concurrent searches; 0 = one a core")
-    parser.add_argument("--faiss", default="", metavar="FILE", help="search the vectors of this faiss index instead")
-    parser.add_argument("--encoder", default="", metavar="DIR", help="with --faiss: folder of the encoder (e5)")
-
-
-def _generate_world(args: argparse.Namespace) -> str:
-    with _bar("passage") as bar:
-        search.generate(args.out, people=args.people, questions=args.questions, seed=args.seed, progress=bar.update)
-    return str(args.out)
-
-
-def _index(args: argparse.Namespace) -> str:
-    with _bar("passage") as bar:
-        bm25_index.index_corpus(Path(args.corpus), args.out, progress=bar.update)
-    return str(args.out)
-
-
-def _dense(args: argparse.Namespace) -> str:
-    with _bar("passage") as bar:
-        dense_index.encode_index(args.index, args.encoder, args.out, bar.update)
-    return str(args.out)
-
-
-def _serve(args: argparse.Namespace) -> str:
-    with _bar("passage") as bar:
-        index = bm25_index.ensure_index(args.corpus, progress=bar.update)
-    service.run(index, args.host, args.port, threads=args.threads, faiss=args.faiss, encoder=args.encoder)
-    return ""
-
-
-def _options(parser: Parser) -> None:
     parser.add_argument(
-        "--option",
-        action="append",
-        type=key_value,
-        default=[],
-        metavar="KEY=VALUE",
-        help="as in env.options; repeatable",
+        "--port",
+        type=int,
+        default=8000,
+        metavar="P",
+        help="port to listen on; 0: any free one, which is printed",
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; default: this machine only"
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of concurrent searches; 0: one for each core",
+    )
+    parser.add_argument(
+        "--faiss", default="", metavar="FILE", help="search the vectors of this faiss index instead"
+    )
+    parser.add_argument(
+        "--encoder", default="", metavar="DIR", help="folder of the encoder (e5) of --faiss"
     )
 
 
-def _panels(commands: Commands) -> None:
-    parser = _command(commands, "freeze", _freeze, "writes a panel (eval set) of the tasks of a split")
-    parser.add_argument("environment", metavar="ENV", help="a name of the registry, or module:NAME")
-    parser.add_argument("--name", required=True, help="of the panel")
+def _add_panels(subparsers: Subparsers) -> None:
+    parser = _add_command(
+        subparsers,
+        "freeze",
+        commands.write_frozen_panel,
+        "writes a panel (eval set) of the tasks of a split",
+    )
+    _add_environment(parser, "environment")
+    parser.add_argument("--name", required=True, help="name of the panel")
     parser.add_argument("--split", required=True)
-    parser.add_argument("--each", type=int, metavar="N", help="N tasks of every type, in turn; default: all tasks")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     parser.add_argument(
-        "--generate", action="append", type=key_value, default=[], metavar="KEY=VALUE", help="as in env.generate"
+        "--each", type=int, metavar="N", help="N tasks of every type, in turn; default: all tasks"
     )
-    _options(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    _add_options(parser, "--generate", "env.generate")
+    _add_options(parser)
 
-    parser = _command(commands, "check-panel", _check_panel, "compares an environment's data with a panel")
-    parser.add_argument("environment", metavar="ENV", help="a name of the registry, or module:NAME")
+    parser = _add_command(
+        subparsers,
+        "check-panel",
+        commands.compare_panel,
+        "compares an environment's data with a panel",
+    )
+    _add_environment(parser, "environment")
     parser.add_argument("--name", required=True, help="a panel of the package, or a panel file")
-    _options(parser)
+    _add_options(parser)
 
 
-def _freeze(args: argparse.Namespace) -> str:
-    if args.each is not None and args.each < 1:
-        raise InputError(f"--each {args.each}: give a number of at least 1, or leave it out for all tasks")
-    options, generate = dict(args.option), dict(args.generate)
-    panel = panels.freeze(args.environment, args.name, args.split, options=options, generate=generate, each=args.each)
-    write_panel(args.out, panel)
-    return f"{args.out}: {len(panel.tasks)} tasks, sha256 {panel.sha256}"
-
-
-def _check_panel(args: argparse.Namespace) -> str:
-    tasks = panels.check(args.environment, args.name, options=dict(args.option))
-    return f"{args.name}: {len(tasks)} tasks are those of the panel"
-
-
-def _check(parser: Parser) -> None:
-    parser.add_argument("name", metavar="ENV", help="a name of the registry, or module:NAME")
+def _add_check(subparsers: Subparsers) -> None:
+    help = "checks that an environment keeps its promises"
+    parser = _add_command(subparsers, "check", commands.check_promises, help)
+    _add_environment(parser, "name")
     parser.add_argument("--split", default="train")
-    parser.add_argument("--tasks", type=int, default=4, metavar="N", help="how many tasks are played")
-    parser.add_argument("--limit", type=float, default=10.0, metavar="S", help="seconds a call may take (building: 60)")
-    _options(parser)
+    parser.add_argument("--tasks", type=int, default=4, metavar="N", help="number of tasks to play")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="time limit of a call in seconds (building: 60)",
+    )
+    _add_options(parser)
 
 
-def _check_environment(args: argparse.Namespace) -> str:
-    if args.tasks < 1 or args.limit <= 0:
-        raise InputError(f"--tasks {args.tasks} --limit {args.limit:g}: give at least one task and some time")
-    entry, options = registry.playable(args.name), dict(args.option)
-    registry.check_options(entry.options, options)
-    expert = partial(registry.make_expert, args.name) if entry.expert else None
-    limits = {"tasks": args.tasks, "steps": entry.max_steps, "limit_s": args.limit}
-    held = check_environment(entry.build, options, split=args.split, make_expert=expert, **limits)
-    return "\n".join("holds: " + line for line in held)
-
-
-def _picture(parser: Parser) -> None:
-    parser.add_argument("name", metavar="ENV", help="a name of the registry, or module:NAME")
+def _add_picture(subparsers: Subparsers) -> None:
+    help = "writes what an agent sees as a PNG file"
+    parser = _add_command(subparsers, "picture", commands.write_picture, help)
+    _add_environment(parser, "name")
     parser.add_argument("--split", default="train")
-    parser.add_argument("--task", type=int, default=0, metavar="N", help="the number of the task in its split")
-    parser.add_argument("--actions", default="", help="played first, separated by spaces")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the PNG file to write")
-    _options(parser)
+    parser.add_argument(
+        "--task", type=int, default=0, metavar="N", help="index of the task in its split"
+    )
+    parser.add_argument("--actions", default="", help="actions to play first, separated by spaces")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the PNG file to write"
+    )
+    _add_options(parser)
 
 
-def _write_picture(args: argparse.Namespace) -> str:
-    registry.playable(args.name)
-    env = registry.make(args.name, **dict(args.option))
-    try:
-        tasks = env.tasks(args.split)
-        if not 0 <= args.task < len(tasks):
-            raise InputError(f"--task {args.task}: the split {args.split} has the tasks 0 to {len(tasks) - 1}")
-        observation = env.reset(tasks[args.task])
-        for action in args.actions.split():
-            observation = env.step(action).observation
-    finally:
-        env.close()
-    if not observation.images:
-        raise InputError(f"{args.name}: this observation has no picture")
-    args.out.write_bytes(encode_png(observation.images[0]))
-    return f"{args.out}: {tasks[args.task].id}\n{observation.anchor}"
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="python -m gigpo_jax.envs", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _alfworld(_group(commands, "alfworld", "generated ALFWorld games"))
-    _webshop(_group(commands, "webshop", "WebShop catalogues"))
-    _search(_group(commands, "search", "worlds, indices and the server of search QA"))
-    _panels(commands)
-    _check(_command(commands, "check", _check_environment, "checks that an environment keeps its promises"))
-    _picture(_command(commands, "picture", _write_picture, "writes what an agent sees as a PNG file"))
+def _make_parser() -> Parser:
+    program = "gigpo-worlds" if Path(sys.argv[0]).name == "gigpo-worlds" else "gigpo"
+    description = "The environments: their data, panels and servers."
+    parser = Parser(prog=f"{program} envs", description=description)
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_command(
+        subparsers,
+        "list",
+        commands.describe_environments,
+        "lists the environments and their panels",
+    )
+    _add_alfworld(_add_group(subparsers, "alfworld", "generated ALFWorld games"))
+    _add_webshop(_add_group(subparsers, "webshop", "WebShop catalogues"))
+    _add_search(_add_group(subparsers, "search", "worlds, indices and the server of search QA"))
+    _add_panels(subparsers)
+    _add_check(subparsers)
+    _add_picture(subparsers)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status: 0 done, 1 a broken promise, 2 bad input."""
-    args = _parser().parse_args(argv)
+    """Runs a command; returns the exit status.
+
+    0 is done, 1 a broken promise, 2 bad input.
+    """
+    args = _make_parser().parse_args(argv)
     try:
-        said = args.run(args)
-    except (InputError, OSError, OverflowError) as err:
-        sys.stderr.write(printable(f"{_in_flags(str(err))}\n"))
+        output = args.run(args)
+    except InputError as err:
+        # Keys of a config are flags here. Texts of files and panels may hold control sequences of a
+        # terminal, so they are escaped.
+        sys.stderr.write(escape_controls(f"{err.with_key(_name_flag(err.key))}\n"))
+        return 2
+    except (OSError, OverflowError) as err:
+        sys.stderr.write(escape_controls(f"{err}\n"))
         return 2
     except EnvCheckError as err:
-        sys.stderr.write(printable(f"{args.name} breaks a promise: {err}\n"))
+        sys.stderr.write(escape_controls(f"{args.name} breaks a promise: {err}\n"))
+        if isinstance(err, ReplayError):
+            sys.stderr.write(_NOT_REPLAYABLE)
         return 1
-    if said:
-        sys.stdout.write(printable(f"{said}\n"))
+    if output:
+        sys.stdout.write(escape_controls(f"{output}\n"))
     return 0
 
 
-def _in_flags(message: str) -> str:
-    """A message in which keys of a config are the flags of this command."""
+def _name_flag(key: str) -> str:
+    """Names the flag that sets a config key.
+
+    Keys without a flag stay.
+    """
     flags = {"name": "ENV", "split": "--split", "options": "--option", "generate": "--generate"}
-    for key, flag in flags.items():
-        message = message.replace(f"config.env.{key}.", f"{flag} ").replace(f"config.env.{key}", flag)
-    return message
+    section, _, option = key.removeprefix("config.env.").partition(".")
+    if not key.startswith("config.env.") or section not in flags:
+        return key
+    return f"{flags[section]} {option}".rstrip()
 
 
 if __name__ == "__main__":

@@ -4,11 +4,14 @@ import functools
 
 import numpy as np
 
-PATCH = 28  # pixels: sides that are multiples of it need no resizing for Qwen2.5-VL, one token a square
+# Pixels. Qwen2.5-VL makes one token of a square of this side, and resizes an image whose sides are
+# no multiples of it.
+PATCH = 28
 Colour = tuple[int, int, int]
-_FINE = 4  # samples a pixel along each axis, so that edges are smooth
+_SAMPLES = 4  # a pixel, along each axis: edges are smooth
 
-# 5 x 7 characters, drawn for this project: a row is a number whose bits are pixels, the left one highest.
+# Characters of 5 x 7 pixels, drawn for this project. A row is a number whose bits are pixels, the
+# left one highest.
 _GLYPHS = {
     "0": (14, 17, 19, 21, 25, 17, 14),
     "1": (4, 12, 4, 4, 4, 4, 14),
@@ -51,57 +54,89 @@ _GLYPHS = {
 }
 
 
-def canvas(height: int, width: int, colour: Colour) -> np.ndarray:
+def make_canvas(height: int, width: int, colour: Colour) -> np.ndarray:
     """An image of one colour, uint8 [height, width, 3]."""
-    return _canvas(height, width, colour).copy()
+    # Copied, as callers paint on it; the constant itself is made once.
+    return _make_constant(height, width, colour).copy()
 
 
 @functools.cache
-def _canvas(height: int, width: int, colour: Colour) -> np.ndarray:
+def _make_constant(height: int, width: int, colour: Colour) -> np.ndarray:
     return np.full((height, width, 3), colour, np.uint8)
 
 
 def fill(image: np.ndarray, mask: np.ndarray, colour: Colour, top: int = 0, left: int = 0) -> None:
-    """Paints a colour where a mask (floats [h, w], 0 to 1) lies; what reaches beyond the image is left out."""
-    part = image[top : top + mask.shape[0], left : left + mask.shape[1]]
-    cover = mask[: part.shape[0], : part.shape[1], None]
-    part[:] = np.rint(part * (1.0 - cover) + np.asarray(colour, np.float32) * cover)
+    """Paints a colour through a mask.
+
+    Args:
+      image: Image to change, uint8 [H, W, 3].
+      mask: Share of the colour, floats from 0 to 1, [h, w]; cut at the image's border.
+      colour: Colour.
+      top: Row of the mask's corner.
+      left: Column of the mask's corner.
+    """
+    # A view: what is painted into it changes the image.
+    region = image[top : top + mask.shape[0], left : left + mask.shape[1]]
+    share = mask[: region.shape[0], : region.shape[1], None]
+    region[:] = np.rint(region * (1.0 - share) + np.asarray(colour, np.float32) * share)
 
 
-def grid(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """The places of the samples of a mask in pixels: y [h, 1], x [1, w]."""
-    y, x = ((np.arange(side * _FINE, dtype=np.float32) + 0.5) / _FINE for side in (height, width))
+def make_grid(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the coordinates of a mask's samples.
+
+    They are y [h, 1] and x [1, w], in pixels.
+    """
+    y = (np.arange(height * _SAMPLES, dtype=np.float32) + 0.5) / _SAMPLES
+    x = (np.arange(width * _SAMPLES, dtype=np.float32) + 0.5) / _SAMPLES
     return y[:, None], x[None, :]
 
 
-def smooth(inside: np.ndarray) -> np.ndarray:
-    """Samples on `grid` that are inside a shape -> the covered share of each pixel, float32 [h, w]."""
+def average_samples(inside: np.ndarray) -> np.ndarray:
+    """The covered share of each pixel.
+
+    Args:
+      inside: Whether a sample of `make_grid` is inside a shape, bool.
+
+    Returns:
+      Mask, float32 [h, w].
+    """
     height, width = inside.shape
-    return inside.reshape(height // _FINE, _FINE, width // _FINE, _FINE).mean((1, 3), dtype=np.float32)
+    samples = inside.reshape(height // _SAMPLES, _SAMPLES, width // _SAMPLES, _SAMPLES)
+    return samples.mean((1, 3), dtype=np.float32)
 
 
-def write(image: np.ndarray, text: str, scale: int, colour: Colour, ground: Colour, top: int, left: int) -> None:
-    """Writes a line of text on a ground of one colour; 6 scale pixels a character."""
-    if text:
-        line = np.concatenate([_character(character, scale, colour, ground) for character in text], 1)
-        image[top : top + line.shape[0], left : left + line.shape[1]] = line
+def write_text(
+    image: np.ndarray, text: str, scale: int, colour: Colour, ground: Colour, top: int, left: int
+) -> None:
+    """Writes a line of text on a plain ground.
+
+    A character is 6 scale pixels wide.
+    """
+    if not text:
+        return
+    characters = [_draw_character(character, scale, colour, ground) for character in text]
+    line = np.concatenate(characters, axis=1)
+    image[top : top + line.shape[0], left : left + line.shape[1]] = line
 
 
+# Pictures show a text at every step: whole characters are copied, not drawn again.
 @functools.cache
-def _character(character: str, scale: int, colour: Colour, ground: Colour) -> np.ndarray:
-    mask = text_mask(character, scale)
-    image = canvas(mask.shape[0], mask.shape[1], ground)
+def _draw_character(character: str, scale: int, colour: Colour, ground: Colour) -> np.ndarray:
+    mask = make_text_mask(character, scale)
+    image = make_canvas(mask.shape[0], mask.shape[1], ground)
     fill(image, mask, colour)
     return image
 
 
-def text_mask(text: str, scale: int) -> np.ndarray:
-    """A line of text, float32 [8 scale, 6 scale len(text)]; its strokes are half as wide again as a glyph's pixel."""
+def make_text_mask(text: str, scale: int) -> np.ndarray:
+    """A line of text, float32 [8 scale, 6 scale len(text)]."""
     glyphs = np.array([_GLYPHS[character] for character in text], np.uint8).reshape(len(text), 7)
-    pixels = np.unpackbits(glyphs[..., None] * np.uint8(8), axis=-1)[..., :6]  # the sixth column is a gap
+    # Times 8: the five columns of a glyph become the highest bits; the sixth is the gap.
+    pixels = np.unpackbits(glyphs[..., None] * np.uint8(8), axis=-1)[..., :6]
     line = np.zeros((8, 6 * len(text)), np.float32)
     line[:7] = pixels.transpose(1, 0, 2).reshape(7, -1)
     mask = np.kron(line, np.ones((scale, scale), np.float32))
+    # Strokes one and a half times as wide as a glyph's pixel are easier to read.
     for axis in (0, 1):
         mask = np.maximum(mask, np.roll(mask, scale // 2, axis))
     return mask

@@ -1,7 +1,7 @@
-"""Small games as environments: an episode is a `Game`, `GameEnv` plays it for the rest of the program.
+"""Small games as environments: an episode is a `Game`, and `GameEnv` plays it.
 
-A game follows from the task's id alone. A quarter of all contents belongs to the split `test`, the others to `train`,
-so the splits share no level and no deal.
+A game follows from the task's id alone. A quarter of all contents belongs to the split `test`, the
+others to `train`, so the splits share no level and no deal.
 """
 
 import hashlib
@@ -12,12 +12,17 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import check_fractions, check_whole
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import IMAGE, EnvError, Observation, StepResult, Task
-from gigpo_jax.errors import InputError
+from gigpo_jax.envs.entry_types import Option
 
-SPLITS = {"train": 16384, "test": 512}  # tasks of each
+SPLITS = {"train": 16384, "test": 512}  # number of tasks
+OBSERVATION_OPTION = Option(str, "picture", "kind of observation: picture or text")
+ANCHOR_OPTION = Option(str, "state", "anchor state: state, the whole visible position")
+REGRET_OPTION = Option(bool, False, "metric episode/regret: actions that were wasted")
+RANDOM_FRACTION_OPTION = Option(float, 0.0, "probability of a random action at a step")
 _T = TypeVar("_T")
 
 
@@ -26,29 +31,38 @@ class Game(Protocol):
 
     @property
     def content(self) -> str:
-        """All that the task decides, as text."""
+        """All content that follows from the task, as text."""
 
     @property
     def won(self) -> bool:
         """Whether the goal is reached."""
 
     def act(self, action: str) -> tuple[float, bool]:
-        """Acts, with any text; returns the reward and whether the game is over."""
+        """Acts; returns the reward and whether it is over.
+
+        Any text is allowed.
+        """
 
     def state(self) -> str:
-        """What a player can see, as text: the anchor state."""
+        """The visible state as text: the anchor state."""
 
     def text(self, *, picture: bool) -> str:
-        """The observation in words; beside a picture, what it does not show."""
+        """Returns the observation in words.
+
+        Beside a picture, these are only the words that it lacks.
+        """
 
     def picture(self) -> np.ndarray:
-        """The same as an image, uint8 [H, W, 3]."""
+        """The state as an image, uint8 [H, W, 3]."""
 
     def actions(self) -> tuple[str, ...]:
-        """The actions that do something here."""
+        """The actions that have an effect in this state."""
 
     def remaining(self) -> int | None:
-        """The fewest actions that win, from full knowledge; None if the game is lost."""
+        """Counts the fewest winning actions; None if lost.
+
+        It has full knowledge of the game.
+        """
 
 
 class GameEnv:
@@ -57,121 +71,184 @@ class GameEnv:
     def __init__(
         self,
         ids: Mapping[str, Sequence[str]],
-        start: Callable[[Task], Game],
+        start_game: Callable[[Task], Game],
         goal: str,
         *,
         observation: str,
+        anchor: str,
         max_steps: int,
         regret: bool,
     ) -> None:
         """Checks the options.
 
         Args:
-          ids: split -> the ids of its tasks.
-          start: begins an episode of a task.
-          goal: the task in words.
+          ids: Split -> ids of its tasks.
+          start_game: Function that begins an episode of a task.
+          goal: Goal in words.
           observation: "picture" or "text".
-          max_steps: length of an episode.
-          regret: whether `info` has the regret of each action.
+          anchor: "state", the only anchor of games; other environments have several.
+          max_steps: Length of an episode.
+          regret: Whether `info` has the regret of each action.
         """
         if observation not in ("picture", "text"):
-            raise InputError(f"observation={observation!r}: choose picture or text")
+            raise InputError("choose picture or text", key="observation", value=repr(observation))
+        if anchor != "state":
+            raise InputError("games have state alone", key="anchor", value=repr(anchor))
         check_whole("max_steps", max_steps, 1)
-        self._ids, self._start, self._goal = ids, start, goal
-        self._pictures, self._max_steps, self._regret = observation == "picture", max_steps, regret
+        self._ids = ids
+        self._start_game = start_game
+        self._goal = goal
+        self._shows_pictures = observation == "picture"
+        self._max_steps = max_steps
+        self._regret = regret
         self._game: Game | None = None
-        self._last: StepResult | None = None
-        self._steps = self._remaining = 0
+        self._result: StepResult | None = None
+        self._steps = 0
+        self._remaining = 0
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The tasks of a split; the game follows from the id."""
+        """Lists a split's tasks, whose ids determine the games."""
         if split not in self._ids:
-            raise InputError(f"config.env.split={split!r}: this environment has the splits {', '.join(self._ids)}")
+            raise InputError(
+                f"this environment has the splits {', '.join(self._ids)}",
+                key="config.env.split",
+                value=repr(split),
+            )
         return [Task(name, "", split) for name in self._ids[split]]
 
     def digest(self, task: Task) -> str:
-        """SHA-256 of all that the task decides, in hexadecimal; panels freeze it."""
-        return hashlib.sha256(self._start(task).content.encode()).hexdigest()
+        """SHA-256 of the task's content, in hexadecimal; panels freeze it."""
+        return hashlib.sha256(self._start_game(task).content.encode()).hexdigest()
 
     def reset(self, task: Task) -> Observation:
+        # The split decides the draw: another word would draw a game of the split "train".
         if task.split not in self._ids:
-            raise InputError(f"task={task.id!r}: there is no split {task.split!r}; list the tasks again")
-        self._game, self._steps = self._start(task), 0
-        self._last = StepResult(self._observe(self._game), 0.0, False, {"won": False, "score": 0.0})
-        self._remaining = self._distance(self._game)
-        return self._last.observation
+            raise InputError(
+                f"there is no split {task.split!r}",
+                key="task",
+                value=repr(task.id),
+                fix="list the tasks again",
+            )
+        self._game = self._start_game(task)
+        self._steps = 0
+        observation = self._observe(self._game)
+        self._result = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
+        if self._regret:
+            self._remaining = self._count_remaining(self._game)
+        return observation
 
     def step(self, action: str) -> StepResult:
-        """Acts; after the end it returns the last observation, with reward 0."""
-        game, last = self._game, self._last
-        if game is None or last is None:
+        """Acts; repeats the last observation after the end.
+
+        The reward is then 0.
+        """
+        if self._game is None or self._result is None:
             raise EnvError("step before reset: start an episode with reset(task)")
-        if last.done:
-            return StepResult(last.observation, 0.0, True, last.info)
-        reward, over = game.act(action)
+        if self._result.done:
+            return StepResult(self._result.observation, 0.0, True, self._result.info)
+        game = self._game
+        reward, is_over = game.act(action)
         self._steps += 1
         info: dict[str, bool | float] = {"won": game.won, "score": float(game.won)}
         if self._regret:
-            before, self._remaining = self._remaining, self._distance(game)
-            info["regret"] = float(self._remaining - before + 1 if before < self._max_steps else 0)
-        self._last = StepResult(self._observe(game), reward, over or self._steps >= self._max_steps, info)
-        return self._last
+            info["regret"] = self._measure_regret(game)
+        done = is_over or self._steps >= self._max_steps
+        self._result = StepResult(self._observe(game), reward, done, info)
+        return self._result
 
-    def _distance(self, game: Game) -> int:
-        """The fewest actions that win; the length of an episode if there are no more than that."""
-        if not self._regret:
-            return 0
+    def _measure_regret(self, game: Game) -> float:
+        """Counts the actions that the last one wasted.
+
+        0 after a state in which the game was lost.
+        """
+        previous_remaining = self._remaining
+        self._remaining = self._count_remaining(game)
+        # A lost game has this distance already; further actions waste nothing more.
+        if previous_remaining >= self._max_steps:
+            return 0.0
+        return float(self._remaining - previous_remaining + 1)
+
+    def _count_remaining(self, game: Game) -> int:
+        """Counts the fewest winning actions, capped at the episode's length."""
         remaining = game.remaining()
         return self._max_steps if remaining is None else min(remaining, self._max_steps)
 
     def _observe(self, game: Game) -> Observation:
-        text, images = game.text(picture=self._pictures), (game.picture(),) if self._pictures else ()
-        return Observation(IMAGE + text if images else text, game.state(), game.actions(), self._goal, images)
+        text = game.text(picture=self._shows_pictures)
+        images: tuple[np.ndarray, ...] = ()
+        if self._shows_pictures:
+            text = IMAGE + text
+            images = (game.picture(),)
+        return Observation(text, game.state(), game.actions(), self._goal, images)
 
     def close(self) -> None:
-        self._game = self._last = None
+        self._game = None
+        self._result = None
 
 
-def numbered(name: str) -> dict[str, list[str]]:
-    """The ids of the tasks of a game that can be drawn without end."""
-    return {split: [f"{name}/{split}/{number:05d}" for number in range(count)] for split, count in SPLITS.items()}
+def make_task_ids(name: str) -> dict[str, list[str]]:
+    """Makes task ids by split, for games drawn endlessly."""
+    ids = {}
+    for split, count in SPLITS.items():
+        ids[split] = [f"{name}/{split}/{number:05d}" for number in range(count)]
+    return ids
 
 
-def draw(task: Task, rules: str, make: Callable[[random.Random], _T | None], content: Callable[[_T], str]) -> _T:
-    """The first thing drawn for a task that belongs to its split.
+def draw_for_split(
+    task: Task,
+    rules: str,
+    draw_content: Callable[[random.Random], _T | None],
+    format_content: Callable[[_T], str],
+) -> _T:
+    """Draws contents until one is of the task's split.
 
     Args:
-      task: its id and split decide.
-      rules: the options that decide, as text.
-      make: draws a thing, or None for one that cannot be used.
-      content: the thing as text.
+      task: Task; the content follows from its id and its split.
+      rules: Options that the content depends on, as text.
+      draw_content: Function that draws a content; None for one that cannot be used.
+      format_content: Function that gives a content as text.
     """
+    # Ends with probability 1: of all contents, each attempt is of the split with 1/4 or 3/4.
     for attempt in itertools.count():
-        made = make(random.Random(f"{task.id} {rules} {attempt}"))
-        if made is not None and _is_test(content(made)) == (task.split == "test"):
-            return made
+        content = draw_content(random.Random(f"{task.id} {rules} {attempt}"))
+        if content is not None and _is_test(format_content(content)) == (task.split == "test"):
+            return content
     raise AssertionError  # the loop has no end
 
 
 def _is_test(content: str) -> bool:
+    # By content and not by id: the same room under another id stays in its split.
     return hashlib.sha256(content.encode()).digest()[0] < 64
 
 
-def observation_alone(inputs: PromptInput, /) -> str:
-    """The prompt for tiny models trained from scratch: the words of the observation, its picture included."""
+def show_observation(inputs: PromptInput, /) -> str:
+    """Makes the prompt for tiny models.
+
+    It has the words of the observation, its picture included.
+    """
     return " ".join(inputs.observation.split())
 
 
 class GameExpert:
-    """Plays the best action in the state that it sees, or errs."""
+    """Plays the best action in the observed state, or errs."""
 
-    def __init__(self, best: Callable[[str], str], seed: int, random_fraction: float) -> None:
-        """Takes a function from `Game.state` to the best action, and the probability of a random action at a step."""
+    def __init__(
+        self, choose_best: Callable[[str], str], seed: int, random_fraction: float
+    ) -> None:
+        """Checks the fraction.
+
+        Args:
+          choose_best: Function from `Game.state` to the best action.
+          seed: Seed of the random actions.
+          random_fraction: Probability of a random action at a step.
+        """
         check_fractions(random_fraction=random_fraction)
-        self._best, self._random_fraction = best, random_fraction
+        self._choose_best = choose_best
+        self._random_fraction = random_fraction
+        # With a word of its own, so that no other generator of this seed draws the same numbers.
         self._random = random.Random(f"game expert {seed}")
 
     def act(self, observation: Observation) -> str:
         if self._random.random() < self._random_fraction:
             return self._random.choice(observation.admissible or ("",))
-        return self._best(observation.anchor)
+        return self._choose_best(observation.anchor)

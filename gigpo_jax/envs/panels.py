@@ -10,7 +10,7 @@ from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 
 
-def freeze(
+def freeze_tasks(
     environment: str,
     name: str,
     split: str,
@@ -22,34 +22,57 @@ def freeze(
     """Freezes the tasks of a split.
 
     Args:
-      options: of the environment's builder.
-      generate: as `env.generate` in a config: the data is generated with these values, or found in the cache folder.
-      each: so many tasks of every type (`in_turn`), so that the first tasks are a fair sample; None for all tasks.
+      environment: Name of the environment, as in `registry.spec`.
+      name: Name of the panel.
+      split: Split of the tasks.
+      options: Options of the environment's builder.
+      generate: Values of `env.generate` in a config: the data is generated with them, once. None:
+        the options name the data.
+      each: Number of tasks of every type, in turn, so that the first tasks are a fair sample. None
+        for all tasks.
     """
+    options = dict(options)
+    # The panel keeps these values, so that others can make the same data from them.
     if generate:
-        options = {**options, "data": registry.generate(environment, cache_folder(environment), **generate)}
+        cache = cache_folder(environment)
+        options["data"] = registry.generate_data(environment, cache, **generate)
     env = registry.make(environment, **options)
     try:
-        ids = None if each is None else in_turn(env.tasks(split), each)
+        ids = None if each is None else select_in_turn(env.tasks(split), each)
         return freeze_panel(name, environment, env, split, ids=ids, made_from=generate)
     finally:
         env.close()
 
 
-def in_turn(tasks: Sequence[Task], each: int) -> list[str]:
-    """Ids of `each` tasks of every type, spread evenly over it; the types take turns."""
-    by_type: dict[str, list[str]] = {}
+def select_in_turn(tasks: Sequence[Task], each: int) -> list[str]:
+    """Selects `each` tasks of every type, in turn.
+
+    They are spread evenly over the type. Returns their ids.
+    """
+    ids_by_type: dict[str, list[str]] = {}
     for task in tasks:
-        by_type.setdefault(task.type, []).append(task.id)
-    rows = []
-    for ids in by_type.values():
+        ids_by_type.setdefault(task.type, []).append(task.id)
+    samples = []
+    for ids in ids_by_type.values():
         count = min(each, len(ids))
-        rows.append([ids[place * len(ids) // count] for place in range(count)])
-    return [task_id for turn in zip_longest(*rows) for task_id in turn if task_id is not None]
+        # Evenly spread: neighbours in a list are often alike.
+        samples.append([ids[index * len(ids) // count] for index in range(count)])
+    selection = []
+    # In turn, so that any first part of the panel has all types.
+    for turn in zip_longest(*samples):
+        selection += [task_id for task_id in turn if task_id is not None]
+    return selection
 
 
-def check(environment: str, name: str, *, options: Mapping[str, Any]) -> tuple[Task, ...]:
-    """The tasks of a panel (of the package, or a file), if the environment's data is what it was frozen from.
+def check_tasks(environment: str, name: str, *, options: Mapping[str, Any]) -> tuple[Task, ...]:
+    """Returns a panel's tasks after checking the data.
+
+    The environment's data must be what the panel was frozen from.
+
+    Args:
+      environment: Name of the environment, as in `registry.spec`.
+      name: Name of a panel of the package, or a file.
+      options: Options of the environment's builder.
 
     Raises:
       InputError: no such panel, or other data.

@@ -7,16 +7,17 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from gigpo_jax.models.on_cpu import BITS, bits, numbers
+from gigpo_jax.models.on_cpu import BITS, from_bits, to_bits
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class KVCache:
-    """Keys and values of S slots of length C; the caller keeps the number of tokens in each slot.
+    """Keys and values of S slots of length C.
 
-    The head axis comes before the token axis: attention is then a batch of S x G matrix products on contiguous [C, K]
-    blocks, and a decode step reads the cache once, in order.
+    The caller counts the tokens in each slot. The head axis comes before the token axis: attention
+    is then a batch of S x G matrix products on contiguous [C, K] blocks, and a decode step reads
+    the cache once, in order.
 
     Attributes:
       key: [L, S, G, C, K] of the compute dtype, or the bits of bfloat16; rotary applied.
@@ -28,102 +29,160 @@ class KVCache:
 
 
 def cache_length(tokens: int, prefill_chunk: int) -> int:
-    """C for sequences of so many tokens: with room for the padding of a last chunk, if prompts are read in chunks."""
+    """C for sequences of at most `tokens` tokens.
+
+    Where prompts are read in chunks, the padding of a last chunk has room too.
+    """
     chunk = prefill_chunk or 1
     return -(-tokens // chunk) * chunk
 
 
-def memory_order(axes: int) -> Layout:
-    """The order in memory of an array [..., G, C, K] of a cache on TPUs: the heads of a token lie together.
+def memory_order(num_axes: int) -> Layout:
+    """Returns the memory order of a cache on TPUs.
 
-    So a token is written whole. In the order of the axes XLA copies the cache to this one to write, and back to read.
+    In a cache [..., G, C, K] the heads of a token are contiguous.
     """
-    *outer, heads, tokens, width = range(axes)
+    # A token is then written whole. In the order of the axes XLA copies the cache to this order to
+    # write, and back to read.
+    *outer, heads, tokens, width = range(num_axes)
     return Layout((*outer, tokens, heads, width))
 
 
-def in_order(part: jax.Array) -> jax.Array:
-    """A cache, or a part of it, in its `memory_order` on TPUs, from which XLA departs in loops; unchanged elsewhere."""
-    order = memory_order(part.ndim)
-    return jax.lax.platform_dependent(part, tpu=lambda x: with_layout_constraint(x, order), default=lambda x: x)
+def constrain_order(array: jax.Array) -> jax.Array:
+    """Keeps a cache or its slice in `memory_order` on TPUs.
+
+    No effect elsewhere.
+    """
+    # In loops XLA would depart from the order of the arguments.
+    order = memory_order(array.ndim)
+    return jax.lax.platform_dependent(
+        array, tpu=lambda x: with_layout_constraint(x, order), default=lambda x: x
+    )
 
 
-def as_numbers(part: jax.Array, dtype: Any) -> jax.Array:
-    """A part of a cache in a compute dtype."""
-    return numbers(part) if part.dtype == BITS else part.astype(dtype)
+def to_compute_dtype(array: jax.Array, dtype: Any) -> jax.Array:
+    """Converts a slice of a cache to a compute dtype."""
+    return from_bits(array) if array.dtype == BITS else array.astype(dtype)
 
 
-def _as_in(store: jax.Array, new: jax.Array) -> jax.Array:
-    if store.dtype == new.dtype:
-        return new
-    return bits(new) if store.dtype == BITS else new.astype(store.dtype)
+def _to_cache_dtype(store: jax.Array, entries: jax.Array) -> jax.Array:
+    if store.dtype == entries.dtype:
+        return entries
+    return to_bits(entries) if store.dtype == BITS else entries.astype(store.dtype)
 
 
 def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.Array) -> KVCache:
-    """Writes the keys and values [L, B, T, G, K] of prompts from index 0 on, row b into slot slots[b] (S: none)."""
+    """Writes the keys and values of prompts into slots.
 
-    def write(store: jax.Array, new: jax.Array) -> jax.Array:
-        return _write(store, jnp.swapaxes(new, 2, 3).swapaxes(0, 1), slots, jnp.zeros_like(slots))
+    They start at index 0.
 
-    return KVCache(write(cache.key, key), write(cache.value, value))
+    Args:
+      cache: the cache.
+      key: [L, B, T, G, K].
+      value: [L, B, T, G, K].
+      slots: [B] i32; row b goes into slot slots[b], nowhere for S.
+    """
+
+    def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
+        # [B, L, G, T, K]. The padding of prompts is written too: no position reaches it before
+        # decoding has overwritten it.
+        windows = jnp.swapaxes(entries, 2, 3).swapaxes(0, 1)
+        return _write_windows(store, windows, slots, jnp.zeros_like(slots))
+
+    return KVCache(write_store(cache.key, key), write_store(cache.value, value))
 
 
 def write_chunks(
-    cache: KVCache, key: jax.Array, value: jax.Array, layer: jax.Array | int, slots: jax.Array, starts: jax.Array
+    cache: KVCache,
+    key: jax.Array,
+    value: jax.Array,
+    layer: jax.Array | int,
+    slots: jax.Array,
+    starts: jax.Array,
 ) -> KVCache:
-    """Writes keys and values [B, T, G, K] of one layer from `starts` [B] on into `slots` [B].
+    """Writes keys and values of one layer into `slots` [B].
 
-    Nothing is written into a slot S, or where start + T exceeds C.
+    They are [B, T, G, K] and go from `starts` [B] on. Nothing is written into a slot S, or where
+    start + T exceeds C.
     """
 
-    def write(store: jax.Array, new: jax.Array) -> jax.Array:
-        return _write(store, jnp.swapaxes(new, 1, 2)[:, None], slots, starts, layer)
+    def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
+        # [B, 1, G, T, K]: a window of one layer.
+        windows = jnp.swapaxes(entries, 1, 2)[:, None]
+        return _write_windows(store, windows, slots, starts, layer)
 
-    return KVCache(write(cache.key, key), write(cache.value, value))
+    return KVCache(write_store(cache.key, key), write_store(cache.value, value))
 
 
-def copy_chunks(cache: KVCache, sources: jax.Array, targets: jax.Array, starts: jax.Array, length: int) -> KVCache:
-    """Copies `length` entries of all layers, from `starts` [N] on, from slots `sources` [N] to `targets` [N] (S: none).
+def copy_chunks(
+    cache: KVCache, sources: jax.Array, targets: jax.Array, starts: jax.Array, length: int
+) -> KVCache:
+    """Copies entries of all layers between slots.
 
     All are read before the first is written.
+
+    Args:
+      cache: the cache.
+      sources: [N] i32, slots to read.
+      targets: [N] i32, slots to write; S for none.
+      starts: [N] i32, index of the first entry.
+      length: number of entries.
     """
 
-    def copy(store: jax.Array) -> jax.Array:
-        layers, _, groups, _, head_dim = store.shape
-        read = jax.vmap(
-            lambda slot, start: jax.lax.dynamic_slice(
-                store, (0, slot, 0, start, 0), (layers, 1, groups, length, head_dim)
-            )[:, 0]
-        )(sources, starts)
-        return _write(store, read, targets, starts)
+    def copy_store(store: jax.Array) -> jax.Array:
+        num_layers, _, groups, _, head_dim = store.shape
+        sizes = (num_layers, 1, groups, length, head_dim)
 
-    return KVCache(copy(cache.key), copy(cache.value))
+        def read_window(slot: jax.Array, start: jax.Array) -> jax.Array:
+            return jax.lax.dynamic_slice(store, (0, slot, 0, start, 0), sizes)[:, 0]
+
+        # [N, L, G, length, K], all read from the old cache: a target may be the source of another
+        # copy.
+        windows = jax.vmap(read_window)(sources, starts)
+        return _write_windows(store, windows, targets, starts)
+
+    return KVCache(copy_store(cache.key), copy_store(cache.value))
 
 
-def _write(
-    store: jax.Array, new: jax.Array, slots: jax.Array, starts: jax.Array, layer: jax.Array | int = 0
+def _write_windows(
+    store: jax.Array,
+    windows: jax.Array,
+    slots: jax.Array,
+    starts: jax.Array,
+    layer: jax.Array | int = 0,
 ) -> jax.Array:
-    """Writes new [B, L', G, T, K] into store [L, S, G, C, K] from `layer` and `starts` [B] on; outside of it nothing.
+    """Writes windows into a store.
 
-    Whole windows: for single tokens XLA's TPU backend transposes the cache.
+    Windows [B, L', G, T, K] go into store [L, S, G, C, K] from `layer` and `starts` [B] on. Windows
+    that reach beyond the store are dropped.
     """
-    at = jnp.stack([jnp.full_like(slots, layer), slots, starts], axis=-1)
-    dims = jax.lax.ScatterDimensionNumbers(
-        update_window_dims=(1, 2, 3, 4), inserted_window_dims=(1,), scatter_dims_to_operand_dims=(0, 1, 3)
+    # Whole windows: for single tokens XLA's TPU backend transposes the cache.
+    indices = jnp.stack([jnp.full_like(slots, layer), slots, starts], axis=-1)
+    dimensions = jax.lax.ScatterDimensionNumbers(
+        update_window_dims=(1, 2, 3, 4),
+        inserted_window_dims=(1,),
+        scatter_dims_to_operand_dims=(0, 1, 3),
     )
-    return in_order(jax.lax.scatter(store, at, _as_in(store, new), dims, mode=jax.lax.GatherScatterMode.FILL_OR_DROP))
+    updates = _to_cache_dtype(store, windows)
+    # Clamping would move such a window over entries of other tokens.
+    mode = jax.lax.GatherScatterMode.FILL_OR_DROP
+    return constrain_order(jax.lax.scatter(store, indices, updates, dimensions, mode=mode))
 
 
 def write_tokens(
     cache: KVCache, key: jax.Array, value: jax.Array, layer: jax.Array | int, positions: jax.Array
 ) -> KVCache:
-    """Writes key and value [S, G, K] of one token of every slot in one layer.
+    """Writes key and value of one token of every slot.
 
-    `positions` [S] i32 are the tokens' indices in their slots; at C or more nothing is written.
+    They are [S, G, K] of one layer. `positions` [S] i32 are the tokens' indices in their slots; at
+    C or more nothing is written.
     """
     slots = jnp.arange(key.shape[0])
 
-    def write(store: jax.Array, new: jax.Array) -> jax.Array:
-        return in_order(store.at[layer, slots, :, positions].set(_as_in(store, new), mode="drop"))
+    def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
+        updates = _to_cache_dtype(store, entries)
+        # Indices around a slice put their common axis first: the target is [S, G, K], as the
+        # updates.
+        return constrain_order(store.at[layer, slots, :, positions].set(updates, mode="drop"))
 
-    return KVCache(write(cache.key, key), write(cache.value, value))
+    return KVCache(write_store(cache.key, key), write_store(cache.value, value))

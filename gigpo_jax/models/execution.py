@@ -6,15 +6,21 @@ from typing import Any
 
 import jax
 
-from gigpo_jax.models.attention import attention, kept_attention
+from gigpo_jax.models.attention import attention, saves_attention
 
-INPUT = "layer_input"  # the name under which rematerialisation finds a layer's input
+INPUT = "layer_input"  # name of a layer's input for `jax.checkpoint`
 
+# What the backward pass keeps; it recomputes the rest.
 REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
-    "full": None,  # keep each layer's input only
-    "attention": kept_attention,  # and the result of attention
-    "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,  # and the projections, not attention
-    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(  # as full, with the inputs in host memory
+    # The input of each layer.
+    "full": None,
+    # Beside it the result of attention, which is the most expensive one to recompute.
+    "attention": saves_attention,
+    # Beside it the projections, but not attention: its products have batch axes, those of
+    # projections have none.
+    "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
+    # The input of each layer, in host memory.
+    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
         names_which_can_be_offloaded=[INPUT],
         offload_src="device",
@@ -25,15 +31,19 @@ REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
 
 @dataclass(frozen=True)
 class Execution:
-    """How `hidden_states` computes; the result is the same up to rounding.
+    """Settings of `hidden_states` that change its cost.
+
+    They change its result only by rounding.
 
     Attributes:
       dtype: compute dtype; None is the parameters'.
-      remat: "none", or what of `REMAT_POLICIES` the backward pass recomputes.
-      unroll: layers per step of the scan; more compile longer, and run faster in models of few layers.
-      max_segment: limit of a segment's length, tokens; saves work in rows of many short segments. None: T.
-      attention: as `attention.attention`, with its kernels.
-      constrain: applied to the residual stream [B, T, D] before the first and after each layer, for sharding.
+      remat: "none", or a key of `REMAT_POLICIES`.
+      unroll: layers per step of the scan; more compile longer, and run faster in models of few
+        layers.
+      max_segment: longest segment in tokens; saves work in rows of many short segments. None: T.
+      attention: function with the arguments of `attention.attention`.
+      constrain: sharding constraint of the residual stream [B, T, D], applied before the first and
+        after each layer.
     """
 
     dtype: Any = None

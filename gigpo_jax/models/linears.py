@@ -1,4 +1,4 @@
-"""The linear layers of decoder and vision tower: their names in the parameter tree and in Hugging Face models."""
+"""The linear layers of models: their names in our parameters, in published files, in settings."""
 
 LINEARS = {  # key under `params["layers"]` -> module of a Hugging Face decoder layer
     "query": "self_attn.q_proj",
@@ -17,4 +17,4 @@ VISION_LINEARS = {  # key under `params["vision"]["layers"]` -> module of a bloc
     "down": "mlp.down_proj",
 }
 # The short names that PEFT and `model.lora.targets` use ("q_proj") -> key under `params["layers"]`.
-TARGETS = {module.rpartition(".")[2]: ours for ours, module in LINEARS.items()}
+TARGETS = {module.rpartition(".")[2]: linear for linear, module in LINEARS.items()}

@@ -1,8 +1,9 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685): y = x W + (alpha / R) (x A) B with W frozen, A and B trained.
+"""Low-rank adapters (LoRA, arXiv 2106.09685): y = x W + (alpha / R) (x A) B with frozen W.
 
-An adapter is a separate tree, {"layers": {linear: {"lora_a": [L, I, R], "lora_b": [L, R, O]}}} in float32; one of the
-vision tower too has {"vision": {"layers": ..}} beside it. `attach` merges it into the parameter tree of a model, for
-every function of `qwen2`, and multiplies B by alpha / R. B starts at 0, so the model is unchanged.
+An adapter is a separate tree, {"layers": {linear: {"lora_a": [L, I, R], "lora_b": [L, R, O]}}} in
+float32; one of the vision tower too has {"vision": {"layers": ..}} beside it. `attach_adapter`
+merges it into the parameter tree of a model, for every function of `decoder`, and multiplies B by
+alpha / R. B starts at 0, so the model is unchanged.
 """
 
 import functools
@@ -13,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gigpo_jax.models import qwen2
+from gigpo_jax.models import decoder
+from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.linears import TARGETS, VISION_LINEARS
-from gigpo_jax.models.qwen2 import Params, Qwen2Config
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class LoraConfig:
       rank: R >= 1.
       alpha: > 0; the product of a pair is multiplied by alpha / R.
       targets: linear layers of the decoder with a pair, keys of `TARGETS`.
-      vision: whether all linear layers in the blocks of a vision tower have one too.
+      vision: whether all linear layers in the blocks of a vision tower have a pair.
     """
 
     rank: int
@@ -40,143 +41,195 @@ class LoraConfig:
         return self.alpha / self.rank
 
     @property
-    def linears(self) -> dict[str, tuple[str, ...]]:
-        """The layers with a pair in each stack (`stacks`), by their names in the parameter tree."""
-        text = {"text": tuple(TARGETS[name] for name in self.targets)}
-        return text | ({"vision": tuple(VISION_LINEARS)} if self.vision else {})
+    def stack_linears(self) -> dict[str, tuple[str, ...]]:
+        """Keys of the linear layers with a pair, by stack.
+
+        The stacks are those of `layer_stacks`.
+        """
+        linears = {"text": tuple(TARGETS[name] for name in self.targets)}
+        if self.vision:
+            linears["vision"] = tuple(VISION_LINEARS)
+        return linears
 
 
-def stacks(tree: Params) -> dict[str, Params]:
-    """The stacked layers in a tree of parameters or an adapter: "text", and "vision" of a tower that is in it."""
-    return {"text": tree["layers"]} | ({"vision": tree["vision"]["layers"]} if "vision" in tree else {})
+def layer_stacks(tree: Params) -> dict[str, Params]:
+    """Returns the stacked layers of parameters or an adapter.
+
+    They are under "text" and, if any, "vision".
+    """
+    stacks = {"text": tree["layers"]}
+    if "vision" in tree:
+        stacks["vision"] = tree["vision"]["layers"]
+    return stacks
 
 
-def with_stacks(tree: Params, stacks: Mapping[str, Params]) -> Params:
-    """The tree with these in place of its own `stacks`."""
-    vision = {"vision": tree.get("vision", {}) | {"layers": stacks["vision"]}} if "vision" in stacks else {}
-    return tree | {"layers": stacks["text"]} | vision
+def replace_stacks(tree: Params, stacks: Mapping[str, Params]) -> Params:
+    """Returns the tree with `stacks` as its `layer_stacks`."""
+    result = tree | {"layers": stacks["text"]}
+    if "vision" in stacks:
+        result["vision"] = tree.get("vision", {}) | {"layers": stacks["vision"]}
+    return result
 
 
-def _pairs(config: LoraConfig, tree: Params, make: Callable[[Any], Params]) -> Params:
-    """An adapter of what `make` gives for each kernel in a tree like the parameters."""
-    of = stacks(tree)
-    return with_stacks(
-        {}, {part: {name: make(of[part][name]["kernel"]) for name in names} for part, names in config.linears.items()}
-    )
+def _map_kernels(config: LoraConfig, tree: Params, make_pair: Callable[[Any], Params]) -> Params:
+    """Makes an adapter by `make_pair` of each kernel.
+
+    `tree` is like the parameters.
+    """
+    kernels = layer_stacks(tree)
+    adapter: dict[str, Params] = {}
+    for stack, names in config.stack_linears.items():
+        adapter[stack] = {name: make_pair(kernels[stack][name]["kernel"]) for name in names}
+    return replace_stacks({}, adapter)
 
 
-def abstract(config: Qwen2Config, lora: LoraConfig) -> Params:
-    """The tree of `init` as shapes and dtypes, without allocating anything."""
+def abstract_adapter(config: DecoderConfig, lora: LoraConfig) -> Params:
+    """Shapes and dtypes of `init_adapter`, without allocating anything."""
 
-    def pair(kernel: jax.ShapeDtypeStruct) -> Params:
+    def make_pair(kernel: jax.ShapeDtypeStruct) -> Params:
         depth, inputs, outputs = kernel.shape
         return {
             "lora_a": jax.ShapeDtypeStruct((depth, inputs, lora.rank), jnp.float32),
             "lora_b": jax.ShapeDtypeStruct((depth, lora.rank, outputs), jnp.float32),
         }
 
-    return _pairs(lora, qwen2.abstract_params(config), pair)
+    return _map_kernels(lora, decoder.abstract_params(config), make_pair)
 
 
-def init(config: Qwen2Config, lora: LoraConfig, key: jax.Array) -> Params:
-    """Draws a new adapter, float32: A uniform in +-1 / sqrt(I), as in PEFT, B zero."""
-    shapes = stacks(abstract(config, lora))
-    adapter: dict[str, Params] = {part: {} for part in shapes}
-    every = [("text", name) for name in TARGETS.values()] + [("vision", name) for name in VISION_LINEARS]
-    for number, (part, name) in enumerate(every):  # a pair does not depend on the other targets
-        if name in shapes.get(part, {}):
-            a, b = shapes[part][name]["lora_a"], shapes[part][name]["lora_b"]
-            bound = a.shape[1] ** -0.5
-            drawn = jax.random.uniform(jax.random.fold_in(key, number), a.shape, a.dtype, -bound, bound)
-            adapter[part][name] = {"lora_a": drawn, "lora_b": jnp.zeros(b.shape, b.dtype)}
-    return with_stacks({}, adapter)
+def init_adapter(config: DecoderConfig, lora: LoraConfig, key: jax.Array) -> Params:
+    """Draws a new adapter in float32.
+
+    A is uniform in +-1 / sqrt(I), as in PEFT, and B is zero.
+    """
+    shapes = layer_stacks(abstract_adapter(config, lora))
+    adapter: dict[str, Params] = {stack: {} for stack in shapes}
+    linears = [("text", name) for name in TARGETS.values()]
+    linears += [("vision", name) for name in VISION_LINEARS]
+    # Numbered over all linear layers: the draw of a pair does not depend on the other targets.
+    for number, (stack, name) in enumerate(linears):
+        if name not in shapes.get(stack, {}):
+            continue
+        a = shapes[stack][name]["lora_a"]
+        b = shapes[stack][name]["lora_b"]
+        bound = a.shape[1] ** -0.5
+        pair_key = jax.random.fold_in(key, number)
+        adapter[stack][name] = {
+            "lora_a": jax.random.uniform(pair_key, a.shape, a.dtype, -bound, bound),
+            "lora_b": jnp.zeros(b.shape, b.dtype),
+        }
+    return replace_stacks({}, adapter)
 
 
-def param_count(config: Qwen2Config, lora: LoraConfig) -> int:
-    """The number of trained parameters."""
-    return sum(leaf.size for leaf in jax.tree.leaves(abstract(config, lora)))
+def adapter_param_count(config: DecoderConfig, lora: LoraConfig) -> int:
+    """Number of trained parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(abstract_adapter(config, lora)))
 
 
-def logical_axes(config: Qwen2Config, lora: LoraConfig) -> Params:
-    """Names the axes of an adapter as `qwen2.logical_axes` does: the axes of its kernels, and "rank"."""
+def adapter_axes(config: DecoderConfig, lora: LoraConfig) -> Params:
+    """Returns the axis names of an adapter.
 
-    def pair(kernel: tuple[str, str, str]) -> Params:
+    They are those of its kernels (`decoder.logical_axes`), and "rank".
+    """
+
+    def make_pair(kernel: tuple[str, str, str]) -> Params:
         depth, inputs, outputs = kernel
         return {"lora_a": (depth, inputs, "rank"), "lora_b": (depth, "rank", outputs)}
 
-    return _pairs(lora, qwen2.logical_axes(config), pair)
+    return _map_kernels(lora, decoder.logical_axes(config), make_pair)
 
 
-def attach(params: Params, adapter: Params, scale: float) -> Params:
-    """Merges an adapter into the parameter tree of a model (not copied), with B multiplied by `LoraConfig.scale`."""
-    return beside(params, scaled(adapter, scale))
+def attach_adapter(params: Params, adapter: Params, scale: float) -> Params:
+    """Merges an adapter into the parameter tree.
+
+    B is multiplied by `LoraConfig.scale`. The parameters are not copied.
+    """
+    return insert_pairs(params, scale_adapter(adapter, scale))
 
 
-def beside(params: Params, adapter: Params) -> Params:
-    """Merges an adapter of scale 1 into a tree; arrays, shapes or shardings."""
-    whole = stacks(params)
-    for part, pairs in stacks(adapter).items():
-        whole[part] = whole[part] | {name: whole[part][name] | pair for name, pair in pairs.items()}
-    return with_stacks(params, whole)
+def insert_pairs(params: Params, adapter: Params) -> Params:
+    """Merges an adapter of scale 1 into a tree.
+
+    The leaves are arrays, shapes or shardings.
+    """
+    # New dictionaries on the way to the pairs; the given tree must stay as it is.
+    stacks = layer_stacks(params)
+    for stack, pairs in layer_stacks(adapter).items():
+        linears = dict(stacks[stack])
+        for name, pair in pairs.items():
+            linears[name] = linears[name] | pair
+        stacks[stack] = linears
+    return replace_stacks(params, stacks)
 
 
-def scaled(adapter: Params, scale: float) -> Params:
-    """Multiplies every B by the scale; the result has scale 1."""
-    return with_stacks(
-        {},
-        {
-            part: {name: pair | {"lora_b": pair["lora_b"] * scale} for name, pair in pairs.items()}
-            for part, pairs in stacks(adapter).items()
-        },
-    )
+def scale_adapter(adapter: Params, scale: float) -> Params:
+    """Multiplies every B by the scale.
+
+    The result has scale 1.
+    """
+    stacks: dict[str, Params] = {}
+    for stack, pairs in layer_stacks(adapter).items():
+        # B takes the factor, so that the forward pass needs none.
+        stacks[stack] = {
+            name: pair | {"lora_b": pair["lora_b"] * scale} for name, pair in pairs.items()
+        }
+    return replace_stacks({}, stacks)
 
 
-def detach(params: Params) -> Params | None:
-    """The pairs in a tree from `attach` as an adapter of scale 1, None if there are none."""
-    found = {
-        part: {
+def detach_adapter(params: Params) -> Params | None:
+    """Returns the pairs in a tree as an adapter.
+
+    Its scale is 1; None if there are no pairs.
+    """
+    stacks: dict[str, Params] = {}
+    for stack, layers in layer_stacks(params).items():
+        pairs = {
             name: {"lora_a": leaves["lora_a"], "lora_b": leaves["lora_b"]}
             for name, leaves in layers.items()
             if "lora_a" in leaves
         }
-        for part, layers in stacks(params).items()
-    }
-    return with_stacks({}, {part: pairs for part, pairs in found.items() if pairs}) if found["text"] else None
+        if pairs:
+            stacks[stack] = pairs
+    return replace_stacks({}, stacks) if "text" in stacks else None
 
 
-def merge(params: Params, adapter: Params, scale: float) -> Params:
-    """Adds an adapter to the kernels, in float32: bfloat16 would round most of a small change away.
+def merge_adapter(params: Params, adapter: Params, scale: float) -> Params:
+    """Adds an adapter to the kernels, in float32.
 
-    The kernels with an adapter are donated; in the result, of the same tree and shardings, they are float32.
+    The kernels with an adapter are donated; in the result, of the same tree and shardings, they are
+    float32.
     """
-    whole = {part: dict(layers) for part, layers in stacks(params).items()}
-    for part, pairs in stacks(adapter).items():
-        layers = whole[part]
+    # bfloat16 would round most of a small change away.
+    stacks = {stack: dict(layers) for stack, layers in layer_stacks(params).items()}
+    for stack, pairs in layer_stacks(adapter).items():
+        layers = stacks[stack]
         for name, pair in pairs.items():
             kernel = layers[name]["kernel"]
             if kernel.dtype != jnp.float32:
-                narrow, kernel = kernel, kernel.astype(jnp.float32)
-                narrow.delete()  # otherwise memory would hold the model twice
-            merged = _add(kernel, pair["lora_a"], pair["lora_b"], jnp.float32(scale))
+                narrow_kernel = kernel
+                kernel = kernel.astype(jnp.float32)
+                narrow_kernel.delete()  # otherwise memory would hold the model twice
+            merged = _add_product(kernel, pair["lora_a"], pair["lora_b"], jnp.float32(scale))
             layers[name] = layers[name] | {"kernel": merged}
-    return with_stacks(params, whole)
+    return replace_stacks(params, stacks)
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def _add(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: jax.Array) -> jax.Array:
-    def one(index: jax.Array, kernel: jax.Array) -> jax.Array:
+def _add_product(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: jax.Array) -> jax.Array:
+    # Layer by layer: the products of all layers would take as much memory as the kernels.
+    def add_layer(index: jax.Array, kernel: jax.Array) -> jax.Array:
         # Full float32: matrix units use less by default.
         change = scale * jnp.matmul(a[index], b[index], precision=jax.lax.Precision.HIGHEST)
         return kernel.at[index].add(change)
 
-    return jax.lax.fori_loop(0, kernel.shape[0], one, kernel)
+    return jax.lax.fori_loop(0, kernel.shape[0], add_layer, kernel)
 
 
-def rank_of(adapter: Params) -> int:
+def adapter_rank(adapter: Params) -> int:
     """Returns R of an adapter or its shapes."""
+    # All pairs of an adapter have one rank.
     return next(iter(adapter["layers"].values()))["lora_a"].shape[-1]
 
 
-def targets_of(adapter: Params) -> tuple[str, ...]:
-    """Returns the keys of `TARGETS` that an adapter has pairs for."""
-    return tuple(name for name, ours in TARGETS.items() if ours in adapter["layers"])
+def adapter_targets(adapter: Params) -> tuple[str, ...]:
+    """Returns the keys of `TARGETS` that have pairs."""
+    return tuple(name for name, linear in TARGETS.items() if linear in adapter["layers"])

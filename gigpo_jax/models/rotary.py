@@ -8,18 +8,20 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-Rotary = tuple[jax.Array, jax.Array]
+Rotary = tuple[jax.Array, jax.Array]  # cosines and sines
 
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How Llama 3.1 extends its context: slow rotations become `factor` times slower ("llama3" in config.json).
+    """Context extension of Llama 3.1, "llama3" in config.json.
+
+    It lowers the low frequencies.
 
     Attributes:
-      factor: > 0.
+      factor: divisor of slow frequencies, > 0.
       low_freq_factor: full turns in the original context; rotations with fewer are slowed in full.
-      high_freq_factor: rotations with more turns stay as they are; larger than `low_freq_factor`.
-      original_max_position_embeddings: the original context, tokens.
+      high_freq_factor: full turns above which rotations stay; larger than `low_freq_factor`.
+      original_max_position_embeddings: original context, tokens.
     """
 
     factor: float
@@ -29,39 +31,68 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         if self.high_freq_factor <= self.low_freq_factor:
-            raise ValueError(f"high_freq_factor={self.high_freq_factor} must be above {self.low_freq_factor}")
+            raise ValueError(
+                f"high_freq_factor={self.high_freq_factor} must be above {self.low_freq_factor}"
+            )
 
-    def apply(self, frequencies: jax.Array) -> jax.Array:
-        """The scaled frequencies [K/2] f32, radians a token."""
+    def scale_frequencies(self, frequencies: jax.Array) -> jax.Array:
+        """Returns the scaled frequencies [K/2] f32, radians a token."""
         turns = self.original_max_position_embeddings * frequencies / (2 * math.pi)
-        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        kept = jnp.clip(kept, 0.0, 1.0)
-        return frequencies * (kept + (1 - kept) / self.factor)
+        # 1 from `high_freq_factor` on (unchanged), 0 below `low_freq_factor` (divided by `factor`),
+        # linear between the two.
+        unscaled_share = (turns - self.low_freq_factor) / (
+            self.high_freq_factor - self.low_freq_factor
+        )
+        unscaled_share = jnp.clip(unscaled_share, 0.0, 1.0)
+        return frequencies * (unscaled_share + (1 - unscaled_share) / self.factor)
 
 
-def rotary(
+def rotary_angles(
     positions: jax.Array,
     head_dim: int,
     theta: float,
     scaling: RopeScaling | None = None,
     sections: Sequence[int] = (),
 ) -> Rotary:
-    """Cosines and sines [..., 1, K/2] f32 of the angles at positions [...] i32, for heads of even width K.
+    """Cosines and sines of the rotation angles.
 
-    With `sections`, whose sum is K/2, positions have a first axis: the first sections[0] frequencies turn with
-    positions[0], the next ones with positions[1], and so on (M-RoPE, arXiv 2409.12191, section 2.1).
+    With `sections`, whose sum is K/2, positions have a first axis: the first sections[0]
+    frequencies turn with positions[0], the next ones with positions[1], and so on (M-RoPE, arXiv
+    2409.12191, section 2.1).
+
+    Args:
+      positions: [...] i32.
+      head_dim: K, even.
+      theta: base of the frequencies.
+      scaling: context extension; None for none.
+      sections: frequencies of each axis of positions; () for positions of one axis.
+
+    Returns:
+      Two arrays [..., 1, K/2] f32.
     """
-    half = jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim
-    frequencies = theta**-half if scaling is None else scaling.apply(theta**-half)
+    exponents = jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim
+    frequencies = theta**-exponents
+    if scaling is not None:
+        frequencies = scaling.scale_frequencies(frequencies)
+    # The axis of length 1 is broadcast over heads. bfloat16 could not tell positions above 256
+    # apart; float32 is exact up to 2^24.
     angles = positions[..., None, None].astype(jnp.float32) * frequencies
     if sections:
-        parts = jnp.split(angles, list(itertools.accumulate(sections[:-1])), axis=-1)
-        angles = jnp.concatenate([part[axis] for axis, part in enumerate(parts)], axis=-1)
+        boundaries = list(itertools.accumulate(sections[:-1]))
+        split_angles = jnp.split(angles, boundaries, axis=-1)
+        # Each section of the frequencies takes the angles of its own axis of positions.
+        angles = jnp.concatenate(
+            [section[axis] for axis, section in enumerate(split_angles)], axis=-1
+        )
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def rotate(x: jax.Array, by: Rotary) -> jax.Array:
-    """Rotates x [..., heads, K]: entry i pairs with entry i + K/2, as in Hugging Face models; keeps the dtype of x."""
-    cos, sin = by
+def rotate(x: jax.Array, angles: Rotary) -> jax.Array:
+    """Rotates x [..., heads, K].
+
+    The result has the dtype of x. Entry i pairs with entry i + K/2, as in Hugging Face models.
+    """
+    cos, sin = angles
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x.dtype)

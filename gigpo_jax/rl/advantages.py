@@ -1,15 +1,15 @@
-"""GiGPO advantages (arXiv 2505.10978): episodes compared within a task, steps within an anchor state.
+"""GiGPO advantages (arXiv 2505.10978): comparison of episodes of a task and steps of a state.
 
 With a task's trajectories i and their steps t:
 
-    R_i    = sum_t r(i,t)                       G(i,t) = sum_{k>=t} gamma^(k-t) r(i,k)           (eq. 5)
-    A_E(i) = (R_i - mean R) / F                 over the task group                              (eq. 3)
-    A_S(i,t) = (G(i,t) - mean G) / F            over the group's steps with the same anchor      (eq. 6, 7)
-    A(i,t) = A_E(i) + step_weight * A_S(i,t)                                                     (eq. 8)
+    G(i,t) = sum_{k>=t} gamma^(k-t) r(i,k),  R_i = sum_t r(i,t)                     (eq. 5)
+    A_E(i) = (R_i - mean R) / F            over the task group                       (eq. 3)
+    A_S(i,t) = (G(i,t) - mean G) / F       over its steps with the same anchor       (eq. 6, 7)
+    A(i,t) = A_E(i) + step_weight * A_S(i,t)                                         (eq. 8)
 
-F is the standard deviation plus eps, or 1. `step_weight=0` is GRPO. Published code differs from the paper in what the
-means run over and where the penalty of an invalid action goes; each difference is a switch, and
-`gigpo_jax.rl.algorithms.PRESETS` names the usual sets.
+F is the standard deviation plus eps, or 1. `step_weight=0` is GRPO. Published code differs from the
+paper in what the means run over and where the penalty of an invalid action goes; each difference is
+a switch, and `gigpo_jax.rl.algorithms.PRESETS` names the usual sets.
 """
 
 from collections.abc import Callable
@@ -22,17 +22,19 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from gigpo_jax.errors import InputError
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.types import StepColumns
 
 Normalize = Literal["mean_std", "mean"]  # divide by the standard deviation plus eps, or not at all
 # Mean and F of episodes run over trajectories, one value each, or over steps, one value a row.
 EpisodeStats = Literal["trajectory", "step"]
-# "reward": the penalty is taken from the reward of its step, so it reaches R_i and earlier returns. "row": from the
-# row's episode score and step return alone; with trajectory statistics the score is compared with the R_i.
+# "reward": the penalty is taken from the reward of its step, so it reaches R_i and earlier returns.
+# "row": from the row's episode score and step return alone; with trajectory statistics the score is
+# compared with the R_i.
 PenaltyIn = Literal["reward", "row"]
-SingletonEpisode = Literal["zero", "raw"]  # the episode advantage of a group with one value: 0 or its score
+# Episode advantage of a group with one value: 0 or its score.
+SingletonEpisode = Literal["zero", "raw"]
 
 CHOICES: dict[str, tuple[str | int, ...]] = {
     "normalize": get_args(Normalize),
@@ -40,6 +42,14 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "penalty_in": get_args(PenaltyIn),
     "singleton_episode": get_args(SingletonEpisode),
     "ddof": (0, 1),
+}
+# A hash of 64 bits is two u32 lanes: jax has no 64-bit integers unless jax_enable_x64 is set.
+_HASHES = ("anchor", "action", "next_anchor")
+# All other columns are floats.
+_COLUMN_TYPES = {
+    **dict.fromkeys(_HASHES, jnp.uint32),
+    **dict.fromkeys(("trajectory", "step", "group", "tag", "tokens"), jnp.integer),
+    **dict.fromkeys(("mask", "won", "truncated"), jnp.bool_),
 }
 
 
@@ -50,11 +60,13 @@ class Advantages:
 
     Attributes:
       total: [N] f32, `episode + step_weight * step`; every token of the step's response gets it.
-      episode: [N] f32, the episode compared with the episodes of its task.
-      step: [N] f32, the step compared with the steps of its task from the same anchor state.
+      episode: [N] f32, comparison of the episode with the episodes of its task.
+      step: [N] f32, comparison of the step with the steps of its task from the same anchor state.
       clip_scale: [N] f32, factor of the loss's clips for the step's response; None: 1.
-      tokens: [N, R] f32, in place of the total for each response token, whose mean the total is then; or None.
-      target: [N] or [N, R] f32, what a critic learns before each response or each token of it; or None.
+      tokens: [N, R] f32, advantages of response tokens in place of the total, which is then their
+        mean; or None.
+      target: [N] or [N, R] f32, a critic's target before each response, or before each token of it;
+        or None.
     """
 
     total: Array
@@ -66,33 +78,34 @@ class Advantages:
 
 
 def check_columns(**columns: Array) -> int:
-    """Checks rank, length and dtype of step columns, named as the fields of `StepColumns`.
+    """Checks rank, length and dtype of step columns.
+
+    They are named as the fields of `StepColumns`.
 
     Returns:
       N, the number of rows.
 
     Raises:
-      ValueError: a shape is wrong.
-      TypeError: a dtype is wrong.
+      ValueError: A shape is wrong.
+      TypeError: A dtype is wrong.
     """
-    hashes = dict.fromkeys(("anchor", "action", "next_anchor"), jnp.uint32)
-    numbers = ("reward", "penalty", "entropy", "logprob", "value", "step_reward", "answer_logprob")
-    kinds = {"mask": jnp.bool_, **hashes, **dict.fromkeys(numbers, jnp.floating)}
-    rows = {name: column.shape[0] if column.ndim else -1 for name, column in columns.items()}
+    lengths = {}
     for name, column in columns.items():
-        shape = (rows[name], 2) if name in hashes else (rows[name],)
+        is_hash = name in _HASHES
+        lengths[name] = column.shape[0] if column.ndim else -1
+        shape = (lengths[name], 2) if is_hash else (lengths[name],)
         if column.ndim == 0 or column.shape != shape:
-            wanted = "[N, 2]" if name in hashes else "[N]"
-            raise ValueError(f"{name} must have shape {wanted}, got {column.shape}")
-        kind = kinds.get(name, jnp.integer)
+            expected = "[N, 2]" if is_hash else "[N]"
+            raise ValueError(f"{name} must have shape {expected}, got {column.shape}")
+        kind = _COLUMN_TYPES.get(name, jnp.floating)
         if not jnp.issubdtype(column.dtype, kind):
             raise TypeError(f"{name} must be of type {kind.__name__}, got {column.dtype}")
-    if len(set(rows.values())) > 1:
-        raise ValueError(f"columns differ in length: {rows}")
-    return next(iter(rows.values()))
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"columns differ in length: {lengths}")
+    return next(iter(lengths.values()))
 
 
-def given(columns: StepColumns) -> dict[str, Array]:
+def present_columns(columns: StepColumns) -> dict[str, Array]:
     """The columns that are not None, by name."""
     return {name: column for name, column in vars(columns).items() if column is not None}
 
@@ -101,14 +114,20 @@ def check_choices(**settings: str | int) -> None:
     """Checks settings against `CHOICES`.
 
     Raises:
-      InputError: a value is not one of the choices.
+      InputError: A value is not one of the choices.
     """
     for key, value in settings.items():
         if value not in CHOICES[key]:
-            raise InputError(f"{key}={value!r}: must be one of {', '.join(map(repr, CHOICES[key]))}")
+            choices = ", ".join(map(repr, CHOICES[key]))
+            raise InputError(f"must be one of {choices}", key=key, value=repr(value))
 
 
-@partial(jax.jit, static_argnames=("normalize", "episode_stats", "penalty_in", "singleton_episode", "ddof"))
+@partial(
+    jax.jit,
+    # These choose between programs. gamma and the weights are traced: other values
+    # compile nothing anew.
+    static_argnames=("normalize", "episode_stats", "penalty_in", "singleton_episode", "ddof"),
+)
 def gigpo_advantages(
     reward: Array,
     penalty: Array,
@@ -127,22 +146,37 @@ def gigpo_advantages(
     ddof: int = 1,
     eps: ArrayLike = 1e-6,
 ) -> Advantages:
-    """Computes GiGPO advantages of environment steps (arXiv 2505.10978, eq. 3 to 8).
+    """Computes GiGPO advantages of environment steps.
 
-    The parameters are the fields of `StepColumns` and the settings, one by one, so that it can be used without the
-    rest of the package. Each pair of (trajectory, step) occurs once. Masked values, NaN included, have no effect. Where
-    steps of a trajectory are missing (0, 2, 5), returns discount by the difference of the step indices.
+    Source: arXiv 2505.10978, eq. 3 to 8. It takes the fields of `StepColumns` and the settings one
+    by one, so that it can be used without the rest of the package. Each pair of (trajectory, step)
+    occurs once. Masked values, NaN included, have no effect. Where steps of a trajectory are
+    missing (0, 2, 5), returns discount by the difference of the step indices.
 
     Args:
-      reward, penalty, trajectory, step, group, anchor, mask: see `StepColumns`.
-      gamma: discount of the step returns.
-      step_weight: omega, the weight of the step advantage; 0 gives GRPO.
-      normalize, episode_stats, penalty_in, singleton_episode, ddof: see the types above.
-      eps: added to the standard deviation.
+      reward: [N] f32, environment reward of the step.
+      penalty: [N] f32, >= 0, penalty of the step's response.
+      trajectory: [N] i32, trajectory of the step.
+      step: [N] i32, index of the step in its trajectory, from 0.
+      group: [N] i32, task group of the trajectory.
+      anchor: [N, 2] u32, hash of the anchor state.
+      mask: [N] bool, False for padding.
+      gamma: Discount factor of step returns.
+      step_weight: omega, weight of the step advantage; 0 gives GRPO.
+      normalize: Value of `Normalize`.
+      episode_stats: Value of `EpisodeStats`.
+      penalty_in: Value of `PenaltyIn`.
+      singleton_episode: Value of `SingletonEpisode`.
+      ddof: Number subtracted from the count in a variance, 0 or 1.
+      eps: Number added to the standard deviation.
 
     Raises:
-      InputError, ValueError, TypeError: of `check_choices` and `check_columns`.
+      InputError: A setting is not one of its choices.
+      ValueError: A shape is wrong.
+      TypeError: A dtype is wrong.
     """
+    # Static arguments: this runs when the function is traced, and costs the compiled
+    # program nothing.
     check_choices(
         normalize=normalize,
         episode_stats=episode_stats,
@@ -151,53 +185,81 @@ def gigpo_advantages(
         ddof=ddof,
     )
     columns = StepColumns(reward, penalty, trajectory, step, group, anchor, mask)
-    if check_columns(**given(columns)) == 0:
+    # Without rows there is no first row, which `segments` relies on.
+    if check_columns(**present_columns(columns)) == 0:
         empty = jnp.zeros(0, jnp.float32)
         return Advantages(empty, empty, empty)
-    steps = in_order(columns)
-    returns = returns_of(steps, gamma=gamma, penalty_in=penalty_in)
-    compare = partial(segments.compare, normalize=normalize, ddof=ddof, eps=eps)
-    episode = _episode_advantages(steps, returns.episode, returns.penalty, episode_stats, singleton_episode, compare)
-    score, penalty = returns.discounted, returns.penalty
-    stepwise = compare(score - penalty, score - penalty, steps.anchor, steps.valid)
-    stepwise = jnp.where(segments.segment_count(steps.anchor, steps.valid) == 1, 0.0, stepwise)
+    steps = order_steps(columns)
+    returns = compute_returns(steps, gamma=gamma, penalty_in=penalty_in)
+    compare = partial(segments.compare_values, normalize=normalize, ddof=ddof, eps=eps)
+    episode = _episode_advantages(
+        steps, returns.episode, returns.penalty, episode_stats, singleton_episode, compare
+    )
+    # After discounting: with "row" the penalty reaches no earlier step, as in verl-agent.
+    score = returns.discounted - returns.penalty
+    stepwise = compare(score, score, steps.anchor, steps.valid)
+    # A step alone in its state has nothing to be compared with, with both presets.
+    stepwise = jnp.where(segments.count_members(steps.anchor, steps.valid) == 1, 0.0, stepwise)
     ordered = jnp.stack([episode + jnp.float32(step_weight) * stepwise, episode, stepwise], 1)
-    restored = steps.restored(ordered)
-    return Advantages(total=restored[:, 0], episode=restored[:, 1], step=restored[:, 2])
+    # One scatter for all three.
+    rows = steps.restore(ordered)
+    return Advantages(total=rows[:, 0], episode=rows[:, 1], step=rows[:, 2])
 
 
 def _episode_advantages(
     steps: "Steps",
     episode_return: Array,
-    taken: Array,
+    penalty: Array,
     episode_stats: EpisodeStats,
     singleton_episode: SingletonEpisode,
     compare: Callable[..., Array],
 ) -> Array:
-    """[N] f32, the score of each row's episode compared within its group; `taken` is the penalty of the row."""
-    score = episode_return - taken
+    """Compares the score of each row's episode within its group.
+
+    Args:
+      steps: N ordered rows.
+      episode_return: [N] f32, return of the row's episode.
+      penalty: [N] f32, penalty of the row.
+      episode_stats: Value of `EpisodeStats`.
+      singleton_episode: Value of `SingletonEpisode`.
+      compare: Function `segments.compare_values` with its settings.
+
+    Returns:
+      [N] f32.
+    """
+    score = episode_return - penalty
+    # Rows of one trajectory can have different scores (penalty "row"). So values and their
+    # basis are two arguments: each row is compared with one return a trajectory, or with the
+    # scores of all rows.
     if episode_stats == "trajectory":
-        basis, member = episode_return, steps.trajectory == jnp.arange(len(score))
+        basis = episode_return
+        # A trajectory's number is that of its first row: one member a trajectory.
+        member = steps.trajectory == jnp.arange(len(score))
     else:
-        basis, member = score, steps.valid
-    alone = segments.segment_count(steps.group, member) == 1
-    return jnp.where(alone, score if singleton_episode == "raw" else 0.0, compare(score, basis, steps.group, member))
+        basis = score
+        member = steps.valid
+    # verl-agent subtracts no mean from a group of one, which keeps its score ("raw").
+    # `compare` gives 0.
+    is_alone = segments.count_members(steps.group, member) == 1
+    advantage = compare(score, basis, steps.group, member)
+    singleton = score if singleton_episode == "raw" else 0.0
+    return jnp.where(is_alone, singleton, advantage)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Steps:
-    """Step rows ordered by group, trajectory and step, masked ones last.
+    """Step rows by group, trajectory and step, masked ones last.
 
     Attributes:
-      order: [N] i32, where the row stood.
+      order: [N] i32, index of the row in the columns.
       valid: [N] bool, False where masked.
       reward: [N] f32, 0 where masked.
       penalty: [N] f32, 0 where masked.
-      step: [N] i32.
-      group: [N] i32, segments; so are the next two.
-      trajectory: [N] i32.
-      anchor: [N] i32.
+      step: [N] i32, index of the step in its trajectory.
+      group: [N] i32, segment of the task group.
+      trajectory: [N] i32, segment of the trajectory.
+      anchor: [N] i32, segment of the anchor state in its group.
     """
 
     order: Array
@@ -209,29 +271,53 @@ class Steps:
     trajectory: Array
     anchor: Array
 
-    def previous(self, values: Array, otherwise: ArrayLike) -> Array:
-        """[N], what `values` [N] holds of the trajectory's row before; `otherwise` at its first row."""
+    @property
+    def first_rows(self) -> Array:
+        """The first row of each trajectory, [N] bool.
+
+        The number of the row is that of its trajectory.
+        """
+        return self.trajectory == jnp.arange(len(self.valid), dtype=jnp.int32)
+
+    def previous(self, values: Array, default: ArrayLike) -> Array:
+        """The value of the trajectory's previous row, [N].
+
+        It is `default` at the first row.
+        """
+        # The roll brings the last row to row 0. That is the first row of a trajectory,
+        # so it is replaced.
         first = segments.differs_from_previous(self.trajectory) | ~self.valid
-        return jnp.where(first, otherwise, jnp.roll(values, 1))
+        return jnp.where(first, default, jnp.roll(values, 1))
 
-    def following(self, values: Array, otherwise: ArrayLike) -> Array:
-        """[N], what `values` [N] holds of the trajectory's next row; `otherwise` at its last row."""
+    def following(self, values: Array, default: ArrayLike) -> Array:
+        """The value of the trajectory's next row, [N].
+
+        It is `default` at the last row.
+        """
+        # Row n is a last row if row n + 1 starts a trajectory. The roll brings row 0, which
+        # always starts one, behind the last row. Masked rows are last and have the number N, so
+        # they start one too.
         last = jnp.roll(segments.differs_from_previous(self.trajectory), -1) | ~self.valid
-        return jnp.where(last, otherwise, jnp.roll(values, -1))
+        return jnp.where(last, default, jnp.roll(values, -1))
 
-    def restored(self, values: Array) -> Array:
-        """Values [N] or [N, k] of ordered rows -> of rows as they stood, 0 where masked."""
-        values = jnp.where(self.valid[:, None] if values.ndim == 2 else self.valid, values, 0.0)
+    def restore(self, values: Array) -> Array:
+        """Brings values into the order of the columns.
+
+        Values are [N] or [N, k]; the result is 0 where masked.
+        """
+        valid = self.valid[:, None] if values.ndim == 2 else self.valid
+        values = jnp.where(valid, values, 0.0)
+        # `order` is a permutation: no two rows write to one place.
         return jnp.zeros_like(values).at[self.order].set(values, unique_indices=True)
 
 
 class Returns(NamedTuple):
-    """Of ordered rows.
+    """Returns of ordered rows.
 
     Attributes:
       discounted: [N] f32, sum of the discounted rewards from the step on (eq. 5).
       episode: [N] f32, undiscounted sum over the step's trajectory.
-      penalty: [N] f32, what is to be taken from the row's scores; 0 if penalties are part of the rewards.
+      penalty: [N] f32, penalty to subtract from the row's scores; 0 if the rewards contain it.
     """
 
     discounted: Array
@@ -239,48 +325,72 @@ class Returns(NamedTuple):
     penalty: Array
 
 
-def returns_of(steps: Steps, *, gamma: ArrayLike, penalty_in: PenaltyIn) -> Returns:
-    """The returns of all steps."""
+def compute_returns(steps: Steps, *, gamma: ArrayLike, penalty_in: PenaltyIn) -> Returns:
+    """Computes the returns of all steps."""
+    # Either the rewards contain the penalty or the scores subtract it; never both.
     reward = steps.reward - steps.penalty if penalty_in == "reward" else steps.reward
     penalty = steps.penalty if penalty_in == "row" else jnp.zeros_like(reward)
     discounted, totals = segments.suffix_sums(reward, steps.step, steps.trajectory, gamma)
+    # A trajectory's number is its first row, whose undiscounted suffix sum is the whole return.
     return Returns(discounted, totals[steps.trajectory], penalty)
 
 
-def in_order(columns: StepColumns) -> Steps:
+def average_episodes(steps: Steps) -> Array:
+    """The mean return of a group's episodes, without penalties.
+
+    [N] f32, 0 where masked.
+    """
+    rows = len(steps.valid)
+    is_first_row = steps.first_rows
+    returns = compute_returns(steps, gamma=1.0, penalty_in="row").episode
+    # One return a trajectory, whatever its length.
+    total = jax.ops.segment_sum(jnp.where(is_first_row, returns, 0.0), steps.group, rows)
+    count = segments.count_members(steps.group, is_first_row)
+    return total[steps.group] / jnp.maximum(count, 1)
+
+
+def order_steps(columns: StepColumns) -> Steps:
     """Orders N >= 1 rows."""
     mask = columns.mask
     order = segments.lexicographic_order(mask, columns.group, columns.trajectory, columns.step)
     valid = mask[order]
-    group, trajectory, step = (
-        key[order].astype(jnp.int32) for key in (columns.group, columns.trajectory, columns.step)
-    )
+    group = columns.group[order].astype(jnp.int32)
+    trajectory = columns.trajectory[order].astype(jnp.int32)
+    step = columns.step[order].astype(jnp.int32)
     # `valid` is a key too: masked rows may hold the numbers of the last trajectory.
     new_group = segments.differs_from_previous(group, valid)
     new_trajectory = segments.differs_from_previous(group, trajectory, valid)
-    group_id = segments.runs(new_group, valid)
+    group_id = segments.number_runs(new_group, valid)
     return Steps(
         order=order,
         valid=valid,
+        # `where`, not a product with the mask: a masked value may be NaN, and 0 times NaN is NaN.
         reward=jnp.where(valid, columns.reward[order], 0.0).astype(jnp.float32),
         penalty=jnp.where(valid, columns.penalty[order], 0.0).astype(jnp.float32),
         step=step,
         group=group_id,
-        trajectory=segments.runs(new_trajectory, valid),
-        anchor=segments.segments_of(valid, group_id, columns.anchor[order, 0], columns.anchor[order, 1]),
+        trajectory=segments.number_runs(new_trajectory, valid),
+        # The group is a key: equal texts of two tasks are two states.
+        anchor=segments.number_segments(
+            valid, group_id, columns.anchor[order, 0], columns.anchor[order, 1]
+        ),
     )
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Credit:
-    """How much the two advantages had to say; shares are of the unmasked steps, 0 if there are none.
+    """Statistics of anchor groups and advantages over the unmasked steps.
+
+    All are 0 without steps.
 
     Attributes:
-      anchor_group_size: [N] i32, steps that share the step's anchor state, itself included; 0 where masked.
-      anchor_group_size_mean: scalar f32, over anchor groups.
+      anchor_group_size: [N] i32, number of steps with the step's anchor state, itself included; 0
+        where masked.
+      anchor_group_size_mean: scalar f32, mean over anchor groups.
       singleton_share: scalar f32, share of steps that are alone in their anchor group.
-      zero_advantage_share: scalar f32, share of steps whose total advantage is 0: they teach nothing.
+      zero_advantage_share: scalar f32, share of steps whose total advantage is 0: they teach
+        nothing.
       episode_norm: scalar f32, root mean square of the episode advantage over steps.
       step_norm: scalar f32, root mean square of the step advantage over steps.
     """
@@ -294,29 +404,34 @@ class Credit:
 
 
 @jax.jit
-def credit(advantages: Advantages, columns: StepColumns) -> Credit:
+def measure_credit(advantages: Advantages, columns: StepColumns) -> Credit:
     """Measures anchor groups and advantages of the same rows.
 
     Raises:
-      ValueError: a shape is wrong.
-      TypeError: a dtype is wrong.
+      ValueError: A shape is wrong.
+      TypeError: A dtype is wrong.
     """
-    group, anchor, mask = columns.group, columns.anchor, columns.mask
+    group = columns.group
+    anchor = columns.anchor
+    mask = columns.mask
     rows = check_columns(group=group, anchor=anchor, mask=mask)
     steps = jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
     if rows == 0:
-        number, one_a_group = jnp.zeros(0, jnp.int32), mask
+        size = jnp.zeros(0, jnp.int32)
+        is_first_row = mask
     else:
-        number = segments.segments_of(mask, group.astype(jnp.int32), anchor[:, 0], anchor[:, 1])
-        one_a_group = number == jnp.arange(rows, dtype=jnp.int32)
-    size = jnp.where(mask, segments.segment_count(number, mask), 0) if rows else number
+        number = segments.number_segments(mask, group.astype(jnp.int32), anchor[:, 0], anchor[:, 1])
+        size = jnp.where(mask, segments.count_members(number, mask), 0)
+        # One first row an anchor group: their number is that of the groups.
+        is_first_row = number == jnp.arange(rows, dtype=jnp.int32)
+    anchor_groups = jnp.maximum(jnp.sum(is_first_row), 1).astype(jnp.float32)
 
     def share(condition: Array) -> Array:
         return jnp.sum(mask & condition) / steps
 
     return Credit(
         anchor_group_size=size,
-        anchor_group_size_mean=jnp.sum(mask) / jnp.maximum(jnp.sum(one_a_group), 1).astype(jnp.float32),
+        anchor_group_size_mean=jnp.sum(mask) / anchor_groups,
         singleton_share=share(size == 1),
         zero_advantage_share=share(advantages.total == 0.0),
         episode_norm=jnp.sqrt(jnp.sum(jnp.where(mask, advantages.episode, 0.0) ** 2) / steps),

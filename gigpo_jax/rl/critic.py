@@ -1,4 +1,4 @@
-"""The train step of a critic: a clipped squared error, with the gradient sum and optimizer step of `rl.update`."""
+"""The train step of a critic: a clipped squared error, with the optimizer step of `rl.update`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from gigpo_jax.rl.losses import Sums
 from gigpo_jax.rl.types import StepBatch, ValueTargets
 from gigpo_jax.rl.update import Metrics, Optimizer, Params, TrainState, Update, make_step
 
-# (the critic's parameters, other parameters, microbatch without the M axis) -> values before response tokens [B, C] f32
+# (the critic's parameters, other parameters, microbatch without the M axis) -> values before
+# response tokens [B, C] f32
 Values = Callable[[Params, Params, StepBatch], Array]
 
 
@@ -33,19 +34,28 @@ class ValueSums(Sums):
 
 
 def value_loss(value: Array, targets: ValueTargets, *, clip: ArrayLike) -> ValueSums:
-    """Sums 0.5 max((v - G)^2, (clip(v, old - clip, old + clip) - G)^2) over tokens, as verl does.
+    """Sums the clipped value loss over tokens, as verl does.
+
+    0.5 max((v - G)^2, (clip(v, old - clip, old + clip) - G)^2).
 
     Args:
       value: [B, C] f32, v.
-      targets: [B, C] each; `target` is G, `value` is old.
-      clip: how far the value may move from the old one and still learn.
+      targets: Targets, [B, C] each; `target` is G, `value` is old.
+      clip: Largest distance to the old value at which the value still learns.
     """
-    learns = targets.weight > 0.0
-    value, old, target = (jnp.where(learns, x, 0.0) for x in (value, targets.value, targets.target))
-    plain, bounded = (value - target) ** 2, (jnp.clip(value, old - clip, old + clip) - target) ** 2
+    # `where` before the difference: a NaN of padding would survive a product with the weight 0.
+    has_target = targets.weight > 0.0
+    value = jnp.where(has_target, value, 0.0)
+    old_value = jnp.where(has_target, targets.value, 0.0)
+    target = jnp.where(has_target, targets.target, 0.0)
+    plain = (value - target) ** 2
+    # The larger loss counts: a value that moved too far away from its target still learns.
+    bounded = (jnp.clip(value, old_value - clip, old_value + clip) - target) ** 2
     return ValueSums(
         loss=0.5 * jnp.sum(jnp.maximum(plain, bounded) * targets.weight),
         tokens=jnp.sum(targets.weight),
+        # Where the bounded loss is larger it is constant in the value, so the token
+        # has no gradient.
         clipped=jnp.sum((bounded > plain) * targets.weight),
     )
 
@@ -53,10 +63,10 @@ def value_loss(value: Array, targets: ValueTargets, *, clip: ArrayLike) -> Value
 def make_value_update(
     values: Values, optimizer: Optimizer, *, clip: float, state_shardings: TrainState | None = None
 ) -> Update:
-    """Builds the train step of a critic; see `update.make_update`.
+    """Builds the train step of a critic.
 
-    The loss is a mean over the tokens of a minibatch at which the critic learns. The metrics are
-    `critic/{loss,clip_fraction,grad_norm,lr,skipped}`.
+    Arguments as for `update.make_update`. The loss is a mean over the tokens of a minibatch at
+    which the critic learns. The metrics are `critic/{loss,clip_fraction,grad_norm,lr,skipped}`.
     """
 
     def sums(params: Params, frozen: Params, micro: StepBatch, iteration: Array) -> ValueSums:
@@ -64,10 +74,20 @@ def make_value_update(
         return value_loss(values(params, frozen, micro), micro.values, clip=clip)
 
     def total(batch: StepBatch) -> Array:
+        # Not the response tokens: with one value a step, only the first token of a
+        # response has a target.
         return jnp.maximum(jnp.sum(batch.values.weight), 1.0)
 
     def metrics(sums: ValueSums, batch: StepBatch) -> Metrics:
         del batch
         return sums.means()
 
-    return make_step(optimizer, sums, ValueSums.zero, total, metrics, name="critic", state_shardings=state_shardings)
+    return make_step(
+        optimizer,
+        sums,
+        ValueSums.zero,
+        total,
+        metrics,
+        name="critic",
+        state_shardings=state_shardings,
+    )

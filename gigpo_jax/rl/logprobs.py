@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens from hidden states, without ever holding an array of [tokens, vocabulary]."""
+"""Log-probabilities of tokens from hidden states, without an array of [tokens, vocabulary]."""
 
 import jax
 import jax.numpy as jnp
@@ -7,32 +7,39 @@ from jax.typing import ArrayLike
 
 
 def token_logprobs(
-    hidden: Array, output_embedding: Array, targets: Array, *, chunk: int, temperature: ArrayLike = 1.0
+    hidden: Array,
+    output_embedding: Array,
+    targets: Array,
+    *,
+    chunk: int,
+    temperature: ArrayLike = 1.0,
 ) -> tuple[Array, Array]:
-    """Computes log-probability and entropy of softmax(hidden @ output_embedding.T / temperature) chunk by chunk.
+    """Computes log-probability and entropy of tokens chunk by chunk.
 
-    The logits of one chunk exist at a time, in float32 whatever the dtype of `hidden`, and the backward pass computes
-    them again. The embedding is cast to the dtype of `hidden` inside the loop, so its gradient adds up over chunks in
-    its own dtype. A chunk takes every (N / chunk)-th token: where N is sharded, each device then works on its own
-    tokens in every chunk.
+    The distribution is softmax(hidden @ output_embedding.T / temperature). The logits of one chunk
+    exist at a time, in float32 whatever the dtype of `hidden`, and the backward pass computes them
+    again. The embedding is cast to the dtype of `hidden` inside the loop, so its gradient adds up
+    over chunks in its own dtype. A chunk takes every (N / chunk)-th token: where N is sharded, each
+    device then works on its own tokens in every chunk.
 
     Args:
       hidden: [N, D] float, after the final norm.
       output_embedding: [V, D] float.
-      targets: [N] i32, the tokens that were sampled.
-      chunk: tokens whose logits exist at a time; memory is chunk * V * 4 bytes, a few times over. N is padded to a
-        multiple of it.
-      temperature: the sampler's; log-probabilities must be of the distribution that was sampled from.
+      targets: [N] i32, sampled tokens.
+      chunk: Number of tokens whose logits exist at a time; memory is chunk * V * 4 bytes, a few
+        times over. N is padded to a multiple of it.
+      temperature: Temperature of the sampler.
 
     Returns:
       [N] f32 log-probability of the target in nats; [N] f32 entropy of the distribution in nats.
 
     Raises:
-      ValueError: shapes do not fit or `chunk` is not positive.
-      TypeError: targets are not integers.
+      ValueError: Shapes do not fit or `chunk` is not positive.
+      TypeError: Targets are not integers.
     """
-    if hidden.ndim != 2 or output_embedding.ndim != 2 or hidden.shape[1] != output_embedding.shape[1]:
-        raise ValueError(f"hidden [N, D] and output_embedding [V, D]: got {hidden.shape}, {output_embedding.shape}")
+    shapes = (hidden.shape, output_embedding.shape)
+    if hidden.ndim != 2 or output_embedding.ndim != 2 or shapes[0][1] != shapes[1][1]:
+        raise ValueError(f"hidden [N, D] and output_embedding [V, D]: got {shapes[0]}, {shapes[1]}")
     if targets.shape != hidden.shape[:1]:
         raise ValueError(f"targets must have shape [N] = {hidden.shape[:1]}, got {targets.shape}")
     if not jnp.issubdtype(targets.dtype, jnp.integer):
@@ -42,15 +49,20 @@ def token_logprobs(
     count, width = hidden.shape
     if count == 0:
         return jnp.zeros(0, jnp.float32), jnp.zeros(0, jnp.float32)
+    # A chunk longer than the input would only add padding.
     chunk = min(chunk, count)
     pieces = -(-count // chunk)
     pad = pieces * chunk - count
+    # [N, D] -> [pieces, chunk, D]. Piece p holds the tokens p, p + pieces, p + 2 pieces, ...
     hidden = jnp.pad(hidden, ((0, pad), (0, 0))).reshape(chunk, pieces, width).swapaxes(0, 1)
     targets = jnp.pad(targets, (0, pad)).reshape(chunk, pieces).swapaxes(0, 1)
 
     def piece(_: None, inputs: tuple[Array, Array]) -> tuple[None, tuple[Array, Array]]:
         return None, _chunk_logprobs(*inputs, output_embedding, temperature)
 
+    # Without the checkpoint the scan would keep the logits of every chunk for the backward pass.
+    # prevent_cse=False: inside a scan XLA cannot merge the second computation with the first, so
+    # the barriers against it would only cost time.
     _, outputs = lax.scan(jax.checkpoint(piece, prevent_cse=False), None, (hidden, targets))
     logprob, entropy = (x.swapaxes(0, 1).reshape(-1)[:count] for x in outputs)
     return logprob, entropy
@@ -59,15 +71,23 @@ def token_logprobs(
 def _chunk_logprobs(
     hidden: Array, targets: Array, output_embedding: Array, temperature: ArrayLike
 ) -> tuple[Array, Array]:
+    # Accumulated in float32: bfloat16 numbers between 16 and 32 are 1/8 apart, and so
+    # would logits be.
     logits = jnp.einsum(
-        "nd,vd->nv", hidden, output_embedding.astype(hidden.dtype), preferred_element_type=jnp.float32
+        "nd,vd->nv",
+        hidden,
+        output_embedding.astype(hidden.dtype),
+        preferred_element_type=jnp.float32,
     ) / jnp.float32(temperature)
+    # The largest logit cancels in the result, so its gradient is 0 and need not be computed.
     logits = logits - lax.stop_gradient(jnp.max(logits, axis=1, keepdims=True))
     weight = jnp.exp(logits)
     total = jnp.sum(weight, axis=1)
     log_total = jnp.log(total)
-    # A comparison instead of a gather: it fuses, and it stays local where the vocabulary is sharded.
+    # A comparison instead of a gather: it fuses, and it stays local where the vocabulary is
+    # sharded.
     is_target = lax.broadcasted_iota(targets.dtype, logits.shape, 1) == targets[:, None]
     logprob = jnp.sum(jnp.where(is_target, logits, 0.0), axis=1) - log_total
+    # H = log Z - E[logit]: one pass over the logits, and no logarithm of a probability near 0.
     entropy = log_total - jnp.sum(weight * logits, axis=1) / total
     return logprob, entropy

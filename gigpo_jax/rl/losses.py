@@ -1,7 +1,8 @@
-"""The clipped surrogate with a KL term and an entropy bonus, and the supervised loss, as sums over tokens.
+"""The clipped surrogate with KL term and entropy bonus, and the supervised loss, as sums.
 
-Every function returns sums, never means: microbatches add up and the update divides once by `loss_total`, so the loss
-does not depend on how a minibatch was cut. Log-probabilities are in nats.
+Every function returns sums, never means: microbatches add up and the update divides once by
+`loss_denominator`, so the loss does not depend on how a minibatch was cut. Log-probabilities are in
+nats.
 """
 
 from collections.abc import Callable
@@ -26,22 +27,24 @@ class LossSettings:
     """Settings of `policy_loss`.
 
     Attributes:
-      clip_low: how far the ratio may fall below 1, in [0, 1].
-      clip_high: how far it may rise above 1.
-      dual_clip: > 1; a token with a negative advantage A costs at most -A dual_clip.
-      kl_coef: weight of the KL estimate; not 0 needs `batch.reference`.
-      entropy_coef: weight of the entropy bonus.
-      correction: for the difference between engine and learner, see `ratios.Correction`; all but "none" need
-        `batch.proximal`.
-      importance_cap: of the correction, greater than 0; greater than 1 for those that leave responses out.
-      ratio: what is clipped, see `rl.ratios`.
-      power: iteration [] i32 -> p of the Hölder mean.
-      mean: the loss is the mean over all response "tokens"; or the mean over "responses" of their token means; or, with
-        "constant", the mean over responses of their token sums, each divided by `constant` tokens whatever its length
-        (Dr. GRPO, arXiv 2503.20783). "episodes": as "tokens", of a batch that weighs tokens by their episodes.
-      constant: tokens; the length limit of responses.
-      token_advantages: ([B, C] advantages, [B, C] log-probabilities of `batch.teacher` less the policy's, action mask,
-        iteration) -> [B, C] advantages in their place; None: they stay.
+      clip_low: Largest fall of the ratio below 1, in [0, 1].
+      clip_high: Largest rise of the ratio above 1.
+      dual_clip: Limit > 1: a token with a negative advantage A costs at most -A dual_clip.
+      kl_coef: Weight of the KL estimate; not 0 needs `batch.reference`.
+      entropy_coef: Weight of the entropy bonus.
+      correction: Correction for the difference between engine and learner, see
+        `ratios.Correction`; all but "none" need `batch.proximal`.
+      importance_cap: Cap of the correction, greater than 0; greater than 1 for corrections that
+        leave responses out.
+      ratio: Ratio that is clipped, see `rl.ratios`.
+      power: Function from the iteration [] i32 to p of the Hölder mean.
+      mean: "tokens": the mean over all response tokens. "responses": the mean over responses of
+        their token means. "constant": the mean over responses of their token sums, each divided by
+        `constant` whatever its length (Dr. GRPO, arXiv 2503.20783). "episodes": as "tokens", for a
+        batch that weighs tokens by their episodes.
+      constant: Length limit of responses in tokens.
+      token_advantages: Function ([B, C] advantages, [B, C] log-probabilities of `batch.teacher`
+        less the policy's, action mask, iteration) -> [B, C] advantages; None: no change.
     """
 
     clip_low: float
@@ -64,7 +67,7 @@ class Sums:
 
     Attributes:
       loss: [] f32, differentiable.
-      tokens: [] f32, the sum of the weights.
+      tokens: [] f32, sum of the weights.
     """
 
     loss: Array
@@ -73,6 +76,8 @@ class Sums:
     @classmethod
     def zero(cls) -> Self:
         """The sums over no tokens."""
+        # Arrays, not numbers: they are carried over the loop of microbatches, and a
+        # carry keeps its type.
         return cls(*(jnp.zeros((), jnp.float32) for _ in fields(cls)))
 
     def __add__(self, other: Self) -> Self:
@@ -103,10 +108,16 @@ class LossSums(Sums):
 
     def __add__(self, other: Self) -> Self:
         """Joins the sums of two sets of tokens."""
-        return replace(super().__add__(other), ratio_max=jnp.maximum(self.ratio_max, other.ratio_max))
+        # A largest value is no sum: it would grow with the number of microbatches.
+        return replace(
+            super().__add__(other), ratio_max=jnp.maximum(self.ratio_max, other.ratio_max)
+        )
 
     def means(self) -> dict[str, Array]:
-        """The metrics but the loss by name, means over tokens; 0 without tokens."""
+        """The metrics but the loss by name, means over tokens.
+
+        They are 0 without tokens.
+        """
         sums = {
             "policy/kl": self.kl,
             "policy/entropy": self.entropy,
@@ -119,101 +130,151 @@ class LossSums(Sums):
 
 
 def k3(logprob: Array, reference: Array) -> Array:
-    """Estimates KL(policy || reference) from one sample a token, exp(d) - d - 1 with d = reference - logprob.
+    """Estimates KL(policy || reference) from one sample a token.
 
-    It is never negative and unbiased for samples of the policy (http://joschu.net/blog/kl-approx.html, "k3"). It is
-    clamped to 10, where it has no gradient: one token far from the reference does not outweigh a minibatch.
+    The estimate, exp(d) - d - 1 with d = reference - logprob, is never negative, and unbiased for
+    samples of the policy (http://joschu.net/blog/kl-approx.html, "k3"). It is clamped to 10, where
+    it has no gradient: one token far from the reference does not outweigh a minibatch.
 
     Args:
-      logprob: [..., T] f32, of the policy.
-      reference: [..., T] f32.
+      logprob: [..., T] f32, log-probabilities of the policy.
+      reference: [..., T] f32, log-probabilities of the reference policy.
 
     Returns:
       [..., T] f32.
     """
-    difference = jnp.clip(reference - logprob, -2 * KL_LIMIT, 2 * KL_LIMIT)  # so that exp stays finite
+    # Clipped before the exponential: an infinity would make the gradient of the minimum NaN.
+    difference = jnp.clip(reference - logprob, -2 * KL_LIMIT, 2 * KL_LIMIT)
+    # expm1: for most tokens the difference is small, and exp(d) - 1 would lose its digits.
     return jnp.minimum(jnp.expm1(difference) - difference, KL_LIMIT)
 
 
-def surrogate(
-    ratio: Array, advantage: Array, *, clip_low: ArrayLike, clip_high: ArrayLike, dual_clip: ArrayLike
+def surrogate_cost(
+    ratio: Array,
+    advantage: Array,
+    *,
+    clip_low: ArrayLike,
+    clip_high: ArrayLike,
+    dual_clip: ArrayLike,
 ) -> tuple[Array, Array, Array]:
-    """What a token costs: max(-A w, -A clip(w, 1 - clip_low, 1 + clip_high)), and at most -A dual_clip where A < 0.
+    """Computes the clipped surrogate cost of tokens.
+
+    It is max(-A w, -A clip(w, 1 - clip_low, 1 + clip_high)), and at most -A dual_clip for A < 0.
 
     Args:
       ratio: [..., T] f32, w.
       advantage: [..., T] f32, A.
-      clip_low, clip_high, dual_clip: see `LossSettings`.
+      clip_low: Largest fall of the ratio below 1.
+      clip_high: Largest rise of the ratio above 1.
+      dual_clip: Limit of the cost of negative advantages.
 
     Returns:
-      [..., T] f32 the cost; [..., T] bool where the clip took the gradient away; [..., T] bool where the dual clip did.
+      [..., T] f32, cost; [..., T] bool, tokens without a gradient because of the clip; [..., T]
+      bool, tokens without one because of the dual clip.
     """
     plain = -advantage * ratio
     bounded = -advantage * jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    # The larger cost: the clip takes away the gain of moving farther, and never the cost of
+    # having moved too far.
     cost = jnp.maximum(plain, bounded)
+    # For A < 0 the cost grows with the ratio without bound: one token that became much likelier
+    # would dominate the minibatch.
     ceiling = jnp.where(advantage < 0.0, -advantage * dual_clip, jnp.inf)
+    # Strictly greater: a token on the edge, or with advantage 0, does not count as clipped.
     return jnp.minimum(cost, ceiling), bounded > plain, cost > ceiling
 
 
 def policy_loss(
-    logprob: Array, entropy: Array, batch: StepBatch, settings: LossSettings, iteration: ArrayLike = 0
+    logprob: Array,
+    entropy: Array,
+    batch: StepBatch,
+    settings: LossSettings,
+    iteration: ArrayLike = 0,
 ) -> LossSums:
-    """Sums the clipped surrogate loss over tokens (PPO, arXiv 1707.06347, eq. 7; dual clip, arXiv 1912.09729, eq. 5).
+    """Sums the clipped surrogate loss over tokens.
 
-    A token costs `surrogate` of its ratio (`rl.ratios`), plus the KL term, minus the entropy bonus. The old policy is
-    `batch.proximal` where given, else `batch.behaviour`. Values in padding have no effect.
+    Sources: PPO, arXiv 1707.06347, eq. 7; dual clip, arXiv 1912.09729, eq. 5.
+
+    A token costs `surrogate_cost` of its ratio (`rl.ratios`), plus the KL term, minus the entropy
+    bonus.
+    The old policy is `batch.proximal` where given, else `batch.behaviour`. Values in padding have
+    no effect.
 
     Args:
-      logprob: [B, C] f32, of the policy that is trained.
-      entropy: [B, C] f32, of its distributions.
-      batch: a microbatch, fields without the M axis.
-      settings: see `LossSettings`.
-      iteration: [] i32, read by `settings.power` and `settings.token_advantages`.
+      logprob: [B, C] f32, log-probabilities of the policy that is trained.
+      entropy: [B, C] f32, entropies of its distributions.
+      batch: Microbatch without the M axis.
+      settings: Settings of the loss.
+      iteration: [] i32, argument of `settings.power` and `settings.token_advantages`.
 
     Raises:
-      ValueError: a shape differs, or the batch lacks log-probabilities that the settings need.
+      ValueError: A shape differs, or the batch lacks log-probabilities that the settings need.
     """
-    _check(logprob, batch, settings)
+    _check_shapes(logprob, batch, settings)
     weight = kept_weight(batch, settings).astype(jnp.float32)
 
+    # A `where` and not a product with the weight: 0 times the NaN or infinity of padding is NaN.
     def clean(x: Array) -> Array:
         return jnp.where(weight > 0.0, x.astype(jnp.float32), 0.0)
 
     def total(x: Array, weight: Array = weight) -> Array:
         return jnp.sum(x * weight, dtype=jnp.float32)
 
+    # `share` weighs the loss, `weight` the metrics: these are means over tokens with any
+    # `settings.mean`.
     share = weight
     if settings.mean == "responses":
-        whole = response_sums(weight, response_numbers(batch))
-        share = weight / jnp.where(whole > 0.0, whole, 1.0)
+        response_weight = response_sums(weight, response_numbers(batch))
+        # A safe divisor: padding belongs to no response, and 0 / 0 would spoil the gradient.
+        share = weight / jnp.where(response_weight > 0.0, response_weight, 1.0)
     elif settings.mean == "constant":
         share = weight / settings.constant
-    logprob, behaviour, advantage = clean(logprob), clean(batch.behaviour), clean(batch.advantage)
+
+    logprob = clean(logprob)
+    behaviour = clean(batch.behaviour)
+    advantage = clean(batch.advantage)
+    # Recomputed ones have the learner's numerics: the first ratio is then 1, whatever
+    # the engine rounds.
     old = behaviour if batch.proximal is None else clean(batch.proximal)
     if settings.token_advantages is not None:
+        # Without a gradient: it is a weight of the advantage, and no target to move towards.
         difference = lax.stop_gradient(clean(batch.teacher) - logprob)
         advantage = settings.token_advantages(advantage, difference, batch.action_mask, iteration)
-    cost, ratio, clipped, dual_clipped = _cost(logprob - old, advantage, weight, batch, settings, iteration)
+    cost, ratio, clipped, dual_clipped = _token_costs(
+        logprob - old, advantage, weight, batch, settings, iteration
+    )
+    # The correction multiplies the cost, not the ratio: it must not be clipped with it.
     if settings.correction in ("truncated", "truncated_sequence"):
-        importance = ratios.importance_weight(old - behaviour, batch, settings.correction, settings.importance_cap)
+        importance = ratios.importance_weight(
+            old - behaviour, batch, settings.correction, settings.importance_cap
+        )
         cost = cost * lax.stop_gradient(importance)
     kl = jnp.zeros_like(logprob) if batch.reference is None else k3(logprob, clean(batch.reference))
     # Without a bonus the entropy is only a metric: no backward pass for it.
     bonus = clean(entropy if settings.entropy_coef else lax.stop_gradient(entropy))
-    fixed = lax.stop_gradient
+    loss = (
+        total(cost, share)
+        + settings.kl_coef * total(kl, share)
+        - settings.entropy_coef * total(bonus, share)
+    )
+    # Recomputed log-probabilities are of the weights that sampled: the difference is then the error
+    # of the engine alone.
+    learner_logprob = logprob if batch.proximal is None else old
+    # A metric must not add to the backward pass.
+    metric = lax.stop_gradient
     return LossSums(
-        loss=total(cost, share) + settings.kl_coef * total(kl, share) - settings.entropy_coef * total(bonus, share),
+        loss=loss,
         tokens=jnp.sum(weight),
-        kl=fixed(total(kl)),
-        entropy=fixed(total(bonus)),
+        kl=metric(total(kl)),
+        entropy=metric(total(bonus)),
         clipped=total(clipped),
         dual_clipped=total(dual_clipped),
-        mismatch=fixed(total(jnp.abs((logprob if batch.proximal is None else old) - behaviour))),
-        ratio_max=fixed(jnp.max(jnp.where(weight > 0.0, ratio, 0.0), initial=0.0)),
+        mismatch=metric(total(jnp.abs(learner_logprob - behaviour))),
+        ratio_max=metric(jnp.max(jnp.where(weight > 0.0, ratio, 0.0), initial=0.0)),
     )
 
 
-def _cost(
+def _token_costs(
     log_ratio: Array,
     advantage: Array,
     weight: Array,
@@ -221,64 +282,105 @@ def _cost(
     settings: LossSettings,
     iteration: ArrayLike,
 ) -> tuple[Array, Array, Array, Array]:
-    """[B, C] what each token costs, its ratio, and where the clip and the dual clip took the gradient away."""
-    clips: dict[str, ArrayLike] = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
+    """Cost, ratio and both clips of each token.
+
+    A clip is True for tokens that have no gradient because of it.
+    """
+    clip_low: ArrayLike = settings.clip_low
+    clip_high: ArrayLike = settings.clip_high
     if batch.clip_scale is not None:
-        clips = {name: clip * jnp.where(weight > 0.0, batch.clip_scale, 1.0) for name, clip in clips.items()}
+        # Values of padding must have no effect, and NaN is one of them.
+        clip_scale = jnp.where(weight > 0.0, batch.clip_scale, 1.0)
+        clip_low = clip_low * clip_scale
+        clip_high = clip_high * clip_scale
+    clips: dict[str, ArrayLike] = {"clip_low": clip_low, "clip_high": clip_high}
+    # Stages: clip the tokens (hoelder_tokens alone), join them over the response, clip the result.
     clipped_token = None
+    # A mean of clipped ratios is within the clips on the side that the advantage pushes to, so the
+    # clip in `surrogate_cost` takes no further gradient.
     if settings.ratio == "hoelder_tokens":
         log_ratio, clipped_token = ratios.clip_log_ratio(log_ratio, advantage, **clips)
     if settings.ratio == "sequence":
         log_ratio = ratios.sequence_log_ratio(log_ratio, weight, response_numbers(batch))
     elif settings.ratio != "token":
-        member, response = (weight > 0.0).astype(jnp.float32), response_numbers(batch)
+        # Each token counts once in a mean over a response, also where episodes weigh
+        # tokens differently.
+        member = (weight > 0.0).astype(jnp.float32)
+        response = response_numbers(batch)
         if settings.ratio == "product":
             log_ratio = ratios.product_log_ratio(log_ratio, member, response)
         else:
-            log_ratio = ratios.hoelder_log_ratio(log_ratio, member, response, settings.power(iteration))
-    ratio = jnp.exp(ratios.limited(log_ratio))
-    cost, clipped, dual_clipped = surrogate(ratio, advantage, **clips, dual_clip=settings.dual_clip)
-    return cost, ratio, clipped if clipped_token is None else clipped_token, dual_clipped
+            log_ratio = ratios.hoelder_log_ratio(
+                log_ratio, member, response, settings.power(iteration)
+            )
+    ratio = jnp.exp(ratios.limit_log_ratio(log_ratio))
+    cost, clipped, dual_clipped = surrogate_cost(
+        ratio, advantage, **clips, dual_clip=settings.dual_clip
+    )
+    if clipped_token is not None:
+        clipped = clipped_token
+    return cost, ratio, clipped, dual_clipped
 
 
 def imitation_loss(logprob: Array, entropy: Array, batch: StepBatch) -> LossSums:
-    """Sums the cross-entropy of the response tokens; arguments as for `policy_loss`."""
+    """Sums the cross-entropy of the response tokens.
+
+    Arguments as for `policy_loss`.
+    """
     weight = batch.weight
 
     def total(x: Array) -> Array:
         return jnp.sum(jnp.where(weight > 0, x, 0.0) * weight)
 
     return replace(
-        LossSums.zero(), loss=-total(logprob), tokens=jnp.sum(weight), entropy=lax.stop_gradient(total(entropy))
+        LossSums.zero(),
+        loss=-total(logprob),
+        tokens=jnp.sum(weight),
+        entropy=lax.stop_gradient(total(entropy)),
     )
 
 
 def kept_weight(batch: StepBatch, settings: LossSettings) -> Array:
-    """[..., B, C], the weights without the responses that `settings.correction` leaves out."""
+    """The weights without the responses that a correction leaves out.
+
+    [..., B, C]; the correction is `settings.correction`.
+    """
+    # The truncated corrections change the cost of a response, and not whether it counts.
     if settings.correction not in ratios.MASKS:
         return batch.weight
     return batch.weight * ratios.within_cap(batch, settings.correction, settings.importance_cap)
 
 
-def loss_total(batch: StepBatch, settings: LossSettings | None = None) -> Array:
-    """[] f32, the divisor of the loss summed over a minibatch: its response tokens, or its responses."""
+def loss_denominator(batch: StepBatch, settings: LossSettings | None = None) -> Array:
+    """The divisor of the summed loss, [] f32.
+
+    It is the response tokens of a minibatch, or its responses.
+    """
     if settings is None or settings.mean in ("tokens", "episodes"):
+        # At least 1: a minibatch may hold no token, or lose all of them to a correction.
         weight = batch.weight if settings is None else kept_weight(batch, settings)
         return jnp.maximum(jnp.sum(weight), 1.0)
     if settings.correction in ratios.MASKS:
-        kept = (kept_weight(batch, settings) > 0.0).astype(jnp.float32)
-        responses = jnp.sum(kept / jnp.maximum(response_sums(kept, response_numbers(batch)), 1.0))
+        # Each remaining response sums to 1: its tokens have 1 / length each.
+        member = (kept_weight(batch, settings) > 0.0).astype(jnp.float32)
+        length = jnp.maximum(response_sums(member, response_numbers(batch)), 1.0)
+        responses = jnp.sum(member / length)
     else:
-        responses = jnp.sum(jnp.max(batch.segment_ids, axis=-1))  # those of a row are numbered from 1
+        # Responses of a row are numbered from 1.
+        responses = jnp.sum(jnp.max(batch.segment_ids, axis=-1))
     return jnp.maximum(responses, 1).astype(jnp.float32)
 
 
-def _check(logprob: Array, batch: StepBatch, settings: LossSettings) -> None:
+def _check_shapes(logprob: Array, batch: StepBatch, settings: LossSettings) -> None:
     for name in ("behaviour", "advantage", "weight", "reference", "proximal", "teacher"):
         array = getattr(batch, name)
         if array is not None and array.shape != logprob.shape:
-            raise ValueError(f"{name} must have the shape of logprob {logprob.shape}, got {array.shape}")
+            raise ValueError(
+                f"{name} must have the shape of logprob {logprob.shape}, got {array.shape}"
+            )
     if settings.kl_coef and batch.reference is None:
         raise ValueError(f"kl_coef={settings.kl_coef} needs batch.reference (see make_logprobs)")
     if settings.correction != "none" and batch.proximal is None:
-        raise ValueError(f"correction={settings.correction!r} needs batch.proximal (see make_logprobs)")
+        raise ValueError(
+            f"correction={settings.correction!r} needs batch.proximal (see make_logprobs)"
+        )

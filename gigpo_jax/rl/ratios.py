@@ -1,17 +1,19 @@
-"""From the log-ratios of tokens to the ratio that is clipped, and the correction for engines that differ.
+"""From log-ratios of tokens to the clipped ratio, and corrections for engines that differ.
 
 With l_t = log-probability now - old log-probability of the L tokens of a response:
 
-    token            exp(l_t)                                        PPO, arXiv 1707.06347
-    sequence         exp(mean l), with the gradient of l_t alone     GSPO-token, arXiv 2507.18071, eq. 13 and 14
-    product          exp(sum l)                                      Turn-PPO, arXiv 2512.17008
-    hoelder          (mean of exp(p l))^(1/p); p = 0: exp(mean l)    HölderPO, arXiv 2605.12058
-    hoelder_tokens   the same of ratios that were clipped each       p = 0: GMPO, arXiv 2507.20673
+    token            exp(l_t)                                  PPO, arXiv 1707.06347
+    sequence         exp(mean l), with the gradient of l_t     GSPO-token, arXiv 2507.18071, (14)
+    product          exp(sum l)                                Turn-PPO, arXiv 2512.17008
+    hoelder          (mean of exp(p l))^(1/p); 0: exp(mean l)  HölderPO, arXiv 2605.12058
+    hoelder_tokens   the same of ratios that were clipped      p = 0: GMPO, arXiv 2507.20673
 
-The last three pass the gradient to all tokens of the response. Each is a value per token, so the loss means of
-`LossSettings.mean` apply to all; with "responses", a response counts once, as in the papers.
+The last three pass the gradient to all tokens of the response. Each is a value per token, so the
+loss means of `LossSettings.mean` apply to all; with "responses", a response counts once, as in the
+papers.
 
-Shapes: B rows, C response tokens in a row; a leading M axis where it says so. Log-ratios are in nats.
+Shapes: B rows, C response tokens in a row; a leading M axis where it says so. Log-ratios are in
+nats.
 """
 
 from typing import Literal
@@ -25,50 +27,59 @@ from jax.typing import ArrayLike
 from gigpo_jax.rl.types import StepBatch
 
 Ratio = Literal["token", "sequence", "product", "hoelder", "hoelder_tokens"]
-# Of a token or a response: r = exp(proximal - behaviour), the ratio of learner and engine, c = the cap.
+# Of a token or a response: r = exp(proximal - behaviour), the ratio of learner and engine, c = the
+# cap.
 #   truncated           weigh a token by min(r, c)
 #   truncated_sequence  weigh a response by min(product of r, c)
 #   masked_sequence     leave a response out unless its product of r is in [1/c, c]
 #   masked_mean         leave a response out unless its geometric mean of r is in [1/c, c]
-# In verl's documentation of rollout correction: token_is, seq_is, sequence rejection, geo_rs without the veto.
+# In verl's documentation of rollout correction: token_is, seq_is, sequence rejection, geo_rs
+# without the veto.
 Correction = Literal["none", "truncated", "truncated_sequence", "masked_sequence", "masked_mean"]
 MASKS = ("masked_sequence", "masked_mean")
 LOG_RATIO_LIMIT = 20.0  # exp(20) is far beyond any clip and far from overflow
 _NO_POWER = 1e-6  # |p| below it counts as 0
 
 
-def limited(log_ratio: Array) -> Array:
-    """Log-ratios whose exponential is finite."""
+def limit_log_ratio(log_ratio: Array) -> Array:
+    """Clips log-ratios so that their exponential is finite."""
     return jnp.clip(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
 def sequence_log_ratio(log_ratio: Array, weight: Array, response: Array) -> Array:
-    """Replaces the ratio of a token by that of its whole response (GSPO-token, arXiv 2507.18071, eq. 13 and 14).
+    """Replaces a token's ratio by that of its response (GSPO-token).
 
-    The value is the mean log-ratio of the response; the gradient is that of the token's own log-probability. Where the
-    tokens of a response share an advantage and the loss is a mean over responses, this is GSPO (eq. 5 and 7).
+    Source: arXiv 2507.18071, eq. 13 and 14. The value is the mean log-ratio of the response; the
+    gradient is that of the token's own log-probability. Where the tokens of a response share an
+    advantage and the loss is a mean over responses, this is GSPO (eq. 5 and 7).
 
     Args:
       log_ratio: [B, C] f32.
       weight: [B, C] f32, 0 for padding.
-      response: [B, C] i32, as from `response_numbers`.
+      response: [B, C] i32, response of each token (`response_numbers`).
 
     Returns:
       [B, C] f32.
     """
+    # Only the value is that of the response. A gradient through the mean would reach all tokens of
+    # it, which is GSPO's eq. 5; eq. 13 leaves each token its own.
     fixed = lax.stop_gradient(log_ratio)
-    whole = response_sums(weight, response)
-    mean = response_sums(fixed * weight, response) / jnp.where(whole > 0.0, whole, 1.0)
+    total = response_sums(weight, response)
+    # The inner `where` is a safe divisor: a response number without tokens has a sum of 0.
+    mean = response_sums(fixed * weight, response) / jnp.where(total > 0.0, total, 1.0)
+    # log_ratio - fixed is 0, with the gradient of the token's own log-probability.
     return mean + log_ratio - fixed
 
 
 def product_log_ratio(log_ratio: Array, member: Array, response: Array) -> Array:
-    """The log-ratio of whole responses, the sum over their tokens (Turn-PPO, arXiv 2512.17008).
+    """Sums the log-ratios of a response's tokens (Turn-PPO).
+
+    Source: arXiv 2512.17008.
 
     Args:
       log_ratio: [B, C] f32.
       member: [B, C] f32, 1 for response tokens, 0 for padding.
-      response: [B, C] i32, as from `response_numbers`.
+      response: [B, C] i32, response of each token (`response_numbers`).
 
     Returns:
       [B, C] f32, equal for the tokens of a response.
@@ -77,74 +88,120 @@ def product_log_ratio(log_ratio: Array, member: Array, response: Array) -> Array
 
 
 def hoelder_log_ratio(log_ratio: Array, member: Array, response: Array, power: ArrayLike) -> Array:
-    """The logarithm of the Hölder mean of the token ratios of a response (HölderPO, arXiv 2605.12058).
+    """The log of the Hölder mean of token ratios (HölderPO).
 
-    The gradient to the log-ratio of token t is softmax_t(p l): p > 0 follows tokens that became likelier, p < 0 those
+    The mean is over the tokens of a response. Source: arXiv 2605.12058. The gradient to the
+    log-ratio of token t is softmax_t(p l): p > 0 follows tokens that became likelier, p < 0 those
     that became less likely.
 
     Args:
-      log_ratio, member, response: see `product_log_ratio`.
+      log_ratio: [B, C] f32.
+      member: [B, C] f32, 1 for response tokens, 0 for padding.
+      response: [B, C] i32, response of each token (`response_numbers`).
       power: [] f32, p in [-2, 2].
 
     Returns:
       [B, C] f32, equal for the tokens of a response.
     """
-    log_ratio, power = limited(log_ratio), jnp.asarray(power, jnp.float32)
+    # |l - mean| is then at most 40, and |p| at most 2: exp(80) is still below the largest float32.
+    log_ratio = limit_log_ratio(log_ratio)
+    power = jnp.asarray(power, jnp.float32)
     count = jnp.maximum(response_sums(member, response), 1.0)
     mean = response_sums(log_ratio * member, response) / count
-    # Around the mean, log(mean exp(p l)) / p is finite; expm1 and log1p keep its digits for a small p.
-    centre, zero = lax.stop_gradient(mean), jnp.abs(power) < _NO_POWER
-    divisor = jnp.where(zero, 1.0, power)
+    # Around the mean, log(mean exp(p l)) / p is finite; expm1 and log1p keep its digits for a small
+    # p.
+    # The centre cancels in the value, so the gradient needs none of it.
+    centre = lax.stop_gradient(mean)
+    is_zero = jnp.abs(power) < _NO_POWER
+    # Where twice: with p = 0 the other branch would divide by 0, and its NaN gradient would reach
+    # this one through the outer where.
+    divisor = jnp.where(is_zero, 1.0, power)
     excess = response_sums(jnp.expm1(divisor * (log_ratio - centre)) * member, response) / count
-    return jnp.where(zero, mean, centre + jnp.log1p(excess) / divisor)
+    return jnp.where(is_zero, mean, centre + jnp.log1p(excess) / divisor)
 
 
 def clip_log_ratio(
     log_ratio: Array, advantage: Array, *, clip_low: ArrayLike, clip_high: ArrayLike
 ) -> tuple[Array, Array]:
-    """Clips the ratio of each token on the side where its advantage would push it further (GMPO, arXiv 2507.20673).
+    """Clips the ratio of each token on one side (GMPO).
+
+    It is the side to which the token's advantage pushes the ratio. Source: arXiv 2507.20673.
 
     Args:
       log_ratio: [B, C] f32.
       advantage: [B, C] f32.
-      clip_low: a ratio with a negative advantage is at least 1 - clip_low.
-      clip_high: a ratio with a positive advantage is at most 1 + clip_high.
+      clip_low: Limit for negative advantages: the ratio is at least 1 - clip_low.
+      clip_high: Limit for positive advantages: the ratio is at most 1 + clip_high.
 
     Returns:
-      [B, C] f32 the clipped log-ratio; [B, C] bool where it was clipped.
+      [B, C] f32, clipped log-ratio; [B, C] bool, True for clipped tokens.
     """
-    low, high = jnp.log(jnp.maximum(1.0 - clip_low, 1e-9)), jnp.log1p(clip_high)
-    over = jnp.where(advantage < 0.0, log_ratio < low, log_ratio > high)
-    return jnp.where(over, jnp.clip(log_ratio, low, high), log_ratio), over
+    # clip_low may be 1, for no lower limit: log(0) is -inf.
+    low = jnp.log(jnp.maximum(1.0 - clip_low, 1e-9))
+    high = jnp.log1p(clip_high)
+    # One side only: a token that moved against its advantage keeps the gradient
+    # that brings it back.
+    is_outside = jnp.where(advantage < 0.0, log_ratio < low, log_ratio > high)
+    # The clip is a constant for the tokens outside, so they have no gradient.
+    return jnp.where(is_outside, jnp.clip(log_ratio, low, high), log_ratio), is_outside
 
 
-def importance_weight(difference: Array, batch: StepBatch, correction: Correction, cap: float) -> Array:
-    """[B, C] f32, what the surrogate of each token is multiplied by; `difference` [B, C] is proximal - behaviour."""
+def importance_weight(
+    difference: Array, batch: StepBatch, correction: Correction, cap: float
+) -> Array:
+    """Weighs tokens by the truncated ratio of learner and engine.
+
+    Args:
+      difference: [B, C] f32, proximal less behaviour log-probability in nats.
+      batch: Microbatch without the M axis.
+      correction: "truncated" or "truncated_sequence".
+      cap: Largest weight.
+
+    Returns:
+      [B, C] f32.
+    """
     if correction == "truncated_sequence":
         member = (batch.weight > 0.0).astype(jnp.float32)
         difference = product_log_ratio(difference, member, response_numbers(batch))
-    return jnp.minimum(jnp.exp(limited(difference)), cap)
+    # Truncated, not clipped from below: tokens that the engine made too likely need
+    # the small weight.
+    return jnp.minimum(jnp.exp(limit_log_ratio(difference)), cap)
 
 
 def within_cap(batch: StepBatch, correction: Correction, cap: float) -> Array:
-    """[..., B, C] bool, False for the tokens of responses that a correction of `MASKS` leaves out."""
+    """False for tokens of responses that a correction leaves out.
+
+    [..., B, C] bool; the corrections are those of `MASKS`.
+    """
     member = (batch.weight > 0.0).astype(jnp.float32)
+    # Values of padding may be NaN or infinite, and padding has the number of a real response.
     difference = jnp.where(member > 0.0, batch.proximal - batch.behaviour, 0.0)
     response = response_numbers(batch)
     total = response_sums(difference, response)
     if correction == "masked_mean":
         total = total / jnp.maximum(response_sums(member, response), 1.0)
+    # Both limits, 1 / cap and cap, at once. In logs, because a product of many ratios overflows.
     return jnp.abs(total) <= np.log(cap)
 
 
 def response_numbers(batch: StepBatch) -> Array:
-    """[..., B, C] i32 in [0, C), the response of its row that each response token belongs to; 0 in padding."""
-    return jnp.maximum(jnp.take_along_axis(batch.segment_ids, batch.response_index, axis=-1) - 1, 0)
+    """The number of each token's response in its row.
+
+    [..., B, C] i32 in [0, C); 0 in padding.
+    """
+    segment_ids = jnp.take_along_axis(batch.segment_ids, batch.response_index, axis=-1)
+    # Padding reads the row's first token and gets the number 0. So sums over responses need values
+    # that are 0 in padding.
+    return jnp.maximum(segment_ids - 1, 0)
 
 
 def response_sums(values: Array, response: Array) -> Array:
-    """[..., B, C], for each token the sum of the values [..., B, C] of its response."""
+    """For each token the sum over its response.
 
+    Values and sums are [..., B, C].
+    """
+
+    # C numbers are enough: every response of a row has at least one of its C tokens.
     def row(values: Array, number: Array) -> Array:
         return jax.ops.segment_sum(values, number, number.shape[0])[number]
 

@@ -1,7 +1,8 @@
 """Sets of rows that share a key, and statistics over them, in jit.
 
-A *segment* is a set of rows that share a key. Its number is that of its first row, so row n belongs to segment
-`segment[n] <= n`. Rows that belong to nothing (masked ones) carry the number N, which scatters drop.
+A *segment* is a set of rows that share a key. Its number is that of its first row, so row n belongs
+to segment `segment[n] <= n`. Rows that belong to nothing (masked ones) carry the number N, which
+scatters drop.
 """
 
 from collections.abc import Sequence
@@ -28,37 +29,44 @@ def differs_from_previous(*keys: Array) -> Array:
 
 
 def lexicographic_order(member: Array, *keys: Array) -> Array:
-    """Finds the row order that sorts by several keys, the first one first, with members before other rows.
+    """Finds the row order that sorts members by several keys.
 
-    Members that are in order already, as a rollout delivers them, are not sorted again: a sort is by far the dearest
-    thing here, a look at the neighbours costs next to nothing.
+    Other rows come last. Members that are in order already, as a rollout delivers them, are not
+    sorted again: the sort is by far the most expensive operation here, and the comparison of
+    neighbours costs almost nothing.
 
     Args:
-      member: [N] bool.
-      *keys: [N] integer arrays; those of other rows do not matter.
+      member: [N] bool, rows to sort.
+      *keys: [N] integer arrays, the most significant first; those of other rows do not matter.
 
     Returns:
-      [N] i32, the row at each place of the order; rows with equal keys keep theirs.
+      [N] i32, row index at each position of the order; rows with equal keys keep their order.
     """
     rows = member.shape[0]
     index = jnp.arange(rows, dtype=jnp.int32)
     members = jnp.cumsum(member, dtype=jnp.int32)
-    place = jnp.where(member, members - 1, members[-1] + index - members)
-    order = jnp.zeros(rows, jnp.int32).at[place].set(index, unique_indices=True)
+    # A stable partition by running counts: members move to the front and keep their order.
+    position = jnp.where(member, members - 1, members[-1] + index - members)
+    order = jnp.zeros(rows, jnp.int32).at[position].set(index, unique_indices=True)
     outside = index >= members[-1]
     keys = tuple(key[order] for key in keys)
-    descends, equal = jnp.zeros(rows - 1, bool), ~outside[1:]
+    # A pair of neighbours is compared by a key only where both are members and all keys
+    # before are equal.
+    descends = jnp.zeros(rows - 1, bool)
+    equal = ~outside[1:]
     for key in keys:
         descends |= equal & (key[1:] < key[:-1])
         equal &= key[1:] == key[:-1]
     return lax.cond(
         jnp.any(descends),
+        # `outside` is the first key, so other rows stay last whatever their keys hold.
+        # The sort is stable.
         lambda: lax.sort((outside, *keys, order), num_keys=1 + len(keys))[-1],
         lambda: order,
     )
 
 
-def runs(start: Array, member: Array) -> Array:
+def number_runs(start: Array, member: Array) -> Array:
     """Numbers contiguous runs of rows.
 
     Args:
@@ -70,15 +78,18 @@ def runs(start: Array, member: Array) -> Array:
     """
     rows = start.shape[0]
     index = jnp.arange(rows, dtype=jnp.int32)
+    # The largest start so far is the first row of the run. Callers rely on this number: a row n
+    # with segment[n] == n is the first one of its segment.
     return jnp.where(member, lax.cummax(jnp.where(start, index, 0)), rows)
 
 
-def segments_of(member: Array, *keys: Array) -> Array:
-    """Numbers the sets of rows that share all keys, wherever the rows stand.
+def number_segments(member: Array, *keys: Array) -> Array:
+    """Numbers the sets of rows that share all keys.
 
-    Rows meet in the slots of a table by a hash of their keys. The first row of a slot claims it, rows with exactly its
-    keys join, and the others try another hash; every round settles at least one key and at this load nearly all of
-    them, so two or three rounds do. A sort by the keys finds the same sets in ten times the time (CPU, 25,600 rows).
+    Rows may have any order. Rows meet in the slots of a table by a hash of their keys. The first
+    row of a slot claims it, rows with exactly its keys join, and the others try another hash; every
+    round settles at least one key and at this load nearly all of them, so two or three rounds do. A
+    sort by the keys finds the same sets in ten times the time (CPU, 25,600 rows).
 
     Args:
       member: [N] bool, rows that take part.
@@ -88,6 +99,7 @@ def segments_of(member: Array, *keys: Array) -> Array:
       [N] i32, the segment of each row, N for rows that take no part.
     """
     rows = member.shape[0]
+    # At least four slots a row: few keys meet in one slot, so few rounds follow the first.
     bits = max((4 * rows - 1).bit_length(), 1)
     index = jnp.arange(rows, dtype=jnp.int32)
     words = [lax.bitcast_convert_type(key, jnp.uint32) for key in keys]
@@ -95,20 +107,26 @@ def segments_of(member: Array, *keys: Array) -> Array:
     def settle(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         seed, segment = carry
         is_open = member & (segment == rows)
-        slot = (_mix(seed, words) >> (32 - bits)).astype(jnp.int32)
+        slot = (_hash_words(seed, words) >> (32 - bits)).astype(jnp.int32)
         claims = jnp.where(is_open, slot, 1 << bits)  # out of bounds: dropped
+        # The smallest index wins, in any order of execution: a segment gets the number of its first
+        # row, and results are the same on all devices.
         owner = jnp.full(1 << bits, rows, jnp.int32).at[claims].min(index)[slot]
-        same = is_open
+        # The keys are compared, not their hashes: a collision costs a round and never joins two
+        # keys. Slots without a claim hold N, which the index below must not reach.
+        joins = is_open
         for word in words:
-            same &= word[jnp.minimum(owner, rows - 1)] == word
-        return seed + jnp.uint32(1), jnp.where(same, owner, segment)
+            joins &= word[jnp.minimum(owner, rows - 1)] == word
+        return seed + jnp.uint32(1), jnp.where(joins, owner, segment)
 
+    # The loop ends: the owner of each claimed slot always joins.
     start = (jnp.uint32(0), jnp.full(rows, rows, jnp.int32))
     return lax.while_loop(lambda carry: jnp.any(member & (carry[1] == rows)), settle, start)[1]
 
 
-def _mix(seed: Array, words: Sequence[Array]) -> Array:
-    """Hashes words of 32 bits; each step is invertible and spreads every bit (the finaliser of MurmurHash3)."""
+def _hash_words(seed: Array, words: Sequence[Array]) -> Array:
+    """Hashes words of 32 bits with the finaliser of MurmurHash3."""
+    # Each step is invertible and spreads every bit.
     mixed = jnp.full(words[0].shape, 0x9E3779B9, jnp.uint32) * (seed + 1)
     for word in words:
         mixed ^= word
@@ -118,46 +136,62 @@ def _mix(seed: Array, words: Sequence[Array]) -> Array:
     return mixed
 
 
-def segment_count(segment: Array, member: Array) -> Array:
-    """Counts members.
+def count_members(segment: Array, member: Array) -> Array:
+    """Counts the members of each row's segment.
 
     Args:
       segment: [N] i32, N for rows outside.
-      member: [N] bool, the rows to count.
+      member: [N] bool, rows to count.
 
     Returns:
-      [N] i32, for each row the number of members of its segment.
+      [N] i32.
     """
     total = jax.ops.segment_sum(member.astype(jnp.int32), segment, segment.shape[0])
     return total[segment]
 
 
-def earlier(segment: Array) -> Array:
-    """[N] i32, for each row of `segment` [N] i32 the number of rows before it with the same segment."""
+def count_earlier(segment: Array) -> Array:
+    """Counts for each row the earlier rows of its segment.
+
+    Args:
+      segment: [N] i32.
+
+    Returns:
+      [N] i32.
+    """
+    # Stable: a row's distance to the start of its run is then the number of earlier rows.
     order = jnp.argsort(segment, stable=True)
     index = jnp.arange(segment.shape[0], dtype=jnp.int32)
     start = lax.cummax(jnp.where(differs_from_previous(segment[order]), index, 0))
     return jnp.zeros_like(index).at[order].set(index - start, unique_indices=True)
 
 
-def compare(
-    values: Array, basis: Array, segment: Array, member: Array, *, normalize: str, ddof: int, eps: ArrayLike
+def compare_values(
+    values: Array,
+    basis: Array,
+    segment: Array,
+    member: Array,
+    *,
+    normalize: str,
+    ddof: int,
+    eps: ArrayLike,
 ) -> Array:
-    """Compares every value with the mean of its segment, `(v - mean) / F`.
+    """Compares every value with the mean of its segment.
 
-    F is 1 for `normalize="mean"`, the standard deviation plus `eps` for `"mean_std"`. Values are measured from the
-    segment's smallest one, so a segment of equal values gives exactly 0 and a common offset costs no digits; the mean
-    is corrected by a second pass and the variance is that of the centred values. A segment whose standard deviation is
+    The result is `(v - mean) / F`. F is 1 for `normalize="mean"`, the standard deviation plus `eps`
+    for `"mean_std"`. Values are measured from the segment's smallest one, so a segment of equal
+    values gives exactly 0 and a common offset costs no digits; the mean is corrected by a second
+    pass and the variance is that of the centred values. A segment whose standard deviation is
     exactly 0 tells nothing apart and gives 0 under `"mean_std"`.
 
     Args:
-      values: [N] f32, what is compared.
-      basis: [N] f32, what mean and standard deviation are of; mostly the values themselves.
+      values: [N] f32, values to compare.
+      basis: [N] f32, values of mean and standard deviation; mostly `values` itself.
       segment: [N] i32, N for rows outside.
-      member: [N] bool, the rows that mean and standard deviation run over.
+      member: [N] bool, rows of mean and standard deviation.
       normalize: "mean_std" or "mean".
-      ddof: 0 or 1, taken from the count of members in the variance.
-      eps: added to the standard deviation.
+      ddof: Number subtracted from the count of members in the variance, 0 or 1.
+      eps: Number added to the standard deviation.
 
     Returns:
       [N] f32; without meaning for rows outside.
@@ -167,33 +201,42 @@ def compare(
     def total(x: Array) -> Array:
         return jax.ops.segment_sum(jnp.where(member, x, 0.0), segment, rows)[segment]
 
-    size = jnp.maximum(segment_count(segment, member), 1).astype(jnp.float32)
+    # At least 1: a segment without members must not divide by 0.
+    size = jnp.maximum(count_members(segment, member), 1).astype(jnp.float32)
     lowest = jax.ops.segment_min(jnp.where(member, basis, jnp.inf), segment, rows)[segment]
+    # A segment without members has no smallest value; inf - inf below would be NaN.
     lowest = jnp.where(jnp.isfinite(lowest), lowest, 0.0)
     centred = basis - lowest
     mean = total(centred) / size
+    # The float32 sum behind the mean is rounded. The mean of the remainders is that error.
     correction = total(centred - mean) / size
     centred = centred - mean - correction
+    # The same operations in the same order as for `basis`: equal inputs give bit-equal results.
     difference = values - lowest - mean - correction
     if normalize == "mean":
         return difference
     deviation = jnp.sqrt(total(centred * centred) / jnp.maximum(size - ddof, 1.0))
+    # With deviation 0 only `values` that are not `basis` differ from the mean. Divided by eps
+    # alone, a penalty of 0.1 would become an advantage of 100,000.
     return jnp.where(deviation > 0.0, difference / (deviation + eps), 0.0)
 
 
-def suffix_sums(reward: Array, step: Array, trajectory: Array, gamma: ArrayLike) -> tuple[Array, Array]:
-    """Adds up what follows each row inside its trajectory, discounted and plain.
+def suffix_sums(
+    reward: Array, step: Array, trajectory: Array, gamma: ArrayLike
+) -> tuple[Array, Array]:
+    """Sums each row's reward and its trajectory's later rewards.
 
-    The window that a row has summed doubles every round until the longest trajectory is covered, so the additions of a
-    row depend on its distance to the rows ahead and on nothing else. Equal futures therefore give bit-equal returns
-    wherever they stand in the batch, which a block-wise scan does not. The plain sum carries its rounding error along
-    (error-free two-sum), because penalties of 0.1 in a different order must not tell two equal returns apart.
+    The window that a row has summed doubles every round until the longest trajectory is covered, so
+    the additions of a row depend on its distance to the rows ahead and on nothing else. Equal
+    futures therefore give bit-equal returns wherever they stand in the batch, which a block-wise
+    scan does not. The plain sum carries its rounding error along (error-free two-sum), because
+    penalties of 0.1 in a different order must not tell two equal returns apart.
 
     Args:
       reward: [N] f32, ordered by trajectory and step.
-      step: [N] i32, the step index; gaps are discounted by their width.
-      trajectory: [N] i32, segments that are contiguous; N where masked.
-      gamma: discount.
+      step: [N] i32, step index; gaps are discounted by their width.
+      trajectory: [N] i32, contiguous segments; N where masked.
+      gamma: Discount factor from step to step.
 
     Returns:
       [N] f32, sum over k >= t of gamma^(k - t) r_k; [N] f32, sum over k >= t of r_k.
@@ -201,25 +244,41 @@ def suffix_sums(reward: Array, step: Array, trajectory: Array, gamma: ArrayLike)
     rows = reward.shape[0]
     index = jnp.arange(rows, dtype=jnp.int32)
     last = jax.ops.segment_max(index, trajectory, rows)[trajectory]
-    ahead_of = jnp.where(trajectory < rows, last - index, 0)
+    # Masked rows are in no trajectory: 0 rows ahead, so nothing is added to them.
+    rows_ahead = jnp.where(trajectory < rows, last - index, 0)
 
-    def ahead(x: Array, shift: Array) -> Array:
+    def shift_back(x: Array, shift: Array) -> Array:
+        # Zeros behind the rows: a slice that reached past the end would be moved back to fit.
         return lax.dynamic_slice(jnp.concatenate([x, jnp.zeros_like(x)]), (shift,), (rows,))
 
-    def double(carry: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
-        # `weight` discounts over `shift` rows; past the end of a trajectory it means nothing and is not used.
+    def double(
+        carry: tuple[Array, Array, Array, Array, Array],
+    ) -> tuple[Array, Array, Array, Array, Array]:
+        # `weight` discounts over `shift` rows; past the end of a trajectory it means nothing and is
+        # not used.
         shift, weight, discounted, high, low = carry
-        inside = ahead_of >= shift
-        discounted = discounted + jnp.where(inside, weight * ahead(discounted, shift), 0.0)
-        other = jnp.where(inside, ahead(high, shift), 0.0)
-        total = high + other
+        inside = rows_ahead >= shift
+        # `where`, not a product with `inside`: the weight may be infinite there.
+        discounted = discounted + jnp.where(inside, weight * shift_back(discounted, shift), 0.0)
+        # Two-sum (Knuth): `error` is exactly what the rounding of `total` lost.
+        addend = jnp.where(inside, shift_back(high, shift), 0.0)
+        total = high + addend
         virtual = total - high
-        error = (high - (total - virtual)) + (other - virtual)
-        low = low + jnp.where(inside, ahead(low, shift), 0.0) + error
-        return shift * 2, weight * ahead(weight, shift), discounted, total, low
+        error = (high - (total - virtual)) + (addend - virtual)
+        low = low + jnp.where(inside, shift_back(low, shift), 0.0) + error
+        return shift * 2, weight * shift_back(weight, shift), discounted, total, low
 
+    # At the border of two trajectories the width can be negative and its power infinite.
+    # `inside` is False there.
     width = (jnp.roll(step, -1) - step).astype(jnp.float32)
-    start = (jnp.int32(1), jnp.power(jnp.float32(gamma), width), reward, reward, jnp.zeros_like(reward))
-    longest = jnp.max(ahead_of)
+    start = (
+        jnp.int32(1),
+        jnp.power(jnp.float32(gamma), width),
+        reward,
+        reward,
+        jnp.zeros_like(reward),
+    )
+    # The rounds are counted at run time, log2 of the longest trajectory: no length compiles anew.
+    longest = jnp.max(rows_ahead)
     _, _, discounted, high, low = lax.while_loop(lambda carry: carry[0] <= longest, double, start)
     return discounted, high + low

@@ -1,4 +1,4 @@
-"""What the learner hands to `rl`: minibatches of packed rows, and the columns that advantages are computed from.
+"""Inputs of `rl`: minibatches of packed rows, and step columns for advantages.
 
 Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N environment steps.
 """
@@ -10,12 +10,14 @@ import jax
 
 
 class ValueTargets(NamedTuple):
-    """What a critic learns at response tokens; f32 arrays of one shape, such as [M, B, C].
+    """Targets of a critic at response tokens.
+
+    All are f32 arrays of one shape, such as [M, B, C].
 
     Attributes:
-      value: its estimate of the return before the token, made before the updates.
-      target: what the estimate should be.
-      weight: of the token in its loss; 0 where it learns nothing.
+      value: Estimate of the return before the token, made before the updates.
+      target: Target of the estimate.
+      weight: Weight of the token in the critic's loss; 0 for tokens without a target.
     """
 
     value: Any
@@ -26,29 +28,34 @@ class ValueTargets(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepBatch:
-    """One minibatch: M microbatches of B packed rows; of the M stored, the first `microbatches` are computed.
+    """One minibatch: M microbatches of B packed rows.
+
+    Only the first `microbatches` of them hold rows.
 
     Attributes:
       tokens: [M, B, T] i32, model input; 0 in padding.
       positions: [M, B, T] i32, from 0 in each segment; [M, B, 3, T] with images.
       segment_ids: [M, B, T] i32, from 1 in each row; 0 is padding.
-      response_index: [M, B, C] i32, the place in the row whose hidden state predicts the response token; 0 in padding.
-      targets: [M, B, C] i32, the response tokens.
+      response_index: [M, B, C] i32, position in the row whose hidden state predicts the response
+        token; 0 in padding.
+      targets: [M, B, C] i32, response tokens.
       behaviour: [M, B, C] f32, nats; log-probabilities of the policy that sampled the response.
       advantage: [M, B, C] f32.
       weight: [M, B, C] f32, 0 in padding.
-      microbatches: [] i32, how many of the M hold rows.
+      microbatches: [] i32, number of microbatches with rows.
       reference: [M, B, C] f32, nats; log-probabilities of the reference policy, or None.
-      proximal: [M, B, C] f32, nats; the behaviour policy's, recomputed by the learner, or None. Given, the ratio is
-        against these.
+      proximal: [M, B, C] f32, nats; old log-probabilities recomputed by the learner, or None. The
+        ratio is against these where they are there, else against `behaviour`.
       action_mask: [M, B, C] bool, tokens of the response's action span, or None.
       clip_scale: [M, B, C] f32, factor of the clips of a ratio other than hoelder_tokens, or None.
-      values: `ValueTargets` of [M, B, C] each, what a critic learns, or None.
-      teacher: [M, B, C] f32, nats; log-probabilities of a copy of the policy that knows what came of the action, or
-        None.
+      values: `ValueTargets` of [M, B, C] each, or None.
+      teacher: [M, B, C] f32, nats; log-probabilities of a copy of the policy that has read the
+        outcome of the action, or of another model; or None.
       images: `models.vision.Images` of each microbatch, [M, ...], or None.
     """
 
+    # Any: numpy arrays on the host, jax arrays on devices, or shapes when a program
+    # is only planned.
     tokens: Any
     positions: Any
     segment_ids: Any
@@ -70,28 +77,39 @@ class StepBatch:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepColumns:
-    """What advantages are computed from: one row an environment step, in any order.
+    """Columns of environment steps for advantages.
 
-    The columns from `action` on are None unless the algorithm needs them.
+    One row is one step; rows stand in any order. The columns from `action` on are None unless the
+    algorithm needs them.
 
     Attributes:
       reward: [N] f32, environment reward of the step.
       penalty: [N] f32, >= 0, for an invalid or overlong response, in units of the reward.
-      trajectory: [N] i32, the trajectory of the step; distinct within a group.
-      step: [N] i32, its index in that trajectory, from 0.
-      group: [N] i32, the task group of that trajectory.
-      anchor: [N, 2] u32, hash of the anchor state; equal hashes in different groups are different states.
+      trajectory: [N] i32, trajectory of the step; distinct within a group.
+      step: [N] i32, index of the step in its trajectory, from 0.
+      group: [N] i32, task group of the trajectory.
+      anchor: [N, 2] u32, hash of the anchor state; equal hashes in different groups are different
+        states.
       mask: [N] bool, False for padding: such a row takes part in nothing.
       action: [N, 2] u32, hash of the action.
-      next_anchor: [N, 2] u32, the anchor of the trajectory's next step; zeros at its last step.
-      entropy: [N] f32, nats; mean over the response's tokens under the policy before the updates. 0 without tokens.
+      next_anchor: [N, 2] u32, anchor of the trajectory's next step; zeros at its last step.
+      won: [N] bool, whether the trajectory did the task.
+      truncated: [N] bool, last steps of trajectories that used up their steps and were not won.
+      entropy: [N] f32, nats; mean over the response's tokens under the policy before the updates. 0
+        without tokens.
       logprob: [N] f32, nats; likewise the mean log-probability.
-      value: [N] f32, the critic's estimate of the return at the last prompt token, before the response.
-      step_reward: [N] f32, what a rule says of the response, in the rule's units.
+      value: [N] f32, critic's estimate of the return at the last prompt token, before the response.
+      step_reward: [N] f32, reward of a rule for the response, in the rule's units.
       tag: [N] i32, number of the response's first tag, 0 for none.
-      answer_logprob: [N] f32, nats; mean over the tokens of the known answer, behind the step's prompt.
+      answer_logprob: [N] f32, nats; mean over the tokens of the known answer, behind the step's
+        prompt.
+      hindsight_logprob: [N] f32, nats; mean over the response's tokens under the policy before the
+        updates, behind a prompt that tells the end of the episode.
+      task_deviation: [N] f32, moving deviation of the returns of the step's task type, in units of
+        the reward.
       tokens: [N] i32, response tokens.
-      token_value: [N, R] f32, the critic's estimate of the return before each response token; 0 after the last.
+      token_value: [N, R] f32, critic's estimate of the return before each response token; 0 after
+        the last one.
     """
 
     reward: Any
@@ -103,14 +121,20 @@ class StepColumns:
     mask: Any
     action: Any = None
     next_anchor: Any = None
+    won: Any = None
+    truncated: Any = None
     entropy: Any = None
     logprob: Any = None
     value: Any = None
     step_reward: Any = None
     tag: Any = None
     answer_logprob: Any = None
+    hindsight_logprob: Any = None
+    task_deviation: Any = None
     tokens: Any = None
     token_value: Any = None
 
 
-OPTIONAL = tuple(field.name for field in fields(StepColumns) if field.default is None)
+# Fields of `StepBatch` that are filled only for algorithms that need them.
+OPTIONAL_FIELDS = ("action_mask", "clip_scale", "teacher")
+OPTIONAL_COLUMNS = tuple(field.name for field in fields(StepColumns) if field.default is None)

@@ -1,53 +1,63 @@
 """The train step: a pure, jitted, donated function (state, minibatch) -> (state, metrics).
 
-Gradients of the M microbatches of a minibatch are summed in float32 inside one jitted call, in place; M is a run-time
-value, so minibatches of any size share one compiled program. Every loss is a sum over the minibatch that is divided
-once, hence the result does not depend on how the steps were packed.
+Gradients of the M microbatches of a minibatch are summed in float32 inside one jitted call, in
+place; M is a run-time value, so minibatches of any size share one compiled program. Every loss is a
+sum over the minibatch that is divided once, hence the result does not depend on how the steps were
+packed.
 
-A loss or gradient that is not finite leaves parameters and optimizer as they were; it is counted in the state.
-
-Departure from the published settings: weight decay spares leaves named `bias` and `scale` (norms), as is usual for
-language models.
+A loss or gradient that is not finite leaves parameters and optimizer as they were; it is counted in
+the state.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from gigpo_jax.rl.logprobs import token_logprobs
-from gigpo_jax.rl.losses import LossSettings, LossSums, imitation_loss, loss_total, policy_loss
+from gigpo_jax.rl.losses import (
+    LossSettings,
+    LossSums,
+    imitation_loss,
+    loss_denominator,
+    policy_loss,
+)
+from gigpo_jax.rl.optimizer import Optimizer
 from gigpo_jax.rl.ratios import MASKS
 from gigpo_jax.rl.types import StepBatch
 
 Params = Any
 Metrics = dict[str, jax.Array]
-# (trained parameters, frozen ones or None, tokens [B, T], positions [B, T], segment_ids [B, T], images or None)
-# -> (hidden states [B, T, D], output embedding [V, D])
-Forward = Callable[[Params, Params, jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, jax.Array]]
-# (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis, *, iteration [] i32)
-# -> sums over its response tokens
+# (trained parameters, frozen ones or None, tokens [B, T], positions [B, T], segment_ids [B, T],
+# images or None) -> (hidden states [B, T, D], output embedding [V, D])
+Forward = Callable[
+    [Params, Params, jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, jax.Array]
+]
+# (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis, *, iteration []
+# i32) -> sums over its response tokens
 Loss = Callable[..., LossSums]
-# (trained parameters, frozen ones or None, microbatch without the M axis, iteration [] i32) -> its sums, with a `loss`
+# (trained parameters, frozen ones or None, microbatch without the M axis, iteration [] i32) -> sums
+# of the microbatch, with a `loss`
 Measure = Callable[[Params, Params, StepBatch, jax.Array], Any]
-# (state, minibatch, frozen parameters = None, iteration = None)
+# (state, minibatch, frozen parameters = None, iteration = None, rate = None)
 Update = Callable[..., tuple["TrainState", Metrics]]
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """What an update changes.
+    """State of training that an update changes.
 
     Attributes:
-      params: the parameters that are trained, a pytree: the policy's, or those of its adapter.
-      opt_state: of the optimizer, a pytree; moments are float32, the first as `make_optimizer` says.
-      step: [] i32, updates applied.
-      skipped: [] i32, updates skipped because something was not finite.
+      params: Trained parameters, a pytree: those of the policy, or of its adapter.
+      opt_state: State of the optimizer, a pytree. Moments are float32, the first one of
+        `moment_dtype`.
+      step: [] i32, number of applied updates.
+      skipped: [] i32, number of updates skipped because a number was not finite.
     """
 
     params: Any
@@ -56,88 +66,37 @@ class TrainState:
     skipped: Any
 
 
-class Optimizer(NamedTuple):
-    """An optax transformation without its learning rate, and the learning rate of each iteration or update."""
-
-    transform: optax.GradientTransformation
-    schedule: optax.Schedule
-
-
-SCHEDULES = ("constant", "linear", "cosine")
-
-
-def make_optimizer(
-    *,
-    lr: float,
-    schedule: str = "constant",
-    total: int = 1,
-    warmup_fraction: float = 0.0,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.01,
-    grad_clip: float = 1.0,
-    moment_dtype: Any = jnp.float32,
-) -> Optimizer:
-    """AdamW behind a global-norm clip, with a linear warm-up and a schedule.
-
-    The parameters, `total` left out, are the keys of `config.optim`.
-
-    Args:
-      lr: the peak learning rate.
-      schedule: after the warm-up "constant", or "linear" or "cosine" down to 0 after the last.
-      total: iterations of the whole run, or its updates if the schedule counts these.
-      warmup_fraction: fraction of them with a rising rate; the first one already moves.
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      eps: added to the root of the second moment.
-      weight_decay: decoupled; not applied to leaves named `bias` or `scale`.
-      grad_clip: largest global gradient norm; larger ones are scaled down.
-      moment_dtype: of the stored first moment. The second is float32: a step changes it by 1 - b2 of its size, which
-        bfloat16 rounds away.
-
-    Returns:
-      The transformation and its schedule.
-    """
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule={schedule!r}: choose one of {', '.join(SCHEDULES)}")
-    warmup = round(warmup_fraction * total)
-    rising = optax.linear_schedule(lr / max(warmup, 1), lr, max(warmup - 1, 1))
-    rest = max(total - warmup, 1)
-    after = {
-        "constant": optax.constant_schedule(lr),
-        "linear": optax.linear_schedule(lr, 0.0, rest),
-        "cosine": optax.cosine_decay_schedule(lr, rest),
-    }
-    transform = optax.chain(
-        optax.clip_by_global_norm(grad_clip),
-        optax.scale_by_adam(b1, b2, eps, mu_dtype=moment_dtype),
-        optax.add_decayed_weights(weight_decay, _decayed),
-    )
-    return Optimizer(transform, optax.join_schedules([rising, after[schedule]], [warmup]))
-
-
 def init_state(params: Params, optimizer: Optimizer) -> TrainState:
-    """A fresh state; the parameters are taken over, not copied (the update donates them)."""
+    """Builds the state of a new run.
+
+    The parameters are not copied: the first update donates them.
+    """
     # Moments are float32 whatever the parameters are: 1e-6 steps vanish in bfloat16.
-    opt_state = optimizer.transform.init(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params))
+    opt_state = optimizer.transform.init(
+        jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
+    )
     zero = jnp.zeros((), jnp.int32)
+    # Two arrays: an update donates both counters, and one buffer cannot be donated twice.
     return TrainState(params, opt_state, zero, zero + 0)
 
 
 def response_logprobs(
-    forward: Callable[..., tuple[jax.Array, jax.Array]], batch: StepBatch, *, chunk: int, temperature: float = 1.0
+    forward: Callable[..., tuple[jax.Array, jax.Array]],
+    batch: StepBatch,
+    *,
+    chunk: int,
+    temperature: float = 1.0,
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-probability and entropy at the response tokens of one microbatch.
+    """Computes log-probability and entropy of a microbatch's response tokens.
 
-    Hidden states are gathered at the response positions first, so the vocabulary product, a large part of the work,
-    runs on C positions of a row instead of T.
+    Hidden states are gathered at the response positions first, so the vocabulary product, a large
+    part of the work, runs on C positions of a row instead of T.
 
     Args:
       forward: `Forward` with its parameters bound.
-      batch: fields without the M axis.
-      chunk: tokens whose logits exist at a time, at most.
-      temperature: logits are divided by it.
+      batch: Microbatch without the M axis.
+      chunk: Largest number of tokens whose logits exist at a time.
+      temperature: Divisor of the logits.
 
     Returns:
       Two [B, C] f32 arrays, nats; padding holds values without meaning.
@@ -145,9 +104,10 @@ def response_logprobs(
     hidden, embedding = forward(batch.tokens, batch.positions, batch.segment_ids, batch.images)
     hidden = jnp.take_along_axis(hidden, batch.response_index[..., None], axis=1)
     rows, capacity, width = hidden.shape
-    # Equal pieces of whole columns: nothing is padded, and a piece has tokens of every row, hence of every device.
-    wanted = -(-rows * capacity // chunk)
-    pieces = next((n for n in range(wanted, capacity) if capacity % n == 0), capacity)
+    # Equal pieces of whole columns: nothing is padded, and a piece has tokens of every row, hence
+    # of every device. A piece that held one device's rows alone would leave the others idle.
+    min_pieces = -(-rows * capacity // chunk)
+    pieces = next((n for n in range(min_pieces, capacity) if capacity % n == 0), capacity)
     logprob, entropy = token_logprobs(
         hidden.reshape(-1, width),
         embedding,
@@ -170,66 +130,107 @@ def make_update(
     """Builds the reinforcement learning step, with the loss `policy_loss`.
 
     Args:
-      forward: the model.
-      optimizer: as from `make_optimizer`.
-      settings: of the loss.
-      chunk: tokens whose logits exist at a time.
-      temperature: of the distribution that the responses were sampled from.
-      state_shardings: where each leaf of the state lives; gradients are summed in the parameters' shardings.
+      forward: Model.
+      optimizer: Optimizer of `make_optimizer`.
+      settings: Settings of the loss.
+      chunk: Number of tokens whose logits exist at a time.
+      temperature: Temperature of the distribution that the responses were sampled from.
+      state_shardings: Sharding of each leaf of the state; gradients are summed in the parameters'
+        shardings.
 
     Returns:
-      A jitted function (state, minibatch, frozen=None, iteration=None) -> (state, metrics) that takes over (donates)
-      the state; frozen parameters are only read. The learning rate, and p of a Hölder mean, are those of the
-      iteration, [] i32 from 0; None: of the number of updates so far. The metrics are [] f32:
-      `policy/{loss,ratio_max,grad_norm,lr,skipped}`, means over response tokens,
-      `policy/{kl,entropy,clip_fraction,dual_clip_fraction,behaviour_mismatch}`, and `policy/masked_fraction`, of the
-      tokens, if the correction leaves responses out; all others are then of those that are left.
+      A jitted function (state, minibatch, frozen=None, iteration=None, rate=None) -> (state,
+      metrics). It donates the state and only reads frozen parameters. Learning rate and p of a
+      Hölder mean are those of the iteration, [] i32 from 0; with None those of the number of
+      updates so far. A `rate`, [] f32, replaces the learning rate of the schedule: the program then
+      does not depend on the length of the run.
+
+      The metrics are [] f32: `policy/{loss,ratio_max,grad_norm,lr,skipped}`; the means over
+      response tokens `policy/{kl,entropy,clip_fraction,dual_clip_fraction,behaviour_mismatch}`;
+      and, if the correction leaves responses out, their share of tokens `policy/masked_fraction`.
+      All other metrics are then of the remaining tokens.
     """
-    how: dict[str, Any] = {"chunk": chunk, "temperature": temperature, "state_shardings": state_shardings}
-    loss, total = partial(policy_loss, settings=settings), partial(loss_total, settings=settings)
-    return _make(forward, optimizer, loss, total, masks=settings.correction in MASKS, **how)
+    return _make_policy_update(
+        forward,
+        optimizer,
+        partial(policy_loss, settings=settings),
+        partial(loss_denominator, settings=settings),
+        chunk=chunk,
+        temperature=temperature,
+        state_shardings=state_shardings,
+        masks=settings.correction in MASKS,
+    )
 
 
 def make_sft_update(
-    forward: Forward, optimizer: Optimizer, *, chunk: int = 1024, state_shardings: TrainState | None = None
+    forward: Forward,
+    optimizer: Optimizer,
+    *,
+    chunk: int = 1024,
+    state_shardings: TrainState | None = None,
 ) -> Update:
-    """Builds the supervised step, cross-entropy of the response tokens; arguments and result as for `make_update`."""
-    how: dict[str, Any] = {"chunk": chunk, "temperature": 1.0, "state_shardings": state_shardings}
+    """Builds the supervised step.
+
+    The loss is the cross-entropy of the response tokens. Arguments and result are those of
+    `make_update`.
+    """
 
     def loss(*sums: Any, iteration: jax.Array) -> LossSums:
         del iteration
         return imitation_loss(*sums)
 
-    return _make(forward, optimizer, loss, loss_total, masks=False, **how)
+    return _make_policy_update(
+        forward,
+        optimizer,
+        loss,
+        loss_denominator,
+        chunk=chunk,
+        temperature=1.0,
+        state_shardings=state_shardings,
+        masks=False,
+    )
 
 
-def make_logprobs(forward: Forward, *, chunk: int = 1024, temperature: float = 1.0) -> Callable[..., jax.Array]:
-    """Builds a jitted (params, minibatch, frozen=None) -> log-probabilities [M, B, C] f32 of the response tokens.
+def make_logprobs(
+    forward: Forward, *, chunk: int = 1024, temperature: float = 1.0
+) -> Callable[..., jax.Array]:
+    """Builds a jitted function for the log-probabilities of response tokens.
 
-    `dataclasses.replace(batch, reference=logprobs(reference, batch))` gives a minibatch its reference policy, and
-    `replace(batch, proximal=logprobs(params, batch))` recomputes the old log-probabilities. Arguments as for
-    `make_update`; padding is 0.
+    The function takes (params, minibatch, frozen=None) and returns [M, B, C] f32.
+    `dataclasses.replace(batch, reference=logprobs(reference, batch))` gives a minibatch its
+    reference policy, and `replace(batch, proximal=logprobs(params, batch))` recomputes the old
+    log-probabilities. Arguments are those of `make_update`; padding is 0.
     """
 
     def logprobs(params: Params, batch: StepBatch, frozen: Params = None) -> jax.Array:
         bound = partial(forward, params, frozen)
 
         def body(m: jax.Array, out: jax.Array) -> jax.Array:
-            logprob, _ = response_logprobs(bound, microbatch(batch, m), chunk=chunk, temperature=temperature)
+            logprob, _ = response_logprobs(
+                bound, select_microbatch(batch, m), chunk=chunk, temperature=temperature
+            )
             return jax.lax.dynamic_update_index_in_dim(out, logprob, m, 0)
 
+        # The number of microbatches is data: one program serves minibatches of any length.
         out = jax.lax.fori_loop(0, batch.microbatches, body, jnp.zeros_like(batch.behaviour))
+        # Padding has the score of a token at position 0, which means nothing.
         return jnp.where(batch.weight > 0, out, 0.0)
 
     return jax.jit(logprobs)
 
 
-def microbatch(batch: StepBatch, m: jax.Array | int) -> StepBatch:
-    """Microbatch m of a minibatch: the same fields without the M axis."""
-    return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, m, keepdims=False) if x.ndim else x, batch)
+def select_microbatch(batch: StepBatch, m: jax.Array | int) -> StepBatch:
+    """Selects microbatch m of a minibatch.
+
+    The fields are the same, without the M axis.
+    """
+    # The number of microbatches is a scalar: it belongs to all of them and has no M axis.
+    return jax.tree.map(
+        lambda x: jax.lax.dynamic_index_in_dim(x, m, keepdims=False) if x.ndim else x, batch
+    )
 
 
-def _make(
+def _make_policy_update(
     forward: Forward,
     optimizer: Optimizer,
     loss: Loss,
@@ -242,14 +243,28 @@ def _make(
 ) -> Update:
     def sums(params: Params, frozen: Params, micro: StepBatch, iteration: jax.Array) -> LossSums:
         bound = partial(forward, params, frozen)
-        return loss(*response_logprobs(bound, micro, chunk=chunk, temperature=temperature), micro, iteration=iteration)
+        return loss(
+            *response_logprobs(bound, micro, chunk=chunk, temperature=temperature),
+            micro,
+            iteration=iteration,
+        )
 
     def metrics(sums: LossSums, batch: StepBatch) -> Metrics:
-        left_out = 1.0 - sums.tokens / jnp.maximum(jnp.sum(batch.weight), 1.0)
-        return sums.means() | ({"policy/masked_fraction": left_out} if masks else {})
+        means = sums.means()
+        if masks:
+            remaining = sums.tokens / jnp.maximum(jnp.sum(batch.weight), 1.0)
+            means["policy/masked_fraction"] = 1.0 - remaining
+        return means
 
-    how: dict[str, Any] = {"name": "policy", "state_shardings": state_shardings}
-    return make_step(optimizer, sums, LossSums.zero, total, metrics, **how)
+    return make_step(
+        optimizer,
+        sums,
+        LossSums.zero,
+        total,
+        metrics,
+        name="policy",
+        state_shardings=state_shardings,
+    )
 
 
 def make_step(
@@ -262,33 +277,51 @@ def make_step(
     name: str,
     state_shardings: TrainState | None,
 ) -> Update:
-    """Builds a train step; `make_update` says what it takes and gives.
+    """Builds a train step, a function as that of `make_update`.
 
     Args:
-      optimizer: as from `make_optimizer`.
-      measure: the sums of a microbatch; their `loss` is differentiated, and `a + b` joins them.
-      zero: the sums of nothing.
-      total: minibatch -> the divisor of the summed loss.
-      metrics: (sums of a minibatch, minibatch) -> metrics beside `name`/{loss,grad_norm,lr,skipped}.
-      name: of these.
-      state_shardings: see `make_update`.
+      optimizer: Optimizer of `make_optimizer`.
+      measure: Function for the sums of a microbatch; their `loss` is differentiated, and `a + b`
+        joins them.
+      zero: Function for the sums over no tokens.
+      total: Function from a minibatch to the divisor of the summed loss.
+      metrics: Function (sums of a minibatch, minibatch) -> metrics beside
+        `name`/{loss,grad_norm,lr,skipped}.
+      name: Prefix of these metrics.
+      state_shardings: Sharding of each leaf of the state.
     """
 
     def place(tree: Params) -> Params:
-        return tree if state_shardings is None else jax.lax.with_sharding_constraint(tree, state_shardings.params)
+        if state_shardings is None:
+            return tree
+        return jax.lax.with_sharding_constraint(tree, state_shardings.params)
 
     def update(
-        state: TrainState, batch: StepBatch, frozen: Params = None, iteration: jax.Array | None = None
+        state: TrainState,
+        batch: StepBatch,
+        frozen: Params = None,
+        iteration: jax.Array | None = None,
+        rate: jax.Array | None = None,
     ) -> tuple[TrainState, Metrics]:
-        denominator, now = total(batch), state.step if iteration is None else iteration
+        # Of the whole minibatch, before any microbatch: the gradient then equals that of one large
+        # batch, however steps are spread over microbatches and devices.
+        denominator = total(batch)
+        count = state.step if iteration is None else iteration
 
         def objective(params: Params, m: jax.Array) -> tuple[jax.Array, Any]:
-            sums = measure(params, frozen, microbatch(batch, m), now)
+            sums = measure(params, frozen, select_microbatch(batch, m), count)
+            # Divided before the gradient is taken: gradients of microbatches add up to
+            # that of the mean.
             return sums.loss / denominator, sums
 
-        sums, grads = _summed(objective, state.params, place, batch.microbatches, zero())
+        sums, grads = _accumulate_gradients(
+            objective, state.params, place, batch.microbatches, zero()
+        )
+        # Before the clip: the metric shows what the clip had to scale down.
         grad_norm = optax.tree.norm(grads)
-        rate = jnp.asarray(optimizer.schedule(now), jnp.float32)
+        if rate is None:
+            rate = jnp.asarray(optimizer.schedule(count), jnp.float32)
+        # A finite loss can have gradients that are not: both decide whether the step is applied.
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
         record = metrics(sums, batch) | {
             f"{name}/loss": sums.loss / denominator,
@@ -296,73 +329,106 @@ def make_step(
             f"{name}/lr": rate,
             f"{name}/skipped": 1.0 - finite.astype(jnp.float32),
         }
-        return _apply(optimizer, state, grads, rate, finite), record
+        return _apply_gradients(optimizer, state, grads, rate, finite), record
 
+    # Without shardings of the results, XLA may choose others than those of the donated state; the
+    # next call would then compile again and could not reuse the memory.
     shardings = None if state_shardings is None else (state_shardings, None)
     return jax.jit(update, donate_argnums=0, out_shardings=shardings)
 
 
-def _summed(
+def _accumulate_gradients(
     objective: Callable[[Params, jax.Array], tuple[jax.Array, Any]],
     params: Params,
     place: Callable[[Params], Params],
     microbatches: int,
     sums: Any,
 ) -> tuple[Any, Params]:
-    """The sums of all microbatches added to `sums`, and the gradients (float32), summed where they lie.
+    """Sums losses and gradients over microbatches, gradients in place.
 
     Args:
-      objective: (parameters, m) -> loss and sums of microbatch m.
-      params: the parameters.
-      place: puts a tree like them where its leaves live.
-      microbatches: how many.
-      sums: the sums of nothing.
+      objective: Function (parameters, m) -> loss and sums of microbatch m.
+      params: Parameters.
+      place: Function that puts a tree of gradients into the shardings of the parameters.
+      microbatches: Number of microbatches.
+      sums: Sums over no tokens.
+
+    Returns:
+      Sums of all microbatches, and float32 gradients.
     """
-    totals = jax.tree.map(jax.new_ref, place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)))
-    in_place = jax.tree_util.tree_map_with_path(
-        lambda path, total: total if _stacked(path) else jax.ad.GradValue(),  # type: ignore[attr-defined]
-        totals,
+    # A reference for each leaf: the backward pass adds to those of scanned layers itself, so no
+    # second gradient tree is ever held. Other gradients come as values and are added here.
+    totals = jax.tree.map(
+        jax.new_ref, place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params))
     )
-    others = [total for path, total in jax.tree_util.tree_leaves_with_path(totals) if not _stacked(path)]
+
+    def place_for_gradient(path: tuple, total: Any) -> Any:
+        return total if _is_scanned(path) else jax.ad.GradValue()  # type: ignore[attr-defined]
+
+    in_place = jax.tree_util.tree_map_with_path(place_for_gradient, totals)
+    value_totals = [
+        total
+        for path, total in jax.tree_util.tree_leaves_with_path(totals)
+        if not _is_scanned(path)
+    ]
 
     def body(m: jax.Array, sums: Any) -> Any:
-        loss, back, new = jax.vjp(lambda params: objective(params, m), params, has_aux=True)
-        (grads,) = back.with_refs(in_place)(jnp.ones_like(loss))  # type: ignore[attr-defined]
-        for total, grad in zip(others, jax.tree.leaves(grads), strict=True):
+        loss, backward, new_sums = jax.vjp(
+            lambda params: objective(params, m), params, has_aux=True
+        )
+        (grads,) = backward.with_refs(in_place)(jnp.ones_like(loss))  # type: ignore[attr-defined]
+        for total, grad in zip(value_totals, jax.tree.leaves(grads), strict=True):
+            # In float32: sums of many bfloat16 gradients would lose the small ones.
             total[...] += grad.astype(jnp.float32)
-        return sums + new
+        return sums + new_sums
 
     sums = jax.lax.fori_loop(0, microbatches, body, sums)
     return sums, place(jax.tree.map(jax.freeze, totals))
 
 
-def shard_state(optimizer: Optimizer, params: Params, param_shardings: Params, whole: Any) -> TrainState:
-    """Where each leaf of a `TrainState` lives: optimizer moments beside their parameters.
+def shard_state(
+    optimizer: Optimizer, params: Params, param_shardings: Params, replicated: Any
+) -> TrainState:
+    """Shardings of a `TrainState`: optimizer moments beside their parameters.
 
     Args:
-      optimizer: as from `make_optimizer`.
-      params: the parameters, or their shapes.
-      param_shardings: a tree of shardings like them.
-      whole: the sharding of everything else.
+      optimizer: Optimizer of `make_optimizer`.
+      params: Parameters, or their shapes.
+      param_shardings: Tree of the parameters' shardings.
+      replicated: Sharding of all other leaves.
     """
+    # Only the structure is needed: the moments of a large model would not fit on one device.
     state = jax.eval_shape(lambda p: init_state(p, optimizer), params)
+
+    def is_masked(node: Any) -> bool:
+        return isinstance(node, optax.MaskedNode)
+
+    # An optimizer for some of the parameters has such a node in place of each of the others.
     opt_state = optax.tree.map_params(
         optimizer.transform,
-        lambda _, sharding: sharding,
+        lambda leaf, sharding: leaf if is_masked(leaf) else sharding,
         state.opt_state,
         param_shardings,
-        transform_non_params=lambda _: whole,
+        transform_non_params=lambda _: replicated,
+        is_leaf=is_masked,
     )
-    return TrainState(param_shardings, opt_state, whole, whole)
+    return TrainState(param_shardings, opt_state, replicated, replicated)
 
 
-def _apply(optimizer: Optimizer, state: TrainState, grads: Params, rate: jax.Array, finite: jax.Array) -> TrainState:
-    """One optimizer step if everything is finite, else the old parameters and optimizer state."""
-    # Not optax.apply_if_finite: its cond changes the last bits of the result and adds a pass over the gradients.
+def _apply_gradients(
+    optimizer: Optimizer, state: TrainState, grads: Params, rate: jax.Array, finite: jax.Array
+) -> TrainState:
+    """Applies one optimizer step if everything is finite.
+
+    Otherwise nothing changes.
+    """
+    # Not optax.apply_if_finite: its cond changes the last bits of the result and adds a pass over
+    # the gradients.
     updates, opt_state = optimizer.transform.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, optax.tree.scale(-rate, updates))
 
     def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+        # A select for each leaf: the compiled step is the same whether it is applied or not.
         return jnp.where(finite, new, old)
 
     return TrainState(
@@ -373,21 +439,14 @@ def _apply(optimizer: Optimizer, state: TrainState, grads: Params, rate: jax.Arr
     )
 
 
-def _stacked(path: tuple) -> bool:
-    """Whether a leaf is of layers that are scanned: the backward pass adds to its sum in place, a layer at a time.
+def _is_scanned(path: tuple) -> bool:
+    """True for leaves of scanned layers.
 
-    So a microbatch has no gradient tree of its own. Other leaves are used in several places of the model; their parts
-    are added up first. Pairs of an adapter are small, and scaled before the scan: jax 0.10 confuses inputs of a scan
-    whose gradients are values with those that have sums to add to.
+    The backward pass sums their gradients in place. It adds to the sum a layer at a time, so a
+    microbatch has no gradient tree of its own. Other leaves are used in several places of the
+    model, whose gradients are added up first.
     """
+    # Pairs of an adapter are small, and scaled before the scan: jax 0.10 confuses inputs of a scan
+    # whose gradients are values with those that have sums to add to.
     names = [str(getattr(key, "key", "")) for key in path]
     return "layers" in names and not names[-1].startswith("lora_")
-
-
-def _decayed(params: Params) -> Any:
-    """True for leaves that weight decay applies to."""
-
-    def matrix(path: tuple, _: jax.Array) -> bool:
-        return not path or getattr(path[-1], "key", None) not in ("bias", "scale")
-
-    return jax.tree_util.tree_map_with_path(matrix, params)

@@ -1,4 +1,4 @@
-"""Expert episodes as supervised samples: what the policy would be shown at each step, and what it should respond."""
+"""Expert episodes as supervised samples: prompts of the policy and responses to learn."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -8,13 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from gigpo_jax.env_bridge.base import Expert, TextEnv
-from gigpo_jax.env_bridge.history import Event, History
+from gigpo_jax.env_bridge.prompts import Event, History
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.rollout.episode import EpisodeSettings
 
 
 class DemonstratedTurn(NamedTuple):
-    """One step as texts, and the images of the prompt, uint8 [H, W, 3] each."""
+    """One step as texts, and the images of the prompt.
+
+    Images are uint8 [H, W, 3] each.
+    """
 
     prompt: str
     response: str
@@ -26,8 +29,8 @@ class Demonstration:
     """One demonstrated episode.
 
     Attributes:
-      turns: of its steps.
-      won: whether the demonstrator reached the goal.
+      turns: Its steps in order.
+      won: Whether the demonstrator reached the goal.
     """
 
     turns: tuple[DemonstratedTurn, ...]
@@ -39,9 +42,9 @@ class ExpertEpisode:
     """What an expert saw and did.
 
     Attributes:
-      steps: for each step the observation, and the event with the expert's thought if it has one.
-      last: the observation after the last step.
-      won: whether the expert reached the goal.
+      steps: Observation of each step, and the event with the expert's thought if it has one.
+      last: Observation after the last step.
+      won: Whether the expert reached the goal.
     """
 
     steps: tuple[tuple[Observation, Event], ...]
@@ -50,11 +53,17 @@ class ExpertEpisode:
 
 
 def episode_seed(seed: int, episode: int) -> int:
-    """A seed of its own for each demonstrated episode, the same on every machine."""
-    return int.from_bytes(hashlib.blake2b(f"demonstration {seed} {episode}".encode(), digest_size=6).digest(), "little")
+    """The seed of a demonstrated episode.
+
+    It is the same on every machine.
+    """
+    text = f"demonstration {seed} {episode}"
+    # The hash() of a text differs between processes.
+    digest = hashlib.blake2b(text.encode(), digest_size=6).digest()
+    return int.from_bytes(digest, "little")
 
 
-def demonstrate(
+def demonstrate_episode(
     env: TextEnv,
     expert: Expert,
     task: Task,
@@ -66,35 +75,46 @@ def demonstrate(
     """Lets an expert play one episode.
 
     Args:
-      env: plays it.
-      expert: made for this episode.
-      task: what to do.
-      settings: prompts and length, as in rollouts.
-      encode: measures prompts; see `build_prompt`.
-      write: action -> response, where the environment has a format of its own (`registry.Environment.write`).
+      env: Environment of the episode.
+      expert: Expert made for this episode.
+      task: Task of the episode.
+      settings: Prompts and length, as in rollouts.
+      encode: Function that measures prompts; see `build_prompt`.
+      write: Function action -> response, where the environment has its own format
+        (`entry_types.Environment.write`).
     """
-    played, past, turns = play_expert(env, expert, task, settings.max_steps), History(settings.history), []
-    for observation, event in played.steps:
-        prompt = settings.prompt(observation, past, encode)
-        turns.append(DemonstratedTurn(prompt.text, (write or response_text)(event.action), prompt.images))
-        past.add(event.observation, event.action, images=event.images)
-    return Demonstration(tuple(turns), played.won)
+    episode = play_expert(env, expert, task, settings.max_steps)
+    history = History(settings.history)
+    write_response = write or response_text
+    turns = []
+    for observation, event in episode.steps:
+        # The prompts of rollouts: supervised training on other ones would not prepare for these.
+        prompt = settings.prompt(observation, history, encode)
+        turns.append(DemonstratedTurn(prompt.text, write_response(event.action), prompt.images))
+        history.add(event.observation, event.action, images=event.images)
+    return Demonstration(tuple(turns), episode.won)
 
 
 def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> ExpertEpisode:
-    """Lets an expert play one episode of at most `max_steps` actions."""
-    observation, steps, won = env.reset(task), [], False
+    """Lets an expert play one episode.
+
+    It has at most `max_steps` actions.
+    """
+    observation = env.reset(task)
+    steps = []
+    won = False
     for _ in range(max_steps):
         action = expert.act(observation)
         thought = getattr(expert, "thought", "")
         steps.append((observation, Event(observation.text, action, thought, observation.images)))
         result = env.step(action)
-        observation, won = result.observation, bool(result.info["won"])
+        observation = result.observation
+        won = bool(result.info["won"])
         if result.done:
             break
     return ExpertEpisode(tuple(steps), observation, won)
 
 
 def response_text(action: str) -> str:
-    """A response in the format of the environments, without a thought."""
+    """A response in the environments' format, without a thought."""
     return f"<think></think><action>{action}</action>"

@@ -11,45 +11,71 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from gigpo_jax.errors import InputError
-from gigpo_jax.models.tokenizer import Tokenizer
-from gigpo_jax.policy import Policy, model_folder
-from gigpo_jax.run import partition, report
-from gigpo_jax.run.memory import engine_tensor
-from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
-from gigpo_jax.sampling.placement import mesh_of
-from gigpo_jax.sampling.vllm import launch
-from gigpo_jax.sampling.vllm.protocol import Limits
-from gigpo_jax.sampling.vllm.weight_store import WeightStore
-from gigpo_jax.sampling.vllm.worker.extension import tokenizer_fingerprint
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.memory import engine_tensor
+from gigpo_jax.devices.mesh import split_devices
+from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
+from gigpo_jax.engines.jax.placement import parameter_mesh
+from gigpo_jax.engines.vllm import launch
+from gigpo_jax.engines.vllm.protocol import Limits
+from gigpo_jax.engines.vllm.weight_store import WeightStore
+from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
+from gigpo_jax.models.files.hub import model_folder
+from gigpo_jax.models.text.tokenizer import Tokenizer
+from gigpo_jax.policy import Policy
+from gigpo_jax.run import report
+from gigpo_jax.run.progress import show_stage
 
-PROBE_TEXT = "you are in the middle of a room. looking quickly around you, you see a desk 1, a drawer 1 and a shelf 1."
+# Its log-probabilities at the server show whether a weight update has arrived whole.
+PROBE_TEXT = (
+    "you are in the middle of a room. looking quickly around you, you see a desk 1, a drawer 1 "
+    "and a shelf 1."
+)
 PROBE_TOKENS = 64
 
 
-def make_engine(config: ConfigDict, policy: Policy, params: Any, *, version: int, folder: Path) -> Any:
-    """Makes the engine `engine.name`, ready to sample; servers that it starts write their logs to `folder`.
+def make_engine(
+    config: ConfigDict, policy: Policy, params: Any, *, version: int, folder: Path
+) -> Any:
+    """Makes the engine `engine.name`, ready to sample.
+
+    Args:
+      config: Config of the run.
+      policy: Policy that samples.
+      params: Parameters of the policy as a whole, see `Policy.whole`.
+      version: Version of these parameters.
+      folder: Folder for the logs of servers that the engine starts.
 
     Raises:
-      InputError: servers or what they need are missing, or they serve something else.
+      InputError: a server or a package is missing, or a server has another model.
     """
     if config.engine.name == "vllm":
-        return _vllm_engine(config, policy, params, version, folder)
-    mesh = mesh_of(params)
-    settings = engine_settings(config, 1 if mesh is None else engine_tensor(config, policy.config, mesh))
-    made = JaxEngine(
+        return _make_vllm_engine(config, policy, params, version, folder)
+    mesh = parameter_mesh(params)
+    # Parameters on one device have no mesh.
+    tensor = 1 if mesh is None else engine_tensor(config, policy.config, mesh)
+    settings = engine_settings(config, tensor)
+    engine = JaxEngine(
         policy.config,
         params,
-        replace(settings, devices=tuple(partition.split_devices(config)[1])),
+        replace(settings, devices=tuple(split_devices(config)[1])),
         tokenizer=policy.tokenizer,
         version=version,
     )
-    made.warmup()
-    return made
+    with show_stage("compiling the engine's programs"):
+        # Here and not at the first request: the time of the first rollout is then
+        # that of a rollout.
+        engine.warmup()
+    return engine
 
 
 def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:
-    """The shapes of the in-process engine of a config; `tensor` as from `memory.engine_tensor`."""
+    """Settings of the in-process engine.
+
+    Args:
+      config: Config of the run.
+      tensor: Number of devices that split the weights, see `memory.engine_tensor`.
+    """
     engine = config.engine
     return EngineSettings(
         slots=engine.slots,
@@ -63,27 +89,33 @@ def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:
     )
 
 
-def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, folder: Path) -> Any:
+def _make_vllm_engine(
+    config: ConfigDict, policy: Policy, params: Any, version: int, folder: Path
+) -> Any:
     try:
-        from gigpo_jax.sampling.vllm.engine import VllmEngine, VllmSettings
+        from gigpo_jax.engines.vllm.engine import VllmEngine, VllmSettings
     except ModuleNotFoundError as err:  # aiohttp is an optional dependency
         raise InputError(
-            f"config.engine.name='vllm': needs the package {err.name}; pip install 'gigpo_jax[vllm]'"
+            f"needs the package {err.name}",
+            key="config.engine.name",
+            value="'vllm'",
+            fix="pip install 'gigpo_jax[vllm]'",
         ) from err
-    servers, key = config.engine.vllm, os.environ.get("VLLM_API_KEY", "")
+    servers = config.engine.vllm
     urls = urls_of_host(servers.urls, jax.process_index(), jax.process_count())
-    key = key if key or urls else secrets.token_urlsafe(24)
+    key = os.environ.get("VLLM_API_KEY", "")
+    if not key and not urls:
+        key = secrets.token_urlsafe(24)  # servers that this process starts are closed to others
+    tokenizer_file = model_folder(config.model.path, config.model.revision) / "tokenizer.json"
     store = WeightStore(servers.weights_dir)
     try:
         settings = VllmSettings(
             urls=urls,
-            processes=() if urls else _processes(config, store.folder, folder, key),
+            processes=() if urls else _plan_processes(config, store.folder, folder, key),
             key=key,
             dtype=config.engine.dtype,
             max_length=max_length(config),
-            tokenizer=tokenizer_fingerprint(
-                (model_folder(config.model.path, config.model.revision) / "tokenizer.json").read_bytes()
-            ),
+            tokenizer=tokenizer_fingerprint(tokenizer_file.read_bytes()),
             probe=probe_tokens(policy.tokenizer, max_length(config)),
             base=policy.base,
             limits=Limits(
@@ -94,24 +126,29 @@ def _vllm_engine(config: ConfigDict, policy: Policy, params: Any, version: int, 
                 restarts=servers.restarts,
             ),
         )
-        return VllmEngine(
-            policy.config,
-            params,
-            settings=settings,
-            store=store,
-            tokenizer=policy.tokenizer,
-            version=version,
-            say=report.say,
-        )
+        with show_stage("connecting to the vLLM servers"):
+            return VllmEngine(
+                policy.config,
+                params,
+                settings=settings,
+                store=store,
+                tokenizer=policy.tokenizer,
+                version=version,
+                say=report.say,
+            )
+    # Also at Ctrl-C: the folder is usually in memory, and weights in it would stay there.
     except BaseException:
         store.close()
         raise
 
 
-def _processes(config: ConfigDict, weights_dir: Path, folder: Path, key: str) -> tuple[launch.ServerProcess, ...]:
+def _plan_processes(
+    config: ConfigDict, weights_dir: Path, folder: Path, key: str
+) -> tuple[launch.ServerProcess, ...]:
     servers = config.engine.vllm
     plan = launch.LaunchPlan(
-        python=Path(os.path.abspath(servers.python)),  # not resolved: a venv's interpreter is a link to another one
+        # Not resolved: a virtual environment's interpreter is a link to another one.
+        python=Path(os.path.abspath(servers.python)),
         model=model_folder(config.model.path, config.model.revision),
         dtype=config.engine.dtype,
         max_length=max_length(config),
@@ -124,26 +161,40 @@ def _processes(config: ConfigDict, weights_dir: Path, folder: Path, key: str) ->
         lora_rank=config.model.lora.rank,
         arguments=tuple(shlex.split(servers.args)),
     )
+    # Before the first server starts: a mistake would otherwise show after a minute.
     launch.check_plan(plan, servers.servers)
     report.say(f"starting {servers.servers} vLLM server(s), about a minute; logs: {folder}")
-    return tuple(launch.ServerProcess(plan, port, key) for port in launch.free_ports(servers.servers))
+    return tuple(
+        launch.ServerProcess(plan, port, key) for port in launch.free_ports(servers.servers)
+    )
 
 
 def max_length(config: ConfigDict) -> int:
-    """Tokens of the longest prompt and response together."""
+    """Number of tokens of the longest prompt and response together."""
     return config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
 
 
 def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:
-    """The servers of `engine.vllm.urls` that a host uses, at least one; each server belongs to one host."""
-    every = tuple(url.strip().rstrip("/") for url in urls.split(",") if url.strip())
-    if every and len(every) < hosts:
+    """The servers of `engine.vllm.urls` that a host uses.
+
+    Each server belongs to one host.
+    """
+    all_urls = tuple(url.strip().rstrip("/") for url in urls.split(",") if url.strip())
+    if all_urls and len(all_urls) < hosts:
         raise InputError(
-            f"config.engine.vllm.urls={urls!r}: {len(every)} servers for {hosts} hosts; each needs one of its own"
+            f"{len(all_urls)} servers for {hosts} hosts",
+            key="config.engine.vllm.urls",
+            value=repr(urls),
+            fix="give each host one of its own",
         )
-    return every[host::hosts]
+    # In turns: the hosts' numbers of servers differ by at most one.
+    return all_urls[host::hosts]
 
 
 def probe_tokens(tokenizer: Tokenizer, limit: int) -> tuple[int, ...]:
-    """A prompt whose log-probabilities verify a push, at most `limit` - 1 tokens."""
+    """A prompt whose log-probabilities verify a push.
+
+    It has at most `limit` - 1 tokens.
+    """
+    # One less: a server samples at least one token behind a prompt.
     return tuple(tokenizer.encode_chat(PROBE_TEXT))[: min(PROBE_TOKENS, limit - 1)]

@@ -6,22 +6,22 @@ from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
-from gigpo_jax.config.mix import members, own_keys
-from gigpo_jax.env_bridge import harness
+from gigpo_jax.config.mix import member_configs, name_member_keys
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.paths import cache_folder
-from gigpo_jax.env_bridge.pool import EnvPool
-from gigpo_jax.env_bridge.prompts import PromptInput, numbered
+from gigpo_jax.env_bridge.processes import harness
+from gigpo_jax.env_bridge.processes.pool import EnvPool
+from gigpo_jax.env_bridge.prompts import PromptInput, number_images
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
-from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.rollout.episode import EpisodeSettings
 from gigpo_jax.rollout.harness import check_endpoint
-from gigpo_jax.sampling.base import SamplingParams
+from gigpo_jax.run.progress import show_progress
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class RunEnvironment:
     """One environment of a run.
 
     Attributes:
-      label: its name in `env.mix`; "" in a run with one environment.
-      config: of the run, with this environment alone.
-      options: what it is built with.
+      label: Name in `env.mix`; "" in a run with one environment.
+      config: Config of the run, with this environment alone.
+      options: Keyword arguments of its builder.
     """
 
     label: str
@@ -39,49 +39,66 @@ class RunEnvironment:
     options: dict[str, Any]
 
     def make(self) -> TextEnv:
-        """Builds it; raises InputError if it or its data is not there."""
-        with own_keys(self.label):
+        """Builds it.
+
+        Raises:
+          InputError: it or its data is not there.
+        """
+        with name_member_keys(self.label):
             return registry.make(self.config.env.name, **self.options)
 
 
-def environments(config: ConfigDict) -> list[RunEnvironment]:
-    """The environments of a run; raises InputError as `env_options` and, for a harness, `check_endpoint`."""
-    found = []
-    for label, member in members(config).items():
-        with own_keys(label):
+def list_environments(config: ConfigDict) -> list[RunEnvironment]:
+    """The environments of a run.
+
+    Raises:
+      InputError: see `env_options` and, for a harness, `check_endpoint`.
+    """
+    environments = []
+    for label, member in member_configs(config).items():
+        with name_member_keys(label):
             if registry.spec(member.env.name).harness:
                 check_endpoint(member)
-            found.append(RunEnvironment(label, member, env_options(member)))
-    return found
+            environments.append(RunEnvironment(label, member, env_options(member)))
+    return environments
 
 
-def all_tasks(run: Sequence[RunEnvironment]) -> list[Task]:
-    """The tasks of each `env.split`, with the label of their environment; raises InputError as `list_tasks`."""
+def all_tasks(environments: Sequence[RunEnvironment]) -> list[Task]:
+    """The tasks of each `env.split`, labelled; raises InputError as `list_tasks`."""
     tasks = []
-    for environment in run:
-        with own_keys(environment.label):
-            own = list_tasks(environment.config, environment.options)
-        tasks += [replace(task, environment=environment.label) for task in own]
+    for environment in environments:
+        with name_member_keys(environment.label):
+            split = list_tasks(environment.config, environment.options)
+        # A mix has one list of tasks, so each task has to name its environment.
+        tasks += [replace(task, environment=environment.label) for task in split]
     return tasks
 
 
 def env_options(config: ConfigDict) -> dict[str, Any]:
-    """What the environment's builder is called with; games that `env.generate` asks for are made first.
+    """Keyword arguments of the environment's builder.
+
+    Makes the games of `env.generate` first.
 
     Raises:
-      InputError: no such environment; generation is not possible, or not with these values.
+      InputError: there is no such environment, or it cannot generate games with these values.
     """
     options = config.env.options.to_dict()
     if not config.env.generate:
         return options
-    wanted = config.env.generate.to_dict()
-    with tqdm(desc=f"{config.env.name} data", unit="", delay=1, leave=False, disable=None) as bar:
-        data = registry.generate(config.env.name, cache_folder(config.env.name), progress=bar.update, **wanted)
+    name = config.env.name
+    settings = config.env.generate.to_dict()
+    with show_progress(f"generating {name} data", unit="items") as bar:
+        data = registry.generate_data(name, cache_folder(name), progress=bar.update, **settings)
     return options | {"data": str(data)}
 
 
 def list_tasks(config: ConfigDict, options: dict[str, Any]) -> list[Task]:
-    """The tasks of `env.split`; raises InputError if the environment or its data is not there."""
+    """The tasks of `env.split`.
+
+    Raises:
+      InputError: the environment or its data is not there.
+    """
+    # For its tasks alone: episodes are played by the environments of worker processes.
     env = registry.make(config.env.name, **options)
     try:
         return split_tasks(config, env)
@@ -93,31 +110,52 @@ def split_tasks(config: ConfigDict, env: TextEnv) -> list[Task]:
     """The tasks of `env.split`, at least one; else raises InputError."""
     tasks = list(env.tasks(config.env.split))
     if not tasks:
-        raise InputError(f"config.env.split={config.env.split!r}: no tasks; name another split, or make its data")
+        raise InputError(
+            "no tasks",
+            key="config.env.split",
+            value=repr(config.env.split),
+            fix="name another split, or make its data",
+        )
     return tasks
 
 
 def first_observations(config: ConfigDict) -> list[Observation]:
-    """What the first task of `env.split` begins with, in each environment."""
-    found = []
-    for environment in environments(config):
+    """First observation of the first task in each environment.
+
+    The task is that of `env.split`.
+    """
+    observations = []
+    for environment in list_environments(config):
         env = environment.make()
         try:
-            found.append(env.reset(split_tasks(environment.config, env)[0]))
+            task = split_tasks(environment.config, env)[0]
+            observations.append(env.reset(task))
         finally:
             env.close()
-    return found
+    return observations
 
 
 def make_pool(environment: RunEnvironment, episodes: int) -> EnvPool:
-    """Worker processes of an environment with room for so many episodes at once."""
-    env, spec = environment.config.env, registry.spec(environment.config.env.name)
+    """Starts worker processes of an environment.
+
+    Args:
+      environment: Environment of the pool.
+      episodes: Number of episodes that run at once.
+    """
+    env = environment.config.env
+    spec = registry.spec(env.name)
+    build = spec.build
     options = environment.options
-    with own_keys(environment.label):
+    # The worker process then plays whole episodes with the program; see `processes.harness`.
+    if spec.harness:
+        build = harness.BUILD
+        options = {"program": spec.build, "options": options}
+    with name_member_keys(environment.label):
         return EnvPool(
-            harness.BUILD if spec.harness else spec.build,
-            {"program": spec.build, "options": options} if spec.harness else options,
+            build,
+            options,
             workers=env.workers,
+            # Rounded up: no episode that the engine has room for waits for an environment.
             envs_per_worker=-(-episodes // env.workers),
             start_timeout_s=env.start_timeout_s,
             step_timeout_s=env.step_timeout_s,
@@ -125,23 +163,42 @@ def make_pool(environment: RunEnvironment, episodes: int) -> EnvPool:
 
 
 def episode_settings(
-    config: ConfigDict, *, temperature: float, stop_token_ids: tuple[int, ...], examples: Examples = NO_EXAMPLES
+    config: ConfigDict,
+    *,
+    temperature: float,
+    stop_token_ids: tuple[int, ...],
+    examples: Examples = NO_EXAMPLES,
 ) -> EpisodeSettings:
-    """How episodes are played, at a temperature (0 is greedy, and then top-p and top-k are off).
+    """Builds the settings of episodes.
 
-    Prompts and parsing are those of `agent`, which may show `examples`.
+    Prompts and parsing are those of `agent`.
+
+    Args:
+      config: Config of a run with one environment.
+      temperature: Sampling temperature; 0 is greedy, and switches top-p and top-k off.
+      stop_token_ids: Tokens that end a response.
+      examples: Examples that prompts of the agent show.
     """
-    env, sampling, agent, entry = config.env, config.sampling, find_agent(config.agent), registry.spec(config.env.name)
-    about = registry.about(env.name)
-    examples, known = _with_numbers(examples)
+    env = config.env
+    sampling = config.sampling
+    agent = find_agent(config.agent)
+    spec = registry.spec(env.name)
+    introduction = registry.find_introduction(env.name)
+    # Examples do not change between prompts: their images get their numbers once.
+    examples, example_images = _number_examples(examples)
+    if agent.template:
+        template = agent.template(introduction, examples)
+    else:
+        template = registry.find_style(env.name, env.prompt)
     return EpisodeSettings(
-        template=agent.template(about, examples) if agent.template else registry.style(env.name, env.prompt),
-        parse=agent.parser(entry.parse, entry.write or response_text),
+        template=template,
+        parse=agent.make_parser(spec.parse, spec.write or response_text),
         max_steps=env.max_steps,
         prompt_tokens=sampling.max_prompt_tokens,
         history=env.history,
         show_admissible=env.show_admissible,
         invalid_penalty=env.invalid_penalty,
+        regret_reward=env.regret_reward,
         overlong_buffer=env.overlong_buffer,
         overlong_penalty=env.overlong_penalty,
         require_admissible=env.require_admissible,
@@ -151,25 +208,49 @@ def episode_settings(
             top_k=sampling.top_k if temperature else -1,
             max_tokens=sampling.max_response_tokens,
             stop_token_ids=stop_token_ids,
+            # The format of an agent decides where its responses end.
             stop_strings=agent.stop or tuple(sampling.stop),
         ),
         seed=config.seed,
         trials=config.eval.trials,
-        reflection=agent.reflection(about) if agent.reflection else None,
+        reflection=agent.reflection(introduction) if agent.reflection else None,
         max_aborted_fraction=env.max_aborted_fraction,
-        known=known,
+        template_images=example_images,
     )
 
 
-def _with_numbers(examples: Examples) -> tuple[Examples, tuple[np.ndarray, ...]]:
-    """The examples with a number at the mark of each of their images, and all these images."""
-    found: dict[str, list[PromptInput]] = {kind: [] for kind in examples}
-    known: tuple[np.ndarray, ...] = ()
-    for kind, shown in examples.items():
-        for example in shown:
+def step_limit(env: ConfigDict, iteration: int) -> int:
+    """Largest number of actions in an iteration's episodes.
+
+    A function of the iteration alone, so a resumed run needs no state. With n iterations of growth
+    from `first` it is first + floor((max_steps - first) k / n) in iteration k, counted from 0. With
+    first = 1 and n = h (max_steps - 1) that is 1 + floor(k / h), the cut of TCOD (arXiv
+    2604.24005), forward to backward.
+
+    Args:
+      env: Section `env` of a config with one environment.
+      iteration: Index of the iteration, from 0.
+    """
+    if iteration >= env.max_steps_iterations:
+        return env.max_steps
+    growth = env.max_steps - env.first_max_steps
+    # Whole numbers: every host and every machine cuts at the same step.
+    return env.first_max_steps + growth * iteration // env.max_steps_iterations
+
+
+def _number_examples(examples: Examples) -> tuple[Examples, tuple[np.ndarray, ...]]:
+    """The examples with their images numbered, and all these images.
+
+    The number stands at the mark of its image.
+    """
+    numbered: dict[str, list[PromptInput]] = {task_type: [] for task_type in examples}
+    images: tuple[np.ndarray, ...] = ()
+    for task_type, type_examples in examples.items():
+        for example in type_examples:
             events = []
             for event in example.history:
-                text, known = numbered(event.observation, event.images, known)
+                # `images` grows: the numbers go on from one example to the next.
+                text, images = number_images(event.observation, event.images, images)
                 events.append(replace(event, observation=text))
-            found[kind].append(replace(example, history=tuple(events)))
-    return found, known
+            numbered[task_type].append(replace(example, history=tuple(events)))
+    return numbered, images

@@ -8,18 +8,24 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.base import Completion, Engine, EngineLost, SamplingParams
 from gigpo_jax.env_bridge.actions import Response, is_admissible
 from gigpo_jax.env_bridge.agents import REFLECTION_TOKENS
-from gigpo_jax.env_bridge.history import History
-from gigpo_jax.env_bridge.pool import PooledEnv
-from gigpo_jax.env_bridge.prompts import Prompt, PromptTemplate, build_prompt
-from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task, anchor_hash
-from gigpo_jax.errors import InputError
-from gigpo_jax.models.images import PromptImages
-from gigpo_jax.models.tokenizer import Tokenizer
-from gigpo_jax.models.vision_config import VisionConfig
+from gigpo_jax.env_bridge.processes.pool import PooledEnv
+from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate, build_prompt
+from gigpo_jax.env_bridge.types import (
+    EnvError,
+    Observation,
+    StepError,
+    StepResult,
+    Task,
+    anchor_hash,
+)
+from gigpo_jax.models.text.tokenizer import Tokenizer
+from gigpo_jax.models.vision.images import PromptImages
+from gigpo_jax.models.vision.vision_config import VisionConfig
 from gigpo_jax.rollout.pictures import check_length, prompt_encoder, prompt_images
-from gigpo_jax.sampling.base import Completion, Engine, EngineLost, SamplingParams
 from gigpo_jax.trajectory import Trajectory, Turn
 
 _T = TypeVar("_T")
@@ -30,22 +36,25 @@ class EpisodeSettings:
     """How episodes are played.
 
     Attributes:
-      template: how prompts are worded.
-      parse: a response's text -> action and validity.
-      max_steps: the most actions in an episode.
-      prompt_tokens: the most tokens of a prompt, chat template included.
-      history: how many past steps a prompt shows.
-      show_admissible: whether a prompt lists the admissible actions.
-      invalid_penalty: >= 0, for an invalid response, in units of reward.
-      overlong_buffer: tokens below the length limit of responses, in which a penalty rises; 0: none does.
-      overlong_penalty: >= 0, at the limit, in units of reward.
-      require_admissible: whether an action that the environment did not list is invalid.
-      sampling: temperature, lengths and stops; the key is replaced for every request.
-      seed: of the run; part of every request's key.
-      max_aborted_fraction: a rollout fails when more than this fraction of its episodes is aborted.
-      trials: the most trials of an episode; one that wins or is aborted is the last.
-      reflection: the prompt for a reflection between two trials, which later prompts show; None: there is none.
-      known: images to which texts of the template refer (`prompts.numbered`).
+      template: Wording of prompts.
+      parse: Function that turns a response's text into action and validity.
+      max_steps: Largest number of actions in an episode.
+      prompt_tokens: Largest number of tokens of a prompt, chat template included.
+      history: Number of past steps in a prompt.
+      show_admissible: Whether a prompt lists the admissible actions.
+      invalid_penalty: Penalty of an invalid response, >= 0, in units of reward.
+      regret_reward: Reward that a step loses for each action that it wasted, >= 0.
+      overlong_buffer: Number of tokens below the length limit of responses over which a penalty
+        rises; 0: no penalty.
+      overlong_penalty: Penalty at the length limit, >= 0, in units of reward.
+      require_admissible: Whether an action that the environment did not list is invalid.
+      sampling: Temperature, lengths and stops; the key is replaced for every request.
+      seed: Seed of the run; part of every request's key.
+      max_aborted_fraction: Fraction of aborted episodes above which a rollout fails.
+      trials: Largest number of trials of an episode; one that wins or is aborted is the last.
+      reflection: Prompt for a reflection between two trials, which later prompts show; None: no
+        reflection.
+      template_images: Images that texts of the template refer to (`prompts.number_images`).
     """
 
     template: PromptTemplate
@@ -55,6 +64,7 @@ class EpisodeSettings:
     history: int = 2
     show_admissible: bool = True
     invalid_penalty: float = 0.1
+    regret_reward: float = 0.0
     overlong_buffer: int = 0
     overlong_penalty: float = 0.0
     require_admissible: bool = False
@@ -63,19 +73,46 @@ class EpisodeSettings:
     max_aborted_fraction: float = 0.5
     trials: int = 1
     reflection: PromptTemplate | None = None
-    known: tuple[np.ndarray, ...] = ()
+    template_images: tuple[np.ndarray, ...] = ()
 
     def penalty(self, valid: bool, tokens: int) -> float:
-        """Of a response: for being invalid, and for its length (DAPO, arXiv 2503.14476, eq. 13)."""
-        over = tokens - (self.sampling.max_tokens - self.overlong_buffer)
-        overlong = self.overlong_penalty * over / self.overlong_buffer if self.overlong_buffer and over > 0 else 0.0
-        return (0.0 if valid else self.invalid_penalty) + overlong
+        """Penalty of a response, for invalid format and for length.
 
-    def prompt(self, observation: Observation, history: History, encode: Callable[..., Sequence[int]]) -> Prompt:
+        Length: DAPO, arXiv 2503.14476, eq. 13.
+        """
+        penalty = 0.0 if valid else self.invalid_penalty
+        # The penalty rises over the last tokens before the limit: L - C to L in eq. 13.
+        excess = tokens - (self.sampling.max_tokens - self.overlong_buffer)
+        if self.overlong_buffer and excess > 0:
+            penalty += self.overlong_penalty * excess / self.overlong_buffer
+        return penalty
+
+    def reward(self, result: StepResult) -> float:
+        """Reward of a step, less that of its wasted actions.
+
+        Raises:
+          InputError: the environment does not tell the regret that the settings need.
+        """
+        # The common case needs no regret, so its numbers stay those of the environment.
+        if not self.regret_reward:
+            return result.reward
+        if "regret" not in result.info:
+            raise InputError(
+                "the environment does not tell the regret of this task's actions",
+                key="config.env.regret_reward",
+                value=self.regret_reward,
+                fix="use 0, or tasks whose regret is known (docs/credit.md)",
+            )
+        return result.reward - self.regret_reward * result.info["regret"]
+
+    def prompt(
+        self, observation: Observation, history: History, encode: Callable[..., Sequence[int]]
+    ) -> Prompt:
         """The prompt of one step; `encode` is that of `build_prompt`.
 
         Raises:
-          InputError: it is too long without its history, and has images: nothing else is cut out of such a prompt.
+          InputError: it has images, and is too long without its history; nothing else is cut out
+            of such a prompt.
         """
         prompt = build_prompt(
             self.template,
@@ -84,7 +121,7 @@ class EpisodeSettings:
             encode=encode,
             limit=self.prompt_tokens,
             show_admissible=self.show_admissible,
-            known=self.known,
+            template_images=self.template_images,
         )
         check_length(prompt.tokens, prompt.images, self.prompt_tokens)
         return prompt
@@ -95,20 +132,23 @@ class _EngineFailure(Exception):
 
 
 class _Refused(_EngineFailure):
-    """The engine does not take this request, such as a prompt that is too long."""
+    """The engine does not take this request.
+
+    An example is a prompt that is too long.
+    """
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be played.
+class EpisodePlan:
+    """The plan of one episode.
 
     Attributes:
-      task: what to do.
-      group, member: noted in the trajectory.
-      key: (member, step) -> the random key of its request.
-      past: actions that are replayed before the policy acts; the trajectory begins after them.
-      reflections: on earlier trials.
-      reflection: the prompt for a reflection afterwards if the task is not done; None: there is none.
+      task: Task of the episode.
+      group, member: Numbers that the trajectory records.
+      key: Function (member, step) -> random key of the request.
+      past: Actions that are replayed before the policy acts; the trajectory begins after them.
+      reflections: Reflections on earlier trials.
+      reflection: Prompt for a reflection afterwards if the task is not done; None: no reflection.
     """
 
     task: Task
@@ -121,11 +161,13 @@ class Plan:
 
 
 class Runner(Protocol):
-    """Plays single episodes; one that is aborted and not `replayed` is played again.
+    """Plays single episodes.
+
+    An episode that is aborted and not `replayed` is played again.
 
     Attributes:
-      settings: how; of them `rollout` reads the seed, the trials and what is aborted at most.
-      on_attempt: called with each trajectory as it ends.
+      settings: Settings of episodes; `rollout` reads seed, trials and max_aborted_fraction.
+      on_attempt: Function that is called with each trajectory as it ends.
     """
 
     @property
@@ -134,16 +176,22 @@ class Runner(Protocol):
     @property
     def on_attempt(self) -> Callable[[Trajectory], None] | None: ...
 
-    async def play(self, plan: Plan, environment: PooledEnv) -> Trajectory:
+    async def play(self, plan: EpisodePlan, environment: PooledEnv) -> Trajectory:
         """Plays one episode; see `EpisodeRunner.play`."""
 
 
 @dataclass(frozen=True)
 class EpisodeRunner:
-    """Asks the policy for an action at every step of an environment; see `Runner`.
+    """Asks the policy for an action at every step.
+
+    The steps are those of an environment; see `Runner`.
 
     Attributes:
-      vision: of a policy that reads images; None: it reads text alone.
+      engine: Engine that samples responses.
+      tokenizer: Tokenizer of the policy.
+      settings: See `Runner`.
+      on_attempt: See `Runner`.
+      vision: Vision tower of the policy; None: it reads text alone.
     """
 
     engine: Engine
@@ -152,42 +200,64 @@ class EpisodeRunner:
     on_attempt: Callable[[Trajectory], None] | None = None
     vision: VisionConfig | None = None
 
-    async def play(self, plan: Plan, environment: PooledEnv) -> Trajectory:
-        """Plays one episode; the trajectory is aborted if the environment or the engine fails.
+    async def play(self, plan: EpisodePlan, environment: PooledEnv) -> Trajectory:
+        """Plays one episode.
 
-        `environment` is used by this episode alone.
+        The trajectory is aborted if the environment or the engine fails. `environment` is used by
+        this episode alone.
 
         Raises:
           EngineLost: the engine will give no more responses.
         """
-        settings, key = self.settings, functools.partial(plan.key, plan.member)
-        trajectory, began = Trajectory(plan.task, plan.group, plan.member), False
+        settings = self.settings
+        key = functools.partial(plan.key, plan.member)
+        trajectory = Trajectory(plan.task, plan.group, plan.member)
+        # Stages: reset, replay of the past, the policy's steps, reflection.
         history = History(settings.history, plan.task.type, plan.reflections)
-        whole = History(settings.max_steps, plan.task.type, plan.reflections)  # The reflection shows every step.
+        # The reflection shows every step.
+        full_history = History(settings.max_steps, plan.task.type, plan.reflections)
+        has_started = False
         try:
-            observation = await _timed(environment.reset(plan.task), trajectory, "environment_s")
-            began, trajectory.words = True, observation.task
+            observation = await _measure(environment.reset(plan.task), trajectory, "environment_s")
+            has_started = True
+            trajectory.words = observation.task
+            # Replayed and not sampled: these steps are no turns, and nothing is learnt from them.
             for action in plan.past:
                 history.add(observation.text, action, images=observation.images)
-                observation = (await _timed(environment.step(action), trajectory, "environment_s")).observation
+                result = await _measure(environment.step(action), trajectory, "environment_s")
+                observation = result.observation
+            # Counted from the start of the episode: replayed steps use up the limit, and
+            # keys stay distinct.
             for step in range(len(plan.past), settings.max_steps):
-                turn, result = await self._turn(observation, history, trajectory, environment, key(step), key(0))
+                turn, result = await self._play_turn(
+                    observation, history, trajectory, environment, key(step), key(0)
+                )
                 trajectory.turns.append(turn)
-                trajectory.won, trajectory.score = bool(result.info["won"]), float(result.info["score"])
-                seen = (observation.text, turn.action, turn.thought, observation.images)
-                history.add(*seen)
+                # At every step: an episode that the limit ends keeps the values of its last step.
+                trajectory.won = bool(result.info["won"])
+                trajectory.score = float(result.info["score"])
+                # An environment with the same limit ends the episode itself in its last step.
+                is_last_step = step + 1 == settings.max_steps
+                trajectory.truncated = not trajectory.won and (is_last_step or not result.done)
+                event = (observation.text, turn.action, turn.thought, observation.images)
+                history.add(*event)
                 if plan.reflection is not None:
-                    whole.add(*seen)
+                    full_history.add(*event)
                 observation = result.observation
                 if result.done:
                     break
             if plan.reflection is not None and not trajectory.won:
-                trajectory.reflection = await self._reflect(plan.reflection, observation, whole, plan, trajectory)
+                trajectory.reflection = await self._reflect(
+                    plan.reflection, observation, full_history, plan, trajectory
+                )
         except (EnvError, _EngineFailure) as err:
-            trajectory.abort(str(err), policy_dependent=began and isinstance(err, (StepError, _Refused)))
+            # A reset that fails says nothing about the policy. An action at which the environment
+            # fails does, and so does a prompt that grew too long.
+            policy_dependent = has_started and isinstance(err, (StepError, _Refused))
+            trajectory.abort(str(err), policy_dependent=policy_dependent)
         return trajectory
 
-    async def _turn(
+    async def _play_turn(
         self,
         observation: Observation,
         history: History,
@@ -199,13 +269,22 @@ class EpisodeRunner:
         settings = self.settings
         prompt = settings.prompt(observation, history, prompt_encoder(self.tokenizer, self.vision))
         images = prompt_images(self.vision, prompt.tokens, prompt.images)
+        # The key of step 0 is common to the requests of an episode, and to those of no other one.
         sampling = replace(settings.sampling, key=key, session=session)
-        completion = await _timed(_generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s")
+        completion = await _measure(
+            _generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s"
+        )
+        # The text is for the environment; the learner gets the tokens as they were sampled.
         response = self.tokenizer.decode(completion.tokens.tolist())
         parsed = settings.parse(response)
-        listed = is_admissible(parsed.action, observation.admissible)
-        valid = parsed.valid and not (settings.require_admissible and listed is False)
-        result = await _timed(environment.step(parsed.action), trajectory, "environment_s")
+        admissible = is_admissible(parsed.action, observation.admissible)
+        # None is no refusal: the environment lists no actions.
+        valid = parsed.valid and not (settings.require_admissible and admissible is False)
+        choices = None
+        if observation.admissible is not None:
+            # A hash in place of a long list: it is only compared for equality.
+            choices = anchor_hash("\n".join(observation.admissible))
+        result = await _measure(environment.step(parsed.action), trajectory, "environment_s")
         turn = Turn(
             prompt_tokens=np.asarray(prompt.tokens, np.int32),
             response_tokens=np.asarray(completion.tokens, np.int32),
@@ -214,14 +293,15 @@ class EpisodeRunner:
             response=response,
             action=parsed.action,
             valid=valid,
-            admissible=listed,
+            admissible=admissible,
             observation=observation.text,
             anchor=observation.anchor,
-            reward=result.reward,
+            reward=settings.reward(result),
+            # Beside the reward and not in it: `rl.preset` decides where it counts.
             penalty=settings.penalty(valid, len(completion.tokens)),
             finish_reason=completion.finish_reason,
             version=completion.version,
-            choices=None if observation.admissible is None else anchor_hash("\n".join(observation.admissible)),
+            choices=choices,
             prompt_cut=prompt.cut != "",
             regret=result.info.get("regret"),
             task=observation.task,
@@ -236,46 +316,62 @@ class EpisodeRunner:
         template: PromptTemplate,
         observation: Observation,
         history: History,
-        plan: Plan,
+        plan: EpisodePlan,
         trajectory: Trajectory,
     ) -> str:
-        """What the policy writes after a trial, on one line; its key is that of step `max_steps`, which no step has."""
+        """Samples the policy's reflection on a trial, on one line."""
         settings = self.settings
-        prompt = replace(settings, template=template, known=(), show_admissible=False).prompt(
-            observation, history, prompt_encoder(self.tokenizer, self.vision)
+        prompt_settings = replace(
+            settings, template=template, template_images=(), show_admissible=False
         )
+        encode = prompt_encoder(self.tokenizer, self.vision)
+        prompt = prompt_settings.prompt(observation, history, encode)
         images = prompt_images(self.vision, prompt.tokens, prompt.images)
         sampling = replace(
             settings.sampling,
+            # `examples._check_room` reserves this room in later prompts.
             max_tokens=min(settings.sampling.max_tokens, REFLECTION_TOKENS),
             stop_strings=(),
-            key=plan.key(plan.member, settings.max_steps),
+            key=plan.key(plan.member, settings.max_steps),  # steps have smaller numbers
             session=plan.key(plan.member, 0),
         )
-        completion = await _timed(_generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s")
+        completion = await _measure(
+            _generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s"
+        )
         return " ".join(self.tokenizer.decode(completion.tokens.tolist()).split())
 
 
 async def _generate(
     engine: Engine, tokens: list[int], sampling: SamplingParams, images: PromptImages | None
 ) -> Completion:
-    """One response; an exception of the engine costs one episode, unless the engine is lost."""
+    """Samples one response.
+
+    An exception costs one episode, unless the engine is lost.
+    """
     try:
-        completion = await engine.generate(tokens, sampling, *([] if images is None else [images]))
+        if images is None:  # engines of text alone take no images
+            completion = await engine.generate(tokens, sampling)
+        else:
+            completion = await engine.generate(tokens, sampling, images)
+    # First: it is an Exception too, and it ends the run and not the episode.
     except EngineLost:
         raise
     except InputError as err:
         raise _Refused(f"engine: {err}") from err
     except Exception as err:
         raise _EngineFailure(f"engine: {type(err).__name__}: {err}") from err
+    # Its tokens are the start of a response, from which nothing may be learnt.
     if completion.finish_reason == "abort":
         raise _EngineFailure("engine: it aborted the request")
     return completion
 
 
-async def _timed(awaitable: Awaitable[_T], trajectory: Trajectory, field_name: str) -> _T:
-    started = time.perf_counter()
+async def _measure(awaitable: Awaitable[_T], trajectory: Trajectory, field_name: str) -> _T:
+    """Adds the seconds waited to a field of the trajectory."""
+    start = time.perf_counter()
     try:
         return await awaitable
     finally:
-        setattr(trajectory, field_name, getattr(trajectory, field_name) + time.perf_counter() - started)
+        # Also where it failed: the time was spent.
+        seconds = getattr(trajectory, field_name) + time.perf_counter() - start
+        setattr(trajectory, field_name, seconds)

@@ -1,24 +1,23 @@
-"""Examples in prompts of agents: episodes of the environment's expert, the same on every machine."""
+"""Examples in prompts of agents: expert episodes, the same on every machine."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import MEMORY, REFLECTION_TOKENS, Examples, find_agent
-from gigpo_jax.env_bridge.history import History
 from gigpo_jax.env_bridge.paths import cache_folder
-from gigpo_jax.env_bridge.prompts import PromptInput
+from gigpo_jax.env_bridge.prompts import History, PromptInput
 from gigpo_jax.envs import registry
-from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.demonstrations import ExpertEpisode, episode_seed, play_expert
 from gigpo_jax.rollout.environment import episode_settings
+from gigpo_jax.run.progress import show_progress
 
-_ATTEMPTS = 400  # the most tasks that are looked at
+_ATTEMPTS = 400  # largest number of tasks that the expert tries
 _UNLIMITED = 2**24  # tokens
 
 
@@ -29,14 +28,16 @@ def make_examples(
     types: Collection[str],
     encode: Callable[..., Sequence[int]],
 ) -> Examples:
-    """`eval.examples` episodes of each task type that the expert won; none if the agent's prompts show none.
+    """Plays `eval.examples` won expert episodes of each task type.
+
+    There are none if the agent's prompts show none.
 
     Args:
-      config: as from `config.resolve`.
-      options: what the environment is built with.
-      panel: ids of the tasks to evaluate on; no example is one of them.
-      types: of these tasks.
-      encode: as for `prompts.build_prompt`.
+      config: Config as from `config.resolve`.
+      options: Keyword arguments of the environment's builder.
+      panel: Ids of the tasks to evaluate on; no example is one of them.
+      types: Types of these tasks.
+      encode: See `prompts.build_prompt`.
 
     Raises:
       InputError: the environment has no expert, or a prompt with the examples would be too long.
@@ -45,43 +46,76 @@ def make_examples(
     if find_agent(config.agent).template is None or not count:
         return {}
     if registry.spec(config.env.name).expert is None:
-        raise InputError(f"config.eval.examples={count}: {config.env.name} has no expert to make examples; use 0")
-    won = _won_episodes(config, options, panel)
-    mixed = [episode for row in zip_longest(*won.values()) for episode in row if episode is not None]
-    if not mixed:
-        raise InputError(f"config.eval.examples={count}: the expert of {config.env.name} won no task; use 0")
-    won[""] = mixed[:count]
-    examples = {kind: tuple(map(_example, episodes)) for kind, episodes in won.items()}
-    for kind in sorted(types):
-        _check_room(config, examples, kind, won.get(kind, won[""]), encode)
+        raise InputError(
+            f"{config.env.name} has no expert to make examples",
+            key="config.eval.examples",
+            value=count,
+            fix="use 0",
+        )
+    episodes_by_type = _win_episodes(config, options, panel)
+    if not episodes_by_type:
+        raise InputError(
+            f"the expert of {config.env.name} won no task",
+            key="config.eval.examples",
+            value=count,
+            fix="use 0",
+        )
+    # Tasks of other types see one episode of each type in turn.
+    mixed_episodes: list[ExpertEpisode] = []
+    for row in zip_longest(*episodes_by_type.values()):
+        mixed_episodes += [episode for episode in row if episode is not None]
+    episodes_by_type[""] = mixed_episodes[:count]
+    examples = {}
+    for task_type, episodes in episodes_by_type.items():
+        examples[task_type] = tuple(_make_example(episode) for episode in episodes)
+    for task_type in sorted(types):
+        episodes = episodes_by_type.get(task_type, episodes_by_type[""])
+        _check_room(config, examples, task_type, episodes, encode)
     return examples
 
 
-def _won_episodes(
+def _win_episodes(
     config: ConfigDict, options: dict[str, Any], panel: Collection[str]
 ) -> dict[str, list[ExpertEpisode]]:
-    """Task type -> `eval.examples` won episodes at most, at least one."""
-    name, entry = config.env.name, registry.spec(config.env.name)
-    found: dict[str, list[ExpertEpisode]] = defaultdict(list)
-    split, demonstrator, excluded = config.env.split, {}, panel
-    if entry.examples is not None:
-        with tqdm(desc=f"{name} data for examples", unit="", delay=1, leave=False, disable=None) as bar:
-            data = registry.generate(name, cache_folder(name), progress=bar.update, **entry.examples.generate)
-        options, split, demonstrator, excluded = {"data": data}, "train", dict(entry.examples.demonstrator), set()
+    """Plays tasks with the expert and collects won episodes.
+
+    Result: task type -> 1 to `eval.examples` won episodes.
+    """
+    name = config.env.name
+    spec = registry.spec(name)
+    split = config.env.split
+    expert_options: dict[str, Any] = {}
+    excluded_tasks = panel
+    if spec.examples is not None:
+        title = f"generating {name} data for examples"
+        with show_progress(title, unit="items") as bar:
+            data = registry.generate_data(
+                name, cache_folder(name), progress=bar.update, **spec.examples.generate
+            )
+        options = {"data": data}
+        split = "train"
+        expert_options = dict(spec.examples.demonstrator)
+        excluded_tasks = set()  # the data is generated for examples alone
+    episodes_by_type: dict[str, list[ExpertEpisode]] = defaultdict(list)
     env = registry.make(name, **options)
     try:
         for number, task in enumerate(islice(env.tasks(split), _ATTEMPTS)):
-            if task.id not in excluded and len(found[task.type]) < config.eval.examples:
-                expert = registry.make_expert(name, episode_seed(0, number), **demonstrator)
-                episode = play_expert(env, expert, task, entry.max_steps)
-                found[task.type] += [episode] if episode.won else []
+            episodes = episodes_by_type[task.type]
+            if task.id in excluded_tasks or len(episodes) == config.eval.examples:
+                continue
+            # Seed 0 and not that of the run: all runs show the same examples.
+            expert = registry.make_expert(name, episode_seed(0, number), **expert_options)
+            episode = play_expert(env, expert, task, spec.max_steps)
+            if episode.won:
+                episodes.append(episode)
     finally:
         env.close()
-    return {kind: episodes for kind, episodes in sorted(found.items()) if episodes}
+    # Sorted by type: prompts do not depend on the order of the split.
+    return {kind: episodes for kind, episodes in sorted(episodes_by_type.items()) if episodes}
 
 
-def _example(episode: ExpertEpisode) -> PromptInput:
-    """An episode up to its last action, which did the task."""
+def _make_example(episode: ExpertEpisode) -> PromptInput:
+    """An episode up to its last action, which won."""
     events = tuple(event for _, event in episode.steps)
     return PromptInput(episode.last.task, "", events, len(events), "", None)
 
@@ -89,21 +123,35 @@ def _example(episode: ExpertEpisode) -> PromptInput:
 def _check_room(
     config: ConfigDict,
     examples: Examples,
-    kind: str,
+    task_type: str,
     episodes: Sequence[ExpertEpisode],
     encode: Callable[..., Sequence[int]],
 ) -> None:
-    """Raises InputError unless every step of the examples would fit into a prompt, without its history."""
+    """Checks that every step of the examples fits a prompt.
+
+    Raises:
+      InputError: a step does not fit into a prompt without history.
+    """
     settings = episode_settings(config, temperature=0.0, stop_token_ids=(), examples=examples)
-    notes, needed = 0 if settings.reflection is None else MEMORY, 0
-    for number, (seen, _) in chain.from_iterable(enumerate(episode.steps) for episode in episodes):
-        history = History(0, kind, ("",) * notes)
-        history.steps = number
-        shown = replace(settings, prompt_tokens=_UNLIMITED).prompt(seen, history, encode)
-        needed = max(needed, len(shown.tokens) + notes * REFLECTION_TOKENS)
-    if needed > settings.prompt_tokens:
-        of = f" of {kind}" if kind else ""
+    # Without a limit nothing is cut, so the real lengths show.
+    unlimited_settings = replace(settings, prompt_tokens=_UNLIMITED)
+    reflections = 0 if settings.reflection is None else MEMORY
+    longest_prompt = 0
+    for episode in episodes:
+        for number, (observation, _) in enumerate(episode.steps):
+            # History is what a long prompt loses first, so the check leaves it out. Reflections
+            # count below with their largest length.
+            history = History(0, task_type, ("",) * reflections)
+            history.steps = number
+            prompt = unlimited_settings.prompt(observation, history, encode)
+            length = len(prompt.tokens) + reflections * REFLECTION_TOKENS
+            longest_prompt = max(longest_prompt, length)
+    if longest_prompt > settings.prompt_tokens:
+        selection = f" of {task_type}" if task_type else ""
         raise InputError(
-            f"config.sampling.max_prompt_tokens={settings.prompt_tokens}: prompts of {config.agent} with "
-            f"{config.eval.examples} example(s){of} take up to {needed} tokens; use that, or fewer eval.examples"
+            f"prompts of {config.agent} with {config.eval.examples} example(s){selection} take "
+            f"up to {longest_prompt} tokens",
+            key="config.sampling.max_prompt_tokens",
+            value=settings.prompt_tokens,
+            fix="use that, or fewer eval.examples",
         )

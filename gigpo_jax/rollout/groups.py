@@ -1,9 +1,9 @@
-"""The end of a task's group in a rollout: before its last episodes, or with another group in its place."""
+"""Groups of a rollout: their episodes, their early end, and their replacement."""
 
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.trajectory import Trajectory, gives_signal
@@ -11,42 +11,70 @@ from gigpo_jax.trajectory import Trajectory, gives_signal
 
 @dataclass(frozen=True)
 class GroupEnd:
-    """When the group of a task ends, and what may follow it.
+    """When a group ends, and what may replace it.
 
     Attributes:
-      fraction: of its episodes, above 0 and at most 1, that must end and not be aborted; the others are cancelled then.
-      spares: for each task the (group number, task) that may take its place, as from `tasks.spare_groups`; (): none.
+      fraction: Share of its episodes, above 0 and at most 1, that must end without being aborted;
+        the remaining ones are cancelled then.
+      spares: For each task the (group number, task) pairs that may replace its group, in order,
+        see `tasks.spare_groups`; (): none.
     """
 
     fraction: float = 1.0
     spares: Sequence[Sequence[tuple[int, Task]]] = ()
 
-    def enough(self, size: int) -> int:
-        """Of so many episodes, those that end a group."""
-        return math.ceil(self.fraction * size)
+    def required_episodes(self, group_size: int) -> int:
+        """Number of finished episodes that ends a group."""
+        return math.ceil(self.fraction * group_size)
 
 
 WHOLE_GROUPS = GroupEnd()
 
 
-def end_early(
-    episodes: Sequence[list[Trajectory]], enough: int, task: Task, group: int, running: Sequence[asyncio.Task[None]]
-) -> None:
-    """Cancels and marks the episodes of a group, given as their trials, that run when `enough` have ended unaborted."""
-    if sum(bool(trials) and not trials[-1].aborted for trials in episodes) < enough:
-        return
-    for member, trials in enumerate(episodes):
-        if not trials:
-            running[member].cancel()
-            trials.append(Trajectory(task, group, member))
-            trials[-1].leave_unfinished()
+@dataclass(eq=False)
+class Group:
+    """The episodes of one task while they are played.
 
+    Attributes:
+      number: Group number; part of every request's key.
+      task: Task of all episodes.
+      episodes: Trials of each member in order; () until the member has ended.
+      coroutines: Running coroutine of each member.
+    """
 
-def replaced(group: Sequence[Sequence[Trajectory]]) -> bool:
-    """Whether all episodes of a group, given as their trials, have ended without signal; they are marked then."""
-    newest = [trials[-1] for trials in group if trials]
-    if len(newest) < len(group) or gives_signal(newest):
-        return False
-    for trajectory in newest:
-        trajectory.replaced = True
-    return True
+    number: int
+    task: Task
+    episodes: list[tuple[Trajectory, ...]]
+    coroutines: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def end_early(self, required_episodes: int) -> None:
+        """Cancels the running episodes once enough others have ended.
+
+        Aborted ones do not count as ended.
+        """
+        # `trials` is () for a member that still plays; the last trial tells how an episode ended.
+        finished = sum(bool(trials) and not trials[-1].aborted for trials in self.episodes)
+        if finished < required_episodes:
+            return
+        for member, trials in enumerate(self.episodes):
+            if trials:
+                continue
+            # On its way out the coroutine hands the environment back to the pool.
+            self.coroutines[member].cancel()
+            trajectory = Trajectory(self.task, self.number, member)
+            trajectory.leave_unfinished()
+            # Each member has an entry at the end, whatever became of it.
+            self.episodes[member] = (trajectory,)
+
+    def needs_replacement(self) -> bool:
+        """Whether all episodes have ended without a signal.
+
+        The signal is that of their last trials.
+        """
+        newest_trials = [trials[-1] for trials in self.episodes if trials]
+        return len(newest_trials) == len(self.episodes) and not gives_signal(newest_trials)
+
+    def mark_replaced(self) -> None:
+        """Marks the last trials: nothing is learnt from them."""
+        for trials in self.episodes:
+            trials[-1].replaced = True

@@ -9,24 +9,30 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.endpoint.address import check_address
-from gigpo_jax.endpoint.settings import EndpointSettings
-from gigpo_jax.env_bridge.harness import as_action
-from gigpo_jax.env_bridge.pool import PooledEnv
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.base import Engine, SamplingParams
+from gigpo_jax.engines.endpoint.address import check_address
+from gigpo_jax.engines.endpoint.settings import EndpointSettings
+from gigpo_jax.env_bridge.processes.harness import encode_address
+from gigpo_jax.env_bridge.processes.pool import PooledEnv
 from gigpo_jax.env_bridge.types import EnvError, StepError
-from gigpo_jax.errors import InputError
-from gigpo_jax.models.tokenizer import Tokenizer
-from gigpo_jax.rollout.episode import EpisodeSettings, Plan
-from gigpo_jax.sampling.base import Engine, SamplingParams
+from gigpo_jax.models.text.tokenizer import Tokenizer
+from gigpo_jax.rollout.episode import EpisodePlan, EpisodeSettings
 from gigpo_jax.trajectory import Trajectory
 
-MODEL = "policy"  # its name at the endpoint
+MODEL = "policy"  # name of the model at the endpoint
 
 
 def check_endpoint(config: ConfigDict) -> None:
-    """Raises InputError if the endpoint lacks a package, or cannot listen where `config.serve` says."""
+    """Checks that the endpoint can listen and has its packages.
+
+    Raises:
+      InputError: the endpoint lacks a package or cannot listen at its address.
+    """
     if importlib.util.find_spec("aiohttp") is None:
-        raise InputError("the endpoint needs the package aiohttp; pip install 'gigpo_jax[serve]'")
+        raise InputError(
+            "the endpoint needs the package aiohttp", fix="pip install 'gigpo_jax[serve]'"
+        )
     check_address(config.serve.host, config.serve.port)
 
 
@@ -39,12 +45,12 @@ def make_endpoint(
     max_sessions: int = 0,
     on_end: Callable[[Any], None] = lambda session: None,
 ) -> Any:
-    """Starts an `endpoint.server.Endpoint` as `config.serve` says; the arguments are those of it and its settings.
+    """Starts the endpoint of `config.serve`; arguments as for `endpoint.server.Endpoint`.
 
     Raises:
       InputError: the address cannot be used.
     """
-    from gigpo_jax.endpoint.server import Endpoint  # needs aiohttp, see `check_endpoint`
+    from gigpo_jax.engines.endpoint.server import Endpoint  # needs aiohttp, see `check_endpoint`
 
     serve, sampling = config.serve, config.sampling
     settings = EndpointSettings(
@@ -72,41 +78,67 @@ def make_endpoint(
 
 @dataclass(frozen=True)
 class HarnessRunner:
-    """Has a program play each episode in a session of its own; see `rollout.Runner`.
+    """Lets a program play each episode in its own session.
+
+    See `episode.Runner`.
 
     Attributes:
-      endpoint: as from `make_endpoint`.
+      endpoint: Endpoint as from `make_endpoint`.
+      settings: See `episode.Runner`.
+      on_attempt: See `episode.Runner`.
     """
 
     endpoint: Any
     settings: EpisodeSettings
     on_attempt: Callable[[Trajectory], None] | None = None
 
-    async def play(self, plan: Plan, environment: PooledEnv) -> Trajectory:
-        """Plays one episode; the trajectory is aborted if the program fails or posts no reward.
+    async def play(self, plan: EpisodePlan, environment: PooledEnv) -> Trajectory:
+        """Plays one episode.
+
+        The trajectory is aborted if the program fails or posts no reward.
 
         Raises:
           EngineLost: the engine will give no more responses, or the endpoint failed.
         """
-        settings, key = self.settings, functools.partial(plan.key, plan.member)
-        trajectory, began = Trajectory(plan.task, plan.group, plan.member), time.perf_counter()
-        limits = {"max_calls": settings.max_steps, "max_prompt_tokens": settings.prompt_tokens}
-        session = self.endpoint.open(plan.task, settings.sampling, key, **limits)
-        reason, dependent = "the program posted no reward", True
+        settings = self.settings
+        trajectory = Trajectory(plan.task, plan.group, plan.member)
+        start = time.perf_counter()
+        session = self.endpoint.open_session(
+            plan.task,
+            settings.sampling,
+            functools.partial(plan.key, plan.member),
+            max_calls=settings.max_steps,
+            max_prompt_tokens=settings.prompt_tokens,
+        )
+        reason = "the program posted no reward"
+        policy_dependent = True
         try:
             await environment.reset(plan.task)
-            await environment.step(as_action(self.endpoint.address(session)))
+            # One step is the whole episode: the program calls the endpoint in the meantime.
+            await environment.step(encode_address(self.endpoint.session_address(session)))
         except EnvError as err:
-            reason, dependent = str(err), isinstance(err, StepError)
+            reason = str(err)
+            policy_dependent = isinstance(err, StepError)
         finally:
-            await self.endpoint.end(session)
+            # Also when the episode is cancelled. Afterwards no late call of the program
+            # changes the turns.
+            await self.endpoint.end_session(session)
+        # The loss of the engine is no failure of the program: it ends the run.
         if session.fault is not None:
             raise session.fault
+        if session.refusal and not session.turns:
+            reason = f"all calls of the program were refused ({session.refusal})"
         if session.abandoned:
-            reason = f"the program made no request for too long (config.serve.session_timeout_s): {reason}"
+            reason = (
+                "the program made no request for too long "
+                f"(config.serve.session_timeout_s): {reason}"
+            )
+        # True: the program judges the format of its responses; here only length has a penalty.
         session.finish(trajectory, functools.partial(settings.penalty, True))
         if session.outcome is None:  # a program may fail after it posted the reward
-            trajectory.abort(reason, policy_dependent=dependent)
+            trajectory.abort(reason, policy_dependent=policy_dependent)
         trajectory.engine_s = session.engine_s
-        trajectory.environment_s = max(time.perf_counter() - began - session.engine_s, 0.0)
+        seconds = time.perf_counter() - start
+        # Calls of a program may overlap, so the sum of their times can be larger than the whole.
+        trajectory.environment_s = max(seconds - session.engine_s, 0.0)
         return trajectory

@@ -1,52 +1,87 @@
-"""Saved rollouts: the one module that knows the file format (docs/rollouts.md). numpy and the standard library only."""
+"""Saved rollouts: the only module that knows the file format (docs/rollouts.md).
+
+It needs numpy and the standard library only.
+"""
 
 import base64
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gigpo_jax.env_bridge.png import encode_png, png_size
-from gigpo_jax.errors import InputError, writing
-from gigpo_jax.files import replacing
-from gigpo_jax.models.images import ReadImage, picture_of
+from gigpo_jax.core.errors import InputError, storage_errors
+from gigpo_jax.core.files import replace_file
+from gigpo_jax.core.png import encode_png, png_size
+from gigpo_jax.models.vision.images import ImagePatches, restore_pixels
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
 
-FORMAT, VERSION = "gigpo_jax rollouts", 3
-READ = (1, 2, 3)  # versions that are read; version 1 has no answers, 2 no environments and no pictures
+FORMAT = "gigpo_jax rollouts"
+VERSION = 3
+# Version 1 has no answers, version 2 no environments and no pictures.
+READABLE_VERSIONS = (1, 2, 3)
 SUFFIX = ".jsonl.gz"
-_SHARED = ("prompt", "response", "action", "observation", "anchor")  # texts that are stored once a file
-_OF_TURN = (
-    *("prompt", "response", "action", "valid", "admissible", "observation", "anchor", "reward", "penalty"),
-    *("finish_reason", "version"),
+# Texts that are stored once a file: steps of a group repeat them.
+_SHARED_TEXTS = ("prompt", "response", "action", "observation", "anchor")
+_TURN_FIELDS = (
+    "prompt",
+    "response",
+    "action",
+    "valid",
+    "admissible",
+    "observation",
+    "anchor",
+    "reward",
+    "penalty",
+    "finish_reason",
+    "version",
+    "regret",
 )
-_OF_TRAJECTORY = ("group", "member", "won", "score", "aborted", "reason", "words", "replaced", "reflection")
-_DIGITS = 6  # after the point; of rewards and advantages
-_TOKEN_DIGITS = 4  # of log-probabilities and entropies, nats
-_BROKEN = (OSError, EOFError, zlib.error, StopIteration, RecursionError)  # of a file as a whole
+_TASK_FIELDS = ("type", "split", "data", "answer", "environment")
+_TRAJECTORY_FIELDS = (
+    "group",
+    "member",
+    "won",
+    "score",
+    "truncated",
+    "aborted",
+    "reason",
+    "words",
+    "replaced",
+    "reflection",
+)
+_DIGITS = 6  # after the point, of rewards and advantages
+_TOKEN_DIGITS = 4  # after the point, of log-probabilities and entropies, nats
+# Errors of a damaged file: of its compression, then of its content.
+_FILE_ERRORS = (OSError, EOFError, zlib.error, StopIteration, RecursionError)
+_CONTENT_ERRORS = (ValueError, LookupError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
 class SavedStep:
-    """One environment step. The fields from `returns` on are None where the episode was aborted or replaced.
+    """One environment step.
+
+    The fields from `returns` on are None where the episode was aborted or replaced.
 
     Attributes:
-      prompt, response, action, valid, admissible, observation, anchor, reward, penalty, finish_reason, version, regret:
-        as in `trajectory.Turn`.
-      prompt_length: tokens of the prompt.
-      tokens: the response's token ids.
-      logprobs: their log-probabilities under the policy that sampled them, nats.
-      entropy: of the distribution that each token was sampled from, as the learner computes it, nats; None: not scored.
-      returns: discounted sum of this and later rewards, without penalties (equation 5).
-      episode_advantage, step_advantage, advantage: as the run's algorithm computes them; the last one is their total.
-      anchor_group: number of the anchor group in the file.
-      anchor_group_size: steps in it.
-      pictures: the images of the prompt as the model read them, PNG files.
+      prompt, response, action, valid, admissible, observation, anchor, reward, penalty,
+      finish_reason, version, regret:
+        See `trajectory.Turn`.
+      prompt_length: Number of tokens of the prompt.
+      tokens: Token ids of the response.
+      logprobs: Their log-probabilities under the policy that sampled them, nats.
+      entropy: Entropy of the distribution that each token was sampled from, as the learner computes
+        it, nats; None: not scored.
+      returns: Discounted sum of this and later rewards, without penalties (equation 5).
+      episode_advantage, step_advantage, advantage: Advantages of the run's algorithm; the last one
+        is their total.
+      anchor_group: Number of the anchor group in the file.
+      anchor_group_size: Number of steps in the anchor group.
+      pictures: Images of the prompt as the model read them, PNG files.
     """
 
     prompt: str
@@ -76,7 +111,10 @@ class SavedStep:
 
 @dataclass(frozen=True)
 class SavedEpisode:
-    """One episode; fields as in `trajectory.Trajectory`, of its task the id and the other fields of `Task`."""
+    """One episode and its task.
+
+    The fields are those of `trajectory.Trajectory` and of its `Task`; `task` is the id.
+    """
 
     task: str
     type: str
@@ -90,6 +128,7 @@ class SavedEpisode:
     reason: str
     steps: tuple[SavedStep, ...]
     words: str = ""
+    truncated: bool = False
     replaced: bool = False
     reflection: str = ""
     answer: str = ""
@@ -98,13 +137,13 @@ class SavedEpisode:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """A file.
+    """The content of a file.
 
     Attributes:
-      iteration: finished updates when the episodes were played.
-      temperature: that they were sampled at; 0 is greedy.
-      episodes: in the order of (group, member).
-      pieces: token id -> its text, for every id in the file.
+      iteration: Number of finished updates when the episodes were played.
+      temperature: Sampling temperature; 0 is greedy.
+      episodes: Episodes in the order of (group, member).
+      pieces: Text of every token id in the file.
     """
 
     iteration: int
@@ -113,7 +152,7 @@ class Rollouts:
     pieces: dict[int, str]
 
 
-def saved(
+def collect_rollouts(
     trajectories: Sequence[Trajectory],
     credit: StepCredit,
     entropy: Sequence[np.ndarray] | None,
@@ -123,52 +162,67 @@ def saved(
     temperature: float,
     decode: Callable[[Sequence[int]], str],
 ) -> Rollouts:
-    """Puts together what a file holds.
+    """Combines trajectories and their credit into a file's content.
 
     Args:
-      trajectories: in rollout order, aborted ones included.
-      credit: of their steps.
-      entropy: of each response token, one array [R] f32 a step, nats; None: not scored.
-      gamma: discount of the returns.
-      iteration, temperature: noted in the file.
-      decode: token ids -> text.
+      trajectories: Trajectories in rollout order, aborted ones included.
+      credit: Credit of their finished steps.
+      entropy: Entropy of each response token, one array [R] f32 a step, nats; None: not scored.
+      gamma: Discount factor of the returns.
+      iteration, temperature: See `Rollouts`.
+      decode: Function token ids -> text.
     """
-    rows = {(step.trajectory, step.step): row for row, step in enumerate(finished_steps(trajectories))}
+    rows = {
+        (step.trajectory, step.step): row for row, step in enumerate(finished_steps(trajectories))
+    }
     if len(rows) != len(credit.total):
         raise ValueError(f"credit of {len(credit.total)} steps for {len(rows)}")
-    sizes = np.bincount(credit.anchor_group)
+    group_sizes = np.bincount(credit.anchor_group)
     episodes = []
-    files: dict[bytes, bytes] = {}  # digest of an image as read -> PNG
+    png_files: dict[bytes, bytes] = {}
     for place, trajectory in enumerate(trajectories):
-        steps = [_saved_step(turn, files) for turn in trajectory.turns]
-        returns = _returns([turn.reward for turn in trajectory.turns], gamma)
+        steps = [_make_step(turn, png_files) for turn in trajectory.turns]
+        returns = _discounted_returns([turn.reward for turn in trajectory.turns], gamma)
         for number, step in enumerate(steps):
             row = rows.get((place, number))
+            # A step of an aborted or replaced episode has no credit.
             if row is None:
                 continue
             steps[number] = replace(
                 step,
-                entropy=None if entropy is None else _rounded(entropy[row]),
+                entropy=None if entropy is None else _round_tokens(entropy[row]),
                 returns=returns[number],
                 episode_advantage=round(float(credit.episode[row]), _DIGITS),
                 step_advantage=round(float(credit.step[row]), _DIGITS),
                 advantage=round(float(credit.total[row]), _DIGITS),
                 anchor_group=int(credit.anchor_group[row]),
-                anchor_group_size=int(sizes[credit.anchor_group[row]]),
+                anchor_group_size=int(group_sizes[credit.anchor_group[row]]),
             )
-        episodes.append(_saved_episode(trajectory, steps))
-    ids = sorted({token for episode in episodes for step in episode.steps for token in step.tokens})
-    return Rollouts(iteration, temperature, tuple(episodes), {token: decode([token]) for token in ids})
+        episodes.append(_make_episode(trajectory, steps))
+    # Readers of the file then need no tokenizer.
+    pieces = {token: decode([token]) for token in sorted(_token_ids(episodes))}
+    return Rollouts(iteration, temperature, tuple(episodes), pieces)
+
+
+def _token_ids(episodes: Sequence[SavedEpisode]) -> set[int]:
+    ids: set[int] = set()
+    for episode in episodes:
+        for step in episode.steps:
+            ids.update(step.tokens)
+    return ids
 
 
 def write_rollouts(path: Path, rollouts: Rollouts) -> None:
-    """Writes a file, whole or not at all, and makes its folder.
+    """Writes a file, whole or not at all.
+
+    Makes its folder too.
 
     Raises:
       StorageError: it cannot be written.
     """
     texts: dict[str, int] = {}
     pictures: dict[bytes, int] = {}
+    # First the episodes: they collect the texts and pictures that the header lists.
     episodes = [_episode_as_json(episode, texts, pictures) for episode in rollouts.episodes]
     header = {
         "format": FORMAT,
@@ -180,104 +234,140 @@ def write_rollouts(path: Path, rollouts: Rollouts) -> None:
         "texts": list(texts),
         "pictures": [base64.b64encode(picture).decode() for picture in pictures],
     }
-    with writing(path):
+    with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Without name and time in the header the same content gives the same bytes.
         with (
-            replacing(path) as temporary,
+            replace_file(path) as temporary,
             temporary.open("wb") as raw,
             gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file,
         ):
             for line in (header, *episodes):
+                # json escapes control characters and all but ASCII: whatever texts hold, a line
+                # of the file is one line.
                 file.write(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
 
 
 def read_rollouts(path: Path) -> Rollouts:
-    """Reads a file; raises InputError if it is missing, damaged, or of another format."""
+    """Reads a file.
+
+    Raises:
+      InputError: the file is missing, damaged, or of another format.
+    """
     try:
         with gzip.open(path, "rt", encoding="ascii") as file:
             lines = (json.loads(line) for line in file)
             header = next(lines)
-            found = header.get("format"), header.get("version")
-            if found not in [(FORMAT, version) for version in READ]:
+            file_format = (header.get("format"), header.get("version"))
+            if file_format not in [(FORMAT, version) for version in READABLE_VERSIONS]:
                 raise InputError(
-                    f"{path}: format and version are {found}, need {FORMAT!r} of version {READ}; save it again"
+                    f"format and version are {file_format}, need {FORMAT!r} of version "
+                    f"{READABLE_VERSIONS}",
+                    key=path,
+                    fix="save it again",
                 )
-            pictures = [_picture(text) for text in header.get("pictures", ())]
-            episodes = tuple(_episode(line, header["texts"], pictures) for line in lines)
+            pictures = [_parse_picture(text) for text in header.get("pictures", ())]
+            episodes = tuple(_parse_episode(line, header["texts"], pictures) for line in lines)
+        # A file without its last lines would be valid otherwise.
         if len(episodes) != header["episodes"]:
-            raise InputError(f"{path}: has {len(episodes)} of {header['episodes']} episodes; save it again")
+            raise InputError(
+                f"has {len(episodes)} of {header['episodes']} episodes",
+                key=path,
+                fix="save it again",
+            )
+        # Keys of JSON objects are texts.
         pieces = {int(token): piece for token, piece in header["pieces"].items()}
-        tokens = {token for episode in episodes for step in episode.steps for token in step.tokens}
-        if tokens - pieces.keys():
+        if _token_ids(episodes) - pieces.keys():
             raise ValueError("a token has no text")
         return Rollouts(header["iteration"], header["temperature"], episodes, pieces)
-    except (*_BROKEN, ValueError, LookupError, TypeError, AttributeError) as err:
-        raise InputError(f"{path}: not a file of saved rollouts ({type(err).__name__}: {err})") from err
+    except (*_FILE_ERRORS, *_CONTENT_ERRORS) as err:
+        raise InputError(
+            f"not a file of saved rollouts ({type(err).__name__}: {err})", key=path
+        ) from err
 
 
-def _returns(rewards: Sequence[float], gamma: float) -> list[float]:
-    out: list[float] = []
+def _discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
+    returns: list[float] = []
     total = 0.0
     for reward in reversed(rewards):
         total = reward + gamma * total
-        out.append(round(total, _DIGITS))
-    return out[::-1]
+        # Only the stored number is rounded, and not the running sum.
+        returns.append(round(total, _DIGITS))
+    return returns[::-1]
 
 
-def _saved_step(turn: Turn, files: dict[bytes, bytes]) -> SavedStep:
-    """A step without its credit; `files` are the pictures so far, which groups repeat."""
-    read = () if turn.images is None else turn.images.images
+def _make_step(turn: Turn, png_files: dict[bytes, bytes]) -> SavedStep:
+    """A step without its credit.
+
+    Args:
+      turn: Turn of the trajectory.
+      png_files: PNG files by the digest of an image, encoded once; new ones are added.
+    """
+    images = () if turn.images is None else turn.images.images
     return SavedStep(
-        **{name: getattr(turn, name) for name in _OF_TURN},
+        **{name: getattr(turn, name) for name in _TURN_FIELDS},
         prompt_length=len(turn.prompt_tokens),
         tokens=tuple(turn.response_tokens.tolist()),
-        logprobs=_rounded(turn.logprobs),
-        pictures=tuple(_file(image, files) for image in read),
+        logprobs=_round_tokens(turn.logprobs),
+        pictures=tuple(_encode_picture(image, png_files) for image in images),
     )
 
 
-def _file(image: ReadImage, files: dict[bytes, bytes]) -> bytes:
-    if image.digest not in files:
-        files[image.digest] = encode_png(picture_of(image))
-    return files[image.digest]
+def _encode_picture(image: ImagePatches, png_files: dict[bytes, bytes]) -> bytes:
+    if image.digest not in png_files:
+        png_files[image.digest] = encode_png(restore_pixels(image))
+    return png_files[image.digest]
 
 
-def _saved_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEpisode:
+def _make_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEpisode:
     task = trajectory.task
-    same = {name: getattr(trajectory, name) for name in _OF_TRAJECTORY}
-    same |= {name: getattr(task, name) for name in ("type", "split", "data", "answer", "environment")}
-    return SavedEpisode(task=task.id, steps=tuple(steps), **same)
+    fields = {name: getattr(trajectory, name) for name in _TRAJECTORY_FIELDS}
+    fields |= {name: getattr(task, name) for name in _TASK_FIELDS}
+    return SavedEpisode(task=task.id, steps=tuple(steps), **fields)
 
 
-def _rounded(values: np.ndarray) -> tuple[float, ...]:
+def _round_tokens(values: np.ndarray) -> tuple[float, ...]:
     return tuple(round(value, _TOKEN_DIGITS) for value in values.tolist())
 
 
-def _episode_as_json(episode: SavedEpisode, texts: dict[str, int], pictures: dict[bytes, int]) -> dict[str, Any]:
-    steps = [
-        {name: texts.setdefault(value, len(texts)) if name in _SHARED else value for name, value in vars(step).items()}
-        | {"pictures": [pictures.setdefault(picture, len(pictures)) for picture in step.pictures]}
-        for step in episode.steps
-    ]
+def _episode_as_json(
+    episode: SavedEpisode, texts: dict[str, int], pictures: dict[bytes, int]
+) -> dict[str, Any]:
+    """A line of the file.
+
+    Texts and pictures are numbers, in the order of their first use.
+    """
+    steps = []
+    for step in episode.steps:
+        fields = dict(vars(step))
+        for name in _SHARED_TEXTS:
+            fields[name] = texts.setdefault(fields[name], len(texts))
+        fields["pictures"] = [
+            pictures.setdefault(picture, len(pictures)) for picture in step.pictures
+        ]
+        steps.append(fields)
     return vars(episode) | {"steps": steps}
 
 
-def _picture(text: str) -> bytes:
+def _parse_picture(text: str) -> bytes:
     data = base64.b64decode(text, validate=True)
     png_size(data)  # raises ValueError if it is no PNG file
     return data
 
 
-def _episode(line: dict[str, Any], texts: Sequence[str], pictures: Sequence[bytes]) -> SavedEpisode:
-    steps = (SavedStep(**dict(_values(step, texts, pictures))) for step in line["steps"])
+def _parse_episode(
+    line: dict[str, Any], texts: Sequence[str], pictures: Sequence[bytes]
+) -> SavedEpisode:
+    steps = []
+    for step in line["steps"]:
+        fields: dict[str, Any] = {}
+        for name, value in step.items():
+            if name in _SHARED_TEXTS:
+                value = texts[value]
+            elif name == "pictures":
+                value = [pictures[number] for number in value]
+            # JSON has no tuples, and the fields of frozen classes have no lists.
+            fields[name] = tuple(value) if isinstance(value, list) else value
+        steps.append(SavedStep(**fields))
+    # A field that does not exist raises TypeError: the file is then called damaged.
     return SavedEpisode(**line | {"steps": tuple(steps)})
-
-
-def _values(step: dict[str, Any], texts: Sequence[str], pictures: Sequence[bytes]) -> Iterator[tuple[str, Any]]:
-    for name, value in step.items():
-        if name in _SHARED:
-            value = texts[value]
-        elif name == "pictures":
-            value = [pictures[number] for number in value]
-        yield name, tuple(value) if isinstance(value, list) else value

@@ -1,7 +1,7 @@
 """Policy x environment -> trajectories: one coroutine per episode.
 
-No episode waits for another; the engine batches the pending requests. Every request has its own random key, so the
-trajectories depend neither on the number of workers nor on the order of answers.
+No episode waits for another; the engine batches the pending requests. Every request has its own
+random key, so the trajectories depend neither on the number of workers nor on the order of answers.
 """
 
 import asyncio
@@ -10,16 +10,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.engines.base import request_key
+from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
-from gigpo_jax.rollout.episode import Plan, Runner
-from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd, end_early, replaced
-from gigpo_jax.sampling.base import request_key
+from gigpo_jax.rollout.episode import EpisodePlan, Runner
+from gigpo_jax.rollout.groups import WHOLE_GROUPS, Group, GroupEnd
 from gigpo_jax.trajectory import Trajectory
 
 
 class TooManyAborted(RuntimeError):
-    """Too many episodes of a rollout were aborted; the text has the most frequent reasons."""
+    """Too many episodes of a rollout were aborted.
+
+    The text has the most frequent reasons.
+    """
 
 
 async def rollout(
@@ -32,90 +35,131 @@ async def rollout(
     pasts: Sequence[Sequence[str]] | None = None,
     ends: GroupEnd = WHOLE_GROUPS,
 ) -> list[Trajectory]:
-    """Plays `group_size` episodes of every task, as many at once as the pools have environments.
+    """Plays `group_size` episodes of every task.
+
+    As many run at once as the pools have environments.
 
     Args:
-      tasks: one group each, in this order.
-      players: for each `Task.environment` what plays an episode, and where.
-      group_size: episodes a task, >= 1.
-      iteration: part of every request's key; evaluations use negative numbers.
-      first_group: number of the first task's group; hosts that share an iteration number theirs apart.
-      pasts: for each task the actions that are replayed before the policy acts; None: none.
-      ends: when a group ends, and what is then played in place of one without signal (`trajectory.gives_signal`).
+      tasks: Task of each group, in order.
+      players: Runner of the episodes and pool of environments, by `Task.environment`.
+      group_size: Number of episodes of a task, >= 1.
+      iteration: Part of every request's key; evaluations use negative numbers.
+      first_group: Number of the first task's group; hosts that share an iteration number their
+        groups from different starts.
+      pasts: Actions of each task that are replayed before the policy acts; None: none.
+      ends: When a group ends, and what replaces one without signal (`trajectory.gives_signal`).
 
     Returns:
-      Trajectories in the order of tasks, groups in their place and members; those that do not count are marked.
+      Trajectories in the order of tasks, of groups of the same place, and of members; those that
+      do not count are marked.
 
     Raises:
       TooManyAborted: more than `max_aborted_fraction` of all episodes were aborted.
       EngineLost: the engine will give no more responses.
     """
-    played: list[list[list[list[Trajectory]]]] = [[] for _ in tasks]  # tasks, groups in their place, episodes, trials
-    tasks_of: list[list[asyncio.Task[None]]] = [[] for _ in tasks]  # of the newest group in each place
-    reasons: Counter[str] = Counter()
+    groups_by_task: list[list[Group]] = [[] for _ in tasks]
+    abort_reasons: Counter[str] = Counter()
 
-    def start(place: int, number: int, task: Task) -> None:
-        played[place].append([[] for _ in range(group_size)])
-        tasks_of[place] = [running.create_task(episode(place, number, task, member)) for member in range(group_size)]
+    def start_group(place: int, number: int, task: Task) -> None:
+        # The coroutines start at the next await: all members of the group are in the list
+        # before one ends.
+        group = Group(number, task, episodes=[()] * group_size)
+        groups_by_task[place].append(group)
+        for member in range(group_size):
+            group.coroutines.append(coroutines.create_task(play_member(place, group, member)))
 
-    async def episode(place: int, group: int, task: Task, member: int) -> None:
-        runner, pool = players[task.environment]
+    async def play_member(place: int, group: Group, member: int) -> None:
+        runner, pool = players[group.task.environment]
         settings = runner.settings
-        key = functools.partial(request_key, settings.seed, iteration, group)
-        plan = Plan(task, group, member * settings.trials, key, past=pasts[place] if pasts else ())
-        played[place][-1][member] = trials = await _trials(plan, runner, pool)
+        plan = EpisodePlan(
+            group.task,
+            group.number,
+            # Room for the trials of each episode: trial t of episode e is member e x trials + t.
+            member * settings.trials,
+            key=functools.partial(request_key, settings.seed, iteration, group.number),
+            past=pasts[place] if pasts else (),
+        )
+        trials = await _play_trials(plan, runner, pool)
+        # Before `end_early`, which cancels the members that have no entry. No await follows until
+        # the end: one member alone sees the group complete, and replaces it.
+        group.episodes[member] = tuple(trials)
         if trials[-1].aborted:
-            reasons[trials[-1].reason] += 1
-            _check_aborted(reasons, group_size * sum(map(len, played)), settings.max_aborted_fraction)
-        end_early(played[place][-1], ends.enough(group_size), task, group, tasks_of[place])
-        left = ends.spares[place][len(played[place]) - 1 :] if ends.spares else ()
-        if left and replaced(played[place][-1]):
-            start(place, *left[0])
+            abort_reasons[trials[-1].reason] += 1
+            # Replacements count too: the fraction is of all episodes that were started.
+            episodes = group_size * sum(len(groups) for groups in groups_by_task)
+            _check_aborted(abort_reasons, episodes, settings.max_aborted_fraction)
+        group.end_early(ends.required_episodes(group_size))
+
+        replacements = len(groups_by_task[place]) - 1
+        # The spares of a place are used in their order, so a run is repeatable whichever
+        # group ends first.
+        spares = ends.spares[place] if ends.spares else ()
+        if replacements < len(spares) and group.needs_replacement():
+            group.mark_replaced()
+            number, task = spares[replacements]
+            start_group(place, number, task)
 
     try:
-        async with asyncio.TaskGroup() as running:
+        async with asyncio.TaskGroup() as coroutines:
             for place, task in enumerate(tasks):
-                start(place, first_group + place, task)
+                start_group(place, first_group + place, task)
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None  # the first failure cancelled the others
-    return [trajectory for groups in played for group in groups for trials in group for trajectory in trials]
+
+    trajectories: list[Trajectory] = []
+    for groups in groups_by_task:
+        for group in groups:
+            for trials in group.episodes:
+                trajectories.extend(trials)
+    return trajectories
 
 
-def _check_aborted(reasons: Counter[str], episodes: int, most: float) -> None:
-    """Raises TooManyAborted if more than the fraction `most` of the episodes were aborted."""
-    if reasons.total() > most * episodes:
+def _check_aborted(reasons: Counter[str], episodes: int, max_fraction: float) -> None:
+    """Checks that not too many episodes were aborted.
+
+    Raises:
+      TooManyAborted: more than this fraction of the episodes were aborted.
+    """
+    if reasons.total() > max_fraction * episodes:
         frequent = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
-        raise TooManyAborted(f"{reasons.total()} of {episodes} episodes were aborted, too many to continue: {frequent}")
+        raise TooManyAborted(
+            f"{reasons.total()} of {episodes} episodes were aborted, too many to continue: "
+            f"{frequent}"
+        )
 
 
-async def _trials(first: Plan, runner: Runner, pool: EnvPool) -> list[Trajectory]:
-    """Plays an episode, and again until it is won or aborted or no trial is left.
+async def _play_trials(first_plan: EpisodePlan, runner: Runner, pool: EnvPool) -> list[Trajectory]:
+    """Plays trials of an episode until one is won.
 
-    Every trial is a member of the group, with keys of its own: trial t of episode e is member e x trials + t. The plan
-    of trial 0 is `first`.
+    An aborted trial, or the last one, ends it too. Every trial is a member of the group, with its
+    own keys: trial t of episode e is member e x trials + t. `first_plan` is the plan of trial 0.
     """
     trials: list[Trajectory] = []
-    for trial in range(runner.settings.trials):
+    for number in range(runner.settings.trials):
+        is_last = number + 1 == runner.settings.trials
         plan = replace(
-            first,
-            member=first.member + trial,
-            reflections=tuple(earlier.reflection for earlier in trials if earlier.reflection),
-            reflection=runner.settings.reflection if trial + 1 < runner.settings.trials else None,
+            first_plan,
+            member=first_plan.member + number,
+            reflections=tuple(trial.reflection for trial in trials if trial.reflection),
+            reflection=None if is_last else runner.settings.reflection,
         )
-        trials.append(await _play(plan, runner, pool))
-        if trials[-1].aborted or trials[-1].won:
+        trajectory = await _play_trial(plan, runner, pool)
+        trials.append(trajectory)
+        if trajectory.aborted or trajectory.won:
             break
     return trials
 
 
-async def _play(plan: Plan, runner: Runner, pool: EnvPool) -> Trajectory:
-    """Plays an episode, and again once, with the same keys, if it is aborted.
+async def _play_trial(plan: EpisodePlan, runner: Runner, pool: EnvPool) -> Trajectory:
+    """Plays a trial, and an aborted one once more.
 
-    If the failure was of a process, it becomes the episode that it would have been.
+    The second time has the same keys. If a process had failed, the second attempt gives the episode
+    of an undisturbed run.
     """
     for replayed in (False, True):
-        trajectory = await _attempt(plan, runner, pool)
+        trajectory = await _play_attempt(plan, runner, pool)
         trajectory.replayed = replayed
+        # Both attempts are reported: an abort that was played again may still show a fault.
         if runner.on_attempt is not None:
             runner.on_attempt(trajectory)
         if not trajectory.aborted:
@@ -123,8 +167,8 @@ async def _play(plan: Plan, runner: Runner, pool: EnvPool) -> Trajectory:
     return trajectory
 
 
-async def _attempt(plan: Plan, runner: Runner, pool: EnvPool) -> Trajectory:
-    """One attempt at an episode, in an environment of the pool."""
+async def _play_attempt(plan: EpisodePlan, runner: Runner, pool: EnvPool) -> Trajectory:
+    """Plays an episode in an environment of the pool."""
     try:
         async with pool.episode() as environment:
             return await runner.play(plan, environment)

@@ -3,50 +3,77 @@
 from collections.abc import Iterator
 from itertools import count
 
-from gigpo_jax.env_bridge.png import png_size
+from gigpo_jax.core.png import png_size
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
-from gigpo_jax.run.loggers import verbatim
+from gigpo_jax.run.loggers.loggers import as_code_block
 
-PICTURES = "rollout/pictures"  # what loggers call the pictures of a sample
+PICTURES = "rollout/pictures"  # name of a sample's pictures in loggers
 
 
-def sample(rollouts: Rollouts) -> str:
-    """An episode: each step with its response, reward and credit. A picture is its number, its size and its state."""
-    shown, numbers = _shown(rollouts), count(1)
-    if shown is None:
+def sample_text(rollouts: Rollouts) -> str:
+    """An episode as Markdown.
+
+    Each step has its response, reward and credit. A picture appears as its number, its size and its
+    state.
+    """
+    episode = _choose_episode(rollouts)
+    if episode is None:
         return "no episode was finished"
-    parts = [f"**{'won' if shown.won else 'lost'}**, score {shown.score:g}, {len(shown.steps)} steps", ""]
-    parts += [verbatim(f"task {shown.task}\n{shown.words}")]
-    for number, step in enumerate(shown.steps):
-        parts += ["", f"### Step {number + 1}: {_credit(step)}", ""]
-        parts += ["Observation" if number else "Prompt", "", verbatim(step.observation if number else step.prompt), ""]
-        parts += list(_pictures(step, numbers))
-        parts += ["Response" if step.valid else "Response (invalid)", "", verbatim(step.response)]
-    return "\n".join(parts)
+    picture_numbers = count(1)
+    outcome = "won" if episode.won else "lost"
+    lines = [
+        f"**{outcome}**, score {episode.score:g}, {len(episode.steps)} steps",
+        "",
+        as_code_block(f"task {episode.task}\n{episode.words}"),
+    ]
+    for number, step in enumerate(episode.steps):
+        lines += ["", f"### Step {number + 1}: {_credit_text(step)}", ""]
+        # The first prompt stands for the template of all; later steps show what is new.
+        if number == 0:
+            lines += ["Prompt", "", as_code_block(step.prompt), ""]
+        else:
+            lines += ["Observation", "", as_code_block(step.observation), ""]
+        lines += _picture_lines(step, picture_numbers)
+        lines += [
+            "Response" if step.valid else "Response (invalid)",
+            "",
+            as_code_block(step.response),
+        ]
+    return "\n".join(lines)
 
 
 def sample_pictures(rollouts: Rollouts) -> list[bytes]:
-    """The pictures of the same episode, PNG files in the order of its steps."""
-    shown = _shown(rollouts)
-    return [] if shown is None else [picture for step in shown.steps for picture in step.pictures]
+    """The pictures of the same episode as PNG files.
+
+    They are in the order of its steps.
+    """
+    episode = _choose_episode(rollouts)
+    if episode is None:
+        return []
+    return [picture for step in episode.steps for picture in step.pictures]
 
 
-def _shown(rollouts: Rollouts) -> SavedEpisode | None:
-    """The first finished episode that was won, else the first finished one."""
-    done = [episode for episode in rollouts.episodes if not (episode.aborted or episode.replaced)]
-    return next((episode for episode in done if episode.won), done[0] if done else None)
+def _choose_episode(rollouts: Rollouts) -> SavedEpisode | None:
+    """The first won finished episode, else the first finished one."""
+    # Other episodes have no credit to show.
+    finished = [
+        episode for episode in rollouts.episodes if not (episode.aborted or episode.replaced)
+    ]
+    won = [episode for episode in finished if episode.won]
+    return next(iter(won + finished), None)
 
 
-def _pictures(step: SavedStep, numbers: Iterator[int]) -> Iterator[str]:
+def _picture_lines(step: SavedStep, numbers: Iterator[int]) -> list[str]:
+    lines = []
     for picture, number in zip(step.pictures, numbers):
         height, width = png_size(picture)
-        yield f"Picture {number} of `{PICTURES}`, {width} x {height} pixels"
-        yield ""
+        lines += [f"Picture {number} of `{PICTURES}`, {width} x {height} pixels", ""]
     if step.pictures:
-        yield from ("Anchor state", "", verbatim(step.anchor), "")
+        lines += ["Anchor state", "", as_code_block(step.anchor), ""]
+    return lines
 
 
-def _credit(step: SavedStep) -> str:
+def _credit_text(step: SavedStep) -> str:
     penalty = f" - penalty {step.penalty:g}" if step.penalty else ""
     return (
         f"reward {step.reward:g}{penalty}, advantage {step.advantage:+.3f} "

@@ -1,61 +1,82 @@
-"""Which tasks an iteration is about: a fixed, seeded order of the split, or draws by measured success.
+"""Tasks of an iteration: a fixed, seeded order of the split, or draws by measured success.
 
-In a run with several environments (`env.mix`) each has its share of the groups, and orders or draws of its own.
+In a run with several environments (`env.mix`) each has its share of the groups, and its own orders
+or draws.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
 import jax
 import numpy as np
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.errors import InputError
 
 _T = TypeVar("_T")
 
-
 NEWEST = 0.3  # weight of the newest iteration in a measured success rate
 ALONE: Mapping[str, float] = MappingProxyType({"": 1.0})  # the shares of a run with one environment
-FLOOR = 0.05  # of a type's weight: a type that always or never succeeds is still drawn, and so measured
-_STARTS = 1 << 31  # The last number of the seed of random starts, which the seeds of other draws do not have.
+# Added to a type's weight: a type that always or never succeeds is still drawn, and so measured.
+FLOOR = 0.05
+# Last number of the seed of random starts; seeds of other draws do not have it.
+_STARTS = 1 << 31
 
 
 class Curriculum:
-    """`train.curriculum=success`: types of tasks that succeed about half the time are drawn most.
+    """`train.curriculum=success`: prefers types of tasks with success near 1/2.
 
-    The success of a group's episodes has variance p (1 - p), p being the success rate of its type; without variance
-    there is nothing to learn from it. A type is drawn in proportion to p (1 - p) + FLOOR, its tasks evenly. The shares
-    of environments stay.
+    The success of a group's episodes has variance p (1 - p), p being the success rate of its type;
+    without variance there is nothing to learn from it. A type is drawn in proportion to p (1 - p) +
+    FLOOR, its tasks evenly. The shares of environments stay.
 
     Attributes:
-      rates: of each `Task.kind`, exponentially averaged over iterations, 1/2 before the first; part of a checkpoint.
+      rates: Success rate of each `Task.kind`, exponentially averaged over iterations, 1/2 at the
+        start; part of a checkpoint.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        """Raises InputError if all tasks of each environment are of one type, or some of several types have none."""
-        self._tasks, self._sizes = tasks, Counter(task.kind for task in tasks)
+        """Takes the tasks of the run.
+
+        Raises:
+          InputError: no environment has several types, or one with several has tasks without a
+            type.
+        """
+        self._tasks = tasks
+        self._sizes = Counter(task.kind for task in tasks)
         self.rates = dict.fromkeys(self._sizes, 0.5)
-        types = defaultdict(set)
+        types_by_environment = defaultdict(set)
         for task in tasks:
-            types[task.environment].add(task.type)
-        if all(len(own) < 2 for own in types.values()) or any(len(own) > 1 and "" in own for own in types.values()):
+            types_by_environment[task.environment].add(task.type)
+        has_choice = any(len(types) > 1 for types in types_by_environment.values())
+        has_untyped = any(len(types) > 1 and "" in types for types in types_by_environment.values())
+        if not has_choice or has_untyped:
             raise InputError(
-                f"config.train.curriculum='success': the tasks of env.split have the types {sorted(self.rates)}; use "
-                "none, or tasks with two types (Task.type) or more"
+                f"the tasks of env.split have the types {sorted(self.rates)}",
+                key="config.train.curriculum",
+                value="'success'",
+                fix="use none, or tasks with two types (Task.type) or more",
             )
 
     def weights(self) -> np.ndarray:
-        """[tasks] f64, the probability of each, up to a factor for each environment."""
-        kinds = {kind: (rate * (1 - rate) + FLOOR) / self._sizes[kind] for kind, rate in self.rates.items()}
-        weights = np.array([kinds[task.kind] for task in self._tasks])
-        return weights / weights.sum()
+        """Probability of each task, up to an environment's factor.
+
+        [tasks] f64.
+        """
+        weights = []
+        for task in self._tasks:
+            rate = self.rates[task.kind]
+            # Divided by the number of its tasks: the weight of a type does not grow with its size.
+            weights.append((rate * (1 - rate) + FLOOR) / self._sizes[task.kind])
+        return np.array(weights) / np.sum(weights)
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Adds an iteration's success rates by kind, which are those of all hosts."""
+        """Adds an iteration's success rates by kind, from all hosts."""
         for kind, rate in self.rates.items():
+            # A type that no task was drawn of keeps its rate.
             newest = float(metrics.get(f"episode/success_rate/{kind}", rate))
             self.rates[kind] = (1 - NEWEST) * rate + NEWEST * newest
 
@@ -70,62 +91,93 @@ def draw_tasks(
 ) -> list[Task]:
     """The `groups` tasks of an iteration, counted from 0.
 
-    The tasks of an environment come in a shuffled order, again and again, each time in another one; none comes twice
-    before all have come once. With `weights` [tasks] each iteration draws by these probabilities, no task twice if
-    there are enough. A pure function: nothing needs to be stored to continue a run.
+    The tasks of an environment come in a shuffled order, again and again, each time in another one;
+    none comes twice until all have come once. With `weights` [tasks] each iteration draws by these
+    probabilities, no task twice if there are enough. A pure function: nothing needs to be stored to
+    continue a run.
 
     Args:
-      tasks: of all environments.
-      weights: None: in order.
-      shares: of each `Task.environment` in the groups; an iteration has that many groups, rounded up or down.
+      tasks: Tasks of all environments.
+      iteration: Number of the iteration.
+      groups: Number of tasks to draw.
+      seed: Seed of the run.
+      weights: Probabilities up to a factor for each environment; None: in order.
+      shares: Share of the groups of each `Task.environment`; an iteration has that many groups,
+        rounded up or down.
     """
-    now, before = _environments(iteration, groups, seed, shares)
-    drawn = {
-        label: iter(_draw(tasks, label, iteration, weights, seed, start=before[label], count=now.count(label)))
-        for label in dict.fromkeys(now)
-    }
-    return [next(drawn[label]) for label in now]
+    labels, earlier_groups = _assign_environments(iteration, groups, seed, shares)
+    draws = {}
+    for label in dict.fromkeys(labels):
+        stream = _Stream(label, iteration, (seed,))
+        start = earlier_groups[label]
+        draws[label] = iter(_draw(tasks, stream, weights, start, labels.count(label)))
+    return [next(draws[label]) for label in labels]
 
 
-def _environments(iteration: int, groups: int, seed: int, shares: Mapping[str, float]) -> tuple[list[str], Counter]:
-    """The environment of each group of an iteration, and how many groups of each there were before.
+def _assign_environments(
+    iteration: int, groups: int, seed: int, shares: Mapping[str, float]
+) -> tuple[list[str], Counter]:
+    """Label of each group of an iteration, and earlier counts.
 
-    Systematic sampling: the points of an iteration have equal distances and a random start.
+    A count is the number of earlier groups of the same label. Systematic sampling: the points of an
+    iteration have equal distances and a random start.
     """
-    labels, ends = list(shares), np.cumsum(list(shares.values()))[:-1]
+    labels = list(shares)
+    ends = np.cumsum(list(shares.values()))[:-1]
+    # All earlier iterations are assigned again: their counts need not be stored.
     starts = np.random.default_rng((seed, len(labels), _STARTS)).random(iteration + 1)
     points = (np.arange(groups) + starts[:, None]) / groups
-    chosen = np.searchsorted(ends, points, side="right")
-    now = np.random.default_rng((seed, iteration)).permutation(chosen[-1])
-    counts = np.bincount(chosen[:-1].ravel(), minlength=len(labels))
-    return [labels[place] for place in now], Counter(dict(zip(labels, counts.tolist(), strict=True)))
+    assignments = np.searchsorted(ends, points, side="right")
+    # The points are sorted, and hosts take contiguous shares of the groups: in their order a host
+    # would play one environment alone.
+    newest = np.random.default_rng((seed, iteration)).permutation(assignments[-1])
+    counts = np.bincount(assignments[:-1].ravel(), minlength=len(labels))
+    earlier_groups = Counter(dict(zip(labels, counts.tolist(), strict=True)))
+    return [labels[index] for index in newest], earlier_groups
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """Random numbers of one environment.
+
+    Attributes:
+      label: Label of the environment.
+      iteration: Number of the iteration.
+      seed: Seed of the run, and the numbers that distinguish this stream of draws from others.
+    """
+
+    label: str
+    iteration: int
+    seed: tuple[int, ...]
+
+    def generator(self, number: int, *size: int) -> np.random.Generator:
+        return np.random.default_rng((self.seed[0], number, *self.seed[1:], *size))
 
 
 def _draw(
-    tasks: Sequence[Task],
-    label: str,
-    iteration: int,
-    weights: np.ndarray | None,
-    *seed: int,
-    start: int,
-    count: int,
+    tasks: Sequence[Task], stream: _Stream, weights: np.ndarray | None, start: int, count: int
 ) -> list[Task]:
-    """Tasks of one environment: `count` from the place `start` in its orders; with weights, `count` draws.
+    """Tasks of one environment.
 
-    The numbers after the first in `seed` make a stream of draws of its own.
+    They are the `count` from `start` in its orders, or draws by weights.
     """
-    own = [place for place, task in enumerate(tasks) if task.environment == label]
-    first, *stream = seed
+    indices = [index for index, task in enumerate(tasks) if task.environment == stream.label]
+    size = len(indices)
     if weights is not None:
-        chosen, p = np.random.default_rng((first, iteration, *stream, len(own))), weights[own] / weights[own].sum()
-        return [tasks[own[i]] for i in chosen.choice(len(own), count, replace=count > len(own), p=p)]
+        probabilities = weights[indices] / weights[indices].sum()
+        # Weights change with the run's results, so each iteration draws for itself; there is no
+        # order of epochs to continue.
+        generator = stream.generator(stream.iteration, size)
+        choices = generator.choice(size, count, replace=count > size, p=probabilities)
+        return [tasks[indices[choice]] for choice in choices]
     drawn: list[Task] = []
     orders: dict[int, np.ndarray] = {}
     for place in range(start, start + count):
-        epoch, index = divmod(place, len(own))
+        epoch, position = divmod(place, size)
+        # An iteration may cross the end of an epoch, so it may need two orders.
         if epoch not in orders:
-            orders[epoch] = np.random.default_rng((first, epoch, *stream)).permutation(len(own))
-        drawn.append(tasks[own[orders[epoch][index]]])
+            orders[epoch] = stream.generator(epoch).permutation(size)
+        drawn.append(tasks[indices[orders[epoch][position]]])
     return drawn
 
 
@@ -138,26 +190,42 @@ def spare_groups(
     weights: np.ndarray | None = None,
     shares: Mapping[str, float] = ALONE,
 ) -> list[list[tuple[int, Task]]]:
-    """For each of the `groups` of an iteration, the numbers and tasks of those that may take its place, one by one.
+    """Spare groups that may replace those of an iteration.
 
-    They are of the same environment and come from orders of their own, so the tasks of `draw_tasks` stay the same. A
-    pure function as well: the spare groups of one group do not depend on what became of the others.
+    For each of the `groups` these are group numbers and tasks, in order. They are of the same
+    environment and come from their own orders, so the tasks of `draw_tasks` stay the same. A pure
+    function as well: the spare groups of one group do not depend on the results of the other
+    groups.
     """
-    now, before = _environments(iteration, groups, seed, shares)
-    found: list[list[tuple[int, Task]]] = [[] for _ in now]
-    for label in dict.fromkeys(now):
-        own = [place for place, other in enumerate(now) if other == label]
-        start, count = before[label] * spares, len(own) * spares
-        drawn = _draw(tasks, label, iteration, weights, seed, 1, start=start, count=count)
-        for n, place in enumerate(own):
-            found[place] = [(groups * (1 + k) + place, task) for k, task in enumerate(drawn[n :: len(own)])]
-    return found
+    labels, earlier_groups = _assign_environments(iteration, groups, seed, shares)
+    replacements: list[list[tuple[int, Task]]] = [[] for _ in labels]
+    for label in dict.fromkeys(labels):
+        places = [place for place, assigned in enumerate(labels) if assigned == label]
+        # 1 keeps these orders apart from those of `draw_tasks`.
+        stream = _Stream(label, iteration, (seed, 1))
+        start = earlier_groups[label] * spares
+        drawn = _draw(tasks, stream, weights, start, len(places) * spares)
+        for number, place in enumerate(places):
+            replacements[place] = [
+                # Numbers behind those of the iteration's groups, distinct by place and round:
+                # so are the keys.
+                (groups * (1 + round_number) + place, task)
+                for round_number, task in enumerate(drawn[number :: len(places)])
+            ]
+    return replacements
 
 
 def host_share(items: Sequence[_T]) -> tuple[int, Sequence[_T]]:
-    """The items that this host works on, and the place of the first among all; raises InputError if uneven."""
-    hosts, host = jax.process_count(), jax.process_index()
+    """Index of this host's first item, and its items.
+
+    Raises:
+      InputError: the split is uneven.
+    """
+    hosts = jax.process_count()
+    host = jax.process_index()
     if len(items) % hosts:
-        raise InputError(f"config.train.groups={len(items)}: must be a multiple of the {hosts} hosts")
+        raise InputError(
+            f"must be a multiple of the {hosts} hosts", key="config.train.groups", value=len(items)
+        )
     share = len(items) // hosts
     return host * share, items[host * share : (host + 1) * share]

@@ -5,26 +5,33 @@ import copy
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.engines import make_engine
-from gigpo_jax.rollout.environment import RunEnvironment, episode_settings, make_pool
+from gigpo_jax.rollout.environment import (
+    RunEnvironment,
+    episode_settings,
+    make_pool,
+    step_limit,
+)
 from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings, Runner
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
 from gigpo_jax.rollout.harness import HarnessRunner, make_endpoint
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.run import report
+from gigpo_jax.run.progress import show_progress, show_stage
 from gigpo_jax.trajectory import Trajectory
 
+# Numbers and quoted text, in which two reasons of one kind differ.
 _DETAIL = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
 
 
@@ -42,27 +49,42 @@ class RolloutWorker:
         folder: Path,
         examples: Mapping[str, Examples] = MappingProxyType({}),
     ) -> None:
-        """Starts the worker processes and makes the engine, as `make_engine`.
+        """Starts the worker processes and makes the engine.
 
-        `examples` are those of prompts, by the label of the environment.
+        Args:
+          config, policy, params, version, folder: See `make_engine`.
+          environments: Environments of the run.
+          examples: Examples in prompts, by the label of the environment.
 
         Raises:
-          InputError: the engine or an environment cannot be had.
+          InputError: the engine or an environment cannot start.
         """
-        self._environments, self.tokenizer, self._examples = environments, policy.tokenizer, examples
+        self.tokenizer = policy.tokenizer
+        self._environments = environments
+        self._examples = examples
         self._vision = policy.config.vision
-        self._told: set[str] = set()
-        with contextlib.ExitStack() as opened:
-            self.pools = {
-                each.label: opened.enter_context(make_pool(each, config.engine.slots)) for each in environments
-            }
+        self._reported_kinds: set[str] = set()
+        # A failure on the way closes what was started, the newest first; `pop_all`
+        # keeps it on success.
+        with contextlib.ExitStack() as resources:
+            self.pools = {}
+            with show_stage("starting the environments"):
+                for environment in environments:
+                    # In each pool as many as the engine has places: all running episodes may be of
+                    # one environment.
+                    pool = make_pool(environment, config.engine.slots)
+                    self.pools[environment.label] = resources.enter_context(pool)
             self.engine = make_engine(config, policy, params, version=version, folder=folder)
-            opened.callback(self.engine.close)
+            resources.callback(self.engine.close)
             self._endpoint: Any = None
-            if any(map(_is_harness, environments)):
-                self._endpoint = make_endpoint(config, self.engine, self.tokenizer, secrets.token_urlsafe(24))
-                opened.callback(self._endpoint.close)
-            self._opened = opened.pop_all()
+            # Only runs with agent programs open a port.
+            if any(_is_harness(environment) for environment in environments):
+                self._endpoint = make_endpoint(
+                    config, self.engine, self.tokenizer, secrets.token_urlsafe(24)
+                )
+                # Closed before the engine, so that no call reaches a closed engine.
+                resources.callback(self._endpoint.close)
+            self._resources = resources.pop_all()
 
     async def play(
         self,
@@ -75,36 +97,50 @@ class RolloutWorker:
         first_group: int = 0,
         pasts: Sequence[Sequence[str]] | None = None,
         ends: GroupEnd = WHOLE_GROUPS,
+        is_training: bool = False,
     ) -> list[Trajectory]:
-        """Plays `group_size` episodes of each task, of up to `eval.trials` trials each.
+        """Plays `group_size` episodes of each task.
 
-        Arguments as for `rollout`; `title` is shown beside the bar.
+        Each has up to `eval.trials` trials.
+
+        Args:
+          tasks, group_size, iteration, first_group, pasts, ends: See `rollout`.
+          temperature: Sampling temperature; 0 is greedy.
+          title: Text beside the progress bar.
+          is_training: Whether `step_limit` of the iteration ends the episodes; else
+            `env.max_steps` does.
         """
-        stops = self.tokenizer.stop_token_ids
-        settings = {
-            each.label: episode_settings(
-                each.config,
+        settings = {}
+        for environment in self._environments:
+            settings[environment.label] = episode_settings(
+                environment.config,
                 temperature=temperature,
-                stop_token_ids=stops,
-                examples=self._examples.get(each.label, NO_EXAMPLES),
+                stop_token_ids=self.tokenizer.stop_token_ids,
+                examples=self._examples.get(environment.label, NO_EXAMPLES),
             )
-            for each in self._environments
-        }
+            if is_training:
+                limit = step_limit(environment.config.env, iteration)
+                settings[environment.label] = replace(settings[environment.label], max_steps=limit)
         episodes = group_size * sum(settings[task.environment].trials for task in tasks)
-        with tqdm(total=episodes, desc=title, unit="ep", leave=False, disable=None) as bar:
+        # Groups that are replaced add episodes: their number is not known.
+        total = None if any(ends.spares) else episodes
+        with show_progress(title, total=total, unit="episodes") as bar:
 
             def on_attempt(trajectory: Trajectory) -> None:
                 if trajectory.aborted:
-                    self._tell(trajectory)
+                    self._report_abort(trajectory)
+                # A first attempt that was aborted is played again: the episode counts once.
                 if trajectory.replayed or not trajectory.aborted:
                     bar.update()
 
+            players = {}
+            for environment in self._environments:
+                label = environment.label
+                runner = self._make_runner(environment, settings[label], on_attempt)
+                players[label] = (runner, self.pools[label])
             return await rollout(
                 tasks,
-                {
-                    each.label: (self._runner(each, settings[each.label], on_attempt), self.pools[each.label])
-                    for each in self._environments
-                },
+                players,
                 group_size=group_size,
                 iteration=iteration,
                 first_group=first_group,
@@ -112,25 +148,32 @@ class RolloutWorker:
                 ends=ends,
             )
 
-    def _runner(
-        self, environment: RunEnvironment, settings: EpisodeSettings, on_attempt: Callable[[Trajectory], None]
+    def _make_runner(
+        self,
+        environment: RunEnvironment,
+        settings: EpisodeSettings,
+        on_attempt: Callable[[Trajectory], None],
     ) -> Runner:
         if _is_harness(environment):
             return HarnessRunner(self._endpoint, settings, on_attempt)
         return EpisodeRunner(self.engine, self.tokenizer, settings, on_attempt, self._vision)
 
-    def _tell(self, trajectory: Trajectory) -> None:
-        """Prints why an episode was aborted, once for each kind: numbers and quoted text do not make a new kind."""
+    def _report_abort(self, trajectory: Trajectory) -> None:
+        """Prints each kind of reason for an aborted episode once."""
         kind = _DETAIL.sub("", trajectory.reason)
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._reported_kinds:
+            self._reported_kinds.add(kind)
             report.say(f"aborted an episode of task {trajectory.task.id}: {trajectory.reason}")
 
     def snapshot(self) -> "RolloutWorker":
-        """This worker with the weights of now, whatever `update_weights` sets later; the engine is in-process."""
-        other = copy.copy(self)
-        other.engine = self.engine.snapshot()
-        return other
+        """A copy that keeps its weights when this worker updates.
+
+        The update is a call of `update_weights`. The engine is in-process.
+        """
+        # The pools are shared: only the weights are fixed.
+        worker = copy.copy(self)
+        worker.engine = self.engine.snapshot()
+        return worker
 
     def update_weights(self, params: Any, version: int) -> None:
         """Samples from other parameters from now on."""
@@ -138,7 +181,7 @@ class RolloutWorker:
 
     def close(self) -> None:
         """Stops the endpoint, the engine and the worker processes."""
-        self._opened.close()
+        self._resources.close()
 
 
 def _is_harness(environment: RunEnvironment) -> bool:

@@ -1,4 +1,7 @@
-"""SIGTERM and Ctrl-C: during set-up they end the program, while a run trains they ask it to stop with a checkpoint."""
+"""SIGTERM and Ctrl-C.
+
+During set-up they end the program; while a run trains they ask it to stop with a checkpoint.
+"""
 
 import asyncio
 import signal
@@ -6,16 +9,16 @@ from collections.abc import Callable, Coroutine
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
-_T = TypeVar("_T")
+from gigpo_jax.core.signals import SIGNALS
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_T = TypeVar("_T")
 
 
 class Interrupted(KeyboardInterrupt):
     """A signal came while there was nothing to save.
 
     Attributes:
-      status: the exit status that the signal asks for (143 or 130).
+      status: Exit status of the signal (143 or 130).
     """
 
     def __init__(self, status: int) -> None:
@@ -24,11 +27,16 @@ class Interrupted(KeyboardInterrupt):
 
 
 def raise_interrupted() -> None:
-    """From now on the first SIGTERM or SIGINT raises `Interrupted`; the next one ends the process at once."""
+    """Lets SIGTERM or SIGINT raise `Interrupted` once.
+
+    The next one ends the process.
+    """
 
     def handle(number: int, frame: FrameType | None) -> None:
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+        # Restored first: a second signal ends the process even if `Interrupted` is swallowed on its
+        # way.
+        for handled in SIGNALS:
+            signal.signal(handled, signal.SIG_DFL)
         raise Interrupted(128 + number)
 
     for number in SIGNALS:
@@ -36,26 +44,34 @@ def raise_interrupted() -> None:
 
 
 class Interrupts:
-    """While open, SIGTERM and SIGINT do not end the process; the program reads `status` or gives a function to call.
+    """A context in which signals do not end the process.
+
+    These are SIGTERM and SIGINT. The program reads `status` or gives a function to call.
 
     Attributes:
-      status: the exit status that the signal asks for (143 or 130); 0 while none came.
+      status: Exit status of the signal (143 or 130); 0 before a signal.
     """
 
     def __init__(self, on_signal: Callable[[], object] | None = None) -> None:
-        """Takes what is to be called when a signal comes; a second signal calls it again."""
+        """Takes a function to call at every signal."""
         self.status = 0
         self._on_signal = on_signal
 
     def __enter__(self) -> "Interrupts":
-        self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        self._previous_handlers = {
+            number: signal.signal(number, self._handle) for number in SIGNALS
+        }
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number, handler in self._before.items():
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        # A flag and no exception: an exception could interrupt an update between the donation of
+        # its arguments and the assignment of its result.
         self.status = 128 + number
         if self._on_signal is not None:
             self._on_signal()
@@ -63,12 +79,23 @@ class Interrupts:
 
 def run_async(work: Coroutine[Any, Any, _T]) -> _T:
     """`asyncio.run`, cancelled by SIGTERM and SIGINT; then raises `Interrupted`."""
-    interrupts = Interrupts(lambda: task.get_loop().call_soon_threadsafe(task.cancel))
+    task: asyncio.Task[_T] | None = None
+
+    def cancel() -> None:
+        # A signal may come before there is a task, and after its loop was closed.
+        if task is not None and not task.get_loop().is_closed():
+            # The thread-safe call also wakes a loop that waits for its sockets.
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+    interrupts = Interrupts(cancel)
     with interrupts, asyncio.Runner() as runner:
         task = runner.get_loop().create_task(work)
+        if interrupts.status:
+            task.cancel()
         try:
             return runner.get_loop().run_until_complete(task)
         except asyncio.CancelledError:
+            # Another cancellation, such as a bug of the coroutine: not a signal.
             if not interrupts.status:
                 raise
     raise Interrupted(interrupts.status)

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import jax
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
-from gigpo_jax.config.command_line import joined
-from gigpo_jax.config.mix import members
-from gigpo_jax.errors import printable
+from gigpo_jax.config.command_line import join_flags
+from gigpo_jax.config.mix import member_configs
+from gigpo_jax.run.progress import format_duration, print_lines
 
 # Dense bfloat16 peak of one device, FLOP/s, by the start of its kind (vendors' data sheets).
 PEAK_FLOPS = {
@@ -28,18 +27,22 @@ PEAK_FLOPS = {
 
 
 def say(text: str) -> None:
-    """Prints lines on the first host, above progress bars, with control characters escaped."""
+    """Prints lines on the first host, above progress bars.
+
+    Control characters are escaped.
+    """
     if jax.process_index() == 0:
-        tqdm.write(printable(text))
+        print_lines(text)
 
 
-def start(config: ConfigDict, workdir: Path, tasks: int) -> None:
-    """Prints what is about to run."""
+def print_start(config: ConfigDict, workdir: Path, tasks: int) -> None:
+    """Prints algorithm, environment and size of a run."""
     train = config.train
     device = jax.devices()[0].device_kind
     say(
-        f"{config.rl.algorithm} on {config.env.name}: {train.iterations} iterations of {train.groups} tasks x "
-        f"{train.group_size} episodes, from {tasks} tasks, on {jax.device_count()} x {device}"
+        f"{config.rl.algorithm} on {config.env.name}: {train.iterations} iterations of "
+        f"{train.groups} tasks x {train.group_size} episodes, from {tasks} tasks, on "
+        f"{jax.device_count()} x {device}"
     )
     say(f"logs, checkpoints and rollouts: {workdir}")
     if not has_panel(config):
@@ -47,34 +50,50 @@ def start(config: ConfigDict, workdir: Path, tasks: int) -> None:
 
 
 class Remaining:
-    """How long a run will still take: the mean of the iterations of this process, without compilation."""
+    """Estimate of the remaining time of a run.
+
+    It is made from this process's iterations without compilation. There is one after two
+    iterations: the first is not like the others.
+    """
 
     def __init__(self) -> None:
-        self._iterations, self._seconds = 0, 0.0
+        self._iterations = 0
+        self._seconds = 0.0
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Counts an iteration with its evaluation, if the metrics are of one."""
+        """Counts metrics if they are of an iteration.
+
+        Its evaluation counts too.
+        """
         if "time/iteration" in metrics:
             self._iterations += 1
-            self._seconds += metrics["time/iteration"] + metrics.get("time/eval", 0) - metrics.get("time/compile", 0)
+            seconds = (
+                metrics["time/iteration"]
+                + metrics.get("time/eval", 0)
+                - metrics.get("time/compile", 0)
+            )
+            # Programs that compile at the same time take longer than the iteration.
+            self._seconds += max(seconds, 0.0)
 
     def seconds(self, config: ConfigDict, done: int) -> float | None:
-        """The time after so many iterations; None before the first one, and when all are done."""
-        left = config.train.iterations - done
-        return left * self._seconds / self._iterations if self._iterations and left else None
+        """Remaining seconds after `done` iterations, or None.
+
+        None without an estimate, and at the end.
+        """
+        remaining = config.train.iterations - done
+        if self._iterations < 2 or not remaining:
+            return None
+        return remaining * self._seconds / self._iterations
 
 
-def duration(seconds: float) -> str:
-    """A time span for people: 45 s, 7 min, 3 h 20 min."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+def print_iteration(
+    config: ConfigDict, done: int, metrics: Mapping[str, float], remaining: float | None
+) -> None:
+    """Prints one line for an iteration.
 
-
-def iteration(config: ConfigDict, done: int, metrics: Mapping[str, float], left: float | None) -> None:
-    """Prints one line for an iteration; `left` is what the run will still take, s."""
-    parts = [f"iteration {done}/{config.train.iterations}"]
+    `remaining` is the rest of the run, s.
+    """
+    words = [f"iteration {done}/{config.train.iterations}"]
     columns = (
         ("success", "episode/success_rate", "{:.0%}"),
         ("length", "episode/length", "{:.1f}"),
@@ -87,50 +106,70 @@ def iteration(config: ConfigDict, done: int, metrics: Mapping[str, float], left:
         ("update", "time/update", "{:.1f} s"),
         ("compilation", "time/compile", "{:.1f} s"),
     )
+    # The metric is 0 without the KL term of the loss: the line would claim a measurement.
     absent = set() if config.rl.kl_coef and config.rl.kl_in == "loss" else {"policy/kl"}
+    # It would be shown as 0.0 s.
     if metrics.get("time/compile", 0) < 0.05:
         absent.add("time/compile")
-    shown = [column for column in columns if column[1] in metrics.keys() - absent]
-    parts += [f"{label} {form.format(metrics[name])}" for label, name, form in shown]
-    parts[2:2] = _environments(config, metrics, "episode/success_rate", "{:.0%}")
+    present = metrics.keys() - absent
+    for label, name, form in columns:
+        if name in present:
+            words.append(f"{label} {form.format(metrics[name])}")
+    # The environments of a mix stand behind the success of all.
+    words[2:2] = _environments(config, metrics, "episode/success_rate", "{:.0%}")
     if metrics.get("episode/aborted"):
         dependent = metrics.get("episode/aborted_policy_dependent", 0)
-        parts.append(f"aborted {metrics['episode/aborted']:.0f} ({dependent:.0f} policy-dependent)")
+        words.append(f"aborted {metrics['episode/aborted']:.0f} ({dependent:.0f} policy-dependent)")
     if metrics.get("rollout/refilled_groups"):
-        parts.append(f"refilled {metrics['rollout/refilled_groups']:.0f} groups")
-    panels = [name for name in metrics if name.startswith("val/") and name.endswith("/success_rate")]
+        words.append(f"refilled {metrics['rollout/refilled_groups']:.0f} groups")
+    panels = [
+        name for name in metrics if name.startswith("val/") and name.endswith("/success_rate")
+    ]
     for name in panels:
-        parts += [f"panel ({name.split('/')[1]}) {metrics[name]:.1%}", *_environments(config, metrics, name, "{:.1%}")]
-    if left is not None:
-        parts.append(f"left {duration(left)}")
-    say("  ".join(parts))
+        words += [
+            f"panel ({name.split('/')[1]}) {metrics[name]:.1%}",
+            *_environments(config, metrics, name, "{:.1%}"),
+        ]
+    if remaining is not None:
+        words.append(f"left {format_duration(remaining)}")
+    say("  ".join(words))
 
 
-def _environments(config: ConfigDict, metrics: Mapping[str, float], name: str, form: str) -> list[str]:
+def _environments(
+    config: ConfigDict, metrics: Mapping[str, float], name: str, form: str
+) -> list[str]:
     """A metric of each environment of `env.mix`."""
-    own = [(label, metrics.get(f"{name}/{label}")) for label in config.env.mix]
-    return [f"{label} {form.format(value)}" for label, value in own if value is not None]
+    values = {label: metrics.get(f"{name}/{label}") for label in config.env.mix}
+    return [f"{label} {form.format(value)}" for label, value in values.items() if value is not None]
 
 
 def has_panel(config: ConfigDict) -> bool:
     """Whether a run is evaluated."""
-    return any(member.eval.panel for member in members(config).values())
+    return any(member.eval.panel for member in member_configs(config).values())
 
 
-def finish(config: ConfigDict, workdir: Path) -> None:
-    """Prints where everything is, and the commands to type next."""
-    flags = [flag for flag in joined(sys.argv[1:]) if flag.startswith("--config")]
-    gigpo = [_program("gigpo")] if _ours("gigpo").exists() else [_program("python"), "-m", "gigpo_jax"]
-    evaluate, export = (shlex.join([*gigpo, mode, f"--workdir={workdir}", *flags]) for mode in ("eval", "export"))
+def print_end(config: ConfigDict, workdir: Path) -> None:
+    """Prints where the results are, and the next commands."""
+    # The next commands get the same config: the shape of the model depends on it.
+    flags = [flag for flag in join_flags(sys.argv[1:]) if flag.startswith("--config")]
+    gigpo = [_program("python"), "-m", "gigpo_jax"]
+    if _environment_program("gigpo").exists():
+        gigpo = [_program("gigpo")]
+    evaluate, export = (
+        shlex.join([*gigpo, mode, f"--workdir={workdir}", *flags]) for mode in ("eval", "export")
+    )
+    inspect = shlex.join([*gigpo, "inspect", str(workdir)])
     board = shlex.join([_program("tensorboard"), "--logdir", f"{workdir}/tensorboard"])
     has_board = "tensorboard" in config.log.to
     lines = [
         "done.",
         f"  metrics      {workdir}/metrics.jsonl",
         *[f"  TensorBoard  {workdir}/tensorboard/"] * has_board,
-        f"  rollouts     {workdir}/rollouts/ (docs/rollouts.md: prompts, responses, anchors, advantages)",
+        f"  rollouts     {workdir}/rollouts/ "
+        "(docs/rollouts.md: prompts, responses, anchors, advantages)",
         f"  checkpoints  {workdir}/checkpoints/",
         "next:",
+        f"  {inspect}    (the credit of every step, as one HTML page)",
         *[f"  {board}"] * has_board,
         f"  {export}    (a Hugging Face folder)",
         *[f"  {evaluate}    (success by task type, with intervals)"] * has_panel(config),
@@ -138,36 +177,45 @@ def finish(config: ConfigDict, workdir: Path) -> None:
     say("\n".join(lines))
 
 
-def _ours(name: str) -> Path:
+def _environment_program(name: str) -> Path:
     return Path(sys.executable).parent / name
 
 
 def _program(name: str) -> str:
-    """What to type for a program of this Python environment: its name if the shell finds it there, else its path."""
-    ours = _ours(name)
-    found = shutil.which(name)
-    if found and Path(found) == ours:
+    """Words to type for a program of this Python environment.
+
+    It is the name if the shell finds the program there, else the path.
+    """
+    path = _environment_program(name)
+    shell_path = shutil.which(name)
+    if shell_path and Path(shell_path) == path:
         return name
-    return os.path.relpath(ours) if ours.is_relative_to(Path.cwd()) else str(ours)
+    if path.is_relative_to(Path.cwd()):
+        return os.path.relpath(path)
+    return str(path)
 
 
-def throughput(metrics: Mapping[str, float], flops: int, devices: int) -> dict[str, float]:
-    """`throughput/*` of an iteration; the MFU only where the device's peak is known.
+def throughput_metrics(metrics: Mapping[str, float], flops: int, devices: int) -> dict[str, float]:
+    """The metrics `throughput/*` of an iteration.
+
+    MFU is there only where the device's peak is known.
 
     Args:
-      metrics: with `rollout/*`, `batch/tokens`, `time/rollout`, `time/update`.
-      flops: to train on one token: 6 per parameter, 4 if it is frozen (Kaplan et al. 2020).
-      devices: that train.
+      metrics: Metrics of the iteration: `rollout/*`, `batch/tokens`, `time/rollout`, `time/update`.
+      flops: FLOP to train on one token: 6 per parameter, 4 if it is frozen (Kaplan et al. 2020).
+      devices: Number of devices that train.
     """
     rates: dict[str, float] = {}
     if metrics.get("time/rollout") and "rollout/steps" in metrics:
-        rates["throughput/generated_tokens_per_s"] = metrics["rollout/generated_tokens"] / metrics["time/rollout"]
+        rates["throughput/generated_tokens_per_s"] = (
+            metrics["rollout/generated_tokens"] / metrics["time/rollout"]
+        )
         rates["throughput/env_steps_per_s"] = metrics["rollout/steps"] / metrics["time/rollout"]
     if metrics.get("time/update") and "batch/tokens" in metrics:
-        trained = metrics["batch/tokens"] / metrics["time/update"]
-        rates["throughput/trained_tokens_per_s"] = trained
+        tokens_per_s = metrics["batch/tokens"] / metrics["time/update"]
+        rates["throughput/trained_tokens_per_s"] = tokens_per_s
         kind = jax.devices()[0].device_kind
         peak = next((flops for name, flops in PEAK_FLOPS.items() if kind.startswith(name)), None)
         if peak is not None:
-            rates["throughput/mfu"] = flops * trained / (peak * devices)
+            rates["throughput/mfu"] = flops * tokens_per_s / (peak * devices)
     return rates

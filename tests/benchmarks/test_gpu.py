@@ -13,7 +13,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "benchmarks/gpu.py", "--shape", "tiny", "--platform", "cpu", "--repeats", "1"]
+    command = [
+        sys.executable,
+        "benchmarks/gpu.py",
+        "--shape",
+        "tiny",
+        "--platform",
+        "cpu",
+        "--repeats",
+        "1",
+    ]
     return subprocess.run(
         [*command, "--microbatches", "1", "--remat", "none", "--out", str(out), *flags],
         cwd=ROOT,
@@ -32,18 +41,26 @@ def test_all_parts_run_on_a_cpu(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "gpu.json").read_text())
     assert record["ceilings"] == "measured"
     decode = record["decode"]
-    # No upper bounds: on a busy machine the ceilings come out low, and a tiny model is read from the processor's cache.
+    # No upper bounds: on a busy machine the ceilings come out low, and a tiny model is read from
+    # the processor's cache.
     assert record["train"]["mfu"] > 0
     assert decode["share_of_bound"] > 0
-    assert decode["tokens_per_s"] * decode["ms_a_step"] == pytest.approx(1e3 * decode["slots"], rel=0.02)
+    assert decode["tokens_per_s"] * decode["ms_a_step"] == pytest.approx(
+        1e3 * decode["slots"], rel=0.02
+    )
     assert record["prefill"]["mfu"] > 0
     kernels = {name: value for name, value in record["attention"].items() if name.endswith("_ms")}
-    assert {name for name, value in kernels.items() if value is None} == {"train_cudnn_ms", "decode_cudnn_ms"}
+    assert {name for name, value in kernels.items() if value is None} == {
+        "train_cudnn_ms",
+        "decode_cudnn_ms",
+    }
     whole = record["iteration"]
     assert whole["steps"] == 2 * 2 * 2
     assert 0 < whole["generated_tokens"] <= whole["steps"] * whole["response_tokens"] == 32
     assert whole["seconds"] > whole["update_with_compilation_s"] - whole["compile_s"] > 0
-    events = json.loads(gzip.decompress((tmp_path / "gpu.trace.json.gz").read_bytes()))["traceEvents"]
+    events = json.loads(gzip.decompress((tmp_path / "gpu.trace.json.gz").read_bytes()))[
+        "traceEvents"
+    ]
     assert len(events) > 10
 
 
@@ -53,15 +70,25 @@ def test_shares_are_of_the_ceilings_that_are_given(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     assert "DEVICES" not in done.stderr
     record = json.loads((tmp_path / "gpu.json").read_text())
-    assert (record["ceilings"], record["peak_tflops"], record["bandwidth_gb_per_s"]) == ("flags", 0.001, 0.0)
-    train, decode = record["train"], record["decode"]
-    # By hand, of 2 layers of width 64, inner 128, 4 heads on 2 of width 16: matrices 2 x (2 x 64 x 64 + 2 x 64 x 32
-    # + 3 x 64 x 128) = 73,728 weights, the vocabulary product 512 x 64 = 32,768.
-    # A decode step reads both and, of 4 slots, 32 + 4 / 2 places of 2 x 2 x 2 x 16 numbers, four bytes each.
+    assert (record["ceilings"], record["peak_tflops"], record["bandwidth_gb_per_s"]) == (
+        "flags",
+        0.001,
+        0.0,
+    )
+    train = record["train"]
+    decode = record["decode"]
+    # By hand, of 2 layers of width 64, inner 128, 4 heads on 2 of width 16: matrices 2 x (2 x 64 x
+    # 64 + 2 x 64 x 32 + 3 x 64 x 128) = 73,728 weights, the vocabulary product 512 x 64 = 32,768. A
+    # decode step reads both and, of 4 slots, 32 + 4 / 2 places of 2 x 2 x 2 x 16 numbers, four
+    # bytes each.
     read = 4 * (73_728 + 32_768 + 4 * 34 * 128)
-    assert decode["share_of_bound"] == pytest.approx(read / 1e6 / (decode["ms_a_step"] / 1e3), rel=0.02)
-    # At least the matrices count for every token, at most everything does, with attention over whole rows.
-    least, most = 6 * 73_728, 6 * (73_728 + 32_768 + 2 * 2 * 64 * 128)
+    assert decode["share_of_bound"] == pytest.approx(
+        read / 1e6 / (decode["ms_a_step"] / 1e3), rel=0.02
+    )
+    # At least the matrices count for every token, at most everything does, with attention over
+    # whole rows.
+    least = 6 * 73_728
+    most = 6 * (73_728 + 32_768 + 2 * 2 * 64 * 128)
     per_token = train["mfu"] * 1e9 / train["tokens_per_s"]
     assert least < per_token < most
 

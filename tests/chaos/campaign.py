@@ -1,4 +1,5 @@
-"""A campaign of faults against real runs; prints a table: what was done, how often, what came of it.
+"""A campaign of faults against real runs; prints a table: what was done, how often, what came of
+it.
 
     python -m tests.chaos.campaign [--seed=0] [--case=NAME ...]
 
@@ -23,10 +24,11 @@ import jax
 import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gigpo_jax.errors import InputError
-from gigpo_jax.models.tokenizer import load_tokenizer
-from gigpo_jax.models.weights import load_hf
-from gigpo_jax.rl.update import init_state, make_optimizer
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.text.tokenizer import load_tokenizer
+from gigpo_jax.rl.optimizer import make_optimizer
+from gigpo_jax.rl.update import init_state
 from gigpo_jax.run.checkpoint import Checkpointer
 from tests.metrics import CLOCK, records
 
@@ -39,7 +41,14 @@ Outcome = Counter[str]
 
 def start(workdir: Path, *flags: str, mode: str = "train") -> Run:
     """Starts a run without progress bars."""
-    command = [sys.executable, "-m", "gigpo_jax.main", f"--config={CONFIG}", f"--workdir={workdir}", f"--mode={mode}"]
+    command = [
+        sys.executable,
+        "-m",
+        "gigpo_jax.main",
+        f"--config={CONFIG}",
+        f"--workdir={workdir}",
+        f"--mode={mode}",
+    ]
     return subprocess.Popen(
         [*command, *flags],
         stdout=subprocess.PIPE,
@@ -62,20 +71,27 @@ def end(run: Run, status: int = 0) -> tuple[str, str]:
 
 
 def starts(workdir: Path) -> int:
-    """How many runs have opened the metrics of a workdir: each cuts metrics.jsonl, then makes an event file."""
+    """How many runs have opened the metrics of a workdir: each cuts metrics.jsonl, then makes an
+    event file.
+    """
     return len(list(workdir.glob("tensorboard/*/*")))
 
 
 def wait_for_record(run: Run, workdir: Path, step: int, start: int = 1) -> None:
     """Returns when a start of a run has the metrics of a step, or the run has ended."""
-    metrics, until = workdir / "metrics.jsonl", time.monotonic() + LIMIT_S
-    while run.poll() is None and not (starts(workdir) >= start and f'"step": {step},' in metrics.read_text()):
+    metrics = workdir / "metrics.jsonl"
+    until = time.monotonic() + LIMIT_S
+    while run.poll() is None and not (
+        starts(workdir) >= start and f'"step": {step},' in metrics.read_text()
+    ):
         assert time.monotonic() < until, "the run hangs"
         time.sleep(0.02)
 
 
 def workers_of(pid: int) -> list[int]:
-    """The environment workers below a process; a stopped one lives for 2 s beside the one that replaced it."""
+    """The environment workers below a process; a stopped one lives for 2 s beside the one that
+    replaced it.
+    """
     try:
         process = Path(f"/proc/{pid}")
         if children := (process / f"task/{pid}/children").read_text().split():
@@ -105,7 +121,8 @@ def make_model(folder: Path) -> Path:
 
 def kills(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
     """SIGKILL at a random moment, then the same command, until the run is done."""
-    path, outcome = f"--config.model.path={model}", Counter()
+    path = f"--config.model.path={model}"
+    outcome = Counter()
     begun = time.monotonic()
     end(start(folder / "whole", path))
     whole_s = time.monotonic() - begun
@@ -113,20 +130,26 @@ def kills(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
     while killed < times:
         number += 1
         workdir = folder / f"killed{number}"
-        run, saved = start(workdir, path), 0
+        run = start(workdir, path)
+        saved = 0
         while killed < times:
             before = starts(workdir)
             if rng.random() < 0.3:  # set-up, mostly
                 time.sleep(rng.uniform(0, whole_s))
             else:
-                wait_for_record(run, workdir, rng.randint(saved + 1, 7), before + 1)  # 7: not before its end
+                wait_for_record(
+                    run, workdir, rng.randint(saved + 1, 7), before + 1
+                )  # 7: not before its end
                 time.sleep(rng.uniform(0, 0.3))
             if run.poll() is not None:
                 break
             run.kill()
             run.communicate()
             killed += 1
-            saved = max((int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdecimal()), default=0)
+            saved = max(
+                (int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdecimal()),
+                default=0,
+            )
             moment = "in set-up" if starts(workdir) == before else "while training"
             outcome[f"{moment}, {'with a checkpoint' if saved else 'without one'}"] += 1
             run = start(workdir, path)
@@ -137,9 +160,15 @@ def kills(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
     return outcome
 
 
-def workers(number: signal.Signals, folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
+def workers(
+    number: signal.Signals, folder: Path, model: Path, rng: random.Random, times: int
+) -> Outcome:
     """A signal to a random environment worker, each time after the run got over the one before."""
-    flags = [f"--config.model.path={model}", "--config.env.workers=2", "--config.env.step_timeout_s=2"]
+    flags = [
+        f"--config.model.path={model}",
+        "--config.env.workers=2",
+        "--config.env.step_timeout_s=2",
+    ]
     flags.append("--config.env.start_timeout_s=20")  # the limit for a reset, too
     flags += [
         f"--config.train.iterations={12 * times}",
@@ -150,7 +179,9 @@ def workers(number: signal.Signals, folder: Path, model: Path, rng: random.Rando
     run = start(folder / "run", *flags)
     last = 0
     for _ in range(times):
-        wait_for_record(run, folder / "run", last + 3)  # the last workers are up, and have played a rollout
+        wait_for_record(
+            run, folder / "run", last + 3
+        )  # the last workers are up, and have played a rollout
         time.sleep(rng.uniform(0, 0.3))
         found = workers_of(run.pid)
         last = (folder / "run/metrics.jsonl").read_bytes().count(b"\n") - 1
@@ -160,7 +191,9 @@ def workers(number: signal.Signals, folder: Path, model: Path, rng: random.Rando
     assert replaced >= times, err
     without = (*CLOCK, "episode/replayed")
     assert records(folder / "run", without) == records(folder / "whole", without)
-    return Counter({"replaced, with a warning": replaced, "runs with the metrics of a run without faults": 1})
+    return Counter(
+        {"replaced, with a warning": replaced, "runs with the metrics of a run without faults": 1}
+    )
 
 
 def checkpoint_bits(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
@@ -168,14 +201,21 @@ def checkpoint_bits(folder: Path, model: Path, rng: random.Random, times: int) -
 
     def state(seed: int) -> object:
         normal = np.random.default_rng(seed).normal
-        params = {"embed": normal(size=(70, 16)).astype(np.float32), "norm": normal(size=16).astype(np.float32)}
+        params = {
+            "embed": normal(size=(70, 16)).astype(np.float32),
+            "norm": normal(size=16).astype(np.float32),
+        }
         return init_state(jax.tree.map(jax.numpy.asarray, params), make_optimizer(lr=1e-3))
 
     saved = Checkpointer(folder / "saved")
     for iteration in (1, 2):
         saved.save(iteration, state(iteration), {"iteration": iteration})
     saved.close()
-    files = sorted(path.relative_to(folder / "saved") for path in (folder / "saved/2").rglob("*") if path.is_file())
+    files = sorted(
+        path.relative_to(folder / "saved")
+        for path in (folder / "saved/2").rglob("*")
+        if path.is_file()
+    )
     outcome: Outcome = Counter()
     for _ in range(times):
         copy = shutil.copytree(folder / "saved", folder / "copy")
@@ -183,9 +223,13 @@ def checkpoint_bits(folder: Path, model: Path, rng: random.Random, times: int) -
         checkpoints = Checkpointer(copy)
         found, record = checkpoints.restore(state(9))
         checkpoints.close()
-        for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(state(record["iteration"])), strict=True):
+        for ours, theirs in zip(
+            jax.tree.leaves(found), jax.tree.leaves(state(record["iteration"])), strict=True
+        ):
             assert np.array_equal(ours, theirs), "another state was read"
-        outcome["no effect" if record["iteration"] == 2 else "found, the checkpoint before used"] += 1
+        outcome[
+            "no effect" if record["iteration"] == 2 else "found, the checkpoint before used"
+        ] += 1
         shutil.rmtree(copy)
     return outcome
 
@@ -206,7 +250,9 @@ def model_bits(folder: Path, model: Path, rng: random.Random, times: int) -> Out
             outcome["refused in one line"] += 1
         else:
             same = all(map(np.array_equal, jax.tree.leaves(before), jax.tree.leaves(params)))
-            outcome["weights as before" if same else "other weights (the format has no checksum)"] += 1
+            outcome[
+                "weights as before" if same else "other weights (the format has no checksum)"
+            ] += 1
         shutil.rmtree(copy)
     return outcome
 
@@ -220,21 +266,28 @@ def flip(path: Path, rng: random.Random) -> None:
 
 
 def full_disk(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
-    """A workdir on a disk that is soon full; then it is enlarged and the same command is given again."""
-    path, outcome = f"--config.model.path={model}", Counter()
+    """A workdir on a disk that is soon full; then it is enlarged and the same command is given
+    again.
+    """
+    path = f"--config.model.path={model}"
+    outcome = Counter()
     end(start(folder / "whole", path))
     for number in range(times):
         disk = folder / f"disk{number}"
         disk.mkdir()
         size = rng.randrange(40, 600)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "gigpo_jax_chaos", str(disk)], check=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}k", "gigpo_jax_chaos", str(disk)],
+            check=True,
+        )
         try:
             _, err = end(start(disk / "run", path), 1)
             *warnings, line = err.splitlines()
             assert line.startswith("gigpo_jax: "), err
-            assert all("the logger tensorboard failed (No space left on device)" in warning for warning in warnings), (
-                err
-            )
+            assert all(
+                "the logger tensorboard failed (No space left on device)" in warning
+                for warning in warnings
+            ), err
             subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
             out, _ = end(start(disk / "run", path))
             assert records(disk / "run") == records(folder / "whole")
@@ -247,17 +300,31 @@ def full_disk(folder: Path, model: Path, rng: random.Random, times: int) -> Outc
 
 def malformed(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
     """An environment that spoils one result in twenty."""
-    flags = ["--config.env.name=tests.chaos.environments:MALFORMED_NOW_AND_THEN", f"--config.train.iterations={times}"]
+    flags = [
+        "--config.env.name=tests.chaos.environments:MALFORMED_NOW_AND_THEN",
+        f"--config.train.iterations={times}",
+    ]
     end(start(folder / "run", f"--config.model.path={model}", *flags))
     aborted = sum(record.get("episode/aborted", 0) for record in records(folder / "run"))
     played = sum(record.get("rollout/episodes", 0) for record in records(folder / "run"))
     assert aborted > 0
-    return Counter({"iterations": times, "episodes left out": int(aborted), "episodes learnt from": int(played)})
+    return Counter(
+        {
+            "iterations": times,
+            "episodes left out": int(aborted),
+            "episodes learnt from": int(played),
+        }
+    )
 
 
 def hostile(folder: Path, model: Path, rng: random.Random, times: int) -> Outcome:
-    """Terminal control, chat templates and tags in observations, in errors, and in the words of the policy."""
-    flags = ["--config.env.name=tests.chaos.environments:HOSTILE_TEXT", f"--config.train.iterations={times}"]
+    """Terminal control, chat templates and tags in observations, in errors, and in the words of the
+    policy.
+    """
+    flags = [
+        "--config.env.name=tests.chaos.environments:HOSTILE_TEXT",
+        f"--config.train.iterations={times}",
+    ]
     seen = "".join(end(start(folder / "run", f"--config.model.path={model}", *flags)))
     assert all(char.isprintable() or char == "\n" for char in seen), seen
     assert "\\x1b" in seen
@@ -278,7 +345,9 @@ CASES: dict[str, tuple[Callable[[Path, Path, random.Random, int], Outcome], int]
 
 def main() -> None:
     """Runs the cases and prints a row for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", action="append", choices=list(CASES))
     args = parser.parse_args()

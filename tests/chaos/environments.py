@@ -5,12 +5,14 @@ import os
 import random
 import sys
 
-from gigpo_jax.env_bridge.types import Observation, StepResult
+from gigpo_jax.env_bridge.types import Observation, StepResult, Task
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.entry_types import Environment
 from gigpo_jax.envs.example.env import TreasureEnv
 from tests.env_bridge.failing import MALFORMED
 
-# Terminal control, chat templates, tags of the format, format strings, bidirectional text, a null byte, a long word.
+# Terminal control, chat templates, tags of the format, format strings, bidirectional text, a null
+# byte, a long word.
 HOSTILE = (
     "\x1b]0;owned\x07",
     "\x1b[2J\x9b31m",
@@ -24,16 +26,24 @@ HOSTILE = (
 )
 
 
-class MalformedNowAndThen(TreasureEnv):
+class _TreasureEnvWithTask(TreasureEnv):
+    """Remembers its task."""
+
+    def reset(self, task: Task) -> Observation:
+        self._task = task
+        return super().reset(task)
+
+
+class MalformedNowAndThen(_TreasureEnvWithTask):
     """Spoils one result in twenty, in every way in turn."""
 
     def step(self, action: str) -> StepResult:
         result = super().step(action)
-        rng = random.Random(f"{self._task.id} {action} {self._open}")
+        rng = random.Random(f"{self._task.id} {action} {self._open_drawer}")
         return MALFORMED[rng.choice(sorted(MALFORMED))](result) if rng.random() < 0.05 else result
 
 
-class HostileText(TreasureEnv):
+class HostileText(_TreasureEnvWithTask):
     """Adds hostile text to what is seen, and to the errors of one task in eight."""
 
     def step(self, action: str) -> StepResult:
@@ -55,7 +65,7 @@ class DiesAtStart(TreasureEnv):
             os._exit(3)
 
 
-def _entry(name: str) -> registry.Environment:
+def _entry(name: str) -> Environment:
     return dataclasses.replace(registry.ENVIRONMENTS["example"], build=f"{__name__}:{name}")
 
 

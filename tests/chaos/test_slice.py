@@ -7,7 +7,9 @@ from tests.chaos import campaign
 
 
 def test_a_run_survives_a_kill(tmp_path: Path) -> None:
-    outcome = campaign.kills(tmp_path, campaign.make_model(tmp_path), random.Random(10), 1)  # after step 4 of 6
+    outcome = campaign.kills(
+        tmp_path, campaign.make_model(tmp_path), random.Random(10), 1
+    )  # after step 4 of 6
     assert outcome["while training, with a checkpoint"] == 1
 
 

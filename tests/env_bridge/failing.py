@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import re
@@ -16,14 +17,19 @@ from typing import Any
 
 import numpy as np
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import IMAGE, EnvError, Observation, StepResult, Task
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.entry_types import Environment
 from gigpo_jax.envs.example.env import TreasureEnv
-from gigpo_jax.errors import InputError
+from gigpo_jax.envs.harness import harness_entry
 
 
 class FailingEnv(TreasureEnv):
-    """The example, with actions that raise, sleep, or end the process; once it raised it is of no use."""
+    """The example, with actions that raise, sleep, or end the process.
+
+    After an exception its state is wrong.
+    """
 
     _broken = False
 
@@ -45,11 +51,14 @@ class FailingEnv(TreasureEnv):
         if verb == "start":  # a process of its own, which it does not end
             child = subprocess.Popen(["sleep", argument])
             result = super().step("")
-            return dataclasses.replace(result, observation=dataclasses.replace(result.observation, text=str(child.pid)))
+            return dataclasses.replace(
+                result, observation=dataclasses.replace(result.observation, text=str(child.pid))
+            )
         if verb == "exit":
             os._exit(int(argument))
-        if verb == "unreadable":
-            write_to_sockets(b"\0\0\0\3odd")
+        if verb == "write":
+            write_to_sockets(bytes.fromhex(argument))
+            time.sleep(2)
         if verb == "secret":
             assert "VLLM_API_KEY" not in os.environ
         if verb == "print":
@@ -76,7 +85,7 @@ class EscapingEnv(TreasureEnv):
 
 
 class DownEnv(TreasureEnv):
-    """Needs a service that is not to be had; half of its episodes learn that later than the others."""
+    """Needs a service that is down; half of its episodes notice it later than the others."""
 
     def step(self, action: str) -> StepResult:
         raise EnvError("the service is down")
@@ -98,7 +107,9 @@ def _with_info(**fields: Any) -> Callable[[StepResult], Any]:
 
 
 def _seen(**fields: Any) -> Callable[[StepResult], Any]:
-    return lambda result: dataclasses.replace(result, observation=dataclasses.replace(result.observation, **fields))
+    return lambda result: dataclasses.replace(
+        result, observation=dataclasses.replace(result.observation, **fields)
+    )
 
 
 PICTURE = np.arange(28 * 56 * 3, dtype=np.uint8).reshape(28, 56, 3)
@@ -113,7 +124,7 @@ class _Unprintable:
         raise RuntimeError("no words")
 
 
-# The field, and how a good result is spoilt.
+# Field and fault -> function that spoils a valid result.
 MALFORMED: dict[str, Callable[[StepResult], Any]] = {
     "result None": lambda result: None,
     "result tuple": dataclasses.astuple,
@@ -138,6 +149,7 @@ MALFORMED: dict[str, Callable[[StepResult], Any]] = {
     "score None": _with_info(score=None),
     "score unprintable": _with_info(score=_Unprintable()),
     "regret negative": _with_info(regret=-1.0),
+    "regret infinite": _with_info(regret=math.inf),
     "regret text": _with_info(regret="none"),
     "observation None": _with(observation=None),
     "observation text": _with(observation="You are here."),
@@ -164,13 +176,15 @@ MALFORMED: dict[str, Callable[[StepResult], Any]] = {
 
 
 class MalformedEnv(TreasureEnv):
-    """The example; actions that are in `MALFORMED` spoil the result, and `task.data` the first observation."""
+    """The example; actions of `MALFORMED` spoil the result, `task.data` the first observation."""
 
     def reset(self, task: Task) -> Observation:
         observation: Any = super().reset(task)
         if task.data == "observation":
             return None  # type: ignore[return-value]
-        return dataclasses.replace(observation, text=None) if task.data == "text" else observation  # type: ignore[arg-type]
+        if task.data == "text":
+            return dataclasses.replace(observation, text=None)  # type: ignore[arg-type]
+        return observation
 
     def step(self, action: str) -> StepResult:
         result = super().step(action)
@@ -190,7 +204,11 @@ class NanOnClose(TreasureEnv):
 
     def step(self, action: str) -> StepResult:
         result = super().step(action)
-        return dataclasses.replace(result, reward=float("nan")) if action.startswith("close") else result
+        return (
+            dataclasses.replace(result, reward=float("nan"))
+            if action.startswith("close")
+            else result
+        )
 
 
 def write_to_sockets(data: bytes) -> None:
@@ -245,20 +263,28 @@ class OwnTypesEnv(TreasureEnv):
     """All that it returns is of types of its own, derived from those of the bridge."""
 
     def tasks(self, split: str) -> Sequence[Task]:
-        found = super().tasks(split)
-        return [_OwnTask(*(_OwnText(field) for field in dataclasses.astuple(task))) for task in found]
+        tasks = super().tasks(split)
+        return [
+            _OwnTask(*(_OwnText(field) for field in dataclasses.astuple(task))) for task in tasks
+        ]
 
     def _observe(self, text: str) -> Observation:
-        seen = super()._observe(text)
-        actions = _OwnTuple(map(_OwnText, seen.admissible or ()))
+        observation = super()._observe(text)
+        actions = _OwnTuple(map(_OwnText, observation.admissible or ()))
         images = (PICTURE.view(_OwnArray), PICTURE[:, ::2])
         return _OwnObservation(
-            _OwnText(f"{seen.text}{IMAGE}{IMAGE}"), _OwnText(seen.anchor), actions, _OwnText(seen.task), images
+            _OwnText(f"{observation.text}{IMAGE}{IMAGE}"),
+            _OwnText(observation.anchor),
+            actions,
+            _OwnText(observation.task),
+            images,
         )
 
     def step(self, action: str) -> StepResult:
         result = super().step(action)
-        info = types.MappingProxyType({"won": np.False_, "score": _OwnNumber(0.5), "regret": _OwnNumber(1.0)})
+        info = types.MappingProxyType(
+            {"won": np.False_, "score": _OwnNumber(0.5), "regret": _OwnNumber(1.0)}
+        )
         return _OwnResult(result.observation, _OwnNumber(result.reward), result.done, info)
 
 
@@ -287,7 +313,7 @@ def hangs() -> TreasureEnv:
     return TreasureEnv()
 
 
-def _entry(function: str) -> registry.Environment:
+def _entry(function: str) -> Environment:
     return dataclasses.replace(registry.ENVIRONMENTS["example"], build=f"{__name__}:{function}")
 
 
@@ -295,4 +321,4 @@ FAILING = _entry("FailingEnv")
 DOWN = _entry("DownEnv")
 ESCAPING = _entry("EscapingEnv")
 FAILING_WITHOUT_EXPERT = dataclasses.replace(FAILING, expert=None)
-HARNESS = registry.harness(f"{__name__}:FailingEnv", max_steps=4)
+HARNESS = harness_entry(f"{__name__}:FailingEnv", max_steps=4)

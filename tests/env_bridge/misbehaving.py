@@ -42,9 +42,9 @@ class RememberingTreasure(TreasureEnv):
     """What was open stays open after `reset`."""
 
     def reset(self, task: Task) -> Observation:
-        opened = self._open
+        opened = self._open_drawer
         super().reset(task)
-        self._open = opened
+        self._open_drawer = opened
         return self._observe("You stand before the drawers.")
 
 
@@ -54,9 +54,9 @@ class SharedDrawers(TreasureEnv):
     opened = 0
 
     def step(self, action: str) -> StepResult:
-        self._open = SharedDrawers.opened
+        self._open_drawer = SharedDrawers.opened
         result = super().step(action)
-        SharedDrawers.opened = self._open
+        SharedDrawers.opened = self._open_drawer
         return result
 
     def reset(self, task: Task) -> Observation:
@@ -127,7 +127,9 @@ class RepeatedActions(TreasureEnv):
 class ChangingTask(TreasureEnv):
     def step(self, action: str) -> StepResult:
         result = super().step(action)
-        return dataclasses.replace(result, observation=dataclasses.replace(result.observation, task=action))
+        return dataclasses.replace(
+            result, observation=dataclasses.replace(result.observation, task=action)
+        )
 
 
 class LeavesFiles(TreasureEnv):

@@ -5,27 +5,31 @@ import time
 
 import pytest
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
 from gigpo_jax.env_bridge.agents import AGENTS, Agent, ReAct, Reflection, find_agent, read_step
-from gigpo_jax.env_bridge.history import Event, History
-from gigpo_jax.env_bridge.prompts import Instruct, PromptInput, build_prompt
+from gigpo_jax.env_bridge.prompts import Event, History, Instruct, PromptInput, build_prompt
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
-from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.demonstrations import response_text
 
 HOUSE = Instruct("You are in a house.", hidden=("help",))
 SEEN = PromptInput(
     task="put a mug in shelf",
     first="You see a desk 1.",
-    history=(Event("A desk 1 with a mug 1.", "take mug 1", "Here is the mug."), Event("You have it.", "look")),
+    history=(
+        Event("A desk 1 with a mug 1.", "take mug 1", "Here is the mug."),
+        Event("You have it.", "look"),
+    ),
     steps=3,
     observation="Nothing happens.",
     admissible=("go to shelf 1", "help"),
     task_type="put",
     reflections=("Look into drawers.", "Take the mug.", "Go to the shelf.", "Be quick."),
 )
-EXAMPLE = PromptInput("put a pen in box", "", (Event("A pen 1.", "take pen 1", "A pen!"),), 1, "", None)
+EXAMPLE = PromptInput(
+    "put a pen in box", "", (Event("A pen 1.", "take pen 1", "A pen!"),), 1, "", None
+)
 OTHER = dataclasses.replace(EXAMPLE, task="heat an egg")
 
 REACT = """\
@@ -80,14 +84,24 @@ def test_the_prompt_of_react() -> None:
     assert "Example" not in ReAct(HOUSE, {})(SEEN)
     start = ReAct(Instruct(""), {})(PromptInput("do it", "", (), 0, "A room.", None))
     assert start.startswith("You work in steps.")
-    assert "\n\nThis is your task.\nTask: do it\nObservation 0: A room.\nWrite your next thought" in start
+    assert (
+        "\n\nThis is your task.\nTask: do it\nObservation 0: A room.\nWrite your next thought"
+        in start
+    )
 
 
 def test_the_prompt_of_a_reflection() -> None:
-    seen = PromptInput(
-        "put a mug in shelf", "", (Event("A desk 1.", "look"),), 3, "A desk 1.", None, "put", ("Look into drawers.",)
+    inputs = PromptInput(
+        "put a mug in shelf",
+        "",
+        (Event("A desk 1.", "look"),),
+        3,
+        "A desk 1.",
+        None,
+        "put",
+        ("Look into drawers.",),
     )
-    assert Reflection(HOUSE)(seen) == REFLECTION
+    assert Reflection(HOUSE)(inputs) == REFLECTION
 
 
 def test_a_prompt_that_is_too_long_keeps_examples_and_notes() -> None:
@@ -100,7 +114,8 @@ def test_a_prompt_that_is_too_long_keeps_examples_and_notes() -> None:
     def prompt(limit: int) -> str:
         return build_prompt(template, observation, history, encode=str.split, limit=limit).text  # type: ignore[arg-type]
 
-    whole, cut = prompt(1000), prompt(200)
+    whole = prompt(1000)
+    cut = prompt(200)
     assert whole.count("On we go.") == 9
     assert 0 < cut.count("On we go.") < 9
     assert "Room 8" in cut
@@ -118,15 +133,25 @@ def test_a_prompt_that_is_too_long_keeps_examples_and_notes() -> None:
         ("**Thought 3:** I see it.\n**Action 3:** take mug 1**", "I see it.", "take mug 1"),
         ("Action 1: look", "", "look"),
         ("Thought 1: a\nAction 1: one\nThought 2: b\nAction 2: two", "a", "one"),
-        ("Thought 1: a\nAction 1: one\nObservation 1: I won.\nAction 2: two\nObservation", "a", "one"),
-        ("Thought 1: My next action: look.\nAction 1:\nopen drawer 1", "My next action: look.", "open drawer 1"),
+        (
+            "Thought 1: a\nAction 1: one\nObservation 1: I won.\nAction 2: two\nObservation",
+            "a",
+            "one",
+        ),
+        (
+            "Thought 1: My next action: look.\nAction 1:\nopen drawer 1",
+            "My next action: look.",
+            "open drawer 1",
+        ),
         ("Thought 1: nothing else", None, None),
         ("Thought 1: a\nAction 1: \nObservation", None, None),
         ("<think></think><action>look</action>", None, None),
         ("", None, None),
     ],
 )
-def test_a_response_of_react_is_a_thought_and_an_action(response: str, thought: str, action: str) -> None:
+def test_a_response_of_react_is_a_thought_and_an_action(
+    response: str, thought: str, action: str
+) -> None:
     assert read_step(response) == (None if action is None else (thought, action))
 
 
@@ -138,15 +163,15 @@ def test_responses_of_react_are_read_in_linear_time(end: str) -> None:
 
 
 def test_actions_are_those_of_the_environments_own_format() -> None:
-    parse = AGENTS["react"].parser(parse_tagged, response_text)
+    parse = AGENTS["react"].make_parser(parse_tagged, response_text)
     assert parse("Thought: Go.\nAction: Go To Desk 1") == Response("go to desk 1", True, "Go.")
     assert parse("Thought: Go.\nAction: 去") == Response("去", False, "Go.")
     # Without an action line: what the environment makes of it, but invalid.
     assert parse("<think></think><action>look</action>") == Response("look", False)
-    assert AGENTS["plain"].parser(parse_tagged, response_text) is parse_tagged
+    assert AGENTS["plain"].make_parser(parse_tagged, response_text) is parse_tagged
     search = registry.spec("search")
     assert search.write is not None
-    parse = AGENTS["react"].parser(search.parse, search.write)
+    parse = AGENTS["react"].make_parser(search.parse, search.write)
     assert parse("Thought: Who?\nAction: <search>Ada Byron </search>") == Response(
         "<search>Ada Byron</search>", True, "Who?"
     )
@@ -159,8 +184,15 @@ TERSE = Agent(stop=("!",))
 def test_an_agent_of_ones_own_is_named_by_its_module() -> None:
     assert find_agent("tests.env_bridge.test_agents:TERSE") is TERSE
     for name, message in (
-        ("raect", "config.agent='raect': unknown; did you mean 'react'? known are plain, react, reflexion, or module:"),
-        ("tests.env_bridge.test_agents:REACT", "that is of type str, not gigpo_jax.env_bridge.agents.Agent"),
+        (
+            "raect",
+            "config.agent='raect': unknown; did you mean 'react'? "
+            "known are plain, react, reflexion, or module:",
+        ),
+        (
+            "tests.env_bridge.test_agents:REACT",
+            "that is of type str, not gigpo_jax.env_bridge.agents.Agent",
+        ),
         ("no.such:AGENT", "config.agent: cannot load no.such:AGENT"),
     ):
         with pytest.raises(InputError) as refused:

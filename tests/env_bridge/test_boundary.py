@@ -1,4 +1,6 @@
-"""Malformed results of an environment are refused where they enter, each with its field, value and what is allowed."""
+"""Malformed results of an environment are refused where they enter, each with its field, value and
+what is allowed.
+"""
 
 import asyncio
 import dataclasses
@@ -10,8 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gigpo_jax.env_bridge.boundary import MAX_CHARACTERS, checked_observation, checked_result, checked_tasks
-from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.env_bridge.boundary import (
+    MAX_CHARACTERS,
+    validate_observation,
+    validate_result,
+    validate_tasks,
+)
+from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import IMAGE, EnvError, Observation, StepResult, Task
 from tests.env_bridge.failing import MALFORMED, PICTURE, OwnTypesEnv
 
@@ -20,51 +27,68 @@ RESULT = StepResult(SEEN, 1.0, False, {"won": False, "score": 0.5})
 
 
 def test_good_results_pass_and_numbers_of_numpy_become_plain() -> None:
-    assert checked_result(RESULT) == RESULT
+    assert validate_result(RESULT) == RESULT
     info = {"won": np.True_, "score": np.float32(1), "regret": np.int64(2), "page": object()}
-    found = checked_result(StepResult(SEEN, np.float32(2), np.True_, info))
-    assert found == StepResult(SEEN, 2.0, True, {"won": True, "score": 1.0, "regret": 2.0})
-    types = [type(value) for value in (found.reward, found.done, *found.info.values())]
+    result = validate_result(StepResult(SEEN, np.float32(2), np.True_, info))
+    assert result == StepResult(SEEN, 2.0, True, {"won": True, "score": 1.0, "regret": 2.0})
+    types = [type(value) for value in (result.reward, result.done, *result.info.values())]
     assert types == [float, bool, bool, float, float]
-    assert checked_result(dataclasses.replace(RESULT, reward=-1e6)).reward == -1e6
+    assert validate_result(dataclasses.replace(RESULT, reward=-1e6)).reward == -1e6
     longest = dataclasses.replace(SEEN, admissible=None, text="x" * (MAX_CHARACTERS - 15))
-    assert checked_result(dataclasses.replace(RESULT, observation=longest)).observation == longest
+    assert validate_result(dataclasses.replace(RESULT, observation=longest)).observation == longest
 
 
 def test_images_pass_unchanged_with_their_memory_in_one_piece() -> None:
-    most = np.zeros((2000, 2000, 3), np.uint8)
-    for images in ((), (PICTURE,), (PICTURE[::-1, :, ::-1], PICTURE[:1, :1]), (most,)):
-        seen = checked_observation(dataclasses.replace(SEEN, text=IMAGE * len(images), images=images)).images
-        assert all(image.flags["C_CONTIGUOUS"] and image.dtype == np.uint8 for image in seen)
-        assert all(np.array_equal(one, other) for one, other in zip(seen, images, strict=True))
-    assert checked_observation(dataclasses.replace(SEEN, text=f"a shop that sells {IMAGE}")).images == ()
+    largest_image = np.zeros((2000, 2000, 3), np.uint8)
+    for images in ((), (PICTURE,), (PICTURE[::-1, :, ::-1], PICTURE[:1, :1]), (largest_image,)):
+        valid_images = validate_observation(
+            dataclasses.replace(SEEN, text=IMAGE * len(images), images=images)
+        ).images
+        for image in valid_images:
+            assert image.flags["C_CONTIGUOUS"]
+            assert image.dtype == np.uint8
+        assert all(
+            np.array_equal(image, expected)
+            for image, expected in zip(valid_images, images, strict=True)
+        )
+    assert (
+        validate_observation(dataclasses.replace(SEEN, text=f"a shop that sells {IMAGE}")).images
+        == ()
+    )
 
 
 def types_in(value: Any) -> set[type]:
     """The types of a value and of all that it holds."""
-    inner = vars(value).values() if dataclasses.is_dataclass(value) else value if type(value) in (tuple, list) else ()
+    inner = (
+        vars(value).values()
+        if dataclasses.is_dataclass(value)
+        else value
+        if type(value) in (tuple, list)
+        else ()
+    )
     inner = value.values() if isinstance(value, dict) else inner
     return {type(value)}.union(*map(types_in, inner))
 
 
 def test_subclasses_become_the_plain_types() -> None:
-    env, plain = OwnTypesEnv(), {str, bool, float, tuple, np.ndarray}
-    tasks = checked_tasks(env.tasks("train"))
+    env = OwnTypesEnv()
+    plain = {str, bool, float, tuple, np.ndarray}
+    tasks = validate_tasks(env.tasks("train"))
     assert types_in(tasks) == {list, Task, str}
     observation = env.reset(tasks[0])
-    assert types_in(checked_observation(observation)) == {Observation, str, tuple, np.ndarray}
-    assert checked_observation(observation).text == str.__str__(observation.text)
-    assert types_in(checked_result(env.step("look"))) == {StepResult, Observation, dict} | plain
+    assert types_in(validate_observation(observation)) == {Observation, str, tuple, np.ndarray}
+    assert validate_observation(observation).text == str.__str__(observation.text)
+    assert types_in(validate_result(env.step("look"))) == {StepResult, Observation, dict} | plain
 
 
 def test_types_that_only_the_worker_can_import_cost_nothing() -> None:
     async def scenario(pool: EnvPool) -> None:
         async with pool.episode() as environment:
-            seen = await environment.reset(pool.tasks("train")[0])
-            assert type(seen.text) is str
-            assert [type(image) for image in seen.images] == [np.ndarray] * 2
-            np.testing.assert_array_equal(seen.images[0], PICTURE)
-            np.testing.assert_array_equal(seen.images[1], PICTURE[:, ::2])
+            observation = await environment.reset(pool.tasks("train")[0])
+            assert type(observation.text) is str
+            assert [type(image) for image in observation.images] == [np.ndarray] * 2
+            np.testing.assert_array_equal(observation.images[0], PICTURE)
+            np.testing.assert_array_equal(observation.images[1], PICTURE[:, ::2])
             assert type(await environment.step("look")) is StepResult
         assert pool.replaced == 0
 
@@ -75,16 +99,18 @@ def test_types_that_only_the_worker_can_import_cost_nothing() -> None:
 @pytest.mark.parametrize("kind", MALFORMED)
 def test_a_malformed_result_is_refused(kind: str) -> None:
     with pytest.raises(EnvError) as caught:
-        checked_result(MALFORMED[kind](RESULT))
+        validate_result(MALFORMED[kind](RESULT))
     field = kind.split()[0]
-    assert re.match(rf"malformed result: .*{field}.* is .+; allowed: ", str(caught.value), re.DOTALL)
+    assert re.match(
+        rf"malformed result: .*{field}.* is .+; allowed: ", str(caught.value), re.DOTALL
+    )
     assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize("tasks", [[{"id": "a"}], [Task("a", "b", None)], ["a"]])  # type: ignore[arg-type]
 def test_malformed_tasks_are_refused(tasks: list[Any]) -> None:
     with pytest.raises(EnvError, match="malformed task "):
-        checked_tasks(tasks)
+        validate_tasks(tasks)
 
 
 def test_in_a_run_each_costs_its_episode_and_nothing_else() -> None:

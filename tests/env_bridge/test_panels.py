@@ -4,19 +4,36 @@ import json
 
 import pytest
 
-from gigpo_jax.env_bridge.panels import check_panel, find_panel, freeze_panel, read_panel, write_panel
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.panels import (
+    check_panel,
+    find_panel,
+    freeze_panel,
+    read_panel,
+    write_panel,
+)
 from gigpo_jax.envs import registry
-from gigpo_jax.errors import InputError
+from tests.file_limit import largest_file
 
 
 def test_a_panel_comes_back_as_it_was_written(tmp_path):
     env = registry.make("example", games=5)
     panel = freeze_panel("five", "example", env, "test", made_from={"games": 5})
     write_panel(tmp_path / "five.json", panel)
-    found = read_panel(tmp_path / "five.json")
-    assert (found, found.sha256) == (panel, panel.sha256)
-    assert found.ids == tuple(f"test/{number:04d}" for number in range(5))
-    assert check_panel(found, env) == tuple(env.tasks("test"))
+    stored_panel = read_panel(tmp_path / "five.json")
+    assert (stored_panel, stored_panel.sha256) == (panel, panel.sha256)
+    assert stored_panel.ids == tuple(f"test/{number:04d}" for number in range(5))
+    assert check_panel(stored_panel, env) == tuple(env.tasks("test"))
+
+
+def test_a_panel_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    env = registry.make("example", games=200)
+    path = tmp_path / "panel.json"
+    write_panel(path, freeze_panel("five", "example", env, "test", ids=["test/0001"]))
+    with largest_file(1000), pytest.raises(InputError, match="cannot write it"):
+        write_panel(path, freeze_panel("all", "example", env, "test"))
+    assert read_panel(path).ids == ("test/0001",)
+    assert [child.name for child in tmp_path.iterdir()] == ["panel.json"]
 
 
 def test_a_panel_keeps_its_own_order_and_depends_on_it():
@@ -35,7 +52,10 @@ def test_a_panel_keeps_its_own_order_and_depends_on_it():
 
 def test_tasks_that_are_missing_are_named():
     panel = freeze_panel("five", "example", registry.make("example", games=5), "test")
-    with pytest.raises(InputError, match="panel=five: its task 'test/0004' is not in the data; is this the same data"):
+    with pytest.raises(
+        InputError,
+        match="panel=five: its task 'test/0004' is not in the data; is this the same data",
+    ):
         check_panel(panel, registry.make("example", games=4))
 
 
@@ -53,10 +73,10 @@ def test_a_damaged_file_is_refused_with_its_path(change, message, tmp_path):
     path = tmp_path / "five.json"
     write_panel(path, freeze_panel("five", "example", registry.make("example", games=5), "test"))
     path.write_text(change(path.read_text()))
-    with pytest.raises(InputError, match=message) as told:
+    with pytest.raises(InputError, match=message) as caught:
         read_panel(path)
-    assert str(path) in str(told.value)
-    assert "\n" not in str(told.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="cannot read it"):
         read_panel(tmp_path / "none.json")
 

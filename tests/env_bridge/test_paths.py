@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.config import default_config
-from gigpo_jax.env_bridge.paths import cache_folder, filled_in
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.paths import cache_folder, expand_path
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.search.data.generate import ensure_world
 from gigpo_jax.envs.webshop.data.generate import ensure_catalogue
-from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.environment import env_options
 
 
@@ -17,14 +17,21 @@ def test_home_and_variables_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.setenv("GAMES", "/big/games")
     monkeypatch.delenv("MISSING", raising=False)
-    assert filled_in("data", "~/a b") == Path("/home/ada/a b")
-    assert filled_in("data", "$GAMES/x") == filled_in("data", Path("${GAMES}/x")) == Path("/big/games/x")
-    with pytest.raises(InputError, match=r"data=\$MISSING/x: the environment variable MISSING is not set"):
-        filled_in("data", "$MISSING/x")
+    assert expand_path("data", "~/a b") == Path("/home/ada/a b")
+    assert (
+        expand_path("data", "$GAMES/x")
+        == expand_path("data", Path("${GAMES}/x"))
+        == Path("/big/games/x")
+    )
+    with pytest.raises(
+        InputError, match=r"data=\$MISSING/x: the environment variable MISSING is not set"
+    ):
+        expand_path("data", "$MISSING/x")
 
 
 @pytest.mark.parametrize(
-    ("name", "option"), [("alfworld", "data"), ("search", "data"), ("search", "index"), ("webshop", "data")]
+    ("name", "option"),
+    [("alfworld", "data"), ("search", "data"), ("search", "index"), ("webshop", "data")],
 )
 def test_every_environment_does_so(name: str, option: str, tmp_path: Path) -> None:
     options = {"data": str(tmp_path)} | {option: "$NO_SUCH_VARIABLE/x"}
@@ -44,7 +51,8 @@ def test_one_rule_for_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert cache_folder("x") == tmp_path / "own/x"
     assert cache_folder("maze.env:MAZE") == tmp_path / "own/maze.env.MAZE"
     config = default_config()
-    config.env.name, config.env.prompt = "alfworld", "compact"
+    config.env.name = "alfworld"
+    config.env.prompt = "compact"
     config.env.generate = {"splits": {"train": 1}, "size": "small"}
     assert env_options(config)["data"].startswith(str(tmp_path / "own/alfworld/"))
     assert ensure_catalogue(products=2).parent == tmp_path / "own/webshop"

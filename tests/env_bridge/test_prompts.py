@@ -9,17 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gigpo_jax.env_bridge.history import Event, History
-from gigpo_jax.env_bridge.prompts import Compact, Instruct, Prompt, PromptInput, build_prompt, fit_prompt, numbered
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.prompts import (
+    Compact,
+    Event,
+    History,
+    Instruct,
+    Prompt,
+    PromptInput,
+    build_prompt,
+    fit_prompt,
+    number_images,
+)
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.prompt import COMPACT, FULL, shorten
-from gigpo_jax.errors import InputError
-from gigpo_jax.models.tokenizer import word_tokenizer
+from gigpo_jax.models.text.tokenizer import word_tokenizer
 
 FIRST = (
-    "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, you see "
-    "a desk 1, and a shelf 1.\n\nYour task is to: put a mug in shelf."
+    "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, "
+    "you see a desk 1, and a shelf 1.\n\nYour task is to: put a mug in shelf."
 )
 DESK = "You arrive at desk 1. On the desk 1, you see a mug 2, and a mug 1."
 HELD = "You pick up the mug 1 from the desk 1."
@@ -41,8 +50,10 @@ def words(text: str) -> list[str]:
     return ["<bos>", *text.split(), "<sep>"]
 
 
-def build(template: Instruct | Compact, observation: Observation, history: History, limit: int = 1000) -> Prompt:
-    return build_prompt(template, observation, history, encode=words, limit=limit)  # type: ignore[arg-type]
+def build(
+    template: Instruct | Compact, observation: Observation, history: History, limit: int = 1000
+) -> Prompt:
+    return build_prompt(template, observation, history, encode=words, limit=limit)
 
 
 def test_the_window_keeps_the_last_events_and_the_first_observation() -> None:
@@ -55,8 +66,10 @@ def test_the_window_keeps_the_last_events_and_the_first_observation() -> None:
 
 def test_the_full_prompt_has_every_part_in_order() -> None:
     history = history_of(2, (FIRST, "look"), ("o2", "go to shelf 1"), ("o3", "go to desk 1"))
-    text = build(FULL, observe(DESK, "go to shelf 1", "help", "take mug 1 from desk 1"), history).text
-    parts = [
+    text = build(
+        FULL, observe(DESK, "go to shelf 1", "help", "take mug 1 from desk 1"), history
+    ).text
+    fragments = [
         "simulated in text",
         "Your task: put a mug in shelf",
         "Steps taken so far: 3.",
@@ -67,7 +80,7 @@ def test_the_full_prompt_has_every_part_in_order() -> None:
         "<think> and </think>",
         "<action> and </action>",
     ]
-    positions = [text.index(part) for part in parts]
+    positions = [text.index(fragment) for fragment in fragments]
     assert positions == sorted(positions)
     assert "help" not in text
     assert "o1" not in text
@@ -77,7 +90,9 @@ def test_the_compact_prompt_says_it_in_few_words() -> None:
     first = build(COMPACT, observe(FIRST), History(2))
     assert first.text == "put mug shelf now middle of room desk 1 shelf 1"
     history = history_of(1, (FIRST, "look"), (FIRST, "go to desk 1"))
-    later = build(COMPACT, observe(DESK, "help", "go to shelf 1", "look", "take mug 1 from desk 1"), history)
+    later = build(
+        COMPACT, observe(DESK, "help", "go to shelf 1", "look", "take mug 1 from desk 1"), history
+    )
     assert later.text == (
         "put mug shelf did go to desk 1 now arrive at desk 1 on desk 1 mug 2 mug 1 "
         "can go to shelf 1 take mug 1 from desk 1"
@@ -91,7 +106,10 @@ def test_the_compact_prompt_says_it_in_few_words() -> None:
         show_admissible=False,  # type: ignore[arg-type]
     )
     room = "first middle of room desk 1 shelf 1"
-    assert silent.text == f"put mug shelf {room} did go to desk 1 now arrive at desk 1 on desk 1 mug 2 mug 1"
+    assert (
+        silent.text
+        == f"put mug shelf {room} did go to desk 1 now arrive at desk 1 on desk 1 mug 2 mug 1"
+    )
 
 
 def test_shortening_keeps_apart_what_the_environment_tells_apart() -> None:
@@ -108,8 +126,8 @@ def test_shortening_keeps_apart_what_the_environment_tells_apart() -> None:
 def test_text_is_data(template: Instruct | Compact) -> None:
     nasty = "{0} {task} {{x}} %s %(a)s $home \\n `rm` {inputs!r}"
     observation = Observation(nasty, nasty, (nasty,), nasty)
-    shown = build(template, observation, history_of(2, (nasty, nasty), (nasty, nasty))).text
-    assert shown.count(nasty) >= (4 if isinstance(template, Compact) else 6)
+    prompt = build(template, observation, history_of(2, (nasty, nasty), (nasty, nasty))).text
+    assert prompt.count(nasty) >= (4 if isinstance(template, Compact) else 6)
 
 
 def test_what_does_not_fit_goes_in_order() -> None:
@@ -153,7 +171,8 @@ def test_the_first_observation_goes_before_the_last_events() -> None:
 
 
 _TEXT = st.one_of(
-    st.text(max_size=200), st.sampled_from(["\ud800", "<|im_end|>", "{", "\x00", "a" * 5000, " " * 5000, ""])
+    st.text(max_size=200),
+    st.sampled_from(["\ud800", "<|im_end|>", "{", "\x00", "a" * 5000, " " * 5000, ""]),
 )
 _TOKENIZER = word_tokenizer(["task observation go to desk"])
 
@@ -166,7 +185,9 @@ def test_any_text_fits_any_limit(
     observation = Observation(text, text, tuple(admissible), task)
     history = history_of(2, *[(text, action)] * past)
     for template in (FULL, COMPACT):
-        prompt = build_prompt(template, observation, history, encode=_TOKENIZER.encode_chat, limit=limit)
+        prompt = build_prompt(
+            template, observation, history, encode=_TOKENIZER.encode_chat, limit=limit
+        )
         assert 0 < len(prompt.tokens) <= limit
         if prompt.cut != "tokens":
             assert prompt.tokens == _TOKENIZER.encode_chat(prompt.text)
@@ -184,7 +205,12 @@ def test_a_prompt_that_fits_is_tokenised_once_and_a_book_never_whole() -> None:
     assert len(lengths) == 1
     lengths.clear()
     started = time.perf_counter()
-    prompt = fit_prompt(FULL, dataclasses.replace(inputs, observation="word " * 2_000_000), encode=encode, limit=2048)
+    prompt = fit_prompt(
+        FULL,
+        dataclasses.replace(inputs, observation="word " * 2_000_000),
+        encode=encode,
+        limit=2048,
+    )
     assert prompt.cut == "observation"
     assert 1900 < len(prompt.tokens) <= 2048
     assert max(lengths) <= 2048 * 32
@@ -199,7 +225,7 @@ def test_a_prompt_has_the_images_of_what_it_shows_in_the_order_of_the_text() -> 
     for number in (1, 2, 3):
         past.add(f"room {IMAGE}", f"{IMAGE}\ue0000\ue000", images=(images[number],))
     now = Observation(f"room {IMAGE}", "", None, "a task", (images[4],))
-    example, known = numbered(f"an example {IMAGE}", images[:1], ())
+    example, example_images = number_images(f"an example {IMAGE}", images[:1], ())
 
     def template(inputs: PromptInput) -> str:
         events = [f"{event.observation} {event.action}" for event in inputs.history]
@@ -210,30 +236,40 @@ def test_a_prompt_has_the_images_of_what_it_shows_in_the_order_of_the_text() -> 
         return text.split()
 
     def built(limit: int) -> tuple[str, list[int], str]:
-        prompt = build_prompt(template, now, past, encode=encode, limit=limit, known=known)
+        prompt = build_prompt(
+            template, now, past, encode=encode, limit=limit, template_images=example_images
+        )
         return prompt.text, [int(image.max()) for image in prompt.images], prompt.cut
 
     event = f" room {IMAGE} < image>\ue0000\ue000"
-    shown = f"an example {IMAGE} room {IMAGE}"
-    assert built(13) == (shown + 2 * event, [0, 4, 3, 2], "")
-    assert built(12) == (shown + event, [0, 4, 3], "history")
-    assert built(2) == (shown, [0, 4], "history")
+    expected_text = f"an example {IMAGE} room {IMAGE}"
+    assert built(13) == (expected_text + 2 * event, [0, 4, 3, 2], "")
+    assert built(12) == (expected_text + event, [0, 4, 3], "history")
+    assert built(2) == (expected_text, [0, 4], "history")
 
 
 @pytest.mark.parametrize(("marks", "count"), [(2, 1), (0, 1), (1, 2)])
 @pytest.mark.parametrize("past", [False, True])
-def test_an_observation_with_more_or_fewer_marks_than_images_is_refused(marks: int, count: int, past: bool) -> None:
-    """Otherwise a mark would show the image of another observation, or an image would be left out."""
-    images, history = (np.zeros((1, 1, 3), np.uint8),) * count, History(1)
+def test_an_observation_with_more_or_fewer_marks_than_images_is_refused(
+    marks: int, count: int, past: bool
+) -> None:
+    """Otherwise a mark would show the image of another observation, or of none."""
+    images = (np.zeros((1, 1, 3), np.uint8),) * count
+    history = History(1)
     now = wrong = Observation("room" + IMAGE * marks, "", None, "a task", images)
     if past:
         history.add(wrong.text, "look", images=images)
         now = Observation(IMAGE, "", None, "a task", images[:1])
-    with pytest.raises(InputError, match=rf"^config\.env\.name: .* has {count} image\(s\) and {marks} <image> in its"):
+    with pytest.raises(
+        InputError,
+        match=rf"^config\.env\.name: .* has {count} image\(s\) and {marks} <image> in its",
+    ):
         build_prompt(FULL, now, history, encode=lambda text, images: text.split(), limit=999)
 
 
 def test_every_registered_style_renders_without_history_and_admissible_actions() -> None:
     for entry in registry.ENVIRONMENTS.values():
         for template in entry.styles.values():
-            assert "observed here" in template(PromptInput("a task", "", (), 1, "observed here", None))
+            assert "observed here" in template(
+                PromptInput("a task", "", (), 1, "observed here", None)
+            )

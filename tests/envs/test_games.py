@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.env_bridge.history import History
-from gigpo_jax.env_bridge.png import encode_png
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.png import encode_png
+from gigpo_jax.env_bridge.prompts import History
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.__main__ import main
-from gigpo_jax.errors import InputError
-from gigpo_jax.models.tokenizer import word_tokenizer
+from gigpo_jax.models.text.tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode import EpisodeSettings
 from gigpo_jax.rollout.pictures import prompt_encoder
+from tests.envs.futures import count_equal_anchors
 
 GAMES = ("blackjack", "ezpoints", "numberline", "points24", "sokoban")
 
@@ -20,13 +21,19 @@ GAMES = ("blackjack", "ezpoints", "numberline", "points24", "sokoban")
 @pytest.mark.parametrize("name", GAMES)
 def test_bad_options_splits_and_calls_are_told(name: str) -> None:
     for options, message in (
-        ({"observation": "sound"}, r"config\.env\.options\.observation='sound': choose picture or text"),
+        (
+            {"observation": "sound"},
+            r"config\.env\.options\.observation='sound': choose picture or text",
+        ),
+        ({"anchor": "board"}, r"config\.env\.options\.anchor='board': games have state alone"),
         ({"max_steps": 0}, r"config\.env\.options\.max_steps=0: give a whole number of at least 1"),
     ):
         with pytest.raises(InputError, match=message):
             registry.make(name, **options)
     env = registry.make(name)
-    with pytest.raises(InputError, match=r"split='valid': this environment has the splits train, test"):
+    with pytest.raises(
+        InputError, match=r"split='valid': this environment has the splits train, test"
+    ):
         env.tasks("valid")
     with pytest.raises(InputError, match="no split 'valid'"):
         env.reset(Task("x", "", "valid"))
@@ -46,7 +53,12 @@ def test_an_episode_ends_after_max_steps_of_any_action(name: str) -> None:
 @pytest.mark.parametrize("name", GAMES)
 def test_a_policy_that_reads_text_refuses_pictures(name: str) -> None:
     """Before a token is spent: a prompt without its picture would say nothing."""
-    settings = EpisodeSettings(registry.style(name, "full"), registry.spec(name).parse, max_steps=3, prompt_tokens=2000)
+    settings = EpisodeSettings(
+        registry.find_style(name, "full"),
+        registry.spec(name).parse,
+        max_steps=3,
+        prompt_tokens=2000,
+    )
     for kind in ("text", "picture"):
         env = registry.make(name, observation=kind)
         observation = env.reset(env.tasks("test")[0])
@@ -57,14 +69,16 @@ def test_a_policy_that_reads_text_refuses_pictures(name: str) -> None:
                 settings.prompt(observation, History(0), prompt_encoder(word_tokenizer([]), None))
 
 
-def test_the_command_writes_what_an_agent_sees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_what_an_agent_sees(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     env = registry.make("sokoban")
     env.reset(env.tasks("test")[5])
-    seen = env.step("left").observation
+    observation = env.step("left").observation
     command = ["picture", "sokoban", "--split", "test", "--task", "5", "--actions", "left", "--out"]
     assert main([*command, str(tmp_path / "room.png")]) == 0
-    assert (tmp_path / "room.png").read_bytes() == encode_png(seen.images[0])
-    assert seen.anchor in capsys.readouterr().out
+    assert (tmp_path / "room.png").read_bytes() == encode_png(observation.images[0])
+    assert observation.anchor in capsys.readouterr().out
     for more, message in (
         (["--option", "observation=text"], "no picture"),
         (["--task", "512"], "has the tasks 0 to 511"),
@@ -74,16 +88,53 @@ def test_the_command_writes_what_an_agent_sees(tmp_path: Path, capsys: pytest.Ca
     assert not (tmp_path / "none.png").exists()
 
 
-@pytest.mark.parametrize(("option", "value"), [("size", 4), ("size", 11), ("boxes", 0), ("boxes", 4), ("depth", 1)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("size", 4), ("size", 11), ("boxes", 0), ("boxes", 4), ("depth", 1)]
+)
 def test_sokoban_refuses_rooms_that_it_cannot_make(option: str, value: int) -> None:
-    with pytest.raises(InputError, match=rf"config\.env\.options\.{option}={value}: give a whole number from"):
+    with pytest.raises(
+        InputError, match=rf"config\.env\.options\.{option}={value}: give a whole number from"
+    ):
         registry.make("sokoban", **{option: value})
 
 
 def test_the_shallowest_rooms_of_each_number_of_boxes_can_be_made() -> None:
     for boxes in (1, 2, 3):
         for size in (5, 10):
-            env = registry.make("sokoban", size=size, boxes=boxes, depth=2 * boxes, observation="text")
+            env = registry.make(
+                "sokoban", size=size, boxes=boxes, depth=2 * boxes, observation="text"
+            )
             assert env.reset(env.tasks("test")[0]).anchor.count("X") == boxes
-        with pytest.raises(InputError, match=rf"depth={2 * boxes - 1}: give a whole number from {2 * boxes} to 100"):
+        with pytest.raises(
+            InputError, match=rf"depth={2 * boxes - 1}: give a whole number from {2 * boxes} to 100"
+        ):
             registry.make("sokoban", boxes=boxes, depth=2 * boxes - 1)
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_equal_states_have_equal_futures(name: str) -> None:
+    env = registry.make(name, anchor="state", observation="text", max_steps=100)
+    pairs = 0
+    for number, task in enumerate(env.tasks("train")[:8]):
+        pairs += count_equal_anchors(env, task, episodes=6, steps=8, seed=number)
+    assert pairs > 10
+
+
+def test_equal_states_of_the_example_have_equal_futures() -> None:
+    env = registry.make("example", anchor="state")
+    pairs = 0
+    for number, task in enumerate(env.tasks("train")[:8]):
+        pairs += count_equal_anchors(env, task, episodes=6, steps=8, seed=number)
+    assert pairs > 50
+    task = env.tasks("train")[0]
+    start = env.reset(task).anchor
+    assert env.step("wait").observation.anchor == start
+    assert env.step("open drawer 1").observation.anchor != start
+    with pytest.raises(InputError, match="anchor='board': choose text or state"):
+        registry.make("example", anchor="board")
+
+
+def test_every_environment_has_the_anchor_state() -> None:
+    for name, entry in registry.ENVIRONMENTS.items():
+        assert "anchor" in entry.options, name
+        assert "state" in entry.options["anchor"].help, name

@@ -1,4 +1,4 @@
-"""`env.generate`: values that cannot be used are refused in one line, and nothing is left in the cache folder."""
+"""`env.generate`: unusable values are refused in one line and leave no files."""
 
 from pathlib import Path
 from typing import Any
@@ -6,19 +6,27 @@ from typing import Any
 import pytest
 
 from gigpo_jax.config import default_config
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs import registry
-from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.environment import env_options
 
 
 @pytest.mark.parametrize(
     ("name", "values", "says"),
     [
-        ("alfworld", {"splits": {"train": -3}}, "splits.train=-3: give a whole number of at least 1"),
+        (
+            "alfworld",
+            {"splits": {"train": -3}},
+            "splits.train=-3: give a whole number of at least 1",
+        ),
         ("alfworld", {"splits": {"train": 2.5}}, "splits.train=2.5"),
         ("alfworld", {"splits": "train"}, "splits='train': must be of type dict"),
         ("alfworld", {"splits": {"train": 1}, "seed": "x"}, "seed='x'"),
-        ("alfworld", {"splits": {"train": 1}, "task_types": "pick_two_obj_and_place"}, "must be of type tuple"),
+        (
+            "alfworld",
+            {"splits": {"train": 1}, "task_types": "pick_two_obj_and_place"},
+            "must be of type tuple",
+        ),
         ("webshop", {"products": -1}, "products=-1: give a whole number of at least 1"),
         ("webshop", {"products": "x"}, "products='x'"),
         ("webshop", {"products": 2.5}, "products=2.5"),
@@ -35,22 +43,24 @@ def test_values_that_cannot_be_used(
 ) -> None:
     monkeypatch.setenv("GIGPO_JAX_CACHE", str(tmp_path))
     config = default_config()
-    config.env.name, config.env.prompt, config.env.generate = name, "compact", values
-    with pytest.raises(InputError) as told:
+    config.env.name = name
+    config.env.prompt = "compact"
+    config.env.generate = values
+    with pytest.raises(InputError) as error:
         env_options(config)
-    assert says in str(told.value)
-    assert str(told.value).startswith(("config.env.generate.", "config.env.generate="))
-    assert "\n" not in str(told.value)
+    assert says in str(error.value)
+    assert str(error.value).startswith(("config.env.generate.", "config.env.generate="))
+    assert "\n" not in str(error.value)
     assert not [path for path in tmp_path.rglob("*") if path != tmp_path / name]
 
 
 def test_the_progress_of_every_generator_counts_what_it_makes(tmp_path: Path) -> None:
-    for name, values, least in (
+    for name, values, minimum in (
         ("alfworld", {"splits": {"train": 2}, "size": "small"}, 2),
         ("webshop", {"products": 3}, 3),
         ("search", {"people": 16}, 16),
     ):
         done: list[int] = []
-        data = registry.generate(name, tmp_path / name, progress=done.append, **values)
+        data = registry.generate_data(name, tmp_path / name, progress=done.append, **values)
         assert Path(data).is_dir()
-        assert sum(done) >= least
+        assert sum(done) >= minimum

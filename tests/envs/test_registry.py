@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.references import load_reference
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.entry_types import Option
 from gigpo_jax.envs.example.env import TreasureEnv
-from gigpo_jax.errors import InputError
-from gigpo_jax.references import load
 from tests.env_bridge import failing
 
 
@@ -22,10 +24,14 @@ def test_an_environment_of_the_table_and_one_of_a_module_are_found() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("alfwrld", "config.env.name='alfwrld': unknown; did you mean 'alfworld'? known are alfworld, blackjack"),
+        (
+            "alfwrld",
+            "config.env.name='alfwrld': unknown; did you mean 'alfworld'? "
+            "known are alfworld, blackjack",
+        ),
         ("", "config.env.name='': unknown; known are"),
         ("no.such.module:ENV", "cannot load no.such.module:ENV (No module named 'no')"),
-        ("tests.env_bridge.failing:FailingEnv", "not gigpo_jax.envs.registry.Environment"),
+        ("tests.env_bridge.failing:FailingEnv", "not gigpo_jax.envs.entry_types.Environment"),
         (":", "cannot load"),
     ],
 )
@@ -36,13 +42,17 @@ def test_an_unknown_name_is_the_users_mistake(name: str, message: str) -> None:
 
 
 def test_unknown_styles_and_missing_experts_are_told() -> None:
-    with pytest.raises(InputError, match='"fancy": the environment alfworld has compact, full'):
-        registry.style("alfworld", "fancy")
+    with pytest.raises(
+        InputError, match="prompt='fancy': no such style of alfworld; choose one of compact, full"
+    ):
+        registry.find_style("alfworld", "fancy")
     with pytest.raises(InputError, match="no expert"):
         registry.make_expert("tests.env_bridge.failing:FAILING_WITHOUT_EXPERT", 0)
     with pytest.raises(InputError, match="unexpected keyword argument"):
         registry.make_expert("example", 0, patience=3)
-    with pytest.raises(InputError, match=r"^config\.sft\.demonstrator\.random_fraction='a': must be of type float"):
+    with pytest.raises(
+        InputError, match=r"^config\.sft\.demonstrator\.random_fraction='a': must be of type float"
+    ):
         registry.make_expert("sokoban", 0, random_fraction="a")
 
 
@@ -50,16 +60,34 @@ def test_unknown_styles_and_missing_experts_are_told() -> None:
     ("name", "options", "message"),
     [
         ("alfworld", {"dta": "X"}, r"config\.env\.options: .*argument 'dta'\); nearest: data"),
-        ("example", {"windows": 2}, r"config\.env\.options: .*argument 'windows'\); it takes drawers, games"),
-        ("alfworld", {"data": "/no/where"}, r"config\.env\.options\.data=/no/where: no such folder"),
-        ("alfworld", {"data": "/tmp", "anchor": "x"}, r"config\.env\.options\.anchor='x': write feedback"),
-        ("webshop", {"data": "/tmp", "observation": "x"}, r"config\.env\.options\.observation='x': choose one of"),
+        (
+            "example",
+            {"windows": 2},
+            r"config\.env\.options: .*argument 'windows'\); it takes drawers, games",
+        ),
+        (
+            "alfworld",
+            {"data": "/no/where"},
+            r"config\.env\.options\.data=/no/where: no such folder",
+        ),
+        (
+            "alfworld",
+            {"data": "/tmp", "anchor": "x"},
+            r"config\.env\.options\.anchor='x': write state, feedback",
+        ),
+        (
+            "webshop",
+            {"data": "/tmp", "observation": "x"},
+            r"config\.env\.options\.observation='x': choose one of",
+        ),
         ("example", {"games": -1}, r"config\.env\.options\.games=-1: use a number"),
         ("example", {"games": "4"}, r"config\.env\.options\.games='4': must be of type int"),
         ("example", {"games": None}, r"config\.env\.options\.games=None: must be of type int"),
     ],
 )
-def test_a_bad_option_is_told_with_its_key_and_the_fix(name: str, options: dict[str, object], message: str) -> None:
+def test_a_bad_option_is_told_with_its_key_and_the_fix(
+    name: str, options: dict[str, object], message: str
+) -> None:
     with pytest.raises(InputError, match=rf"^{message}"):
         registry.make(name, **options)
 
@@ -67,8 +95,8 @@ def test_a_bad_option_is_told_with_its_key_and_the_fix(name: str, options: dict[
 def test_an_option_takes_the_values_of_its_type() -> None:
     values = {"text": "a", "path": Path("a"), "yes": True, "real": 0.5, "list": [1], "none": None}
     values |= {"whole": 3, "of numpy": np.int64(3)}
-    taken = {
-        kind: {name for name, value in values.items() if registry.Option(kind, default, "").takes(value)}
+    accepted = {
+        kind: {name for name, value in values.items() if Option(kind, default, "").accepts(value)}
         for kind, default in (
             (str, "a"),
             (bool, False),
@@ -79,7 +107,7 @@ def test_an_option_takes_the_values_of_its_type() -> None:
             (object, None),
         )
     }
-    assert taken == {
+    assert accepted == {
         str: {"text", "path"},
         bool: {"yes"},
         int: {"whole", "of numpy"},
@@ -91,14 +119,25 @@ def test_an_option_takes_the_values_of_its_type() -> None:
 
 
 def test_a_prompt_style_of_ones_own_is_a_function() -> None:
-    assert registry.style("example", "gigpo_jax.envs.search.prompt:full") is registry.style("search", "full")
-    for which, message in (
-        ("gigpo_jax.errors:__name__", "is of type str, no function; name one from PromptInput to text"),
-        ("gigpo_jax.errors:style", r"prompt style: cannot load gigpo_jax\.errors:style"),
-        ("fll", 'prompt style "fll": the environment example has compact, full, tagged, or module:NAME'),
+    assert registry.find_style(
+        "example", "gigpo_jax.envs.search.prompt:write_full_prompt"
+    ) is registry.find_style("search", "full")
+    for style, message in (
+        (
+            "gigpo_jax.core.errors:__name__",
+            "a str, not a function; name one from PromptInput to text",
+        ),
+        (
+            "gigpo_jax.core.errors:style",
+            r"config\.env\.prompt: cannot load gigpo_jax\.core\.errors:style",
+        ),
+        (
+            "fll",
+            "config.env.prompt='fll': no such style of example; choose one of compact, full, tagged",
+        ),
     ):
         with pytest.raises(InputError, match=message):
-            registry.style("example", which)
+            registry.find_style("example", style)
 
 
 @pytest.mark.parametrize("name", registry.ENVIRONMENTS)
@@ -110,9 +149,11 @@ def test_declared_options_are_those_of_the_functions(name: str) -> None:
         entry.expert: (entry.expert_options, {"seed"}),
     }
     for reference, (declared, ours) in functions.items():
-        taken = inspect.signature(load(reference, key="")).parameters if reference else {}
-        assert set(declared) == set(taken) - ours, reference
-        for option, parameter in taken.items():
+        parameters = (
+            inspect.signature(load_reference(reference, key="")).parameters if reference else {}
+        )
+        assert set(declared) == set(parameters) - ours, reference
+        for option, parameter in parameters.items():
             if option in declared and declared[option].default is not None:
                 assert declared[option].default == parameter.default, option
                 assert type(parameter.default) is declared[option].kind, option
@@ -124,7 +165,8 @@ def test_the_expert_of_the_example_solves_it_and_its_states_recur(drawers: int) 
     anchors: dict[str, set[str]] = {}
     for seed in range(3):
         for task in environment.tasks("train"):
-            expert, observation = registry.make_expert("example", seed), environment.reset(task)
+            expert = registry.make_expert("example", seed)
+            observation = environment.reset(task)
             for _ in range(2 * drawers):
                 anchors.setdefault(task.id, set()).add(observation.anchor)
                 result = environment.step(expert.act(observation))
@@ -134,4 +176,15 @@ def test_the_expert_of_the_example_solves_it_and_its_states_recur(drawers: int) 
             assert result.done
             assert result.info == {"won": True, "score": 1.0}
             assert result.reward == 10
-    assert all(len(seen) <= 2 * drawers + 1 for seen in anchors.values())
+    assert all(len(states) <= 2 * drawers + 1 for states in anchors.values())
+
+
+def test_the_command_lists_every_environment_with_its_panels(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    for name in registry.ENVIRONMENTS:
+        assert f"{name} " in text
+    assert "panels: long_unseen, small_unseen" in text
+    assert max(map(len, text.splitlines())) < 250

@@ -11,6 +11,6 @@ _FILE = pathlib.Path(__file__).parents[1] / "data" / "games" / "transcripts.json
 
 @functools.cache
 def transcripts(name: str) -> list[dict[str, Any]]:
-    """The episodes of an environment: its first state, then `steps` with action, reward, ends and state."""
+    """The episodes of an environment: first state, then `steps` with action, reward and state."""
     with gzip.open(_FILE, "rt") as lines:
         return [episode for episode in map(json.loads, lines) if episode["env"] == name]

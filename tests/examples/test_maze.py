@@ -1,4 +1,6 @@
-"""The package of docs/environments.md: installed from its folder it is checked, warm-started and trained."""
+"""The package of docs/environments.md: installed from its folder it is checked, warm-started and
+trained.
+"""
 
 import gzip
 import json
@@ -13,13 +15,34 @@ from gigpo_jax.envs.__main__ import main as envs
 from gigpo_jax.main import main
 
 MAZE = Path(__file__).parents[2] / "examples" / "maze"
-SMALL = ["sft.episodes=128", "sft.minibatch=32", "train.iterations=1", "train.groups=2", "train.group_size=4"]
+SMALL = [
+    "sft.episodes=128",
+    "sft.minibatch=32",
+    "train.iterations=1",
+    "train.groups=2",
+    "train.group_size=4",
+]
 
 
-def test_the_package_is_installed_checked_and_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(MAZE, tmp_path / "maze", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
-    done = subprocess.run([*pip, "--target", tmp_path / "site", tmp_path / "maze"], capture_output=True, text=True)
+def test_the_package_is_installed_checked_and_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(
+        MAZE, tmp_path / "maze", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+    )
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+    ]
+    done = subprocess.run(
+        [*pip, "--target", tmp_path / "site", tmp_path / "maze"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     shutil.rmtree(tmp_path / "maze" / "maze")  # what follows has the installed package alone
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
@@ -28,7 +51,17 @@ def test_the_package_is_installed_checked_and_trained(tmp_path: Path, monkeypatc
     assert envs(["check-panel", "maze.env:MAZE", "--name", "small", "--option", "size=3"]) == 0
     flags = [f"--config.{word}" for word in (*SMALL, "train.minibatch=16", "eval.tasks=4")]
     for mode, config, workdir in (("sft", "sft", "maze_sft"), ("train", "train", "maze")):
-        assert main([f"--mode={mode}", f"--config=configs/{config}.py", f"--workdir=runs/{workdir}", *flags]) == 0
+        assert (
+            main(
+                [
+                    f"--mode={mode}",
+                    f"--config=configs/{config}.py",
+                    f"--workdir=runs/{workdir}",
+                    *flags,
+                ]
+            )
+            == 0
+        )
         monkeypatch.delitem(sys.modules, "train", raising=False)  # the config that sft.py imports
     last = json.loads(Path("runs/maze/metrics.jsonl").read_text().splitlines()[-1])
     assert (last["step"], last["rollout/episodes"]) == (1, 8)

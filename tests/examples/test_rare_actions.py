@@ -1,12 +1,14 @@
-"""The algorithm outside the package: its numbers, and that config, learner and errors treat it as one of ours."""
+"""The algorithm outside the package: its numbers, and that config, learner and errors treat it as
+one of ours.
+"""
 
 import numpy as np
 import pytest
 
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
-from gigpo_jax.errors import InputError
-from gigpo_jax.learner import objective
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.rl.algorithms import make_advantages
 from gigpo_jax.rl.types import StepColumns
 from tests.rl.test_advantages import columns
@@ -19,9 +21,11 @@ def loaded(*words: str):
 
 
 def four_steps() -> StepColumns:
-    """One task, three episodes; the first steps of all are in one state, two of them take the same action."""
-    given = columns([0, 3, 0, 6], [0] * 4, [0, 0, 1, 2], [0, 1, 0, 0], [0] * 4, [1, 2, 1, 1])
-    return StepColumns(**given, action=np.array([[5, 5], [5, 5], [5, 5], [6, 6]], np.uint32))
+    """One task, three episodes; the first steps of all are in one state, two of them take the same
+    action.
+    """
+    rows = columns([0, 3, 0, 6], [0] * 4, [0, 0, 1, 2], [0, 1, 0, 0], [0] * 4, [1, 2, 1, 1])
+    return StepColumns(**rows, action=np.array([[5, 5], [5, 5], [5, 5], [6, 6]], np.uint32))
 
 
 def test_numbers_by_hand() -> None:
@@ -30,32 +34,49 @@ def test_numbers_by_hand() -> None:
     assert config.rl.step_weight == 0.0
     # Returns 3, 0, 6 with mean 3; counts of (state, action): 2, 1, 2, 1.
     want = np.array([0, 0, -3, 3]) + 0.5 / np.sqrt([2, 1, 2, 1])
-    np.testing.assert_allclose(objective(config)[0](four_steps()).total, want, rtol=1e-6)
+    np.testing.assert_allclose(make_objective(config)[0](four_steps()).total, want, rtol=1e-6)
 
 
 def test_without_a_bonus_it_is_grpo() -> None:
-    how = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
-    got = make_advantages(NAME, "verl_agent", **how, bonus=0.0)(four_steps())
-    np.testing.assert_array_equal(got.total, make_advantages("grpo", "verl_agent", **how)(four_steps()).total)
+    options = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
+    advantages = make_advantages(NAME, "verl_agent", **options, bonus=0.0)(four_steps())
+    np.testing.assert_array_equal(
+        advantages.total, make_advantages("grpo", "verl_agent", **options)(four_steps()).total
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([f"algorithm={NAME}", "settings.bonos=1"], "config.rl.settings.bonos: no such key of the algorithm examples"),
-        ([f"algorithm={NAME}", "settings.bonus=-1"], "config.rl.settings.bonus=-1.0: must be 0 or greater"),
-        ([f"algorithm={NAME}", "settings.bonus=x"], "config.rl.settings.bonus='x': must be of type float"),
+        (
+            [f"algorithm={NAME}", "settings.bonos=1"],
+            "config.rl.settings.bonos: no such key of the algorithm examples",
+        ),
+        (
+            [f"algorithm={NAME}", "settings.bonus=-1"],
+            "config.rl.settings.bonus=-1.0: must be 0 or greater",
+        ),
+        (
+            [f"algorithm={NAME}", "settings.bonus=x"],
+            "config.rl.settings.bonus='x': must be of type float",
+        ),
         (
             [f"algorithm={NAME}", "step_weight=1"],
             "config.rl.step_weight=1.0: examples.rare_actions:RARE_ACTIONS always",
         ),
         (["settings.bonus=1"], "config.rl.settings.bonus: no such key of the algorithm gigpo"),
-        (["algorithm=examples.rare_actions:RARE"], "config.rl.algorithm: cannot load examples.rare_actions:RARE"),
+        (
+            ["algorithm=examples.rare_actions:RARE"],
+            "config.rl.algorithm: cannot load examples.rare_actions:RARE",
+        ),
         (
             ["algorithm=examples.rare_actions:jnp"],
             "config.rl.algorithm='examples.rare_actions:jnp': that is of type module",
         ),
-        (["algorithm=gipgo"], "config.rl.algorithm='gipgo': unknown; did you mean 'gigpo'? known are gigpo, grpo"),
+        (
+            ["algorithm=gipgo"],
+            "config.rl.algorithm='gipgo': unknown; did you mean 'gigpo'? known are gigpo, grpo",
+        ),
     ],
 )
 def test_mistakes_are_named_before_a_run(words: list[str], message: str) -> None:

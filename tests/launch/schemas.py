@@ -1,4 +1,6 @@
-"""Checks launch/ with the packages of those who run it, in .venv-launch: `schemas.py LAUNCH_FOLDER`."""
+"""Checks launch/ with the packages of those who run it, in .venv-launch: `schemas.py
+LAUNCH_FOLDER`.
+"""
 
 import pathlib
 import sys
@@ -14,17 +16,26 @@ def lost(given: Any, kept: Any, path: str = "") -> list[str]:
     if isinstance(given, dict):
         inner = [(f"{path}.{name}", value, kept.get(name)) for name, value in given.items()]
     elif isinstance(given, list):
-        inner = [(f"{path}[{n}]", one, other) for n, (one, other) in enumerate(zip(given, kept, strict=True))]
+        inner = [
+            (f"{path}[{n}]", one, other)
+            for n, (one, other) in enumerate(zip(given, kept, strict=True))
+        ]
     else:
         return [] if given == kept else [path]
-    return [name for where, one, other in inner for name in ([where] if other is None else lost(one, other, where))]
+    return [
+        name
+        for where, one, other in inner
+        for name in ([where] if other is None else lost(one, other, where))
+    ]
 
 
 def main(folder: pathlib.Path) -> None:
     """Raises if a file is not what its schema says."""
     print(sky.Task.from_yaml(str(folder / "skypilot.yaml")).resources)
     job = yaml.safe_load((folder / "gke_jobset.yaml").read_text())
-    unknown = lost(job, JobsetV1alpha2JobSet.from_dict(job).to_dict())  # of the CRD's OpenAPI schema
+    unknown = lost(
+        job, JobsetV1alpha2JobSet.from_dict(job).to_dict()
+    )  # of the CRD's OpenAPI schema
     if unknown:
         raise SystemExit(f"gke_jobset.yaml: no such fields: {', '.join(unknown)}")
 

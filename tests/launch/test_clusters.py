@@ -1,4 +1,6 @@
-"""What clusters run: the SkyPilot task, the GKE JobSet and the image, checked by their own schemas where they are."""
+"""What clusters run: the SkyPilot task, the GKE JobSet and the image, checked by their own schemas
+where they are.
+"""
 
 import os
 import pathlib
@@ -21,26 +23,44 @@ JOBSET: dict[str, Any] = yaml.safe_load((LAUNCH / "gke_jobset.yaml").read_text()
 
 def learner(**environ: str) -> list[str]:
     """What the task runs on a node: jax's variables, then the words of the command."""
-    script = TASK["run"].replace("exec ", "set -- ") + "env | grep ^JAX_ | sort\nprintf '%s\\n' \"$@\""
-    known = TASK["envs"] | {"PATH": os.environ["PATH"], "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"} | environ
+    script = (
+        TASK["run"].replace("exec ", "set -- ") + "env | grep ^JAX_ | sort\nprintf '%s\\n' \"$@\""
+    )
+    known = (
+        TASK["envs"]
+        | {"PATH": os.environ["PATH"], "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
+        | environ
+    )
     command = ["bash", "-euc", script]
-    return subprocess.run(command, env=known, capture_output=True, text=True, timeout=30, check=True).stdout.split(
-        "\n"
-    )[:-1]
+    return subprocess.run(
+        command, env=known, capture_output=True, text=True, timeout=30, check=True
+    ).stdout.split("\n")[:-1]
 
 
 def test_the_task_runs_the_learner_alone_or_on_all_nodes() -> None:
     alone = learner(SKYPILOT_NUM_NODES="1", SKYPILOT_NODE_RANK="0")
     assert alone[:3] == [".venv/bin/python", "-m", "gigpo_jax.main"]
-    assert {"--config=configs/alfworld.py:1.5b", "--workdir=/runs/alfworld", "--config.mesh.fsdp=8"} <= set(alone)
+    assert {
+        "--config=configs/alfworld.py:1.5b",
+        "--workdir=/runs/alfworld",
+        "--config.mesh.fsdp=8",
+    } <= set(alone)
     both = learner(SKYPILOT_NUM_NODES="2", SKYPILOT_NODE_RANK="1")
-    assert both[:3] == ["JAX_COORDINATOR_ADDRESS=10.0.0.1:8476", "JAX_NUM_PROCESSES=2", "JAX_PROCESS_ID=1"]
+    assert both[:3] == [
+        "JAX_COORDINATOR_ADDRESS=10.0.0.1:8476",
+        "JAX_NUM_PROCESSES=2",
+        "JAX_PROCESS_ID=1",
+    ]
     assert set(both[3:]) - set(alone) == {"--config.distributed=True"}
 
 
 def test_every_key_that_they_set_is_there() -> None:
     words = TASK["run"].split() + TASK["envs"]["FLAGS"].split() + _pod()["containers"][0]["args"]
-    keys = {word.removeprefix("--config.").split("=")[0] for word in words if word.startswith("--config.")}
+    keys = {
+        word.removeprefix("--config.").split("=")[0]
+        for word in words
+        if word.startswith("--config.")
+    }
     assert len(keys) > 3
     options = {f"env.options.{name}" for name in registry.spec("alfworld").options}
     assert keys <= {*KEYS, *options}
@@ -51,14 +71,19 @@ def _pod() -> dict[str, Any]:
 
 
 def test_every_host_of_the_slice_has_a_pod_with_all_of_its_chips() -> None:
-    job, (container,) = JOBSET["spec"]["replicatedJobs"][0]["template"]["spec"], _pod()["containers"]
+    job, (container,) = (
+        JOBSET["spec"]["replicatedJobs"][0]["template"]["spec"],
+        _pod()["containers"],
+    )
     rows, columns = map(int, _pod()["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x"))
     chips = container["resources"]["limits"]["google.com/tpu"]
     assert job["parallelism"] == job["completions"] == rows * columns / chips
     assert f"--config.mesh.fsdp={rows * columns}" in container["args"]
     assert "--config.distributed=True" in container["args"]
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
-    folder = next(arg.partition("=")[2] for arg in container["args"] if arg.startswith("--workdir="))
+    folder = next(
+        arg.partition("=")[2] for arg in container["args"] if arg.startswith("--workdir=")
+    )
     assert str(pathlib.Path(folder).parent) in mounted
 
 
@@ -66,22 +91,41 @@ def test_the_image_is_what_make_installs() -> None:
     lines = (LAUNCH / "Dockerfile").read_text().splitlines()
     (step,) = [line for line in lines if line.startswith("RUN ")]
     assert step == "RUN launch/install.sh --platform ${PLATFORM} --python python"
-    assert "launch/install.sh --platform cpu --python $(PY)" in (LAUNCH.parent / "Makefile").read_text()
+    assert (
+        "launch/install.sh --platform cpu --python $(PY)"
+        in (LAUNCH.parent / "Makefile").read_text()
+    )
     kept = (LAUNCH / "Dockerfile.dockerignore").read_text().split()
     assert {f"!{name}" for name in copied()} | {"**", "**/__pycache__"} == set(kept)
     for platform, more in (("cpu", ""), ("gpu", "jax\\[cuda13\\]"), ("tpu", "jax\\[tpu\\]")):
-        command = ["bash", str(LAUNCH / "install.sh"), "--dry-run", "--platform", platform, "--python", "python"]
-        first, *_ = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        command = [
+            "bash",
+            str(LAUNCH / "install.sh"),
+            "--dry-run",
+            "--platform",
+            platform,
+            "--python",
+            "python",
+        ]
+        first, *_ = subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
         assert first.split("requirements.txt ")[1].strip() == more
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not PYTHON.exists(), reason="needs make launch-venv")
 def test_their_own_schemas_take_them_and_refuse_a_misspelt_field(tmp_path: pathlib.Path) -> None:
-    for file, field in (("", ""), ("skypilot.yaml", "num_nodes"), ("gke_jobset.yaml", "parallelism")):
+    for file, field in (
+        ("", ""),
+        ("skypilot.yaml", "num_nodes"),
+        ("gke_jobset.yaml", "parallelism"),
+    ):
         folder = shutil.copytree(LAUNCH, tmp_path / (file or "right"))
         if file:
-            (folder / file).write_text((LAUNCH / file).read_text().replace(f"{field}:", f"{field}_:"))
+            (folder / file).write_text(
+                (LAUNCH / file).read_text().replace(f"{field}:", f"{field}_:")
+            )
         command = [str(PYTHON), str(pathlib.Path(__file__).with_name("schemas.py")), str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert (done.returncode == 0) == (not file), done.stderr

@@ -8,15 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.models import on_cpu, qwen2
-from gigpo_jax.models.qwen2 import Params, Qwen2Config
+from gigpo_jax.models import decoder, on_cpu
+from gigpo_jax.models.decoder import DecoderConfig, Params
+from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.rotary import RopeScaling
-from gigpo_jax.models.vision_config import VisionConfig
-from gigpo_jax.models.weights import load_hf
+from gigpo_jax.models.vision.vision_config import VisionConfig
 
-# name -> (query heads, key/value heads, tied, theta, more); heads are 8 wide if not said otherwise, and D = 8 H.
-SMALL: dict[str, Qwen2Config] = {
-    name: Qwen2Config(
+# name -> (query heads, key/value heads, tied, theta, more); heads are 8 wide if not said otherwise,
+# and D = 8 H.
+SMALL: dict[str, DecoderConfig] = {
+    name: DecoderConfig(
         61,
         8 * heads,
         40,
@@ -34,11 +35,18 @@ SMALL: dict[str, Qwen2Config] = {
         "qwen3_tied": (4, 2, True, 1e6, {"head_dim": 12, "model_type": "qwen3"}),
         "qwen3_untied": (4, 1, False, 1e4, {"model_type": "qwen3"}),
         "llama": (4, 2, False, 1e4, {"model_type": "llama"}),
-        "llama3": (4, 4, True, 5e5, {"model_type": "llama", "rope_scaling": RopeScaling(8.0, 1.0, 4.0, 16)}),
+        "llama3": (
+            4,
+            4,
+            True,
+            5e5,
+            {"model_type": "llama", "rope_scaling": RopeScaling(8.0, 1.0, 4.0, 16)},
+        ),
     }.items()
 }
 
-# One layer of the tower has windows, one has none: images of more than 8 patches a side have several windows.
+# One layer of the tower has windows, one has none: images of more than 8 patches a side have
+# several windows.
 VISION = VisionConfig(
     depth=2,
     hidden_size=32,
@@ -50,35 +58,41 @@ VISION = VisionConfig(
     start_token=53,
     end_token=54,
 )
-VL = Qwen2Config(61, 64, 40, 2, 4, 2, 16, vision=VISION)
+VL = DecoderConfig(61, 64, 40, 2, 4, 2, 16, vision=VISION)
 
 
-def random_params(config: Qwen2Config, seed: int = 0, dtype: jnp.dtype = jnp.float32) -> Params:
-    """Draws parameters that leave no term of the model without effect, with numpy: nothing to compile."""
+def random_params(config: DecoderConfig, seed: int = 0, dtype: jnp.dtype = jnp.float32) -> Params:
+    """Draws parameters that leave no term of the model without effect, with numpy: nothing to
+    compile.
+    """
     rng = np.random.default_rng(seed)
 
     def draw(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.Array:
         mean = float(path[-1].key == "scale")
         return jnp.asarray(rng.normal(mean, 0.2, leaf.shape).astype(np.float32).astype(dtype))
 
-    return jax.tree_util.tree_map_with_path(draw, qwen2.abstract_params(config))
+    return jax.tree_util.tree_map_with_path(draw, decoder.abstract_params(config))
 
 
-def check_gradient(gradient: Params, theirs: Any, folder: pathlib.Path) -> Qwen2Config:
-    """Compares a gradient with that of a model of transformers; returns the config that its folder has."""
+def check_gradient(gradient: Params, theirs: Any, folder: pathlib.Path) -> DecoderConfig:
+    """Compares a gradient with that of a model of transformers; returns the config that its folder
+    has.
+    """
     for parameter in theirs.parameters():
         parameter.data = parameter.grad  # written as weights, gradients come back under our names
     theirs.save_pretrained(folder)
     config, their_gradient = load_hf(folder)
-    for (path, ours), other in zip(
+    for (path, ours), reference in zip(
         jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(their_gradient), strict=True
     ):
-        error = jnp.linalg.norm(ours - other) / jnp.linalg.norm(other)
+        error = jnp.linalg.norm(ours - reference) / jnp.linalg.norm(reference)
         assert error < 1e-3, f"{jax.tree_util.keystr(path)}: {error}"
     return config
 
 
-def on_cpus(config: Qwen2Config, params: Params) -> tuple[Qwen2Config, Params]:
+def on_cpus(config: DecoderConfig, params: Params) -> tuple[DecoderConfig, Params]:
     """As an engine in bfloat16 on CPUs has them."""
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
-    return dataclasses.replace(config, for_cpu=True), params | {"layers": on_cpu.apart(params["layers"])}
+    return dataclasses.replace(config, for_cpu=True), params | {
+        "layers": on_cpu.split_layers(params["layers"])
+    }

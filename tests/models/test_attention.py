@@ -1,4 +1,6 @@
-"""Kernels for accelerators and attention over the cache compute what plain attention does; what cuDNN is given."""
+"""Kernels for accelerators and attention over the cache compute what plain attention does; what
+cuDNN is given.
+"""
 
 from collections.abc import Callable
 
@@ -13,7 +15,7 @@ from gigpo_jax.models.attention import (
     chunk_attention,
     segment_extents,
     segment_limit,
-    splash,
+    splash_attention,
 )
 
 # Segments cross the kernel's tiles of 128, and none is longer than 100; the row ends with padding.
@@ -23,7 +25,9 @@ SEGMENTS = np.repeat([1, 2, 3, 4, 0], [60, 100, 30, 50, 16])[None].astype(np.int
 @pytest.mark.parametrize("max_segment", [None, 100])
 def test_splash_attention_and_its_gradient(max_segment: int | None) -> None:
     rng = np.random.default_rng(0)
-    query, key, value, weights = (jnp.asarray(rng.normal(size=(1, 256, n, 64)), jnp.float32) for n in (2, 1, 1, 2))
+    query, key, value, weights = (
+        jnp.asarray(rng.normal(size=(1, 256, n, 64)), jnp.float32) for n in (2, 1, 1, 2)
+    )
 
     def run(kernel, **options):
         def weighted(query, key, value):
@@ -31,9 +35,10 @@ def test_splash_attention_and_its_gradient(max_segment: int | None) -> None:
 
         return jax.value_and_grad(weighted, argnums=(0, 1, 2))(query, key, value)
 
-    found, expected = run(splash, max_segment=max_segment, interpret=True), run(attention)
-    for one, two in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-5, atol=2e-5)
+    result = run(splash_attention, max_segment=max_segment, interpret=True)
+    expected = run(attention)
+    for actual, desired in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=2e-5)
 
 
 def test_segments_as_cudnn_takes_them() -> None:
@@ -43,53 +48,76 @@ def test_segments_as_cudnn_takes_them() -> None:
     slots = segment_limit(6) + 1
     assert (lengths.shape, offsets.shape) == ((3, slots), (3, slots + 1))
     for row, expected in enumerate([[(3, 0), (1, 3), (2, 4)], [(1, 0), (4, 1), (1, 5)], [(6, 0)]]):
-        assert [(int(n), int(at)) for n, at in zip(lengths[row], offsets[row]) if n >= 0] == expected
+        assert [
+            (int(n), int(positions)) for n, positions in zip(lengths[row], offsets[row]) if n >= 0
+        ] == expected
     assert (offsets[:, -1] == -1).all()
 
 
 def test_attention_over_the_cache_is_plain_attention_and_no_bit_depends_on_other_rows() -> None:
     rng = np.random.default_rng(1)
     capacity = 600  # not a multiple of the blocks
-    query, key, value = (jnp.asarray(rng.normal(size=(1, capacity, n, 16)), jnp.float32) for n in (4, 2, 2))
+    query, key, value = (
+        jnp.asarray(rng.normal(size=(1, capacity, n, 16)), jnp.float32) for n in (4, 2, 2)
+    )
     expected = attention(query, key, value, np.ones((1, capacity), np.int32))[0]
-    store = [jnp.swapaxes(jnp.stack([x[0] * 0 + 5, x[0]])[None], 2, 3) for x in (key, value)]  # in slot 1 of 2
-    chunk = jax.jit(lambda slots, at: chunk_attention(query[0][at % capacity], *store, 0, slots, at))
+    store = [
+        jnp.swapaxes(jnp.stack([x[0] * 0 + 5, x[0]])[None], 2, 3) for x in (key, value)
+    ]  # in slot 1 of 2
+    chunk = jax.jit(
+        lambda slots, positions: chunk_attention(
+            query[0][positions % capacity], *store, 0, slots, positions
+        )
+    )
     for start in (0, 250, 569):
-        alone = jnp.stack([jnp.arange(start, start + 31), jnp.full(31, capacity)])  # the second row is empty
-        found = chunk(jnp.array([1, 2]), alone)[0]
-        np.testing.assert_allclose(found, expected[start : start + 31], rtol=1e-5, atol=1e-5)
-        beside = alone.at[1].set(jnp.arange(569, 600))
-        assert chunk(jnp.array([1, 0]), beside)[0].tobytes() == found.tobytes()
-    decode = jax.jit(lambda at: cached_attention(query[0][at % capacity], *store, 0, at))
-    for other in (capacity, 3, 599):
-        found = decode(jnp.array([other, 300]))
-        np.testing.assert_allclose(found[1], expected[300], rtol=1e-5, atol=1e-5)
-        assert found[1].tobytes() == decode(jnp.array([capacity, 300]))[1].tobytes()
+        alone = jnp.stack(
+            [jnp.arange(start, start + 31), jnp.full(31, capacity)]
+        )  # the second row is empty
+        result = chunk(jnp.array([1, 2]), alone)[0]
+        np.testing.assert_allclose(result, expected[start : start + 31], rtol=1e-5, atol=1e-5)
+        neighbours = alone.at[1].set(jnp.arange(569, 600))
+        assert chunk(jnp.array([1, 0]), neighbours)[0].tobytes() == result.tobytes()
+    decode = jax.jit(
+        lambda positions: cached_attention(query[0][positions % capacity], *store, 0, positions)
+    )
+    for position in (capacity, 3, 599):
+        result = decode(jnp.array([position, 300]))
+        np.testing.assert_allclose(result[1], expected[300], rtol=1e-5, atol=1e-5)
+        assert result[1].tobytes() == decode(jnp.array([capacity, 300]))[1].tobytes()
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(
-    ("length", "longest"), [(1, 1), (31, 20), (31, 10), (100, 7), (192, 192), (301, 200), (400, 200), (601, 193)]
+    ("length", "longest"),
+    [(1, 1), (31, 20), (31, 10), (100, 7), (192, 192), (301, 200), (400, 200), (601, 193)],
 )
-def test_attention_by_bands_and_quarters_and_its_gradient(length: int, longest: int, dtype: jnp.dtype) -> None:
+def test_attention_by_bands_and_quarters_and_its_gradient(
+    length: int, longest: int, dtype: jnp.dtype
+) -> None:
     rng = np.random.default_rng(0)
-    query, key, value, weights = (jnp.asarray(rng.normal(size=(2, length, n, 8)), jnp.float32) for n in (4, 2, 2, 4))
-    segment_ids = np.stack([np.arange(length) // longest + 1, (np.arange(length) + longest - 1) // longest + 1])
+    query, key, value, weights = (
+        jnp.asarray(rng.normal(size=(2, length, n, 8)), jnp.float32) for n in (4, 2, 2, 4)
+    )
+    segment_ids = np.stack(
+        [np.arange(length) // longest + 1, (np.arange(length) + longest - 1) // longest + 1]
+    )
     segment_ids[1, length - length // 3 :] = 0
     weights *= segment_ids[..., None, None] > 0
-    same = (segment_ids[:, :, None] == segment_ids[:, None])[:, None]
+    segment_mask = (segment_ids[:, :, None] == segment_ids[:, None])[:, None]
 
     def ours(*inputs: jax.Array) -> jax.Array:
         inputs = tuple(x.astype(dtype) for x in inputs)
         return attention(*inputs, segment_ids, max_segment=longest).astype(jnp.float32) * weights
 
     def plain(*inputs: jax.Array) -> jax.Array:
-        return jax.nn.dot_product_attention(*inputs, mask=same, is_causal=True) * weights
+        return jax.nn.dot_product_attention(*inputs, mask=segment_mask, is_causal=True) * weights
 
     def results(run: Callable[..., jax.Array]) -> list[jax.Array]:
         out, back = jax.vjp(run, query, key, value)
         return [out, *back(out)]
 
     tolerance = 1e-5 if dtype == jnp.float32 else 0.05
-    for found, expected in zip(jax.jit(results, static_argnums=0)(ours), results(plain), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    for result, expected in zip(
+        jax.jit(results, static_argnums=0)(ours), results(plain), strict=True
+    ):
+        np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)

@@ -12,9 +12,11 @@ from gigpo_jax.models import on_cpu
 def test_a_product_of_few_rows_and_one_of_many_have_float32_sums(rows: int) -> None:
     rng = np.random.default_rng(0)
     x, kernel = (jnp.asarray(rng.normal(size=(count, 200)), jnp.bfloat16) for count in (rows, 40))
-    got = jax.jit(on_cpu.product)(x, kernel)
-    assert (got.dtype, got.shape) == (jnp.float32, (rows, 40))
-    np.testing.assert_allclose(got, x.astype(jnp.float32) @ kernel.astype(jnp.float32).T, atol=1e-4)
+    result = jax.jit(on_cpu.multiply_rows)(x, kernel)
+    assert (result.dtype, result.shape) == (jnp.float32, (rows, 40))
+    np.testing.assert_allclose(
+        result, x.astype(jnp.float32) @ kernel.astype(jnp.float32).T, atol=1e-4
+    )
 
 
 def test_a_loop_that_reads_rows_copies_no_table() -> None:
@@ -22,7 +24,7 @@ def test_a_loop_that_reads_rows_copies_no_table() -> None:
 
     def run(table: jax.Array, index: jax.Array) -> jax.Array:
         def body(_: int, index: jax.Array) -> jax.Array:
-            return index + jnp.sum(on_cpu.rows(table, index), axis=-1).astype(jnp.int32)
+            return index + jnp.sum(on_cpu.gather_rows(table, index), axis=-1).astype(jnp.int32)
 
         return jax.lax.fori_loop(0, 4, body, index)
 
@@ -33,9 +35,10 @@ def test_a_loop_that_reads_rows_copies_no_table() -> None:
 
 def test_what_several_fusions_read_is_computed_once() -> None:
     def run(angles: jax.Array, kernel: jax.Array) -> jax.Array:
-        cos = on_cpu.once(jnp.cos(angles))
+        cos = on_cpu.compute_once(jnp.cos(angles))
         return (kernel * cos @ kernel) * cos
 
-    angles, kernel = jnp.linspace(0, 9, 32 * 32).reshape(32, 32), jnp.ones((32, 32))
-    np.testing.assert_array_equal(on_cpu.once(angles), angles)
+    angles = jnp.linspace(0, 9, 32 * 32).reshape(32, 32)
+    kernel = jnp.ones((32, 32))
+    np.testing.assert_array_equal(on_cpu.compute_once(angles), angles)
     assert jax.jit(run).lower(angles, kernel).compile().as_text().count(" cosine(") == 1

@@ -1,4 +1,6 @@
-"""Qwen2, Qwen3 and Llama: transformers, reading what `save_hf` wrote, gives the same logits and gradients."""
+"""Qwen2, Qwen3 and Llama: transformers, reading what `save_hf` wrote, gives the same logits and
+gradients.
+"""
 
 import dataclasses
 import pathlib
@@ -8,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.models import qwen2
-from gigpo_jax.models.weights import save_hf
+from gigpo_jax.models import decoder
+from gigpo_jax.models.files.weights import save_hf
 from tests.models.shapes import SMALL, check_gradient, random_params
 
 torch = pytest.importorskip("torch")
@@ -17,10 +19,15 @@ transformers = pytest.importorskip("transformers")
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_logits_and_gradients_equal_those_of_transformers(name: str, tmp_path: pathlib.Path) -> None:
-    config, params = SMALL[name], random_params(SMALL[name])
+def test_logits_and_gradients_equal_those_of_transformers(
+    name: str, tmp_path: pathlib.Path
+) -> None:
+    config = SMALL[name]
+    params = random_params(SMALL[name])
     save_hf(tmp_path / "model", config, params)
-    theirs, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
+    theirs, report = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", output_loading_info=True
+    )
     assert theirs.config.architectures == [type(theirs).__name__]
     assert theirs.config.model_type == config.model_type
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -28,12 +35,12 @@ def test_logits_and_gradients_equal_those_of_transformers(name: str, tmp_path: p
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (2, 33))
 
     expected = theirs(torch.tensor(tokens)).logits
-    got = jax.jit(lambda params: qwen2.logits(config, params, tokens))(params)
+    result = jax.jit(lambda params: decoder.logits(config, params, tokens))(params)
     assert np.abs(expected.detach().numpy()).max() > 1
-    np.testing.assert_allclose(got, expected.detach().numpy(), atol=1e-4, rtol=0)
+    np.testing.assert_allclose(result, expected.detach().numpy(), atol=1e-4, rtol=0)
 
-    def loss(params: qwen2.Params) -> jax.Array:
-        logp = jax.nn.log_softmax(qwen2.logits(config, params, tokens)[:, :-1])
+    def loss(params: decoder.Params) -> jax.Array:
+        logp = jax.nn.log_softmax(decoder.logits(config, params, tokens)[:, :-1])
         return -jnp.take_along_axis(logp, tokens[:, 1:, None], axis=-1).mean()
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(params)
@@ -56,34 +63,40 @@ def test_values_equal_those_of_transformers(name: str, tmp_path: pathlib.Path) -
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (2, 33))
     expected = theirs(torch.tensor(tokens)).logits[..., 0].detach().numpy()
     assert np.abs(expected).max() > 1
-    got = qwen2.values(params, qwen2.hidden_states(config, params, tokens))
-    np.testing.assert_allclose(got, expected, atol=1e-4)
+    result = decoder.predict_values(params, decoder.hidden_states(config, params, tokens))
+    np.testing.assert_allclose(result, expected, atol=1e-4)
 
 
 def test_padding_and_positions_equal_those_of_transformers(tmp_path: pathlib.Path) -> None:
-    config, params = SMALL["gqa2_untied"], random_params(SMALL["gqa2_untied"])
+    config = SMALL["gqa2_untied"]
+    params = random_params(SMALL["gqa2_untied"])
     save_hf(tmp_path / "model", config, params)
     theirs = transformers.Qwen2ForCausalLM.from_pretrained(tmp_path / "model")
     tokens = np.random.default_rng(1).integers(0, config.vocab_size, (2, 12))
     mask = np.array([[1] * 12, [0] * 5 + [1] * 7])  # left padding, as `generate` uses it
     positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
     expected = theirs(
-        torch.tensor(tokens), attention_mask=torch.tensor(mask), position_ids=torch.tensor(positions)
+        torch.tensor(tokens),
+        attention_mask=torch.tensor(mask),
+        position_ids=torch.tensor(positions),
     ).logits.detach()
-    got = qwen2.logits(config, params, tokens, positions, mask)
-    np.testing.assert_allclose(got[0], expected[0], atol=1e-4)
-    np.testing.assert_allclose(got[1, 5:], expected[1, 5:], atol=1e-4)
+    result = decoder.logits(config, params, tokens, positions, mask)
+    np.testing.assert_allclose(result[0], expected[0], atol=1e-4)
+    np.testing.assert_allclose(result[1, 5:], expected[1, 5:], atol=1e-4)
 
 
 def test_bfloat16_compute_is_close_to_that_of_transformers(tmp_path: pathlib.Path) -> None:
-    config, params = SMALL["gqa4_tied"], random_params(SMALL["gqa4_tied"])
+    config = SMALL["gqa4_tied"]
+    params = random_params(SMALL["gqa4_tied"])
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16).astype(jnp.float32), params)
     save_hf(tmp_path / "model", config, params, dtype=jnp.bfloat16)
     theirs = transformers.Qwen2ForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
     assert theirs.dtype == torch.bfloat16
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (2, 33))
-    exact = qwen2.logits(config, params, tokens)
-    got = qwen2.logits(config, params, tokens, dtype=jnp.bfloat16)
-    assert got.dtype == jnp.float32
-    their_error = np.abs(theirs(torch.tensor(tokens)).logits.detach().float().numpy() - exact).mean()
-    assert 0 < np.abs(got - exact).mean() < 1.5 * their_error
+    exact = decoder.logits(config, params, tokens)
+    result = decoder.logits(config, params, tokens, dtype=jnp.bfloat16)
+    assert result.dtype == jnp.float32
+    their_error = np.abs(
+        theirs(torch.tensor(tokens)).logits.detach().float().numpy() - exact
+    ).mean()
+    assert 0 < np.abs(result - exact).mean() < 1.5 * their_error

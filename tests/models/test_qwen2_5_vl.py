@@ -1,4 +1,6 @@
-"""The model is Qwen2.5-VL: transformers, reading what `save_hf` wrote, gives the same logits, gradients and tokens."""
+"""The model is Qwen2.5-VL: transformers, reading what `save_hf` wrote, gives the same logits,
+gradients and tokens.
+"""
 
 import dataclasses
 import functools
@@ -11,69 +13,89 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.errors import InputError
-from gigpo_jax.models import qwen2, qwen2_5_vl
-from gigpo_jax.models.images import distinct, expand, grid_of, layout, read_images
-from gigpo_jax.models.qwen2 import Qwen2Config
-from gigpo_jax.models.vision import encode, pack_images
-from gigpo_jax.models.vision_config import VisionConfig
-from gigpo_jax.models.weights import load_hf, save_hf
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.models import decoder, qwen2_5_vl
+from gigpo_jax.models.decoder import DecoderConfig
+from gigpo_jax.models.files.weights import load_hf, save_hf
+from gigpo_jax.models.vision.images import (
+    distinct_images,
+    expand_image_tokens,
+    locate_images,
+    prepare_images,
+    token_grid,
+)
+from gigpo_jax.models.vision.vision import encode_images, pack_images
+from gigpo_jax.models.vision.vision_config import VisionConfig
 from tests.models.shapes import SMALL, VISION, VL, check_gradient, random_params
-from tests.models.test_images import random_image
+from tests.models.vision.test_images import random_image
 
 # The widths of Qwen2.5-VL-3B, but few layers and words.
-WIDE = Qwen2Config(2048, 2048, 11008, 1, 16, 2, 128, vision=VisionConfig(depth=2, full_layers=(1,), image_token=55))
+WIDE = DecoderConfig(
+    2048, 2048, 11008, 1, 16, 2, 128, vision=VisionConfig(depth=2, full_layers=(1,), image_token=55)
+)
 IMAGES = [random_image(56, 84), random_image(252, 280), random_image(96, 96)]
-TEXTS = ([1, 2, 53, 55, 54, 3, 4, 53, 55, 54, 5, 6], [7, 53, 55, 54, 8, 9, 10])  # each image in one place
+TEXTS = (
+    [1, 2, 53, 55, 54, 3, 4, 53, 55, 54, 5, 6],
+    [7, 53, 55, 54, 8, 9, 10],
+)  # each image in one place
 
 
 def texts_and_images(config: VisionConfig) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
     """Two texts with expanded places, and the images of each."""
-    parts = [IMAGES[:2], IMAGES[2:]]
-    texts = [np.array(expand(config, t, [grid_of(config, x) for x in part])) for t, part in zip(TEXTS, parts)]
-    return texts, parts
+    image_groups = [IMAGES[:2], IMAGES[2:]]
+    texts = [
+        np.array(expand_image_tokens(config, t, [token_grid(config, x) for x in group]))
+        for t, group in zip(TEXTS, image_groups)
+    ]
+    return texts, image_groups
 
 
 def in_transformers(folder: pathlib.Path) -> Any:
     transformers = pytest.importorskip("transformers")
-    model, report = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    model, report = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        folder, output_loading_info=True
+    )
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     return model
 
 
-def their_inputs(config: VisionConfig, tokens: np.ndarray, images: Sequence[np.ndarray]) -> dict[str, Any]:
+def their_inputs(
+    config: VisionConfig, tokens: np.ndarray, images: Sequence[np.ndarray]
+) -> dict[str, Any]:
     torch = pytest.importorskip("torch")
     processors = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
     bounds = {"shortest_edge": config.min_pixels, "longest_edge": config.max_pixels}
-    read = processors.Qwen2VLImageProcessorPil(size=bounds)(images, return_tensors="pt")
+    prepared = processors.Qwen2VLImageProcessorPil(size=bounds)(images, return_tensors="pt")
     places = torch.tensor((tokens == config.image_token).astype(int))[None]
-    return dict(read) | {"input_ids": torch.tensor(tokens)[None], "mm_token_type_ids": places}
+    return dict(prepared) | {"input_ids": torch.tensor(tokens)[None], "mm_token_type_ids": places}
 
 
-def check_logits_and_gradients(config: Qwen2Config, folder: pathlib.Path) -> None:
+def check_logits_and_gradients(config: DecoderConfig, folder: pathlib.Path) -> None:
     torch = pytest.importorskip("torch")
     assert config.vision is not None
-    params, (texts, parts) = random_params(config), texts_and_images(config.vision)
-    if config is WIDE:  # of this width, random weights of that size would drown everything in rounding
+    params, (texts, image_groups) = random_params(config), texts_and_images(config.vision)
+    if (
+        config is WIDE
+    ):  # of this width, random weights of that size would drown everything in rounding
         params = jax.tree.map(lambda x: x * 0.1 if x.ndim > 1 and x.shape[-1] > 64 else x, params)
     save_hf(folder / "model", config, params)
     theirs = in_transformers(folder / "model")
-    for text, images in zip(texts, parts, strict=True):
+    for text, images in zip(texts, image_groups, strict=True):
         expected = theirs(**their_inputs(config.vision, text, images)).logits
-        got = qwen2_5_vl.logits(config, params, text[None], images)
+        result = qwen2_5_vl.logits(config, params, text[None], images)
         assert np.abs(expected.detach().numpy()).max() > 1
-        np.testing.assert_allclose(got, expected.detach().numpy(), atol=1e-4, rtol=0)
+        np.testing.assert_allclose(result, expected.detach().numpy(), atol=1e-4, rtol=0)
 
-    positions, placed = qwen2_5_vl.inputs(config, texts[0][None], parts[0])
+    positions, packed_images = qwen2_5_vl.prepare_inputs(config, texts[0][None], image_groups[0])
     tokens = texts[0][None]
 
-    def loss(params: qwen2.Params) -> jax.Array:
-        hidden = qwen2.hidden_states(config, params, tokens, positions, images=placed)
-        logp = jax.nn.log_softmax(qwen2.unembed(config, params, hidden)[:, :-1])
+    def loss(params: decoder.Params) -> jax.Array:
+        hidden = decoder.hidden_states(config, params, tokens, positions, images=packed_images)
+        logp = jax.nn.log_softmax(decoder.score_tokens(config, params, hidden)[:, :-1])
         return -jnp.take_along_axis(logp, tokens[:, 1:, None], axis=-1).mean()
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(params)
-    flat = theirs(**their_inputs(config.vision, texts[0], parts[0])).logits[0, :-1]
+    flat = theirs(**their_inputs(config.vision, texts[0], image_groups[0])).logits[0, :-1]
     their_loss = torch.nn.functional.cross_entropy(flat, torch.tensor(texts[0][1:]))
     their_loss.backward()
     assert float(value) == pytest.approx(their_loss.item(), rel=1e-5)
@@ -90,55 +112,80 @@ def test_logits_and_gradients_of_the_published_widths(tmp_path: pathlib.Path) ->
 
 
 def test_packed_rows_with_images_equal_the_texts_alone() -> None:
-    """Two texts, three images of three sizes, one row; the second text uses the first one's first image again."""
-    params, (texts, parts) = random_params(VL), texts_and_images(VISION)
-    again = np.array(expand(VISION, TEXTS[1], [grid_of(VISION, IMAGES[0])]))
-    texts, parts = [*texts, again], [*parts, IMAGES[:1]]
-    read = [read_images(VISION, text, part) for text, part in zip(texts, parts, strict=True)]
-    images, index = distinct(read)
+    """Two texts, three images of three sizes, one row; the second text uses the first one's first
+    image again.
+    """
+    params, (texts, image_groups) = random_params(VL), texts_and_images(VISION)
+    again = np.array(expand_image_tokens(VISION, TEXTS[1], [token_grid(VISION, IMAGES[0])]))
+    texts = [*texts, again]
+    image_groups = [*image_groups, IMAGES[:1]]
+    prepared = [
+        prepare_images(VISION, text, group) for text, group in zip(texts, image_groups, strict=True)
+    ]
+    images, index = distinct_images(prepared)
     assert len(images) == 3
-    packed = jax.jit(qwen2.hidden_states, static_argnums=(0, 5))(
+    packed = jax.jit(decoder.hidden_states, static_argnums=(0, 5))(
         VL,
         params,
         np.concatenate(texts)[None],
-        np.concatenate([x.layout.positions for x in read], axis=1)[:, None],
+        np.concatenate([x.layout.positions for x in prepared], axis=1)[:, None],
         np.repeat([1, 2, 3], [len(text) for text in texts])[None],
-        qwen2.Execution(remat="full"),
-        pack_images(images, np.concatenate(index)[None], number=4, longest=max(len(x.patches) for x in images)),
+        decoder.Execution(remat="full"),
+        pack_images(
+            images,
+            np.concatenate(index)[None],
+            number=4,
+            longest=max(len(x.patches) for x in images),
+        ),
     )
-    got = np.split(np.asarray(qwen2.unembed(VL, params, packed))[0], np.cumsum([len(text) for text in texts])[:-1])
-    for text, part, row in zip(texts, parts, got, strict=True):
-        np.testing.assert_allclose(row, qwen2_5_vl.logits(VL, params, text[None], part)[0], atol=1e-4)
+    result = np.split(
+        np.asarray(decoder.score_tokens(VL, params, packed))[0],
+        np.cumsum([len(text) for text in texts])[:-1],
+    )
+    for text, group, row in zip(texts, image_groups, result, strict=True):
+        np.testing.assert_allclose(
+            row, qwen2_5_vl.logits(VL, params, text[None], group)[0], atol=1e-4
+        )
 
 
 def test_with_remat_offload_the_inputs_of_the_towers_layers_are_in_host_memory() -> None:
-    params, image = random_params(VL), read_images(VISION, texts_and_images(VISION)[0][1], IMAGES[2:])
-    placed = pack_images(image.images, image.layout.index[None], number=1, longest=len(image.images[0].patches))
+    params = random_params(VL)
+    image = prepare_images(VISION, texts_and_images(VISION)[0][1], IMAGES[2:])
+    packed_images = pack_images(
+        image.images, image.layout.index[None], number=1, longest=len(image.images[0].patches)
+    )
 
     def loss(tower: Any) -> jax.Array:
-        wrap = functools.partial(jax.checkpoint, policy=qwen2.REMAT_POLICIES["offload"])
-        return encode(VISION, tower, placed.patches, placed.grid, dtype=jnp.float32, wrap=wrap).sum()
+        wrap = functools.partial(jax.checkpoint, policy=decoder.REMAT_POLICIES["offload"])
+        return encode_images(
+            VISION, tower, packed_images.patches, packed_images.grid, dtype=jnp.float32, wrap=wrap
+        ).sum()
 
-    inputs = f"f32<host>[{VISION.depth},1,{placed.patches.shape[1]},{VISION.hidden_size}]"
+    inputs = f"f32<host>[{VISION.depth},1,{packed_images.patches.shape[1]},{VISION.hidden_size}]"
     assert inputs in str(jax.make_jaxpr(jax.grad(loss))(params["vision"]))
 
 
 def test_greedy_decoding_equals_that_of_transformers(tmp_path: pathlib.Path) -> None:
     """Token for token, behind an image that takes 90 tokens and 10 positions."""
-    params, (texts, parts) = random_params(VL), texts_and_images(VISION)
-    text, images, steps = texts[0], parts[0], 12
+    params, (texts, image_groups) = random_params(VL), texts_and_images(VISION)
+    text = texts[0]
+    images = image_groups[0]
+    steps = 12
     save_hf(tmp_path / "model", VL, params)
     their = their_inputs(VISION, text, images)
-    expected = in_transformers(tmp_path / "model").generate(**their, max_new_tokens=steps, do_sample=False)
-    positions, placed = qwen2_5_vl.inputs(VL, text[None], images)
-    shift = layout(VISION, text, [grid_of(VISION, image) for image in images]).shift
-    assert shift < -80
-    cache = qwen2.init_cache(VL, 1, len(text) + steps)
-    lengths, slot = np.array([len(text)]), np.array([0])
-    scores, cache = jax.jit(qwen2.prefill, static_argnums=0)(
-        VL, params, cache, text[None], lengths, slot, positions, placed
+    expected = in_transformers(tmp_path / "model").generate(
+        **their, max_new_tokens=steps, do_sample=False
     )
-    decode = jax.jit(qwen2.decode, static_argnums=0)
+    positions, packed_images = qwen2_5_vl.prepare_inputs(VL, text[None], images)
+    shift = locate_images(VISION, text, [token_grid(VISION, image) for image in images]).shift
+    assert shift < -80
+    cache = decoder.init_cache(VL, 1, len(text) + steps)
+    lengths = np.array([len(text)])
+    slot = np.array([0])
+    scores, cache = jax.jit(decoder.prefill, static_argnums=0)(
+        VL, params, cache, text[None], lengths, slot, positions, packed_images
+    )
+    decode = jax.jit(decoder.decode, static_argnums=0)
     drawn: list[int] = []
     for step in range(steps):
         drawn.append(int(scores[0].argmax()))
@@ -149,11 +196,13 @@ def test_greedy_decoding_equals_that_of_transformers(tmp_path: pathlib.Path) -> 
 
 
 def test_folders_in_both_layouts_and_in_shards_are_the_same_model(tmp_path: pathlib.Path) -> None:
-    config = dataclasses.replace(VL, vision=dataclasses.replace(VISION, max_pixels=100_352), tie_word_embeddings=False)
+    config = dataclasses.replace(
+        VL, vision=dataclasses.replace(VISION, max_pixels=100_352), tie_word_embeddings=False
+    )
     params = random_params(config)
     save_hf(tmp_path / "model", config, params, max_shard_bytes=100_000)
     assert len(list((tmp_path / "model").glob("*.safetensors"))) > 2
-    again, same = load_hf(tmp_path / "model")
+    again, copied_params = load_hf(tmp_path / "model")
     assert again == config
     safetensors = pytest.importorskip("safetensors.numpy")
     tensors: dict[str, np.ndarray] = {}
@@ -170,16 +219,22 @@ def test_folders_in_both_layouts_and_in_shards_are_the_same_model(tmp_path: path
     }
     safetensors.save_file(in_memory, tmp_path / "model" / "model.safetensors")
     _, third = load_hf(tmp_path / "model")
-    for (path, ours), read, other in zip(
-        jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(same), jax.tree.leaves(third), strict=True
+    for (path, ours), prepared, copy in zip(
+        jax.tree_util.tree_leaves_with_path(params),
+        jax.tree.leaves(copied_params),
+        jax.tree.leaves(third),
+        strict=True,
     ):
-        np.testing.assert_array_equal(ours, read, err_msg=str(path))
-        np.testing.assert_array_equal(ours, other, err_msg=str(path))
+        np.testing.assert_array_equal(ours, prepared, err_msg=str(path))
+        np.testing.assert_array_equal(ours, copy, err_msg=str(path))
 
 
 def test_parameters_of_the_published_model_are_counted() -> None:
     """The tower of Qwen2.5-VL-3B has 668.7 M, measured in transformers."""
-    assert qwen2.param_count(dataclasses.replace(qwen2.PUBLISHED["3b"], vision=VisionConfig())) == 3_754_622_976
+    assert (
+        decoder.param_count(dataclasses.replace(decoder.PUBLISHED["3b"], vision=VisionConfig()))
+        == 3_754_622_976
+    )
 
 
 def test_images_that_do_not_fit_the_text_or_the_model_are_refused() -> None:

@@ -1,4 +1,6 @@
-"""The formulas of GiGPO in plain Python: float64, dicts and loops, nothing shared with the package."""
+"""The formulas of GiGPO in plain Python: float64, dicts and loops, nothing shared with the
+package.
+"""
 
 import math
 
@@ -67,8 +69,11 @@ def advantages(
 
 
 def gae(reward, value, index, *, gamma, lam):
-    """[n, 2] f64, advantage and target along one chain of places; `index` tells how far apart they are."""
-    out, after = np.zeros((len(reward), 2)), None
+    """[n, 2] f64, advantage and target along one chain of places; `index` tells how far apart they
+    are.
+    """
+    out = np.zeros((len(reward), 2))
+    after = None
     for t in reversed(range(len(reward))):
         error = float(reward[t]) - float(value[t])
         advantage = error
@@ -87,7 +92,9 @@ def step_gae(reward, value, trajectory, step, group, mask, *, gamma, lam):
     for n in sorted((n for n in range(len(mask)) if mask[n]), key=lambda n: int(step[n])):
         chains.setdefault((int(group[n]), int(trajectory[n])), []).append(n)
     for rows in chains.values():
-        out[rows] = gae([reward[n] for n in rows], [value[n] for n in rows], step[rows], gamma=gamma, lam=lam)
+        out[rows] = gae(
+            [reward[n] for n in rows], [value[n] for n in rows], step[rows], gamma=gamma, lam=lam
+        )
     return out
 
 
@@ -100,8 +107,12 @@ def token_gae(reward, value, mask, *, gamma, lam):
     return out
 
 
-def bilevel_gae(reward, value, token_mask, trajectory, step, group, mask, *, gamma, lam, token_gamma):
-    """[N, R, 2] f64: `step_gae` with the value of the last token, whose target is the reward of `token_gae` there."""
+def bilevel_gae(
+    reward, value, token_mask, trajectory, step, group, mask, *, gamma, lam, token_gamma
+):
+    """[N, R, 2] f64: `step_gae` with the value of the last token, whose target is the reward of
+    `token_gae` there.
+    """
     last = {n: int(np.flatnonzero(token_mask[n])[-1]) for n in range(len(mask)) if mask[n]}
     ends = np.array([value[n, last[n]] if n in last else 0.0 for n in range(len(mask))])
     targets = step_gae(reward, ends, trajectory, step, group, mask, gamma=gamma, lam=lam)[:, 1]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gigpo_jax.errors import InputError
-from gigpo_jax.rl.advantages import Advantages, credit, gigpo_advantages
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.rl.advantages import Advantages, gigpo_advantages, measure_credit
 from gigpo_jax.rl.algorithms import PRESETS
 from gigpo_jax.rl.types import StepColumns
 from tests.rl import oracle
@@ -35,7 +35,10 @@ def columns(reward, penalty, trajectory, step, group, state, mask=None) -> Colum
 def padded(batch: Columns, rows: int = ROWS) -> Columns:
     """Adds masked rows that look like real ones."""
     missing = rows - len(batch["mask"])
-    out = {name: np.concatenate([x, np.resize(x, (missing, *x.shape[1:]))]) for name, x in batch.items()}
+    out = {
+        name: np.concatenate([x, np.resize(x, (missing, *x.shape[1:]))])
+        for name, x in batch.items()
+    }
     out["mask"] = out["mask"] & (np.arange(rows) < rows - missing)
     return out
 
@@ -45,7 +48,9 @@ def permuted(batch: Columns, order: np.ndarray) -> Columns:
 
 
 def random_batch(seed: int, *, shuffle: bool = True) -> Columns:
-    """Groups of 1 to 7 trajectories, one of them a single step; shared states, gaps, penalties, masked rows."""
+    """Groups of 1 to 7 trajectories, one of them a single step; shared states, gaps, penalties,
+    masked rows.
+    """
     rng = np.random.default_rng(seed)
     steps = []
     for group, members in enumerate((1, 4, 7, 2, 1)):
@@ -55,7 +60,9 @@ def random_batch(seed: int, *, shuffle: bool = True) -> Columns:
             for t in range(length):
                 if t == 0 or rng.random() < 0.9:
                     reward = 10.0 * (won and t == length - 1) + (rng.random() < 0.1) * rng.normal()
-                    steps.append((reward, 0.1 * (rng.random() < 0.3), member, t, group - 2, rng.integers(6)))
+                    steps.append(
+                        (reward, 0.1 * (rng.random() < 0.3), member, t, group - 2, rng.integers(6))
+                    )
     batch = columns(*zip(*steps))
     batch["mask"] = rng.random(len(steps)) < 0.9
     return permuted(batch, rng.permutation(len(steps))) if shuffle else batch
@@ -63,20 +70,36 @@ def random_batch(seed: int, *, shuffle: bool = True) -> Columns:
 
 def random_columns(seed: int) -> Columns:
     """`random_batch` with the optional columns: few actions, the anchors of next rows, noise."""
-    batch, rng = random_batch(seed), np.random.default_rng((seed, 1))
+    batch = random_batch(seed)
+    rng = np.random.default_rng((seed, 1))
     rows = len(batch["mask"])
-    at = {(g, t, s): n for n, (g, t, s) in enumerate(zip(batch["group"], batch["trajectory"], batch["step"]))}
+    at = {
+        (g, t, s): n
+        for n, (g, t, s) in enumerate(zip(batch["group"], batch["trajectory"], batch["step"]))
+    }
     after = [at.get((g, t, s + 1), rows) for g, t, s in at]
     action = rng.integers(4, size=rows).astype(np.uint32)
-    tokens, token_value = rng.integers(1, 10, rows).astype(np.int32), rng.normal(size=(rows, 9))
+    tokens = rng.integers(1, 10, rows).astype(np.int32)
+    token_value = rng.normal(size=(rows, 9))
     return batch | {
         "action": np.stack([action * np.uint32(0x9E3779B1), action + np.uint32(3)], 1),
         "next_anchor": np.concatenate([batch["anchor"], np.zeros((1, 2), np.uint32)])[after],
-        **{name: rng.normal(size=rows).astype(np.float32) for name in ("entropy", "logprob", "value", "step_reward")},
+        **{
+            name: rng.normal(size=rows).astype(np.float32)
+            for name in ("entropy", "logprob", "value", "step_reward")
+        },
         "tag": rng.integers(4, size=rows).astype(np.int32),
+        "won": rng.random(20)[batch["trajectory"] % 20] < 0.5,
+        "truncated": np.array([row == rows for row in after]) & (rng.random(rows) < 0.3),
         "answer_logprob": -rng.exponential(size=rows).astype(np.float32),
+        "task_deviation": rng.uniform(1.0, 6.0, size=int(max(batch["group"])) + 3)[
+            batch["group"] + 2
+        ].astype(np.float32),
+        "hindsight_logprob": -rng.exponential(size=rows).astype(np.float32),
         "tokens": tokens,
-        "token_value": np.where(np.arange(9) < tokens[:, None], token_value, 0.0).astype(np.float32),
+        "token_value": np.where(np.arange(9) < tokens[:, None], token_value, 0.0).astype(
+            np.float32
+        ),
     }
 
 
@@ -97,8 +120,13 @@ def test_equals_the_oracle_for_all_switches_unjitted():
     with jax.disable_jit():
         for seed, switches in enumerate(SWITCHES):
             batch = padded(random_batch(seed, shuffle=seed % 2 == 0))
-            how = {"gamma": (0.95, 1.0, 0.3, 0.0)[seed % 4], "step_weight": (1.0, 0.5)[seed % 2], **switches}
-            got, want = stacked(gigpo_advantages(**batch, **how)), oracle.advantages(**batch, **how)
+            how = {
+                "gamma": (0.95, 1.0, 0.3, 0.0)[seed % 4],
+                "step_weight": (1.0, 0.5)[seed % 2],
+                **switches,
+            }
+            got = stacked(gigpo_advantages(**batch, **how))
+            want = oracle.advantages(**batch, **how)
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5, err_msg=str(how))
 
 
@@ -106,13 +134,14 @@ def test_equals_the_oracle_for_all_switches_unjitted():
 def test_equals_the_oracle_jitted(switches):
     for seed in range(8):
         batch = padded(random_batch(seed, shuffle=seed % 2 == 0))
-        got, want = stacked(gigpo_advantages(**batch, **switches)), oracle.advantages(**batch, **switches)
+        got = stacked(gigpo_advantages(**batch, **switches))
+        want = oracle.advantages(**batch, **switches)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
 
 
-# One task, gamma 1/2. Trajectory A: an invalid action (p = 0.1) in state s, then the goal (r = 10) from state u.
-# B: nothing gained, from s. C: the goal at once, from s.
-# The same states in another task do not matter: D is alone in its group.
+# One task, gamma 1/2. Trajectory A: an invalid action (p = 0.1) in state s, then the goal (r = 10)
+# from state u. B: nothing gained, from s. C: the goal at once, from s. The same states in another
+# task do not matter: D is alone in its group.
 BY_HAND = columns(
     reward=[0, 10, 0, 10, 4],
     penalty=[0.1, 0, 0, 0, 0],
@@ -127,12 +156,13 @@ HALF = {"gamma": 0.5, "step_weight": 1.0, "eps": 0.0}
 def test_paper_preset_by_hand():
     # The penalty is in the reward: R = 9.9, 0, 10 with mean 19.9 / 3 = 6.6333.
     episode = np.asarray([3.266667, 3.266667, -6.633333, 3.366667, 0.0])
-    # G(A,0) = -0.1 + 10 / 2 = 4.9, G(B) = 0, G(C) = 10 share s, mean 14.9 / 3 = 4.9667; u was seen once.
+    # G(A,0) = -0.1 + 10 / 2 = 4.9, G(B) = 0, G(C) = 10 share s, mean 14.9 / 3 = 4.9667; u was seen
+    # once.
     step = np.asarray([-0.066667, 0.0, -4.966667, 5.033333, 0.0])
     got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean")
     np.testing.assert_allclose(stacked(got)[:5, 1:], np.stack([episode, step], 1), atol=2e-6)
-    # Unbiased variances: (3.266667^2 + 6.633333^2 + 3.366667^2) / 2 = 33.003333 over *trajectories* and
-    # (0.066667^2 + 4.966667^2 + 5.033333^2) / 2 = 25.003333.
+    # Unbiased variances: (3.266667^2 + 6.633333^2 + 3.366667^2) / 2 = 33.003333 over *trajectories*
+    # and (0.066667^2 + 4.966667^2 + 5.033333^2) / 2 = 25.003333.
     got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean_std")
     want = np.stack([episode / np.sqrt(33.003333), step / np.sqrt(25.003333)], 1)
     np.testing.assert_allclose(stacked(got)[:5, 1:], want, atol=2e-6)
@@ -140,12 +170,15 @@ def test_paper_preset_by_hand():
 
 
 def test_verl_agent_preset_by_hand():
-    # R = 10, 0, 10; the rows score 9.9, 10, 0, 10 with mean 29.9 / 4 = 7.475. D is alone: its raw score 4.
+    # R = 10, 0, 10; the rows score 9.9, 10, 0, 10 with mean 29.9 / 4 = 7.475. D is alone: its raw
+    # score 4.
     episode = np.asarray([2.425, 2.525, -7.475, 2.525])
     # G from raw rewards: 5, 0, 10 in s, and 0.1 off the first: 4.9, 0, 10.
     step = np.asarray([-0.066667, 0.0, -4.966667, 5.033333, 0.0])
     got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["verl_agent"], normalize="mean")
-    np.testing.assert_allclose(stacked(got)[:5, 1:], np.stack([[*episode, 4.0], step], 1), atol=2e-6)
+    np.testing.assert_allclose(
+        stacked(got)[:5, 1:], np.stack([[*episode, 4.0], step], 1), atol=2e-6
+    )
     # Over *rows*: (2.425^2 + 2 * 2.525^2 + 7.475^2) / 3 = 24.835833.
     got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["verl_agent"], normalize="mean_std")
     want = np.stack([[*(episode / np.sqrt(24.8358333)), 4.0], step / np.sqrt(25.0033333)], 1)
@@ -161,15 +194,21 @@ def test_ddof_by_hand():
 
 
 def test_returns_discount_by_step_index_where_steps_are_missing():
-    # Steps 0, 2, 5 of one trajectory; a second trajectory makes each state comparable, with return 0.
-    batch = padded(columns([1, 2, 4, 0, 0, 0], [0] * 6, [0, 0, 0, 1, 1, 1], [0, 2, 5] * 2, [0] * 6, [1, 2, 3] * 2))
+    # Steps 0, 2, 5 of one trajectory; a second trajectory makes each state comparable, with return
+    # 0.
+    batch = padded(
+        columns(
+            [1, 2, 4, 0, 0, 0], [0] * 6, [0, 0, 0, 1, 1, 1], [0, 2, 5] * 2, [0] * 6, [1, 2, 3] * 2
+        )
+    )
     got = gigpo_advantages(**batch, **{**TRAJECTORY, "gamma": 0.5, "normalize": "mean"})
     returns = np.asarray([1 + 2 / 4 + 4 / 32, 2 + 4 / 8, 4])
     np.testing.assert_allclose(got.step[:6], [*(returns / 2), *(-returns / 2)], rtol=1e-6)
 
 
 def test_penalties_do_not_divide_by_zero_where_all_returns_are_equal():
-    # Trajectory statistics, penalty by row: both returns are 5, the row that pays would get -0.1 / eps.
+    # Trajectory statistics, penalty by row: both returns are 5, the row that pays would get -0.1 /
+    # eps.
     batch = padded(columns([5, 5], [0.1, 0], [0, 1], [0, 0], [0, 0], [1, 2]))
     got = gigpo_advantages(**batch, **{**TRAJECTORY, "penalty_in": "row"})
     np.testing.assert_array_equal(got.total, 0.0)
@@ -179,7 +218,9 @@ def test_penalties_do_not_divide_by_zero_where_all_returns_are_equal():
 def test_equal_returns_give_exactly_zero(switches):
     """Three penalties of 0.1 at different steps: the sums are equal although their order is not."""
     rng = np.random.default_rng(0)
-    reward, trajectory, step = [], [], []
+    reward = []
+    trajectory = []
+    step = []
     for member in range(8):
         length = int(rng.integers(4, 20))
         rewards = np.zeros(length)
@@ -197,7 +238,11 @@ def test_equal_returns_give_exactly_zero(switches):
 @pytest.mark.parametrize("switches", [TRAJECTORY, STEP])
 def test_equal_futures_give_exactly_zero_wherever_they_stand(switches):
     """Trajectories of unlike lengths that end alike, in states numbered from the end."""
-    steps = [(0.3 * (t % 3) + 0.1, 0.0, m, s, 0, t) for m in range(7) for s, t in enumerate(range(m + 9, -1, -1))]
+    steps = [
+        (0.3 * (t % 3) + 0.1, 0.0, m, s, 0, t)
+        for m in range(7)
+        for s, t in enumerate(range(m + 9, -1, -1))
+    ]
     got = gigpo_advantages(**padded(columns(*zip(*steps))), **switches)
     np.testing.assert_array_equal(got.step, 0.0)
     assert np.any(np.asarray(got.episode) != 0.0)
@@ -225,7 +270,9 @@ def test_step_advantages_of_an_anchor_group_sum_to_zero_and_episode_ones_of_a_gr
         rows = batch["mask"] & (batch["group"] == group)
         np.testing.assert_allclose(got[rows, 1].sum(), 0.0, atol=1e-4)
         for state in np.unique(batch["anchor"][:, 0]):
-            np.testing.assert_allclose(got[rows & (batch["anchor"][:, 0] == state), 2].sum(), 0.0, atol=1e-4)
+            np.testing.assert_allclose(
+                got[rows & (batch["anchor"][:, 0] == state), 2].sum(), 0.0, atol=1e-4
+            )
 
 
 @pytest.mark.parametrize("switches", [TRAJECTORY, STEP])
@@ -268,12 +315,14 @@ def test_all_masked_and_empty_batches_are_zero():
     empty = {name: x[:0] for name, x in batch.items()}
     result = gigpo_advantages(**empty, **STEP)
     assert result.total.shape == (0,)
-    assert float(credit(result, StepColumns(**empty)).singleton_share) == 0.0
+    assert float(measure_credit(result, StepColumns(**empty)).singleton_share) == 0.0
 
 
 def test_large_identifiers_are_told_apart():
     top = 2**31 - 1
-    batch = columns([1, 3, 5, 9], [0] * 4, [top, top - 1, -top, top], [0] * 4, [top, top, -top - 1, 7], [1] * 4)
+    batch = columns(
+        [1, 3, 5, 9], [0] * 4, [top, top - 1, -top, top], [0] * 4, [top, top, -top - 1, 7], [1] * 4
+    )
     batch["anchor"][:] = 2**32 - 1
     got = gigpo_advantages(**padded(batch), **{**TRAJECTORY, "normalize": "mean"})
     np.testing.assert_array_equal(got.total[:4], [-2.0, 2.0, 0.0, 0.0])
@@ -282,10 +331,12 @@ def test_large_identifiers_are_told_apart():
 def test_credit_by_hand():
     got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean")
     batch = padded(BY_HAND)
-    seen = credit(got, StepColumns(**batch))
+    seen = measure_credit(got, StepColumns(**batch))
     np.testing.assert_array_equal(seen.anchor_group_size[:6], [3, 1, 3, 3, 1, 0])
     np.testing.assert_allclose(seen.anchor_group_size_mean, 5 / 3, rtol=1e-6)
-    np.testing.assert_allclose([seen.singleton_share, seen.zero_advantage_share], [2 / 5, 1 / 5], rtol=1e-6)
+    np.testing.assert_allclose(
+        [seen.singleton_share, seen.zero_advantage_share], [2 / 5, 1 / 5], rtol=1e-6
+    )
     episode = np.asarray([3.266667, 3.266667, -6.633333, 3.366667, 0.0])
     step = np.asarray([-0.066667, 0.0, -4.966667, 5.033333, 0.0])
     np.testing.assert_allclose(seen.episode_norm, np.sqrt(np.mean(episode**2)), rtol=1e-5)

@@ -2,18 +2,24 @@ import jax
 import numpy as np
 import pytest
 
-from gigpo_jax.errors import InputError
-from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS, algorithm, make_advantages
-from gigpo_jax.rl.types import OPTIONAL, StepColumns
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS, find_algorithm, make_advantages
+from gigpo_jax.rl.types import OPTIONAL_COLUMNS, StepColumns
 from tests.rl import oracle
 from tests.rl.test_advantages import columns, padded, random_batch, random_columns
 
 SETTINGS = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
+# Settings with which an algorithm reads all its columns; its defaults leave some out.
+READING = {"graph_values": {"truncation": "ignore"}, "opd": {"outcome": 1.0}}
 
 
 def small() -> StepColumns:
-    """One task: a trajectory of two steps that wins 3, one of one step that gets 0, one of one step that gets 6."""
-    return StepColumns(**columns([0, 3, 0, 6], [0] * 4, [0, 0, 1, 2], [0, 1, 0, 0], [0] * 4, [1, 2, 3, 4]))
+    """One task: a trajectory of two steps that wins 3, one of one step that gets 0, one of one step
+    that gets 6.
+    """
+    return StepColumns(
+        **columns([0, 3, 0, 6], [0] * 4, [0, 0, 1, 2], [0, 1, 0, 0], [0] * 4, [1, 2, 3, 4])
+    )
 
 
 def test_rloo_by_hand():
@@ -28,7 +34,8 @@ def test_dr_grpo_by_hand():
 
 
 def test_reinforce_pp_by_hand():
-    # Discounted returns 2.7, 3, 0, 6; mean 2.925; squares sum to 0.050625 + 0.005625 + 8.555625 + 9.455625 = 18.0675.
+    # Discounted returns 2.7, 3, 0, 6; mean 2.925; squares sum to 0.050625 + 0.005625 + 8.555625 +
+    # 9.455625 = 18.0675.
     got = make_advantages("reinforce_pp", "paper", **SETTINGS)(small())
     want = (np.asarray([2.7, 3, 0, 6]) - 2.925) / np.sqrt(18.0675 / 3)
     np.testing.assert_allclose(got.total, want, rtol=1e-5)
@@ -41,14 +48,21 @@ def test_grpo_is_gigpo_without_the_step_part():
         grpo = make_advantages("grpo", preset, **SETTINGS)(StepColumns(**batch))
         gigpo = make_advantages("gigpo", preset, **SETTINGS)(StepColumns(**batch))
         np.testing.assert_array_equal(grpo.total, gigpo.episode)
-        np.testing.assert_allclose(gigpo.total, oracle.advantages(**batch, **settings)[:, 0], rtol=1e-4, atol=2e-5)
+        np.testing.assert_allclose(
+            gigpo.total, oracle.advantages(**batch, **settings)[:, 0], rtol=1e-4, atol=2e-5
+        )
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_ignores_masked_rows_and_row_order_and_reads_what_it_needs(name):
-    needs = algorithm(name).needs
-    batch = {key: x for key, x in padded(random_columns(4)).items() if key not in OPTIONAL or key in needs}
-    function = jax.jit(make_advantages(name, "verl_agent", **SETTINGS))
+    needs = find_algorithm(name).needs
+    batch = {
+        key: x
+        for key, x in padded(random_columns(4)).items()
+        if key not in OPTIONAL_COLUMNS or key in needs
+    }
+    settings = SETTINGS | READING.get(name, {})
+    function = jax.jit(make_advantages(name, "verl_agent", **settings))
 
     def total(**changed: np.ndarray) -> np.ndarray:
         return np.asarray(function(StepColumns(**batch | changed)).total)
@@ -63,37 +77,47 @@ def test_every_algorithm_ignores_masked_rows_and_row_order_and_reads_what_it_nee
         hidden[key][~batch["mask"]] = np.nan
     shuffled = total(**{key: x[order] for key, x in hidden.items()})
     np.testing.assert_allclose(shuffled, whole[order], rtol=1e-4, atol=1e-5)
-    for column in {*needs} & {*OPTIONAL}:
-        assert not np.array_equal(total(**{column: np.random.default_rng(1).permutation(batch[column])}), whole), column
+    for column in {*needs} & {*OPTIONAL_COLUMNS}:
+        assert not np.array_equal(
+            total(**{column: np.random.default_rng(1).permutation(batch[column])}), whole
+        ), column
     alone = batch["mask"] & (np.arange(len(whole)) == np.flatnonzero(batch["mask"])[0])
     assert np.isfinite(total(mask=alone)).all()
     assert not total(mask=np.zeros_like(alone)).any()
     assert (
-        make_advantages(name, "paper", **SETTINGS)(StepColumns(**{k: x[:0] for k, x in batch.items()})).total.size == 0
+        make_advantages(name, "paper", **settings)(
+            StepColumns(**{k: x[:0] for k, x in batch.items()})
+        ).total.size
+        == 0
     )
 
 
 def test_a_wrapper_takes_over_what_its_base_declares():
-    whole = algorithm("empg", {"base": "hgpo", "alpha": 2.0, "k": 0.5})
+    whole = find_algorithm("empg", {"base": "hgpo", "alpha": 2.0, "k": 0.5})
     assert {*whole.needs} == {"entropy", "history"}
     assert {"alpha", "history", "k", "zeta", "base"} <= {*whole.settings}
-    assert algorithm("salt", {"base": "dapo"}).defaults == algorithm("dapo").defaults
+    assert find_algorithm("salt", {"base": "dapo"}).defaults == find_algorithm("dapo").defaults
     with pytest.raises(InputError, match=r"base='ppo': has no advantage of steps"):
-        algorithm("salt", {"base": "ppo"})
+        find_algorithm("salt", {"base": "ppo"})
     with pytest.raises(InputError, match=r"base='empg': a wrapper itself"):
-        algorithm("salt", {"base": "empg"})
+        find_algorithm("salt", {"base": "empg"})
     with pytest.raises(InputError, match=r"settings\.alpha: no such setting of the algorithm empg"):
-        algorithm("empg", {"alpha": 2.0})
+        find_algorithm("empg", {"alpha": 2.0})
     with pytest.raises(InputError, match=r"settings\.alpha=-1\.0: must be 0 or greater"):
         make_advantages("hgpo", "paper", **SETTINGS, alpha=-1.0)
 
 
 def test_the_text_critic_whitens_gae_of_rewards_less_penalties():
-    batch, lam = random_batch(6), 0.6
+    batch = random_batch(6)
+    lam = 0.6
     value = np.random.default_rng(2).normal(size=len(batch["mask"])).astype(np.float32)
-    found = make_advantages("text_critic", "paper", **SETTINGS, lam=lam)(StepColumns(**batch, value=value))
+    found = make_advantages("text_critic", "paper", **SETTINGS, lam=lam)(
+        StepColumns(**batch, value=value)
+    )
     rows = {name: batch[name] for name in ("trajectory", "step", "group", "mask")}
-    gae = oracle.step_gae(batch["reward"] - batch["penalty"], value, **rows, gamma=1.0, lam=lam)[:, 0]
+    gae = oracle.step_gae(batch["reward"] - batch["penalty"], value, **rows, gamma=1.0, lam=lam)[
+        :, 0
+    ]
     real = gae[batch["mask"]]
     expected = np.where(batch["mask"], (gae - real.mean()) / real.std(ddof=1), 0.0)
     np.testing.assert_allclose(found.total, expected, rtol=1e-4, atol=1e-5)
@@ -101,8 +125,16 @@ def test_the_text_critic_whitens_gae_of_rewards_less_penalties():
     assert not np.any(found.episode)
 
 
+def test_ratios_of_whole_responses_have_no_dual_clip():
+    """As in the authors' losses: it would take the gradient of responses that became likelier."""
+    names = {name for name, entry in ALGORITHMS.items() if "ratio" in entry.fixed}
+    assert names == {"gspo", "gmpo", "hoelder", "a2tgpo", "gagpo", "step_ppo", "turn_ppo"}
+    for name in names:
+        assert ALGORITHMS[name].defaults.get("dual_clip") == 0.0, name
+
+
 def test_unknown_names_list_the_choices():
     with pytest.raises(InputError, match=r"'gigp0'.*gigpo, grpo"):
-        algorithm("gigp0")
+        find_algorithm("gigp0")
     with pytest.raises(InputError, match=r"'papers'.*paper, verl_agent"):
         make_advantages("gigpo", "papers", **SETTINGS)

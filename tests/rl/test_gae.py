@@ -12,21 +12,31 @@ CHAINS = ("trajectory", "step", "group", "mask")  # columns that say which row f
 
 
 def steps(seed: int) -> dict[str, np.ndarray]:
-    """Several groups of shuffled rows with gaps, masked rows and random values; what is masked is NaN."""
-    batch, rng = random_batch(seed), np.random.default_rng(seed)
+    """Several groups of shuffled rows with gaps, masked rows and random values; what is masked is
+    NaN.
+    """
+    batch = random_batch(seed)
+    rng = np.random.default_rng(seed)
     value = rng.normal(size=len(batch["mask"])).astype(np.float32)
     columns = {"reward": batch["reward"] - batch["penalty"], "value": value}
-    columns = {name: np.where(batch["mask"], x, np.nan).astype(np.float32) for name, x in columns.items()}
+    columns = {
+        name: np.where(batch["mask"], x, np.nan).astype(np.float32) for name, x in columns.items()
+    }
     return columns | {name: batch[name] for name in CHAINS}
 
 
 def tokens(seed: int) -> dict[str, np.ndarray]:
-    """As `steps`, with a value for each of up to 9 tokens, tokens masked anywhere, NaN where masked."""
-    columns, rng = steps(seed), np.random.default_rng(seed)
+    """As `steps`, with a value for each of up to 9 tokens, tokens masked anywhere, NaN where
+    masked.
+    """
+    columns = steps(seed)
+    rng = np.random.default_rng(seed)
     shape = (len(columns["mask"]), 9)
     mask = rng.random(shape) < 0.6
     mask[np.arange(len(mask)), rng.integers(9, size=len(mask))] = True
-    value = np.where(mask & columns["mask"][:, None], rng.normal(size=shape), np.nan).astype(np.float32)
+    value = np.where(mask & columns["mask"][:, None], rng.normal(size=shape), np.nan).astype(
+        np.float32
+    )
     return columns | {"value": value, "token_mask": mask}
 
 
@@ -38,7 +48,14 @@ def both(result: Gae) -> np.ndarray:
 def test_the_worked_example() -> None:
     one = jnp.zeros(3, jnp.int32)
     got = step_gae(
-        jnp.array([0.0, 0.0, 1.0]), jnp.array([0.4, 0.5, 0.7]), one, jnp.arange(3), one, one == 0, gamma=0.99, lam=0.9
+        jnp.array([0.0, 0.0, 1.0]),
+        jnp.array([0.4, 0.5, 0.7]),
+        one,
+        jnp.arange(3),
+        one,
+        one == 0,
+        gamma=0.99,
+        lam=0.9,
     )
     np.testing.assert_allclose(got.advantage, [0.5051, 0.4603, 0.3], atol=5e-5)
     np.testing.assert_allclose(got.target, [0.9051, 0.9603, 1.0], atol=5e-5)
@@ -58,21 +75,32 @@ HOW = [{"gamma": gamma, "lam": lam} for gamma in (0.95, 1.0, 0.0) for lam in (0.
 
 def test_equals_the_oracle() -> None:
     for seed, how in enumerate(HOW):
-        rows, words = steps(seed), tokens(seed)
-        np.testing.assert_allclose(both(step_gae(**rows, **how)), oracle.step_gae(**rows, **how), atol=2e-5)
+        rows = steps(seed)
+        words = tokens(seed)
+        np.testing.assert_allclose(
+            both(step_gae(**rows, **how)), oracle.step_gae(**rows, **how), atol=2e-5
+        )
         per_token = {"value": words["value"], "mask": words["token_mask"] & words["mask"][:, None]}
         per_token["reward"] = np.where(per_token["mask"], words["value"] ** 2, np.nan)
-        np.testing.assert_allclose(both(token_gae(**per_token, **how)), oracle.token_gae(**per_token, **how), atol=2e-5)
+        np.testing.assert_allclose(
+            both(token_gae(**per_token, **how)), oracle.token_gae(**per_token, **how), atol=2e-5
+        )
         how = how | {"token_gamma": 0.97}
-        np.testing.assert_allclose(both(bilevel_gae(**words, **how)), oracle.bilevel_gae(**words, **how), atol=2e-5)
+        np.testing.assert_allclose(
+            both(bilevel_gae(**words, **how)), oracle.bilevel_gae(**words, **how), atol=2e-5
+        )
 
 
 def test_no_value_and_lambda_1_is_the_discounted_return() -> None:
     batch = random_batch(5)
     rows = {name: batch[name] for name in CHAINS}
     got = step_gae(batch["reward"], np.zeros_like(batch["reward"]), **rows, gamma=0.9, lam=1.0)
-    # Each group is one anchor state and nothing is divided: the step advantage is the return minus its group's mean.
-    batch["anchor"], batch["penalty"] = np.zeros_like(batch["anchor"]), np.zeros_like(batch["penalty"])
+    # Each group is one anchor state and nothing is divided: the step advantage is the return minus
+    # its group's mean.
+    batch["anchor"], batch["penalty"] = (
+        np.zeros_like(batch["anchor"]),
+        np.zeros_like(batch["penalty"]),
+    )
     how = PRESETS["paper"] | {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean"}
     stepwise = np.asarray(gigpo_advantages(**batch, **how).step)
     assert np.any(stepwise != 0.0)
@@ -99,7 +127,9 @@ def whitened(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def test_algorithms_with_a_critic_equal_the_oracle() -> None:
-    """Advantages of steps and of tokens, and what the critic learns; a penalty belongs to the reward of its step."""
+    """Advantages of steps and of tokens, and what the critic learns; a penalty belongs to the
+    reward of its step.
+    """
     common = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
     for seed in range(2):
         c = critic_columns(seed)
@@ -112,7 +142,11 @@ def test_algorithms_with_a_critic_equal_the_oracle() -> None:
             np.testing.assert_allclose(got.target, step[:, 1], atol=2e-5)
             assert got.tokens is None
         how = {"gamma": 0.9, "lam": 0.8, "token_gamma": 0.97}
-        per_token = {"bilevel": oracle.bilevel_gae(c.reward - c.penalty, c.token_value, mask, **chains, **how)}
+        per_token = {
+            "bilevel": oracle.bilevel_gae(
+                c.reward - c.penalty, c.token_value, mask, **chains, **how
+            )
+        }
         rewards = np.zeros(mask.shape)
         for n in np.flatnonzero(c.mask):
             episode = c.mask & (c.group == c.group[n]) & (c.trajectory == c.trajectory[n])
@@ -129,7 +163,9 @@ def test_algorithms_with_a_critic_equal_the_oracle() -> None:
 
 def test_explained_variance_by_hand() -> None:
     c = critic_columns(1)
-    got = value_metrics(c, jnp.asarray(2.0 * np.nan_to_num(c.value) + 1.0))  # leaves a quarter of the variance
+    got = value_metrics(
+        c, jnp.asarray(2.0 * np.nan_to_num(c.value) + 1.0)
+    )  # leaves a quarter of the variance
     np.testing.assert_allclose(got["critic/explained_variance"], 0.75, rtol=1e-5)
     np.testing.assert_allclose(got["critic/value_mean"], c.value[c.mask].mean(), rtol=1e-5)
     perfect = value_metrics(c, jnp.asarray(np.nan_to_num(c.token_value)))
@@ -149,9 +185,14 @@ def test_the_true_value_has_no_advantage_whatever_lambda() -> None:
 
 def test_bilevel_with_one_token_a_response_is_gae_over_steps() -> None:
     rows = steps(7)
-    one = rows | {"value": rows["value"][:, None], "token_mask": np.ones((len(rows["mask"]), 1), bool)}
+    one = rows | {
+        "value": rows["value"][:, None],
+        "token_mask": np.ones((len(rows["mask"]), 1), bool),
+    }
     got = bilevel_gae(**one, gamma=0.9, lam=0.8, token_gamma=1.0)
-    np.testing.assert_allclose(both(got)[:, 0], both(step_gae(**rows, gamma=0.9, lam=0.8)), atol=1e-5)
+    np.testing.assert_allclose(
+        both(got)[:, 0], both(step_gae(**rows, gamma=0.9, lam=0.8)), atol=1e-5
+    )
 
 
 def test_no_rows() -> None:
@@ -161,7 +202,12 @@ def test_no_rows() -> None:
 
 
 def test_whitening_uses_the_unbiased_variance_of_unmasked_values() -> None:
-    values, mask = jnp.array([1.0, 3.0, np.nan, 5.0, 7.0]), jnp.array([1, 1, 0, 1, 1], bool)
+    values = jnp.array([1.0, 3.0, np.nan, 5.0, 7.0])
+    mask = jnp.array([1, 1, 0, 1, 1], bool)
     deviation = (20 / 3) ** 0.5  # mean 4, squares 9 + 1 + 1 + 9 over 4 - 1
-    np.testing.assert_allclose(whiten(values, mask), np.array([-3, -1, 0, 1, 3]) / deviation, rtol=1e-6)
-    np.testing.assert_array_equal(whiten(jnp.array([[2.0, 4.0]]), jnp.array([[True, False]])), [[0.0, 0.0]])
+    np.testing.assert_allclose(
+        whiten(values, mask), np.array([-3, -1, 0, 1, 3]) / deviation, rtol=1e-6
+    )
+    np.testing.assert_array_equal(
+        whiten(jnp.array([[2.0, 4.0]]), jnp.array([[True, False]])), [[0.0, 0.0]]
+    )

@@ -5,7 +5,9 @@ import pytest
 
 from gigpo_jax.rl.logprobs import token_logprobs
 
-N, D, V = 37, 12, 101
+N = 37
+D = 12
+V = 101
 
 
 def inputs(seed: int = 0, dtype=jnp.float32):
@@ -36,17 +38,19 @@ def test_values_and_gradients_equal_the_plain_formula(chunk, temperature):
 
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
 
-    (_, got), got_grad = scalar(lambda h, e: token_logprobs(h, e, targets, chunk=chunk, temperature=temperature))(
-        hidden, embedding
-    )
+    (_, got), got_grad = scalar(
+        lambda h, e: token_logprobs(h, e, targets, chunk=chunk, temperature=temperature)
+    )(hidden, embedding)
     (_, want), want_grad = scalar(lambda h, e: plain(h, e, targets, temperature))(hidden, embedding)
     for a, b in zip(jax.tree.leaves((got, got_grad)), jax.tree.leaves((want, want_grad))):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_a_known_distribution():
-    # Logits (0, ln 3) / 1 give probabilities 1/4 and 3/4; at temperature 1/2 they are 1/10 and 9/10.
-    hidden, embedding = jnp.ones((2, 1)), jnp.asarray([[0.0], [np.log(3.0)]])
+    # Logits (0, ln 3) / 1 give probabilities 1/4 and 3/4; at temperature 1/2 they are 1/10 and
+    # 9/10.
+    hidden = jnp.ones((2, 1))
+    embedding = jnp.asarray([[0.0], [np.log(3.0)]])
     targets = jnp.asarray([0, 1])
     logprob, entropy = token_logprobs(hidden, embedding, targets, chunk=2)
     np.testing.assert_allclose(logprob, np.log([0.25, 0.75]), rtol=1e-6)
@@ -78,7 +82,9 @@ def sizes(jaxpr) -> list[int]:
     found = []
     for equation in jaxpr.eqns:
         found += [int(np.prod(v.aval.shape)) for v in equation.outvars]
-        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
+        ):
             inner = getattr(inner, "jaxpr", inner)
             if hasattr(inner, "eqns"):
                 found += sizes(inner)
@@ -86,7 +92,9 @@ def sizes(jaxpr) -> list[int]:
 
 
 def test_no_array_of_tokens_by_vocabulary_forward_or_backward():
-    rows, vocabulary, chunk = 640, 1000, 32
+    rows = 640
+    vocabulary = 1000
+    chunk = 32
     args = (jnp.zeros((rows, 16)), jnp.zeros((vocabulary, 16)))
     targets = jnp.zeros(rows, jnp.int32)
 

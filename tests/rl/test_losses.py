@@ -6,29 +6,46 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.batching import make_minibatches, step_samples, weighted_by_episode
-from gigpo_jax.rl.losses import LossSettings, LossSums, k3, loss_total, policy_loss
+from gigpo_jax.learner.packing import make_minibatches
+from gigpo_jax.learner.samples import Sample, episode_weights
+from gigpo_jax.rl.losses import LossSettings, LossSums, k3, loss_denominator, policy_loss
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import microbatch
+from gigpo_jax.rl.update import select_microbatch
 from gigpo_jax.trajectory import Step
 from tests.turns import make_turn
 
 CLIP = LossSettings(clip_low=0.2, clip_high=0.28)
 
 
-def tokens(behaviour, advantage, weight=None, *, reference=None, proximal=None, response=None) -> StepBatch:
+def tokens(
+    behaviour, advantage, weight=None, *, reference=None, proximal=None, response=None
+) -> StepBatch:
     """The fields of a microbatch that the loss reads, from lists of shape [C] or [B, C]."""
-    arrays = [behaviour, advantage, jnp.ones_like(jnp.asarray(behaviour)) if weight is None else weight]
+    arrays = [
+        behaviour,
+        advantage,
+        jnp.ones_like(jnp.asarray(behaviour)) if weight is None else weight,
+    ]
     behaviour, advantage, weight = (jnp.atleast_2d(jnp.asarray(x, jnp.float32)) for x in arrays)
-    reference, proximal = (None if x is None else jnp.atleast_2d(jnp.asarray(x)) for x in (reference, proximal))
+    reference, proximal = (
+        None if x is None else jnp.atleast_2d(jnp.asarray(x)) for x in (reference, proximal)
+    )
     index = jnp.broadcast_to(jnp.arange(weight.shape[1]), weight.shape)
-    segments = jnp.ones(weight.shape, jnp.int32) if response is None else jnp.atleast_2d(jnp.asarray(response)) + 1
-    return StepBatch(None, None, segments, index, None, behaviour, advantage, weight, 1, reference, proximal)
+    segments = (
+        jnp.ones(weight.shape, jnp.int32)
+        if response is None
+        else jnp.atleast_2d(jnp.asarray(response)) + 1
+    )
+    return StepBatch(
+        None, None, segments, index, None, behaviour, advantage, weight, 1, reference, proximal
+    )
 
 
 def loss_of(logprob, batch: StepBatch, settings: LossSettings = CLIP, entropy=None) -> LossSums:
     logprob = jnp.atleast_2d(jnp.asarray(logprob))
-    return policy_loss(logprob, jnp.zeros_like(logprob) if entropy is None else entropy, batch, settings)
+    return policy_loss(
+        logprob, jnp.zeros_like(logprob) if entropy is None else entropy, batch, settings
+    )
 
 
 def one(ratio: float, advantage: float) -> LossSums:
@@ -64,7 +81,9 @@ def test_gradient_to_the_log_probability_by_hand(ratio, advantage, gradient):
     def loss(logprob):
         return loss_of(logprob, tokens([-1.0], [advantage])).loss
 
-    np.testing.assert_allclose(jax.grad(loss)(jnp.asarray([-1.0 + math.log(ratio)])), [gradient], rtol=1e-5)
+    np.testing.assert_allclose(
+        jax.grad(loss)(jnp.asarray([-1.0 + math.log(ratio)])), [gradient], rtol=1e-5
+    )
 
 
 def test_clips_of_a_token_are_scaled_by_hand():
@@ -77,13 +96,16 @@ def test_clips_of_a_token_are_scaled_by_hand():
 
 
 def test_k3_by_hand():
-    # d = ln 2: 2 - ln 2 - 1; d = -ln 2: 1/2 + ln 2 - 1; d = -8: e^-8 + 8 - 1; the estimate is at most 10.
+    # d = ln 2: 2 - ln 2 - 1; d = -ln 2: 1/2 + ln 2 - 1; d = -8: e^-8 + 8 - 1; the estimate is at
+    # most 10.
     policy = jnp.asarray([0.0, 0.0, 0.0, 0.0, -50.0, 0.0, -5.0])
     reference = jnp.asarray([math.log(2), -math.log(2), 0.0, -8.0, 0.0, -500.0, 0.0])
     by_hand = [1 - math.log(2), math.log(2) - 0.5, 0.0, math.exp(-8) + 7, 10.0, 10.0, 10.0]
     np.testing.assert_allclose(k3(policy, reference), by_hand, rtol=1e-5)
     gradient = jax.grad(lambda x: k3(x, reference).sum())(policy)
-    np.testing.assert_allclose(gradient, [-1.0, 0.5, 0.0, 1 - math.exp(-8), 0.0, 0.0, 0.0], rtol=1e-5)
+    np.testing.assert_allclose(
+        gradient, [-1.0, 0.5, 0.0, 1 - math.exp(-8), 0.0, 0.0, 0.0], rtol=1e-5
+    )
 
 
 def test_kl_and_entropy_enter_with_their_weights():
@@ -96,8 +118,10 @@ def test_kl_and_entropy_enter_with_their_weights():
 
 
 def test_truncated_importance_sampling_by_hand():
-    # behaviour -2, learner before the update -1, now -1 + ln 1.1: ratio 1.1, importance e, capped at 2.
-    logprob, batch = [-1.0 + math.log(1.1)], tokens([-2.0], [3.0], proximal=[-1.0])
+    # behaviour -2, learner before the update -1, now -1 + ln 1.1: ratio 1.1, importance e, capped
+    # at 2.
+    logprob = [-1.0 + math.log(1.1)]
+    batch = tokens([-2.0], [3.0], proximal=[-1.0])
     np.testing.assert_allclose(loss_of(logprob, batch).loss, -3.3, rtol=1e-5)
     sums = loss_of(logprob, batch, replace(CLIP, correction="truncated", importance_cap=2.0))
     np.testing.assert_allclose(sums.loss, -6.6, rtol=1e-5)
@@ -124,7 +148,8 @@ LENGTHS = ((23, 61), (197,), (40, 3, 90))  # of the responses in three rows
 def responses(seed: int) -> tuple[jax.Array, StepBatch, list[tuple[int, slice]]]:
     """Log-probabilities and a batch of responses of unequal length, and where each stands."""
     rng = np.random.default_rng(seed)
-    number, where = np.zeros((3, 200), np.int32), []
+    number = np.zeros((3, 200), np.int32)
+    where = []
     weight, advantage = np.zeros((2, 3, 200), np.float32)
     for row, lengths in enumerate(LENGTHS):
         at = 0
@@ -139,18 +164,27 @@ def responses(seed: int) -> tuple[jax.Array, StepBatch, list[tuple[int, slice]]]
 
 
 def gradient_of(settings: LossSettings, logprob: jax.Array, batch: StepBatch) -> np.ndarray:
-    total = loss_total(batch, settings)
-    return np.asarray(jax.jit(jax.grad(lambda x: loss_of(x, batch, settings).loss / total))(logprob), np.float64)
+    total = loss_denominator(batch, settings)
+    return np.asarray(
+        jax.jit(jax.grad(lambda x: loss_of(x, batch, settings).loss / total))(logprob), np.float64
+    )
 
 
 def test_gspo_has_the_gradient_of_its_paper():
-    """In float64: J is the mean over responses of min(s A, clip(s) A), s = exp(mean log-ratio) (2507.18071, eq. 5)."""
+    """In float64: J is the mean over responses of min(s A, clip(s) A), s = exp(mean log-ratio)
+    (2507.18071, eq. 5).
+    """
     settings = LossSettings(clip_low=3e-3, clip_high=4e-3, ratio="sequence", mean="responses")
     logprob, batch, where = responses(0)
-    want, clipped = np.zeros(logprob.shape), 0
+    want = np.zeros(logprob.shape)
+    clipped = 0
     for row, here in where:
-        new, old, a = (np.asarray(x, np.float64)[row, here] for x in (logprob, batch.behaviour, batch.advantage))
-        ratio, a = np.exp(np.mean(new - old)), a[0]
+        new, old, a = (
+            np.asarray(x, np.float64)[row, here]
+            for x in (logprob, batch.behaviour, batch.advantage)
+        )
+        ratio = np.exp(np.mean(new - old))
+        a = a[0]
         if min(ratio * a, np.clip(ratio, 1 - 3e-3, 1 + 4e-3) * a) == ratio * a:
             want[row, here] = -ratio * a / len(new) / len(where)  # of -J to each log-probability
         else:
@@ -162,17 +196,26 @@ def test_gspo_has_the_gradient_of_its_paper():
 def test_the_loss_is_a_mean_over_responses_of_constant_length():
     """Dr. GRPO (arXiv 2503.20783): a token weighs the same in a response of any length."""
     logprob, batch, where = responses(1)
-    settings = LossSettings(clip_low=10.0, clip_high=10.0, dual_clip=math.inf, mean="constant", constant=512)
+    settings = LossSettings(
+        clip_low=10.0, clip_high=10.0, dual_clip=math.inf, mean="constant", constant=512
+    )
     want = np.zeros(logprob.shape)
     for row, here in where:
-        new, old, a = (np.asarray(x, np.float64)[row, here] for x in (logprob, batch.behaviour, batch.advantage))
+        new, old, a = (
+            np.asarray(x, np.float64)[row, here]
+            for x in (logprob, batch.behaviour, batch.advantage)
+        )
         want[row, here] = -a * np.exp(new - old) / 512 / len(where)
     np.testing.assert_allclose(gradient_of(settings, logprob, batch), want, rtol=1e-5, atol=1e-9)
 
 
 def test_the_loss_is_a_mean_over_episodes():
-    """In float64: the mean over episodes of the mean over their tokens, whatever steps these belong to."""
-    rng, steps, advantages = np.random.default_rng(0), [], []
+    """In float64: the mean over episodes of the mean over their tokens, whatever steps these belong
+    to.
+    """
+    rng = np.random.default_rng(0)
+    steps = []
+    advantages = []
     lengths = {0: (3, 9), 1: (1,), 2: (5, 5, 2)}  # response tokens of the steps of three episodes
     for trajectory, responses in lengths.items():
         for number, n in enumerate(responses):
@@ -180,21 +223,37 @@ def test_the_loss_is_a_mean_over_episodes():
             turn = make_turn(response_tokens=ids, logprobs=np.zeros(n, np.float32))
             steps.append(Step(trajectory, number, 0, turn))
             advantages.append(rng.normal())
-    samples = weighted_by_episode(step_samples(steps, np.asarray(advantages)), steps, longest=30)
+    weights = episode_weights(steps, longest=30)
+    samples = [
+        Sample(s.turn.prompt_tokens, s.turn.response_tokens, s.turn.logprobs, advantage, weight)
+        for s, advantage, weight in zip(steps, advantages, weights, strict=True)
+    ]
     (batch,) = make_minibatches(samples, steps=len(steps), row_length=16, rows=2, rng=rng)
     per_episode = [
-        sum(a * n for a, n, s in zip(advantages, sum(lengths.values(), ()), steps) if s.trajectory == e) / sum(of)
+        sum(
+            a * n
+            for a, n, s in zip(advantages, sum(lengths.values(), ()), steps)
+            if s.trajectory == e
+        )
+        / sum(of)
         for e, of in lengths.items()
     ]
-    settings, loss = replace(CLIP, mean="episodes", dual_clip=math.inf), 0.0
+    settings = replace(CLIP, mean="episodes", dual_clip=math.inf)
+    loss = 0.0
     for m in range(int(batch.microbatches)):
-        loss += float(loss_of(np.zeros(batch.weight.shape[1:]), microbatch(batch, m), settings).loss)
-    assert loss / float(loss_total(batch, settings)) == pytest.approx(-np.mean(per_episode), rel=1e-5)
-    assert float(loss_total(batch, settings)) == pytest.approx(3 * 30)
+        loss += float(
+            loss_of(np.zeros(batch.weight.shape[1:]), select_microbatch(batch, m), settings).loss
+        )
+    assert loss / float(loss_denominator(batch, settings)) == pytest.approx(
+        -np.mean(per_episode), rel=1e-5
+    )
+    assert float(loss_denominator(batch, settings)) == pytest.approx(3 * 30)
 
 
 def test_kl_and_entropy_are_averaged_as_the_surrogate_and_reported_as_means_over_tokens():
-    batch = tokens([0.0, 0.0, 0.0], [0.0] * 3, reference=[math.log(2), 0.0, 0.0], response=[0, 0, 1])
+    batch = tokens(
+        [0.0, 0.0, 0.0], [0.0] * 3, reference=[math.log(2), 0.0, 0.0], response=[0, 0, 1]
+    )
     settings = replace(CLIP, kl_coef=0.1, entropy_coef=0.01, mean="responses")
     sums = loss_of(jnp.zeros(3), batch, settings, entropy=jnp.asarray([[1.0, 3.0, 5.0]]))
     kl = 1 - math.log(2)
@@ -212,7 +271,9 @@ def random_tokens(seed: int, shape=(6, 16)) -> dict[str, jax.Array]:
 ALL = replace(CLIP, kl_coef=0.1, entropy_coef=0.01)
 
 
-def random_loss(arrays: dict[str, jax.Array], rows: slice = slice(None), settings: LossSettings = ALL) -> LossSums:
+def random_loss(
+    arrays: dict[str, jax.Array], rows: slice = slice(None), settings: LossSettings = ALL
+) -> LossSums:
     a = {name: x[rows] for name, x in arrays.items()}
     batch = tokens(a["behaviour"], a["advantage"], a["weight"], reference=a["reference"])
     return loss_of(a["logprob"], batch, settings, a["entropy"])
@@ -230,7 +291,8 @@ def test_microbatches_add_up_to_the_mean_over_the_whole_minibatch():
 
         return jax.jit(jax.value_and_grad(loss, has_aux=True))(arrays["logprob"])
 
-    whole, cut = mean_of([slice(0, 6)]), mean_of([slice(0, 1), slice(1, 4), slice(4, 6)])
+    whole = mean_of([slice(0, 6)])
+    cut = mean_of([slice(0, 1), slice(1, 4), slice(4, 6)])
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(cut)):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
@@ -243,7 +305,8 @@ def test_equals_a_loop_over_tokens_in_float64():
             continue
         ratio = math.exp(batch["logprob"][n] - batch["behaviour"][n])
         a = batch["advantage"][n]
-        plain, bounded = -a * ratio, -a * min(max(ratio, 0.8), 1.28)
+        plain = -a * ratio
+        bounded = -a * min(max(ratio, 0.8), 1.28)
         cost = max(plain, bounded)
         if a < 0:
             cost = min(cost, -3.0 * a)
@@ -252,15 +315,22 @@ def test_equals_a_loop_over_tokens_in_float64():
         count += 1
         clipped += bounded > plain
     sums = random_loss(random_tokens(1))
-    np.testing.assert_allclose([sums.loss, sums.tokens, sums.clipped], [loss, count, clipped], rtol=1e-5)
+    np.testing.assert_allclose(
+        [sums.loss, sums.tokens, sums.clipped], [loss, count, clipped], rtol=1e-5
+    )
 
 
 def test_padding_may_hold_anything():
     arrays = random_tokens(2)
-    dirty = {k: v if k == "weight" else jnp.where(arrays["weight"] > 0, v, jnp.nan) for k, v in arrays.items()}
+    dirty = {
+        k: v if k == "weight" else jnp.where(arrays["weight"] > 0, v, jnp.nan)
+        for k, v in arrays.items()
+    }
 
     def run(arrays):
-        return jax.value_and_grad(lambda x: random_loss(arrays | {"logprob": x}).loss)(arrays["logprob"])
+        return jax.value_and_grad(lambda x: random_loss(arrays | {"logprob": x}).loss)(
+            arrays["logprob"]
+        )
 
     for a, b in zip(jax.tree.leaves(run(arrays)), jax.tree.leaves(run(dirty))):
         np.testing.assert_array_equal(a, b)
@@ -289,5 +359,11 @@ def test_a_batch_that_does_not_fit_the_settings_is_named():
 def test_a_response_whose_weights_add_up_to_less_than_1_counts_as_any_other(ratio):
     batch = tokens([0.0] * 3, [1.0, 1.0, 2.0], [0.1, 0.3, 1.0], response=[0, 0, 1])
     settings = LossSettings(clip_low=1.0, clip_high=9.0, ratio=ratio, mean="responses")
-    weighted = (math.exp(0.4) + 3 * math.exp(0.8)) / 4 if ratio == "token" else math.exp((0.4 + 3 * 0.8) / 4)
-    np.testing.assert_allclose(loss_of([0.4, 0.8, 0.0], batch, settings).loss, -weighted - 2.0, rtol=1e-5)
+    weighted = (
+        (math.exp(0.4) + 3 * math.exp(0.8)) / 4
+        if ratio == "token"
+        else math.exp((0.4 + 3 * 0.8) / 4)
+    )
+    np.testing.assert_allclose(
+        loss_of([0.4, 0.8, 0.0], batch, settings).loss, -weighted - 2.0, rtol=1e-5
+    )

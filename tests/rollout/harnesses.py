@@ -7,7 +7,7 @@ import openai
 
 from gigpo_jax.env_bridge.base import SessionAddress
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.envs import registry
+from gigpo_jax.envs.harness import harness_entry
 
 
 class Sums:
@@ -32,7 +32,9 @@ class Library(Sums):
         agent = CodeAgent([], model, prompt_templates=prompts, max_steps=2, verbosity_level=0)
         answer = str(agent.run(task.id))
         with openai.OpenAI(base_url=session.base_url, api_key=session.api_key) as client:
-            client.post("/reward", body={"reward": float(len(answer)), "won": False}, cast_to=object)
+            client.post(
+                "/reward", body={"reward": float(len(answer)), "won": False}, cast_to=object
+            )
 
 
 class Raises(Sums):
@@ -42,6 +44,17 @@ class Raises(Sums):
         async with openai.AsyncOpenAI(base_url=session.base_url, api_key=session.api_key) as client:
             await client.completions.create(model=session.model, prompt=task.id)
         raise ValueError("no idea")
+
+
+class Refused(Sums):
+    """Asks with a prompt that is too long, and posts a reward all the same."""
+
+    def play(self, task: Task, session: SessionAddress) -> None:
+        with openai.OpenAI(base_url=session.base_url, api_key=session.api_key) as client:
+            try:
+                client.completions.create(model=session.model, prompt=[5] * 2000)
+            except openai.BadRequestError:
+                client.post("/reward", body={"reward": 1.0, "won": True}, cast_to=object)
 
 
 class Silent(Sums):
@@ -65,6 +78,7 @@ class Stops(Sums):
         next(iter(()))
 
 
-LIBRARY, RAISES, SILENT, HANGS, STOPS = (
-    registry.harness(f"{__name__}:{kind.__name__}", max_steps=4) for kind in (Library, Raises, Silent, Hangs, Stops)
+LIBRARY, RAISES, REFUSED, SILENT, HANGS, STOPS = (
+    harness_entry(f"{__name__}:{kind.__name__}", max_steps=4)
+    for kind in (Library, Raises, Refused, Silent, Hangs, Stops)
 )

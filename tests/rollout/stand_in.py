@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.engines.base import Completion, SamplingParams
+from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.envs import registry
-from gigpo_jax.models.tokenizer import word_tokenizer
+from gigpo_jax.models.text.tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings
 from gigpo_jax.rollout.rollout import rollout
-from gigpo_jax.sampling.base import Completion, SamplingParams
 from gigpo_jax.trajectory import Trajectory, Turn
 
 EXAMPLE = registry.ENVIRONMENTS["example"]
 TOKENIZER = word_tokenizer(
-    ["find the coin pearl ring did now can open close take drawer you stand before drawers in it see nothing a happens"]
+    [
+        "find the coin pearl ring did now can open close take drawer you stand before drawers in it see nothing a happens"
+    ]
 )
 SETTINGS = EpisodeSettings(
     template=EXAMPLE.styles["compact"],
@@ -33,7 +35,8 @@ SETTINGS = EpisodeSettings(
 
 
 class StandIn:
-    """A policy that takes 3 ms at most: what it answers is a function of the prompt and the key alone.
+    """A policy that takes 3 ms at most: what it answers is a function of the prompt and the key
+    alone.
 
     It opens random drawers and takes what it sees; one response in ten is malformed.
     """
@@ -43,17 +46,29 @@ class StandIn:
         self.requests: list[tuple[tuple[int, ...], SamplingParams]] = []
         self._order = random.Random(id(self))
 
-    async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
+    async def generate(
+        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams
+    ) -> Completion:
         self.requests.append((tuple(tokens), params))
         await asyncio.sleep(self._order.random() * 0.003)
-        seed = hashlib.sha256(repr((list(tokens), params.key, params.temperature)).encode()).digest()
+        seed = hashlib.sha256(
+            repr((list(tokens), params.key, params.temperature)).encode()
+        ).digest()
         draw = random.Random(seed)
         if draw.random() < self.fail:
             raise ValueError("this one is too much\nfor me")
         text = TOKENIZER.decode(list(tokens))
         take = "take " + text.split()[2]
-        action = take if take in text else f"{draw.choice(['open', 'close'])} drawer {draw.randint(1, 4)}"
-        response = f"<think></think><action>{action}</action>" if draw.random() < 0.9 else f"<think> {action}"
+        action = (
+            take
+            if take in text
+            else f"{draw.choice(['open', 'close'])} drawer {draw.randint(1, 4)}"
+        )
+        response = (
+            f"<think></think><action>{action}</action>"
+            if draw.random() < 0.9
+            else f"<think> {action}"
+        )
         ids = np.asarray(TOKENIZER.encode(response), np.int32)
         logprobs = np.asarray([draw.uniform(-3, 0) for _ in ids], np.float32)
         return Completion(ids, logprobs, "stop", 7)
@@ -78,7 +93,9 @@ def play(
 ) -> list[Trajectory]:
     runner = EpisodeRunner(engine or StandIn(), TOKENIZER, settings, on_attempt)
     tasks = pool.tasks("train")[:groups]
-    return asyncio.run(rollout(tasks, {"": (runner, pool)}, group_size=size, iteration=iteration, **options))
+    return asyncio.run(
+        rollout(tasks, {"": (runner, pool)}, group_size=size, iteration=iteration, **options)
+    )
 
 
 def same(one: Any, other: Any) -> bool:

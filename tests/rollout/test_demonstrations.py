@@ -1,9 +1,8 @@
 """Demonstrations show the policy what it will see, and what it should respond."""
 
-from gigpo_jax.env_bridge.history import History
-from gigpo_jax.env_bridge.prompts import build_prompt
+from gigpo_jax.env_bridge.prompts import History, build_prompt
 from gigpo_jax.envs import registry
-from gigpo_jax.rollout.demonstrations import demonstrate, episode_seed, response_text
+from gigpo_jax.rollout.demonstrations import demonstrate_episode, episode_seed, response_text
 from gigpo_jax.rollout.episode import EpisodeSettings
 
 
@@ -12,25 +11,31 @@ def play(seed: int):
     task = env.tasks("train")[5]
     expert = registry.make_expert("example", episode_seed(seed, 0))
     parse = registry.spec("example").parse
-    settings = EpisodeSettings(registry.style("example", "compact"), parse, max_steps=12, prompt_tokens=200)
-    return env, task, demonstrate(env, expert, task, settings, encode=str.split)
+    settings = EpisodeSettings(
+        registry.find_style("example", "compact"), parse, max_steps=12, prompt_tokens=200
+    )
+    return env, task, demonstrate_episode(env, expert, task, settings, encode=str.split)
 
 
 def test_an_expert_wins_and_its_responses_are_in_the_format_that_is_parsed():
-    _, _, shown = play(0)
-    assert shown.won
+    _, _, demonstration = play(0)
+    assert demonstration.won
     parse = registry.spec("example").parse
-    for turn in shown.turns:
+    for turn in demonstration.turns:
         assert parse(turn.response).valid
         assert turn.response == response_text(parse(turn.response).action)
 
 
 def test_the_prompts_are_those_of_a_rollout():
-    env, task, shown = play(0)
-    observation, history = env.reset(task), History(2)
-    template = registry.style("example", "compact")
-    for turn in shown.turns:
-        assert turn.prompt == build_prompt(template, observation, history, encode=str.split, limit=200).text
+    env, task, demonstration = play(0)
+    observation = env.reset(task)
+    history = History(2)
+    template = registry.find_style("example", "compact")
+    for turn in demonstration.turns:
+        assert (
+            turn.prompt
+            == build_prompt(template, observation, history, encode=str.split, limit=200).text
+        )
         action = registry.spec("example").parse(turn.response).action
         history.add(observation.text, action)
         observation = env.step(action).observation

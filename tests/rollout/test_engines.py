@@ -5,8 +5,8 @@ import pathlib
 import pytest
 
 from gigpo_jax.config import default_config
-from gigpo_jax.errors import InputError
-from gigpo_jax.models.tokenizer import load_tokenizer
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.rollout import engines
 from gigpo_jax.rollout.engines import probe_tokens, urls_of_host
 
@@ -16,7 +16,10 @@ TINY = pathlib.Path(__file__).parents[2] / "models/alfworld_tiny"
 def test_every_server_belongs_to_one_host() -> None:
     urls = "http://a:1/, http://b:1,http://c:1"
     assert urls_of_host(urls, 0, 1) == ("http://a:1", "http://b:1", "http://c:1")
-    assert [urls_of_host(urls, host, 2) for host in (0, 1)] == [("http://a:1", "http://c:1"), ("http://b:1",)]
+    assert [urls_of_host(urls, host, 2) for host in (0, 1)] == [
+        ("http://a:1", "http://c:1"),
+        ("http://b:1",),
+    ]
     assert urls_of_host("", 1, 4) == ()
     with pytest.raises(InputError, match="3 servers for 4 hosts"):
         urls_of_host(urls, 0, 4)
@@ -39,6 +42,6 @@ def test_servers_that_a_run_starts_take_its_adapters(tmp_path: pathlib.Path) -> 
     config.model.path = str(TINY)
     for rank, words in ((0, ()), (12, ("--enable-lora", "--max-lora-rank", "16"))):
         config.model.lora.rank = rank
-        (process,) = engines._processes(config, tmp_path, tmp_path, "sesame")
+        (process,) = engines._plan_processes(config, tmp_path, tmp_path, "sesame")
         assert set(words) <= set(process._command)
         assert ("--enable-lora" in process._command) == bool(rank)

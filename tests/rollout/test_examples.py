@@ -1,4 +1,6 @@
-"""Examples in prompts of agents: won by the experts, never of the panel, and with room for a step."""
+"""Examples in prompts of agents: won by the experts, never of the panel, and with room for a
+step.
+"""
 
 import dataclasses
 import re
@@ -7,12 +9,13 @@ from typing import Any
 import pytest
 
 from gigpo_jax.config import default_config, resolve
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import Examples, ReAct
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
-from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.examples import make_examples
+from tests.envs.shell.sandboxes import skip_without_sandbox
 
 NO_EXPERT = dataclasses.replace(registry.spec("example"), expert=None)
 
@@ -28,7 +31,12 @@ def examples(
     options: Any = (),
 ) -> Examples:
     config = default_config()
-    config.agent, config.eval.examples, config.env.name, config.sampling.max_prompt_tokens = agent, count, name, limit
+    config.agent, config.eval.examples, config.env.name, config.sampling.max_prompt_tokens = (
+        agent,
+        count,
+        name,
+        limit,
+    )
     config.env.max_steps, config.batch.row_length = 4, 13_000
     config = resolve(config, trains=False)
     return make_examples(config, dict(options), panel, types, list)
@@ -44,23 +52,28 @@ def examples(
     ],
 )
 def test_every_task_type_has_examples_with_thoughts(name: str, types: set[str]) -> None:
-    made = examples(name, types=types)
-    assert set(made) == types | {""}
-    assert all(len(episodes) == 2 for episodes in made.values())
-    one, other = sorted(types)[:2]
-    assert made[""] == (made[one][0], made[other][0])
-    for episode in (episode for episodes in made.values() for episode in episodes):
+    examples_by_type = examples(name, types=types)
+    assert set(examples_by_type) == types | {""}
+    assert all(len(episodes) == 2 for episodes in examples_by_type.values())
+    first_type, second_type = sorted(types)[:2]
+    assert examples_by_type[""] == (
+        examples_by_type[first_type][0],
+        examples_by_type[second_type][0],
+    )
+    for episode in (episode for episodes in examples_by_type.values() for episode in episodes):
         assert all(event.thought.endswith(".") for event in episode.history), episode
-    assert made == examples(name, types=types)
+    assert examples_by_type == examples(name, types=types)
 
 
 @pytest.mark.parametrize("name", sorted(registry.ENVIRONMENTS))
 def test_every_environment_says_what_it_is_and_has_examples(name: str) -> None:
-    assert registry.about(name).intro.endswith(".")
+    if name == "shell":
+        skip_without_sandbox()
+    assert registry.find_introduction(name).intro.endswith(".")
     options = {"observation": "text"} if "observation" in registry.spec(name).options else {}
-    prompt = ReAct(registry.about(name), examples(name, 1, options=options))
+    prompt = ReAct(registry.find_introduction(name), examples(name, 1, options=options))
     text = prompt(PromptInput("do it", "", (), 0, "A room.", None, "no such type"))
-    assert text.startswith(registry.about(name).intro)
+    assert text.startswith(registry.find_introduction(name).intro)
     assert text.count("The task was done.") == 1
 
 
@@ -77,9 +90,16 @@ def test_an_example_of_search() -> None:
             "I search for that.",
             "<search>Tall Bridge is a town on the</search>",
         ),
-        ("I found the river of Tall Bridge: Green Water. That is the answer.", "<answer>Green Water</answer>"),
+        (
+            "I found the river of Tall Bridge: Green Water. That is the answer.",
+            "<answer>Green Water</answer>",
+        ),
     ]
-    assert [event.observation.count("Tall Bridge") > 0 for event in example.history] == [False, True, True]
+    assert [event.observation.count("Tall Bridge") > 0 for event in example.history] == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_no_example_is_a_task_of_the_panel() -> None:
@@ -93,28 +113,35 @@ def test_examples_that_leave_no_room_are_refused() -> None:
     def needed(limit: int, agent: str = "react") -> int:
         with pytest.raises(InputError) as refused:
             examples("example", 1, types={"find_ring"}, limit=limit, agent=agent)
-        found = re.fullmatch(
+        match = re.fullmatch(
             rf"config.sampling.max_prompt_tokens={limit}: prompts of {agent} with 1 example\(s\) of find_ring take up "
             r"to (\d+) tokens; use that, or fewer eval.examples",
             str(refused.value),
         )
-        assert found is not None
-        return int(found[1])
+        assert match is not None
+        return int(match[1])
 
-    least = needed(100)
-    made = examples("example", 1, types={"find_ring"}, limit=least)
-    assert needed(least - 1) == least
-    prompt = ReAct(registry.about("example"), made)
-    shown = [("You close the drawer 2.", 4), ("You open the drawer 2. In it, you see nothing.", 2)]
-    for text, count in shown:  # the longest observation, or the longest list, counts
+    shortest_limit = needed(100)
+    examples_by_type = examples("example", 1, types={"find_ring"}, limit=shortest_limit)
+    assert needed(shortest_limit - 1) == shortest_limit
+    prompt = ReAct(registry.find_introduction("example"), examples_by_type)
+    events = [("You close the drawer 2.", 4), ("You open the drawer 2. In it, you see nothing.", 2)]
+    for text, count in events:  # the longest observation, or the longest list, counts
         listed = tuple(f"open drawer {number}" for number in range(count))
-        assert len(prompt(PromptInput("find the ring", "", (), 1, text, listed, "find_ring"))) <= least
-    assert needed(least, "reflexion") == least + 3 * (256 + len("Your note after trial 1, which failed: \n"))
+        assert (
+            len(prompt(PromptInput("find the ring", "", (), 1, text, listed, "find_ring")))
+            <= shortest_limit
+        )
+    assert needed(shortest_limit, "reflexion") == shortest_limit + 3 * (
+        256 + len("Your note after trial 1, which failed: \n")
+    )
 
 
 def test_what_needs_no_examples_makes_none() -> None:
     assert examples("example", 1, agent="plain") == examples("example", 0) == {}
-    own = f"{__name__}:NO_EXPERT"
-    assert examples(own, 0) == {}
-    with pytest.raises(InputError, match=f"config.eval.examples=2: {own} has no expert to make examples; use 0"):
-        examples(own)
+    agent = f"{__name__}:NO_EXPERT"
+    assert examples(agent, 0) == {}
+    with pytest.raises(
+        InputError, match=f"config.eval.examples=2: {agent} has no expert to make examples; use 0"
+    ):
+        examples(agent)

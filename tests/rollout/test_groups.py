@@ -4,48 +4,57 @@ import asyncio
 import dataclasses
 from typing import Any
 
-from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.engines.base import Completion, SamplingParams, request_key
+from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.rollout.tasks import spare_groups
-from gigpo_jax.sampling.base import Completion, SamplingParams, request_key
 from gigpo_jax.trajectory import Trajectory, finished_steps, gives_signal
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play, same
 
 
 def by_group(trajectories: list[Trajectory]) -> dict[int, list[Trajectory]]:
-    return {n: [t for t in trajectories if t.group == n] for n in dict.fromkeys(t.group for t in trajectories)}
+    return {
+        n: [t for t in trajectories if t.group == n]
+        for n in dict.fromkeys(t.group for t in trajectories)
+    }
 
 
 def test_groups_without_signal_are_replaced_by_the_next_spare_group() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         tasks = pool.tasks("train")
         spares = spare_groups(tasks, 5, 6, 2, seed=3)
-        plain, refilled = play(pool, size=2), play(pool, size=2, ends=GroupEnd(spares=spares))
+        plain = play(pool, size=2)
+        refilled = play(pool, size=2, ends=GroupEnd(spares=spares))
         runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
-        expected, kept = [], []
+        expected = []
+        signals = []
         for place, group in by_group(plain).items():
             for number, task in [(place, tasks[place]), *spares[place]]:
-                alone = rollout([task], {"": (runner, pool)}, group_size=2, iteration=5, first_group=number)
+                alone = rollout(
+                    [task], {"": (runner, pool)}, group_size=2, iteration=5, first_group=number
+                )
                 group = asyncio.run(alone)
                 last = gives_signal(group) or number == spares[place][-1][0]
                 expected += [dataclasses.replace(episode, replaced=not last) for episode in group]
-                kept += [gives_signal(group)] * last
+                signals += [gives_signal(group)] * last
                 if last:
                     break
     assert same(refilled, expected)
     replaced = {t.group for t in refilled if t.replaced}
     assert len(replaced) > 6 > 0, "some groups were replaced twice"
-    assert set(kept) == {True, False}, "the number of spare groups is a limit"
+    assert set(signals) == {True, False}, "the number of spare groups is a limit"
     assert {refilled[step.trajectory].replaced for step in finished_steps(refilled)} == {False}
     metrics = rollout_metrics(refilled, finished_steps(refilled), ())
     assert metrics["rollout/refilled_groups"] == len(replaced)
-    assert metrics["rollout/groups_without_signal"] == len(replaced) + kept.count(False)
+    assert metrics["rollout/groups_without_signal"] == len(replaced) + signals.count(False)
     assert metrics["rollout/steps"] == sum(len(t.turns) for t in refilled)
     with EnvPool(EXAMPLE.build, workers=3, envs_per_worker=2) as pool:
-        assert same(play(pool, size=2, ends=GroupEnd(spares=spares)), refilled), "whatever ends first"
+        assert same(play(pool, size=2, ends=GroupEnd(spares=spares)), refilled), (
+            "whatever ends first"
+        )
 
 
 class Straggling(StandIn):
@@ -54,7 +63,12 @@ class Straggling(StandIn):
     helped = False
 
     async def generate(self, tokens: Any, params: SamplingParams) -> Completion:
-        member = next(m for m in range(4) for g in range(6) if params.session == request_key(SETTINGS.seed, 5, g, m, 0))
+        member = next(
+            m
+            for m in range(4)
+            for g in range(6)
+            if params.session == request_key(SETTINGS.seed, 5, g, m, 0)
+        )
         if not self.helped and member == 0:
             await asyncio.sleep(3600)
         if not self.helped and member == 3:
@@ -68,10 +82,14 @@ def test_a_group_ends_when_enough_of_its_episodes_have_ended() -> None:
         plain = play(pool)
         some = play(pool, engine, ends=GroupEnd(fraction=0.4))
         engine.helped = True
-        assert same(play(pool, engine), plain), "the environments of cancelled episodes are free again"
+        assert same(play(pool, engine), plain), (
+            "the environments of cancelled episodes are free again"
+        )
     for group, whole in zip(by_group(some).values(), by_group(plain).values(), strict=True):
         assert [t.member for t in group] == [0, 1, 2, 3]
-        assert same(group[1:3], whole[1:3]), "40% of 4 episodes are 2; one that is aborted is none of them"
+        assert same(group[1:3], whole[1:3]), (
+            "40% of 4 episodes are 2; one that is aborted is none of them"
+        )
         assert [t.aborted for t in group] == [True, False, False, True]
         assert group[0].unfinished
     metrics = rollout_metrics(some, finished_steps(some), ())
@@ -87,6 +105,6 @@ def test_a_group_whose_episodes_were_aborted_is_replaced_too() -> None:
         spares = spare_groups(pool.tasks("train"), 5, 6, 1, seed=3)
         hit = play(pool, StandIn(fail=0.2), size=3, settings=settings, ends=GroupEnd(spares=spares))
     for group in by_group(hit).values():
-        left = [t for t in group if not t.aborted]
-        assert group[0].replaced == (group[0].group < 6 and len({t.score for t in left}) < 2)
+        finished = [t for t in group if not t.aborted]
+        assert group[0].replaced == (group[0].group < 6 and len({t.score for t in finished}) < 2)
     assert any(all(t.aborted for t in group) for group in by_group(hit).values())

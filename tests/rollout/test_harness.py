@@ -1,4 +1,6 @@
-"""Agent programs in real worker processes against a real endpoint: their sessions are the trajectories of a rollout."""
+"""Agent programs in real worker processes against a real endpoint: their sessions are the
+trajectories of a rollout.
+"""
 
 import asyncio
 import time
@@ -12,14 +14,14 @@ from ml_collections import ConfigDict
 from configs import sokoban_text_tiny
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
-from gigpo_jax.errors import InputError
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.policy import load_policy
-from gigpo_jax.rollout.environment import environments, episode_settings, list_tasks, make_pool
+from gigpo_jax.rollout.environment import episode_settings, list_environments, list_tasks, make_pool
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.harness import HarnessRunner
 from gigpo_jax.rollout.rollout import TooManyAborted, rollout
 from gigpo_jax.rollout.worker import RolloutWorker
-from gigpo_jax.run import partition
 from gigpo_jax.trajectory import Trajectory
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "harness"
@@ -44,32 +46,59 @@ def config() -> Iterator[ConfigDict]:
 
 @pytest.fixture(scope="module")
 def worker(config: ConfigDict) -> Iterator[RolloutWorker]:
-    policy = load_policy(config, partition.make_mesh(data=1, fsdp=1, tensor=1))
-    made = RolloutWorker(
-        config, policy, policy.params, environments=environments(config), version=3, folder=Path("unused")
+    policy = load_policy(config, make_mesh(data=1, fsdp=1, tensor=1))
+    worker = RolloutWorker(
+        config,
+        policy,
+        policy.params,
+        environments=list_environments(config),
+        version=3,
+        folder=Path("unused"),
     )
-    yield made
-    made.close()
+    yield worker
+    worker.close()
 
 
-def test_a_program_plays_the_episodes_that_the_environment_itself_gives(config: ConfigDict, worker: RolloutWorker):
-    """The same prompts over HTTP and in process: the same tokens, log-probabilities, anchors, rewards and versions."""
+def test_a_program_plays_the_episodes_that_the_environment_itself_gives(
+    config: ConfigDict, worker: RolloutWorker
+):
+    """The same prompts over HTTP and in process: the same tokens, log-probabilities, anchors,
+    rewards and versions.
+    """
     tasks = list_tasks(config, {})[:2]
-    theirs = asyncio.run(worker.play(tasks, group_size=2, iteration=0, temperature=1.0, title="test"))
+    theirs = asyncio.run(
+        worker.play(tasks, group_size=2, iteration=0, temperature=1.0, title="test")
+    )
     plain = small(sokoban_text_tiny.get_config())
-    settings = episode_settings(plain, temperature=1.0, stop_token_ids=worker.tokenizer.stop_token_ids)
+    settings = episode_settings(
+        plain, temperature=1.0, stop_token_ids=worker.tokenizer.stop_token_ids
+    )
     runner = EpisodeRunner(worker.engine, worker.tokenizer, replace(settings, invalid_penalty=0.0))
-    with make_pool(environments(plain)[0], 4) as pool:
+    with make_pool(list_environments(plain)[0], 4) as pool:
         ours = asyncio.run(rollout(tasks, {"": (runner, pool)}, group_size=2, iteration=0))
 
     def facts(trajectory: Trajectory) -> list:
         return [
-            (trajectory.group, trajectory.member, trajectory.won, trajectory.score, trajectory.aborted),
+            (
+                trajectory.group,
+                trajectory.member,
+                trajectory.won,
+                trajectory.score,
+                trajectory.aborted,
+            ),
             *(
-                (turn.prompt_tokens.tolist(), turn.response_tokens.tolist(), turn.logprobs.tolist(), turn.response)
+                (
+                    turn.prompt_tokens.tolist(),
+                    turn.response_tokens.tolist(),
+                    turn.logprobs.tolist(),
+                    turn.response,
+                )
                 for turn in trajectory.turns
             ),
-            *((turn.anchor, turn.reward, turn.penalty, turn.version, turn.finish_reason) for turn in trajectory.turns),
+            *(
+                (turn.anchor, turn.reward, turn.penalty, turn.version, turn.finish_reason)
+                for turn in trajectory.turns
+            ),
         ]
 
     assert list(map(facts, theirs)) == list(map(facts, ours))
@@ -79,12 +108,18 @@ def test_a_program_plays_the_episodes_that_the_environment_itself_gives(config: 
 
 def play(config: ConfigDict, worker: RolloutWorker, name: str, **env: float) -> list[Trajectory]:
     """Two episodes of a program of harnesses.py, at the worker's endpoint."""
-    other = ConfigDict(config.to_dict())
-    other.env.update({"name": f"tests.rollout.harnesses:{name}", **env})
-    settings = episode_settings(other, temperature=1.0, stop_token_ids=worker.tokenizer.stop_token_ids)
+    changed_config = ConfigDict(config.to_dict())
+    changed_config.env.update({"name": f"tests.rollout.harnesses:{name}", **env})
+    settings = episode_settings(
+        changed_config, temperature=1.0, stop_token_ids=worker.tokenizer.stop_token_ids
+    )
     runner = HarnessRunner(worker._endpoint, replace(settings, max_steps=4))
-    with make_pool(environments(other)[0], 2) as pool:
-        return asyncio.run(rollout(list_tasks(other, {})[:1], {"": (runner, pool)}, group_size=2, iteration=0))
+    with make_pool(list_environments(changed_config)[0], 2) as pool:
+        return asyncio.run(
+            rollout(
+                list_tasks(changed_config, {})[:1], {"": (runner, pool)}, group_size=2, iteration=0
+            )
+        )
 
 
 def test_an_agent_of_a_known_library_gives_trajectories(config: ConfigDict, worker: RolloutWorker):
@@ -103,12 +138,15 @@ def test_an_agent_of_a_known_library_gives_trajectories(config: ConfigDict, work
     ("name", "says"),
     [
         ("RAISES", "no idea"),
+        ("REFUSED", r"all calls .* were refused \(400: a prompt of 2000 tokens; at most"),
         ("SILENT", "posted no reward"),
         ("STOPS", "play raised StopIteration"),
         ("HANGS", "gave no answer within 1 s"),
     ],
 )
-def test_programs_that_fail_cost_their_episodes(config: ConfigDict, worker: RolloutWorker, name: str, says: str):
+def test_programs_that_fail_cost_their_episodes(
+    config: ConfigDict, worker: RolloutWorker, name: str, says: str
+):
     began = time.monotonic()
     with pytest.raises(TooManyAborted, match=says):
         play(config, worker, name, step_timeout_s=1.0 if name == "HANGS" else 60.0)
@@ -116,21 +154,27 @@ def test_programs_that_fail_cost_their_episodes(config: ConfigDict, worker: Roll
 
 
 def test_a_limit_of_an_episode_below_that_of_a_response_is_refused(config: ConfigDict):
-    other = ConfigDict(config.to_dict())
-    other.env.step_timeout_s = 60.0
-    with pytest.raises(InputError, match=r"config\.env\.step_timeout_s=60\.0: .*serve\.request_timeout_s=600"):
-        resolve(other)
+    changed_config = ConfigDict(config.to_dict())
+    changed_config.env.step_timeout_s = 60.0
+    with pytest.raises(
+        InputError, match=r"config\.env\.step_timeout_s=60\.0: .*serve\.request_timeout_s=600"
+    ):
+        resolve(changed_config)
 
 
 def test_weights_that_are_more_than_one_update_old_are_refused(config: ConfigDict):
-    other = ConfigDict(config.to_dict())
-    other.train.max_staleness = 2
-    with pytest.raises(InputError, match=r"config\.train\.max_staleness=2: .*; at most 1 with env\.name="):
-        resolve(other)
+    changed_config = ConfigDict(config.to_dict())
+    changed_config.train.max_staleness = 2
+    with pytest.raises(
+        InputError, match=r"config\.train\.max_staleness=2: .*; at most 1 with env\.name="
+    ):
+        resolve(changed_config)
 
 
 def test_agents_with_prompts_of_their_own_are_refused(config: ConfigDict):
-    other = ConfigDict(config.to_dict())
-    other.agent = "react"
-    with pytest.raises(InputError, match=r"config\.agent='react': the prompts are those of the harness"):
-        resolve(other, trains=False)
+    changed_config = ConfigDict(config.to_dict())
+    changed_config.agent = "react"
+    with pytest.raises(
+        InputError, match=r"config\.agent='react': the prompts are those of the harness"
+    ):
+        resolve(changed_config, trains=False)

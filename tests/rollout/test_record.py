@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gigpo_jax.env_bridge.png import encode_png
+from gigpo_jax.core.errors import InputError, StorageError
+from gigpo_jax.core.png import encode_png
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.errors import InputError, StorageError
-from gigpo_jax.models.images import expand, grid_of, read_images
-from gigpo_jax.rollout.record import Rollouts, read_rollouts, saved, write_rollouts
+from gigpo_jax.models.vision.images import expand_image_tokens, prepare_images, token_grid
+from gigpo_jax.rollout.record import Rollouts, collect_rollouts, read_rollouts, write_rollouts
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn
 from tests.models.shapes import VISION
-from tests.models.test_images import random_image
+from tests.models.vision.test_images import random_image
 from tests.small_disk import SmallDisk
 
 NASTY = '"\\ \n\r\u2028\x00\x1b[31m </script> \ud800 \u6211'
@@ -44,9 +44,19 @@ def example(text: str = "") -> Rollouts:
     """An episode of two steps, one that was aborted, and one whose group was replaced."""
     task = Task("train/1", "look", "train", "data", "the " + NASTY, "shop")
     trajectories = [
-        Trajectory(task, 0, 0, [turn(1.0)], aborted=True, reason="engine: " + NASTY, reflection="Next: " + NASTY),
-        Trajectory(task, 0, 1, [turn(1.0, text), turn(10.0, text)], won=True, score=1.0, words="look up"),
-        Trajectory(task, 1, 0, [turn(0.0)], replaced=True),
+        Trajectory(
+            task,
+            0,
+            0,
+            [turn(1.0)],
+            aborted=True,
+            reason="engine: " + NASTY,
+            reflection="Next: " + NASTY,
+        ),
+        Trajectory(
+            task, 0, 1, [turn(1.0, text), turn(10.0, text)], won=True, score=1.0, words="look up"
+        ),
+        Trajectory(task, 1, 0, [turn(0.0)], truncated=True, replaced=True),
     ]
     credit = StepCredit(
         episode=np.array([0.5, 0.5], np.float32),
@@ -55,23 +65,44 @@ def example(text: str = "") -> Rollouts:
         anchor_group=np.array([1, 1]),
     )
     entropy = [np.array([0.1, 0.2, 0.3], np.float32), np.array([1.0, 2.0, 0.98768], np.float32)]
-    how = {"gamma": 0.5, "iteration": 4, "temperature": 1.0}
-    return saved(trajectories, credit, entropy, decode=lambda ids: f"<{ids[0]}>" + NASTY, **how)
+    settings = {"gamma": 0.5, "iteration": 4, "temperature": 1.0}
+    return collect_rollouts(
+        trajectories, credit, entropy, decode=lambda ids: f"<{ids[0]}>" + NASTY, **settings
+    )
 
 
 def test_a_step_holds_what_training_computed_of_it() -> None:
     aborted, done, replaced = example().episodes
-    assert (done.task, done.type, done.split, done.data, done.won) == ("train/1", "look", "train", "data", True)
+    assert (done.task, done.type, done.split, done.data, done.won) == (
+        "train/1",
+        "look",
+        "train",
+        "data",
+        True,
+    )
     assert (done.words, done.answer) == ("look up", "the " + NASTY)
     first, last = done.steps
-    assert (first.reward, first.penalty, first.returns, last.returns) == (1.0, 0.5, 1.0 + 0.5 * 10.0, 10.0)
+    assert (first.reward, first.penalty, first.returns, last.returns) == (
+        1.0,
+        0.5,
+        1.0 + 0.5 * 10.0,
+        10.0,
+    )
     assert (first.episode_advantage, first.step_advantage, first.advantage) == (0.5, -1.0, -0.5)
     assert (last.advantage, last.anchor_group, last.anchor_group_size) == (0.6, 1, 2)
     assert (first.tokens, first.logprobs) == ((7, 9, 7), (-0.25, -1.5, -0.1235))
     assert (first.entropy, last.entropy) == ((0.1, 0.2, 0.3), (1.0, 2.0, 0.9877))
     assert (first.prompt_length, first.anchor, first.version) == (4, "anchor", 3)
-    assert (aborted.aborted, aborted.steps[0].advantage, aborted.steps[0].tokens) == (True, None, (7, 9, 7))
-    assert (replaced.replaced, replaced.steps[0].advantage, replaced.steps[0].returns) == (True, None, None)
+    assert (aborted.aborted, aborted.steps[0].advantage, aborted.steps[0].tokens) == (
+        True,
+        None,
+        (7, 9, 7),
+    )
+    assert (replaced.replaced, replaced.steps[0].advantage, replaced.steps[0].returns) == (
+        True,
+        None,
+        None,
+    )
     assert (aborted.replaced, done.replaced) == (False, False)
 
 
@@ -86,13 +117,18 @@ def test_what_is_written_is_read_back(tmp_path: pathlib.Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize(("version", "missing"), [(1, ("answer", "environment")), (2, ("environment",))])
-def test_a_file_of_an_older_version_is_read(version: int, missing: tuple[str, ...], tmp_path: pathlib.Path) -> None:
-    path, new = tmp_path / "old.jsonl.gz", example()
+@pytest.mark.parametrize(
+    ("version", "missing"), [(1, ("answer", "environment")), (2, ("environment",))]
+)
+def test_a_file_of_an_older_version_is_read(
+    version: int, missing: tuple[str, ...], tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "old.jsonl.gz"
+    new = example()
     write_rollouts(path, new)
     header, *episodes = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
-    found = [[episode.pop(name) for name in missing] for episode in episodes]
-    assert (header["version"], found) == (
+    values = [[episode.pop(name) for name in missing] for episode in episodes]
+    assert (header["version"], values) == (
         3,
         [[{"answer": "the " + NASTY, "environment": "shop"}[n] for n in missing]] * 3,
     )
@@ -109,22 +145,32 @@ def with_pictures() -> tuple[Rollouts, list[np.ndarray]]:
     """An episode of three steps: one image, two, and the first again."""
     images = [random_image(56, 84), random_image(84, 56)]
     turns = []
-    for shown in (images[:1], images, images[:1]):
-        text = expand(VISION, [1, *[VISION.image_token] * len(shown)], [grid_of(VISION, image) for image in shown])
-        copies = [image.copy() for image in shown]  # as from the processes of environments
-        turns.append(replace(turn(0.0), images=read_images(VISION, text, copies)))
+    for prompt_pictures in (images[:1], images, images[:1]):
+        text = expand_image_tokens(
+            VISION,
+            [1, *[VISION.image_token] * len(prompt_pictures)],
+            [token_grid(VISION, image) for image in prompt_pictures],
+        )
+        copies = [
+            image.copy() for image in prompt_pictures
+        ]  # as from the processes of environments
+        turns.append(replace(turn(0.0), images=prepare_images(VISION, text, copies)))
     three = np.zeros(3, np.float32)
     credit = StepCredit(three, three, three, np.arange(3))
     episode = Trajectory(Task("a", "", ""), 0, 0, turns)
-    how = {"gamma": 1.0, "iteration": 0, "temperature": 1.0}
-    return saved([episode], credit, None, decode=str, **how), images
+    settings = {"gamma": 1.0, "iteration": 0, "temperature": 1.0}
+    return collect_rollouts([episode], credit, None, decode=str, **settings), images
 
 
 def test_pictures_are_png_files_that_are_stored_once(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.jsonl.gz"
     rollouts, images = with_pictures()
     first, second = map(encode_png, images)
-    assert [step.pictures for step in rollouts.episodes[0].steps] == [(first,), (first, second), (first,)]
+    assert [step.pictures for step in rollouts.episodes[0].steps] == [
+        (first,),
+        (first, second),
+        (first,),
+    ]
     write_rollouts(path, rollouts)
     assert read_rollouts(path) == rollouts
     header = json.loads(gzip.decompress(path.read_bytes()).splitlines()[0])
@@ -151,13 +197,16 @@ def test_damaged_pictures_are_one_line(tmp_path: pathlib.Path, old: bytes, new: 
         read_rollouts(path)
 
 
-def test_the_same_rollouts_give_the_same_bytes_and_shared_texts_are_stored_once(tmp_path: pathlib.Path) -> None:
+def test_the_same_rollouts_give_the_same_bytes_and_shared_texts_are_stored_once(
+    tmp_path: pathlib.Path,
+) -> None:
     long = "".join(chr(0x4E00 + i) for i in np.random.default_rng(0).integers(0, 20000, 20_000))
-    one, other = tmp_path / "a", tmp_path / "a2"
-    write_rollouts(one, example(long))
-    write_rollouts(other, example(long))
-    assert one.read_bytes() == other.read_bytes()
-    header = json.loads(gzip.decompress(one.read_bytes()).splitlines()[0])
+    first_file = tmp_path / "a"
+    second_file = tmp_path / "a2"
+    write_rollouts(first_file, example(long))
+    write_rollouts(second_file, example(long))
+    assert first_file.read_bytes() == second_file.read_bytes()
+    header = json.loads(gzip.decompress(first_file.read_bytes()).splitlines()[0])
     assert sum(long in text for text in header["texts"]) == 1
 
 
@@ -167,17 +216,42 @@ def test_the_same_rollouts_give_the_same_bytes_and_shared_texts_are_stored_once(
         (lambda content: content[: len(content) // 2], "not a file of saved rollouts"),
         (lambda content: b"text", "not a file of saved rollouts"),
         (lambda content: gzip.compress(b"[]\n"), "not a file of saved rollouts"),
-        (lambda content: gzip.compress(b'{"format": "other", "version": 1}\n'), "format and version"),
-        (lambda content: gzip.compress(b"".join(gzip.decompress(content).splitlines(True)[:-1])), "2 of 3 episodes"),
-        (lambda content: gzip.compress(gzip.decompress(content).replace(b'"valid"', b'"vaild"')), "vaild"),
-        (lambda content: content[:20] + b"\xff" * 8 + content[28:], "not a file of saved rollouts .error: Error -3"),
-        (lambda content: gzip.compress(gzip.decompress(content).replace(b'"episodes":3,', b"")), "KeyError"),
-        (lambda content: gzip.compress(gzip.decompress(content).replace(b'"pieces":', b'"pieces":[],"p":')), "'items'"),
+        (
+            lambda content: gzip.compress(b'{"format": "other", "version": 1}\n'),
+            "format and version",
+        ),
+        (
+            lambda content: gzip.compress(b"".join(gzip.decompress(content).splitlines(True)[:-1])),
+            "2 of 3 episodes",
+        ),
+        (
+            lambda content: gzip.compress(gzip.decompress(content).replace(b'"valid"', b'"vaild"')),
+            "vaild",
+        ),
+        (
+            lambda content: content[:20] + b"\xff" * 8 + content[28:],
+            "not a file of saved rollouts .error: Error -3",
+        ),
+        (
+            lambda content: gzip.compress(gzip.decompress(content).replace(b'"episodes":3,', b"")),
+            "KeyError",
+        ),
+        (
+            lambda content: gzip.compress(
+                gzip.decompress(content).replace(b'"pieces":', b'"pieces":[],"p":')
+            ),
+            "'items'",
+        ),
         (lambda content: gzip.compress(b"[" * 100_000), "RecursionError"),
-        (lambda content: gzip.compress(gzip.decompress(content).replace(b'"7":', b'"8":')), "a token has no text"),
+        (
+            lambda content: gzip.compress(gzip.decompress(content).replace(b'"7":', b'"8":')),
+            "a token has no text",
+        ),
     ],
 )
-def test_damaged_and_foreign_files_are_one_line(tmp_path: pathlib.Path, damage, message: str) -> None:
+def test_damaged_and_foreign_files_are_one_line(
+    tmp_path: pathlib.Path, damage, message: str
+) -> None:
     path = tmp_path / "x.jsonl.gz"
     write_rollouts(path, example())
     path.write_bytes(damage(path.read_bytes()))
@@ -190,7 +264,9 @@ def test_damaged_and_foreign_files_are_one_line(tmp_path: pathlib.Path, damage, 
 def test_a_full_disk_is_one_line_and_leaves_no_part_of_a_file(small_disk: SmallDisk) -> None:
     disk = small_disk(4)
     path = disk / "x.jsonl.gz"
-    with pytest.raises(StorageError, match=r"x\.jsonl\.gz: cannot be written \(No space left on device\)"):
+    with pytest.raises(
+        StorageError, match=r"x\.jsonl\.gz: cannot be written \(No space left on device\)"
+    ):
         write_rollouts(path, example("".join(map(chr, range(0x4E00, 0x8E00)))))
     assert not list(disk.iterdir())
 
@@ -199,7 +275,7 @@ def test_credit_of_other_steps_is_refused() -> None:
     task = Task("a", "", "")
     none = np.zeros(2, np.float32)
     with pytest.raises(ValueError, match="credit of 2 steps for 1"):
-        saved(
+        collect_rollouts(
             [Trajectory(task, 0, 0, [turn(0.0)])],
             StepCredit(none, none, none, np.zeros(2, np.int64)),
             None,

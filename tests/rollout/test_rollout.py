@@ -11,18 +11,18 @@ import jax
 import numpy as np
 import pytest
 
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.base import Completion, SamplingParams, request_key
+from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.env_bridge.actions import Response
-from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.data.generate import generate_games
-from gigpo_jax.errors import InputError
-from gigpo_jax.models import qwen2
+from gigpo_jax.models import decoder
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
-from gigpo_jax.sampling.base import Completion, SamplingParams, request_key
-from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play, same
 
@@ -33,15 +33,17 @@ def test_an_episode_continues_from_any_of_its_states_as_it_did() -> None:
         pasts = [[turn.action for turn in t.turns[: len(t.turns) // 2]] for t in whole]
         rest = play(pool, size=1, pasts=pasts)
     assert max(map(len, pasts)) > 2
-    for one, other, past in zip(whole, rest, pasts, strict=True):
-        assert same(one.turns[len(past) :], other.turns)
-        assert (one.won, one.score) == (other.won, other.score)
+    for trajectory, other_trajectory, past in zip(whole, rest, pasts, strict=True):
+        assert same(trajectory.turns[len(past) :], other_trajectory.turns)
+        assert (trajectory.won, trajectory.score) == (other_trajectory.won, other_trajectory.score)
 
 
 def test_a_rollout_does_not_depend_on_workers_places_or_order() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=1) as pool:
         expected = play(pool)
-    assert [(t.group, t.member) for t in expected] == [(group, member) for group in range(6) for member in range(4)]
+    assert [(t.group, t.member) for t in expected] == [
+        (group, member) for group in range(6) for member in range(4)
+    ]
     lengths = {len(trajectory.turns) for trajectory in expected}
     assert len(lengths) > 2, "a test with equal episodes would show nothing"
     assert {trajectory.won for trajectory in expected} == {True, False}
@@ -52,34 +54,49 @@ def test_a_rollout_does_not_depend_on_workers_places_or_order() -> None:
         later = play(pool, groups=7)[4:28]  # the groups 1 to 6 again
         runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
         tail = asyncio.run(
-            rollout(pool.tasks("train")[1:7], {"": (runner, pool)}, group_size=4, iteration=5, first_group=1)
+            rollout(
+                pool.tasks("train")[1:7],
+                {"": (runner, pool)},
+                group_size=4,
+                iteration=5,
+                first_group=1,
+            )
         )
         assert same(tail, later), "hosts that number their groups apart draw what one host would"
         assert not same(play(pool, iteration=6), expected)
 
 
 def test_the_end_of_the_length_limit_costs_reward() -> None:
-    """DAPO (arXiv 2503.14476, eq. 13) with L_max 20, L_cache 5: 0 up to 15 tokens, then linear to 1 at 20, times 2."""
+    """DAPO (arXiv 2503.14476, eq. 13) with L_max 20, L_cache 5: 0 up to 15 tokens, then linear to 1
+    at 20, times 2.
+    """
     settings = dataclasses.replace(SETTINGS, overlong_buffer=5, overlong_penalty=2.0)
     lengths = (0, 15, 16, 18, 20)
     assert [settings.penalty(True, n) for n in lengths] == pytest.approx([0, 0, 0.4, 1.2, 2.0])
-    assert [settings.penalty(False, n) for n in lengths] == pytest.approx([0.25, 0.25, 0.65, 1.45, 2.25])
+    assert [settings.penalty(False, n) for n in lengths] == pytest.approx(
+        [0.25, 0.25, 0.65, 1.45, 2.25]
+    )
     assert [SETTINGS.penalty(valid, 20) for valid in (True, False)] == [0.0, 0.25]
-    short = dataclasses.replace(settings, sampling=dataclasses.replace(SETTINGS.sampling, max_tokens=10))
+    short = dataclasses.replace(
+        settings, sampling=dataclasses.replace(SETTINGS.sampling, max_tokens=10)
+    )
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         turns = [turn for trajectory in play(pool, settings=short) for turn in trajectory.turns]
     # StandIn's responses have 6 or 7 tokens more or less; the last 5 of 10 cost 0.4 each.
     for turn in turns:
-        over = max(len(turn.response_tokens) - 5, 0)
-        assert turn.penalty == pytest.approx(0.4 * over + 0.25 * (not turn.valid))
+        excess = max(len(turn.response_tokens) - 5, 0)
+        assert turn.penalty == pytest.approx(0.4 * excess + 0.25 * (not turn.valid))
     assert len({turn.penalty for turn in turns}) > 2
 
 
 def test_a_turn_holds_what_was_shown_said_and_done() -> None:
-    engine, ended = StandIn(), []
+    engine = StandIn()
+    ended = []
 
     def show_all(inputs: PromptInput) -> str:
-        return SETTINGS.template(inputs) + "".join(" | " + event.observation for event in inputs.history)
+        return SETTINGS.template(inputs) + "".join(
+            " | " + event.observation for event in inputs.history
+        )
 
     settings = dataclasses.replace(SETTINGS, template=show_all, prompt_tokens=120)
     with EnvPool(EXAMPLE.build, workers=2, envs_per_worker=4) as pool:
@@ -115,6 +132,7 @@ def test_a_turn_holds_what_was_shown_said_and_done() -> None:
         assert (trajectory.won, trajectory.score) == (result.info["won"], result.info["score"])
         assert trajectory.total_reward == (10 if trajectory.won else 0)
         assert len(trajectory.turns) == 8 or trajectory.won
+        assert trajectory.truncated == (len(trajectory.turns) == 8 and not trajectory.won)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     assert {turn.valid for turn in turns} == {turn.admissible for turn in turns} == {True, False}
     assert not any(turn.prompt_cut for turn in turns)
@@ -122,19 +140,27 @@ def test_a_turn_holds_what_was_shown_said_and_done() -> None:
 
 def test_prompts_that_are_shortened_are_counted() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
-        whole, tight = (play(pool, settings=dataclasses.replace(SETTINGS, prompt_tokens=n), groups=2) for n in (64, 20))
+        whole, tight = (
+            play(pool, settings=dataclasses.replace(SETTINGS, prompt_tokens=n), groups=2)
+            for n in (64, 20)
+        )
     longest = max(len(turn.prompt_tokens) for trajectory in whole for turn in trajectory.turns)
     assert longest > 20
     turns = [turn for trajectory in tight for turn in trajectory.turns]
     cut = [turn.prompt_cut for turn in turns]
     assert 0 < sum(cut) < len(cut)
-    assert rollout_metrics(tight, finished_steps(tight), ())["prompt/truncated_fraction"] == pytest.approx(np.mean(cut))
+    assert rollout_metrics(tight, finished_steps(tight), ())[
+        "prompt/truncated_fraction"
+    ] == pytest.approx(np.mean(cut))
 
 
 def test_admissibility_counts_when_told_to_and_greedy_is_another_temperature() -> None:
     engine = StandIn()
     strict = dataclasses.replace(
-        SETTINGS, require_admissible=True, show_admissible=False, sampling=SamplingParams(temperature=0.0)
+        SETTINGS,
+        require_admissible=True,
+        show_admissible=False,
+        sampling=SamplingParams(temperature=0.0),
     )
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=4) as pool:
         trajectories = play(pool, engine, settings=strict)
@@ -163,7 +189,9 @@ def test_episodes_of_a_killed_worker_are_played_again_as_they_would_have_been(wo
         assert 1 <= len(aborted) <= 4
         assert all("died with status 137" in trajectory.reason for trajectory in aborted)
         assert not any(trajectory.won or trajectory.score for trajectory in aborted)
-        assert sum(trajectory.policy_dependent for trajectory in aborted) <= 1, "but for the call that it worked on"
+        assert sum(trajectory.policy_dependent for trajectory in aborted) <= 1, (
+            "but for the call that it worked on"
+        )
         assert len(attempts) == len(hit) + len(aborted)
         again = {(trajectory.group, trajectory.member) for trajectory in hit if trajectory.replayed}
         assert again == {(trajectory.group, trajectory.member) for trajectory in aborted}
@@ -183,14 +211,22 @@ def test_engine_errors_cost_their_episodes_until_there_are_too_many() -> None:
         aborted = [trajectory for trajectory in hit if trajectory.aborted]
         assert 0 < len(aborted) < 12
         assert len(attempts) == len(hit) + len(aborted), "each was tried twice, with the same keys"
-        assert {trajectory.reason for trajectory in aborted} == {"engine: ValueError: this one is too much for me"}
+        assert {trajectory.reason for trajectory in aborted} == {
+            "engine: ValueError: this one is too much for me"
+        }
         assert not any(trajectory.policy_dependent for trajectory in hit)
-        assert all(same(one, other) for one, other in zip(hit, expected) if not one.aborted)
-        message = (
-            r"\d+ of 24 episodes were aborted, too many to continue: \d+ x engine: ValueError: this one is too much"
+        assert all(
+            same(trajectory, other_trajectory)
+            for trajectory, other_trajectory in zip(hit, expected)
+            if not trajectory.aborted
         )
+        message = r"\d+ of 24 episodes were aborted, too many to continue: \d+ x engine: ValueError: this one is too much"
         with pytest.raises(RuntimeError, match=message):
-            play(pool, StandIn(fail=0.5), settings=dataclasses.replace(SETTINGS, max_aborted_fraction=0.2))
+            play(
+                pool,
+                StandIn(fail=0.5),
+                settings=dataclasses.replace(SETTINGS, max_aborted_fraction=0.2),
+            )
         assert same(play(pool), expected), "the pool is whole after a rollout that was given up"
 
         def broken(response: str) -> Any:
@@ -203,7 +239,9 @@ def test_engine_errors_cost_their_episodes_until_there_are_too_many() -> None:
 class ShortSighted(StandIn):
     """Refuses prompts that offer something to take."""
 
-    async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
+    async def generate(
+        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams
+    ) -> Completion:
         if "take" in TOKENIZER.decode(list(tokens)).split():
             raise InputError(f"prompt has {len(tokens)} tokens")
         return await super().generate(tokens, params)
@@ -213,15 +251,26 @@ def test_aborts_that_depend_on_the_policy_are_marked() -> None:
     """Leaving these out is a selection: here all episodes that find the treasure."""
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         expected = play(pool)
-        refused = play(pool, ShortSighted(), settings=dataclasses.replace(SETTINGS, max_aborted_fraction=1.0))
-    found = [any("take" in turn.prompt.split() for turn in trajectory.turns) for trajectory in expected]
-    assert [trajectory.aborted for trajectory in refused] == found
-    assert [trajectory.policy_dependent for trajectory in refused] == found
+        refused = play(
+            pool, ShortSighted(), settings=dataclasses.replace(SETTINGS, max_aborted_fraction=1.0)
+        )
+    refusals = [
+        any("take" in turn.prompt.split() for turn in trajectory.turns) for trajectory in expected
+    ]
+    assert [trajectory.aborted for trajectory in refused] == refusals
+    assert [trajectory.policy_dependent for trajectory in refused] == refusals
     assert all(t.reason.startswith("engine: prompt has ") for t in refused if t.aborted)
     metrics = rollout_metrics(refused, finished_steps(refused), ())
-    assert metrics["episode/aborted_policy_dependent"] == metrics["episode/aborted"] == sum(found) > 0
+    assert (
+        metrics["episode/aborted_policy_dependent"]
+        == metrics["episode/aborted"]
+        == sum(refusals)
+        > 0
+    )
     with EnvPool("tests.env_bridge.failing:DownEnv", workers=1, envs_per_worker=8) as pool:
-        down = play(pool, groups=2, settings=dataclasses.replace(SETTINGS, max_aborted_fraction=1.0))
+        down = play(
+            pool, groups=2, settings=dataclasses.replace(SETTINGS, max_aborted_fraction=1.0)
+        )
     assert all(trajectory.aborted and not trajectory.policy_dependent for trajectory in down)
 
 
@@ -230,16 +279,22 @@ def test_a_reward_that_is_no_finite_number_costs_its_episode_alone() -> None:
         expected = play(pool)
     with EnvPool("tests.env_bridge.failing:NanOnClose", workers=1, envs_per_worker=8) as pool:
         hit = play(pool, settings=dataclasses.replace(SETTINGS, max_aborted_fraction=1.0))
-    for one, other in zip(hit, expected, strict=True):
-        closes = any(turn.action.startswith("close") for turn in other.turns)
-        assert ("reward is nan; allowed" in one.reason and one.policy_dependent) if closes else same(one, other)
+    for trajectory, other_trajectory in zip(hit, expected, strict=True):
+        closes = any(turn.action.startswith("close") for turn in other_trajectory.turns)
+        assert (
+            ("reward is nan; allowed" in trajectory.reason and trajectory.policy_dependent)
+            if closes
+            else same(trajectory, other_trajectory)
+        )
     assert 0 < sum(trajectory.aborted for trajectory in hit) < len(hit)
 
 
 def test_a_closed_pool_aborts_and_a_cancelled_rollout_gives_its_places_back() -> None:
     async def cancelled(pool: EnvPool) -> None:
         runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
-        running = asyncio.create_task(rollout(pool.tasks("train"), {"": (runner, pool)}, group_size=4, iteration=0))
+        running = asyncio.create_task(
+            rollout(pool.tasks("train"), {"": (runner, pool)}, group_size=4, iteration=0)
+        )
         await asyncio.sleep(0.1)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -263,7 +318,7 @@ def small_games(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def tiny_engine() -> Iterator[JaxEngine]:
     """The real engine with a tiny random model."""
-    config = qwen2.Qwen2Config(
+    config = decoder.DecoderConfig(
         vocab_size=TOKENIZER.vocab_size,
         hidden_size=32,
         intermediate_size=64,
@@ -272,16 +327,18 @@ def tiny_engine() -> Iterator[JaxEngine]:
         num_kv_heads=1,
         head_dim=16,
     )
-    params = qwen2.init(config, jax.random.key(0), np.float32)
+    params = decoder.init_params(config, jax.random.key(0), np.float32)
     settings = EngineSettings(slots=8, max_length=180, prefill_buckets=(160,), prefill_rows=(4,))
     with JaxEngine(config, params, settings, tokenizer=TOKENIZER) as engine:
         yield engine
 
 
 @pytest.mark.parametrize("name", ["example", "alfworld"])
-def test_the_real_engine_plays_the_same_way_in_any_company(name: str, tiny_engine: JaxEngine, small_games: str) -> None:
+def test_the_real_engine_plays_the_same_way_in_any_company(
+    name: str, tiny_engine: JaxEngine, small_games: str
+) -> None:
     options = {"data": small_games} if name == "alfworld" else {}
-    template = registry.style(name, "compact")
+    template = registry.find_style(name, "compact")
     settings = dataclasses.replace(SETTINGS, template=template, max_steps=3, prompt_tokens=160)
     with EnvPool(registry.spec(name).build, options, workers=2, envs_per_worker=6) as pool:
         crowd = play(pool, tiny_engine, settings=settings, groups=4, size=3)

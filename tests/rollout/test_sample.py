@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gigpo_jax.env_bridge.png import encode_png
+from gigpo_jax.core.png import encode_png
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
-from gigpo_jax.rollout.sample import sample, sample_pictures
+from gigpo_jax.rollout.sample import sample_pictures, sample_text
 
 STEP = SavedStep(
     prompt="# Find the coin\nYou see a drawer.",
@@ -28,8 +28,12 @@ STEP = SavedStep(
     advantage=0.375,
     anchor_group_size=4,
 )
-LAST = replace(STEP, observation="<b>open</b> \x1b[31m", response="take", valid=False, reward=10.0, penalty=0.1)
-EPISODE = SavedEpisode("id1", "find_coin", "train", "", 0, 0, True, 1.0, False, "", (STEP, LAST), words="find a coin")
+LAST = replace(
+    STEP, observation="<b>open</b> \x1b[31m", response="take", valid=False, reward=10.0, penalty=0.1
+)
+EPISODE = SavedEpisode(
+    "id1", "find_coin", "train", "", 0, 0, True, 1.0, False, "", (STEP, LAST), words="find a coin"
+)
 
 MARKDOWN = """\
 **won**, score 1, 2 steps
@@ -60,20 +64,28 @@ Response (invalid)
 
 
 def test_the_sample_has_reward_and_credit_of_each_step_and_texts_as_they_are() -> None:
-    lost, aborted = replace(EPISODE, won=False), replace(EPISODE, aborted=True)
+    lost = replace(EPISODE, won=False)
+    aborted = replace(EPISODE, aborted=True)
     replaced = replace(EPISODE, replaced=True)
-    assert sample(Rollouts(0, 1.0, (aborted, replaced, lost, EPISODE), {})) == MARKDOWN
-    assert sample(Rollouts(0, 1.0, (aborted, lost), {})).startswith("**lost**")
-    assert sample(Rollouts(0, 1.0, (aborted, replaced), {})) == "no episode was finished"
+    assert sample_text(Rollouts(0, 1.0, (aborted, replaced, lost, EPISODE), {})) == MARKDOWN
+    assert sample_text(Rollouts(0, 1.0, (aborted, lost), {})).startswith("**lost**")
+    assert sample_text(Rollouts(0, 1.0, (aborted, replaced), {})) == "no episode was finished"
 
 
 def test_pictures_of_the_sample_have_numbers_and_their_states_stand_in_the_text() -> None:
-    one, two = (encode_png(np.full((28, 56, 3), value, np.uint8)) for value in (1, 2))
-    first = replace(STEP, observation="<image>", anchor="#P#\n#_#", pictures=(one,))
-    episode = replace(EPISODE, steps=(first, replace(first, pictures=(two, one))))
+    first_picture, second_picture = (
+        encode_png(np.full((28, 56, 3), value, np.uint8)) for value in (1, 2)
+    )
+    first = replace(STEP, observation="<image>", anchor="#P#\n#_#", pictures=(first_picture,))
+    episode = replace(
+        EPISODE, steps=(first, replace(first, pictures=(second_picture, first_picture)))
+    )
     rollouts = Rollouts(0, 1.0, (replace(EPISODE, won=False), episode), {})
-    assert sample_pictures(rollouts) == [one, two, one]
-    text = sample(rollouts)
-    assert "Picture 1 of `rollout/pictures`, 56 x 28 pixels\n\nAnchor state\n\n    #P#\n    #_#\n" in text
+    assert sample_pictures(rollouts) == [first_picture, second_picture, first_picture]
+    text = sample_text(rollouts)
+    assert (
+        "Picture 1 of `rollout/pictures`, 56 x 28 pixels\n\nAnchor state\n\n    #P#\n    #_#\n"
+        in text
+    )
     assert text.index("### Step 2") < text.index("Picture 2 of") < text.index("Picture 3 of")
     assert sample_pictures(Rollouts(0, 1.0, (), {})) == []

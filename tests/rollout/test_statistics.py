@@ -12,7 +12,12 @@ from tests.turns import make_turn
 
 
 def turn(
-    response: int, reward: float = 0.0, *, valid: bool = True, admissible: bool | None = True, end: str = "stop"
+    response: int,
+    reward: float = 0.0,
+    *,
+    valid: bool = True,
+    admissible: bool | None = True,
+    end: str = "stop",
 ) -> Turn:
     return make_turn(
         prompt_tokens=np.zeros(10, np.int32),
@@ -55,14 +60,18 @@ def test_means_over_episodes_and_steps_without_the_aborted():
     assert metrics["action/admissible_rate"] == pytest.approx(2 / 3)
     assert metrics["response/length_mean"] == pytest.approx(5)
     assert metrics["response/truncated_share"] == pytest.approx(1 / 4)
-    assert (metrics["rollout/episodes"], metrics["rollout/steps"], metrics["rollout/generated_tokens"]) == (3, 4, 20)
+    assert (
+        metrics["rollout/episodes"],
+        metrics["rollout/steps"],
+        metrics["rollout/generated_tokens"],
+    ) == (3, 4, 20)
 
 
 def test_regret_is_summed_over_the_episodes_that_tell_it():
-    told = [replace(turn(1), regret=regret) for regret in (2.0, 0.0, 1.0)]
-    metrics = metrics_of([episode("heat", told[:2], True), episode("heat", told[2:], False)])
+    turns = [replace(turn(1), regret=regret) for regret in (2.0, 0.0, 1.0)]
+    metrics = metrics_of([episode("heat", turns[:2], True), episode("heat", turns[2:], False)])
     assert metrics["episode/regret"] == pytest.approx((2 + 1) / 2)
-    partly = metrics_of([episode("heat", [told[0], turn(1)], True)])
+    partly = metrics_of([episode("heat", [turns[0], turn(1)], True)])
     assert "episode/regret" not in partly
 
 
@@ -75,9 +84,18 @@ def test_an_anchor_is_ambiguous_if_other_actions_were_listed_elsewhere_in_its_gr
         return replace(turn(1), anchor=anchor, choices=anchor_hash("\n".join(actions)))
 
     start = at("a room", "go to desk 1")
-    first = Trajectory(Task("t", "", "train"), 0, 0, [start, at("Nothing happens.", "open safe 1"), at("desk", "x")])
-    second = Trajectory(Task("t", "", "train"), 0, 1, [start, at("Nothing happens.", "look"), turn(1)])
-    elsewhere = Trajectory(Task("u", "", "train"), 1, 0, [at("desk", "y"), at("Nothing happens.", "look")])
+    first = Trajectory(
+        Task("t", "", "train"),
+        0,
+        0,
+        [start, at("Nothing happens.", "open safe 1"), at("desk", "x")],
+    )
+    second = Trajectory(
+        Task("t", "", "train"), 0, 1, [start, at("Nothing happens.", "look"), turn(1)]
+    )
+    elsewhere = Trajectory(
+        Task("u", "", "train"), 1, 0, [at("desk", "y"), at("Nothing happens.", "look")]
+    )
     assert ambiguous_anchors(finished_steps([first, second, elsewhere])) == [
         False,
         True,

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.tasks import Curriculum, draw_tasks, host_share, spare_groups
 
 TASKS = [Task(f"t{i}", "", "train") for i in range(10)]
@@ -34,29 +34,43 @@ def test_spare_groups_are_other_groups_of_other_tasks_and_need_no_memory():
         assert [[number for number, _ in group] for group in iteration] == [[2, 4, 6], [3, 5, 7]]
     drawn = [task.id for iteration in spares for rank in zip(*iteration) for _, task in rank]
     assert Counter(drawn[:10]) == Counter(task.id for task in TASKS)
-    assert drawn[:10] != [task.id for iteration in range(5) for task in draw_tasks(TASKS, iteration, 2, seed=3)]
+    assert drawn[:10] != [
+        task.id for iteration in range(5) for task in draw_tasks(TASKS, iteration, 2, seed=3)
+    ]
     assert spares[4] == spare_groups(TASKS, 4, 2, 3, seed=3) != spare_groups(TASKS, 4, 2, 3, seed=4)
     assert spare_groups(TASKS, 4, 2, 0, seed=3) == [[], []]
 
 
 def test_types_that_succeed_half_the_time_are_drawn_most():
     tasks = [
-        Task(f"{kind}{i}", kind, "train") for kind, count in (("a", 10), ("b", 20), ("c", 5)) for i in range(count)
+        Task(f"{kind}{i}", kind, "train")
+        for kind, count in (("a", 10), ("b", 20), ("c", 5))
+        for i in range(count)
     ]
     curriculum = Curriculum(tasks)
     np.testing.assert_allclose(curriculum.weights()[[0, 10, 30]], [1 / 30, 1 / 60, 1 / 15])
-    curriculum.add({"episode/success_rate/a": 1.0, "episode/success_rate/b": 0.0, "episode/success_rate": 0.5})
+    curriculum.add(
+        {"episode/success_rate/a": 1.0, "episode/success_rate/b": 0.0, "episode/success_rate": 0.5}
+    )
     assert curriculum.rates == pytest.approx({"a": 0.65, "b": 0.35, "c": 0.5})
     for _ in range(40):
         curriculum.add({"episode/success_rate/a": 1.0, "episode/success_rate/b": 0.0})
     weights = curriculum.weights()
-    by_type = {kind: sum(w for task, w in zip(tasks, weights) if task.type == kind) for kind in "abc"}
+    by_type = {
+        kind: sum(w for task, w in zip(tasks, weights) if task.type == kind) for kind in "abc"
+    }
     # p (1 - p) + 0.05: 0.05, 0.05 and 0.3.
     assert by_type == pytest.approx({"a": 1 / 8, "b": 1 / 8, "c": 3 / 4}, abs=1e-4)
     drawn = draw_tasks(tasks, 3, 8, seed=1, weights=weights)
     assert len({task.id for task in drawn}) == 8
-    assert drawn == draw_tasks(tasks, 3, 8, seed=1, weights=weights) != draw_tasks(tasks, 4, 8, seed=1, weights=weights)
-    often = Counter(task.type for n in range(400) for task in draw_tasks(tasks, n, 1, seed=1, weights=weights))
+    assert (
+        drawn
+        == draw_tasks(tasks, 3, 8, seed=1, weights=weights)
+        != draw_tasks(tasks, 4, 8, seed=1, weights=weights)
+    )
+    often = Counter(
+        task.type for n in range(400) for task in draw_tasks(tasks, n, 1, seed=1, weights=weights)
+    )
     assert 0.65 < often["c"] / 400 < 0.85
     assert len(spare_groups(tasks, 3, 4, 2, seed=1, weights=weights)[3]) == 2
 

@@ -1,9 +1,10 @@
-"""Trials of a task: one after the other until one succeeds, with what the agent wrote in between."""
+"""Trials of a task: one after the other until one succeeds, with what the agent wrote in
+between.
+"""
 
 import asyncio
 import dataclasses
 import hashlib
-import json
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,26 +16,27 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from gigpo_jax.engines.base import Completion, SamplingParams, request_key
+from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.env_bridge.agents import AGENTS
-from gigpo_jax.env_bridge.pool import EnvPool
+from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.envs import registry
-from gigpo_jax.models import qwen2
-from gigpo_jax.models.tokenizer import Tokenizer
+from gigpo_jax.models import decoder
+from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings
 from gigpo_jax.rollout.rollout import rollout
-from gigpo_jax.sampling.base import Completion, SamplingParams, request_key
-from gigpo_jax.sampling.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.trajectory import Trajectory
 from tests.rollout.stand_in import same
 
-EXAMPLE, AGENT = registry.ENVIRONMENTS["example"], AGENTS["reflexion"]
-ABOUT = registry.about("example")
+EXAMPLE = registry.ENVIRONMENTS["example"]
+AGENT = AGENTS["reflexion"]
+ABOUT = registry.find_introduction("example")
 assert AGENT.template is not None
 assert AGENT.reflection is not None
 SETTINGS = EpisodeSettings(
     template=AGENT.template(ABOUT, {}),
-    parse=AGENT.parser(EXAMPLE.parse, response_text),
+    parse=AGENT.make_parser(EXAMPLE.parse, response_text),
     max_steps=4,
     prompt_tokens=1500,
     seed=3,
@@ -47,26 +49,30 @@ SETTINGS = EpisodeSettings(
 def byte_tokenizer() -> Tokenizer:
     """One token a byte: the tokenizer of tiny models has no line ends."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = tokenizers.Tokenizer(models.BPE({letter: index for index, letter in enumerate(letters)}, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(["<eos>"])
-    config = {"eos_token": "<eos>", "chat_template": "{{ messages[0]['content'] }}"}
-    files = {"tokenizer.json": made.to_str(), "tokenizer_config.json": json.dumps(config)}
-    return Tokenizer({name: text.encode() for name, text in files.items()}, source="bytes")
+    bpe = tokenizers.Tokenizer(
+        models.BPE({letter: index for index, letter in enumerate(letters)}, [])
+    )
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.decoder = decoders.ByteLevel()
+    bpe.add_special_tokens(["<eos>"])
+    return Tokenizer(bpe, {"eos_token": "<eos>"}, "{{ messages[0]['content'] }}")
 
 
 TOKENIZER = byte_tokenizer()
 
 
 class Talker:
-    """Opens random drawers, takes what it sees, and writes notes; a function of the prompt and the key alone."""
+    """Opens random drawers, takes what it sees, and writes notes; a function of the prompt and the
+    key alone.
+    """
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, SamplingParams]] = []
         self._order = random.Random(id(self))
 
-    async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
+    async def generate(
+        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams
+    ) -> Completion:
         prompt = TOKENIZER.decode(list(tokens))
         self.requests.append((prompt, params))
         await asyncio.sleep(self._order.random() * 0.003)
@@ -89,12 +95,19 @@ class Talker:
 
 
 def play(
-    engine: Any, *, settings: EpisodeSettings = SETTINGS, workers: int = 1, places: int = 4, tasks: int = 12
+    engine: Any,
+    *,
+    settings: EpisodeSettings = SETTINGS,
+    workers: int = 1,
+    places: int = 4,
+    tasks: int = 12,
 ) -> list[Trajectory]:
     with EnvPool(EXAMPLE.build, {}, workers=workers, envs_per_worker=places) as pool:
         runner = EpisodeRunner(engine, TOKENIZER, settings)
         drawn = pool.tasks("test")[:tasks]
-        return asyncio.run(rollout(drawn, {"": (runner, pool)}, group_size=1, iteration=-1, first_group=5))
+        return asyncio.run(
+            rollout(drawn, {"": (runner, pool)}, group_size=1, iteration=-1, first_group=5)
+        )
 
 
 def by_group(trajectories: Sequence[Trajectory]) -> dict[int, list[Trajectory]]:
@@ -109,7 +122,9 @@ def test_a_task_is_tried_until_it_is_done_and_prompts_show_every_note() -> None:
     played = play(engine)
     groups = by_group(played)
     assert sorted(groups) == list(range(5, 17))
-    assert {len(trials) for trials in groups.values()} >= {1, 2, 4}, "a test with equal tasks would show nothing"
+    assert {len(trials) for trials in groups.values()} >= {1, 2, 4}, (
+        "a test with equal tasks would show nothing"
+    )
     asked = {params.key: (prompt, params) for prompt, params in engine.requests}
     assert len(asked) == len(engine.requests)
     for group, trials in groups.items():
@@ -121,19 +136,27 @@ def test_a_task_is_tried_until_it_is_done_and_prompts_show_every_note() -> None:
             for step, turn in enumerate(trial.turns):
                 prompt, params = asked.pop(request_key(3, -1, group, number, step))
                 assert params.stop_strings == ("\nObservation",)
-                shown = [line for line in prompt.splitlines() if line.startswith("Your note")]
-                expected = [f"Your note after trial {n}, which failed: {note}" for n, note in enumerate(notes, 1)]
-                assert shown == expected[-3:]
+                note_lines = [line for line in prompt.splitlines() if line.startswith("Your note")]
+                expected = [
+                    f"Your note after trial {n}, which failed: {note}"
+                    for n, note in enumerate(notes, 1)
+                ]
+                assert note_lines == expected[-3:]
                 assert turn.thought.startswith("Perhaps ")
                 past = trial.turns[max(step - 2, 0) : step]
-                assert all(f"Thought {n}: {t.thought}" in prompt for n, t in enumerate(past, step - len(past) + 1))
+                assert all(
+                    f"Thought {n}: {t.thought}" in prompt
+                    for n, t in enumerate(past, step - len(past) + 1)
+                )
             if trial.won or number == 3:
                 assert trial.reflection == "", "nobody would read it"
             else:
                 prompt, params = asked.pop(request_key(3, -1, group, number, 4))
                 assert (params.stop_strings, params.max_tokens) == ((), 80)
                 assert params.session == request_key(3, -1, group, number, 0)
-                for step, turn in enumerate(trial.turns):  # all of them, whatever the window of the history
+                for step, turn in enumerate(
+                    trial.turns
+                ):  # all of them, whatever the window of the history
                     assert f"Observation {step}: {turn.observation}" in prompt
                     assert f"Action {step + 1}: {turn.action}" in prompt
                 assert "- open drawer" not in prompt
@@ -154,7 +177,9 @@ def test_without_reflections_trials_are_independent() -> None:
     assert [trial.member for trial in first] == [0] * 12
     engine = Talker()
     played = play(engine, settings=alone)
-    assert same([trial for trial in played if trial.member == 0], first), "the first trial is that of one trial"
+    assert same([trial for trial in played if trial.member == 0], first), (
+        "the first trial is that of one trial"
+    )
     assert max(trial.member for trial in played) == 3
     assert not any("note" in prompt for prompt, _ in engine.requests)
 
@@ -162,7 +187,9 @@ def test_without_reflections_trials_are_independent() -> None:
 class Forgetful(Talker):
     """Fails where it is shown two notes."""
 
-    async def generate(self, tokens: Sequence[int] | np.ndarray, params: SamplingParams) -> Completion:
+    async def generate(
+        self, tokens: Sequence[int] | np.ndarray, params: SamplingParams
+    ) -> Completion:
         if "Your note after trial 2" in TOKENIZER.decode(list(tokens)):
             raise ValueError("too much")
         return await super().generate(tokens, params)
@@ -170,7 +197,9 @@ class Forgetful(Talker):
 
 def test_an_aborted_trial_is_the_last_of_its_task() -> None:
     whole = by_group(play(Talker()))
-    played = by_group(play(Forgetful(), settings=dataclasses.replace(SETTINGS, max_aborted_fraction=1.0)))
+    played = by_group(
+        play(Forgetful(), settings=dataclasses.replace(SETTINGS, max_aborted_fraction=1.0))
+    )
     assert any(trials[-1].aborted for trials in played.values())
     for group, trials in played.items():
         assert len(trials) == min(len(whole[group]), 3)
@@ -181,7 +210,7 @@ def test_an_aborted_trial_is_the_last_of_its_task() -> None:
 @pytest.fixture(scope="module")
 def tiny_engine() -> Any:
     """The real engine with a tiny random model over bytes."""
-    config = qwen2.Qwen2Config(
+    config = decoder.DecoderConfig(
         vocab_size=TOKENIZER.vocab_size,
         hidden_size=16,
         intermediate_size=32,
@@ -190,15 +219,19 @@ def tiny_engine() -> Any:
         num_kv_heads=1,
         head_dim=8,
     )
-    params = qwen2.init(config, jax.random.key(0), np.float32)
+    params = decoder.init_params(config, jax.random.key(0), np.float32)
     settings = EngineSettings(slots=8, max_length=720, prefill_buckets=(704,), prefill_rows=(4,))
     with JaxEngine(config, params, settings, tokenizer=TOKENIZER) as engine:
         yield engine
 
 
-def test_the_real_engine_tries_and_reflects_the_same_way_in_any_company(tiny_engine: JaxEngine) -> None:
+def test_the_real_engine_tries_and_reflects_the_same_way_in_any_company(
+    tiny_engine: JaxEngine,
+) -> None:
     sampling = dataclasses.replace(SETTINGS.sampling, max_tokens=16)
-    settings = dataclasses.replace(SETTINGS, max_steps=2, trials=2, sampling=sampling, prompt_tokens=704)
+    settings = dataclasses.replace(
+        SETTINGS, max_steps=2, trials=2, sampling=sampling, prompt_tokens=704
+    )
     crowd = play(tiny_engine, settings=settings, tasks=4)
     assert same(crowd, play(tiny_engine, settings=settings, tasks=4, places=1))
     assert [trial.member for trial in crowd] == [0, 1] * 4

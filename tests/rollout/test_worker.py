@@ -7,29 +7,36 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.config import resolve
+from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.policy import fresh_policy
-from gigpo_jax.rollout.environment import env_options, environments, list_tasks
+from gigpo_jax.rollout.environment import env_options, list_environments, list_tasks
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker
-from gigpo_jax.run import partition
 from tests.configs.example import get_config
 
 
 def make_worker(**env: str) -> RolloutWorker:
     config = resolve(get_config())
     config.env.update(env)
-    mesh = partition.make_mesh(data=1, fsdp=1, tensor=1)
-    policy = fresh_policy(config, mesh, ["you look for a treasure in a row of drawers. open drawer 1 2"])
+    mesh = make_mesh(data=1, fsdp=1, tensor=1)
+    policy = fresh_policy(
+        config, mesh, ["you look for a treasure in a row of drawers. open drawer 1 2"]
+    )
     return RolloutWorker(
-        config, policy, policy.params, environments=environments(config), version=0, folder=Path("unused")
+        config,
+        policy,
+        policy.params,
+        environments=list_environments(config),
+        version=0,
+        folder=Path("unused"),
     )
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[RolloutWorker]:
-    made = make_worker()
-    yield made
-    made.close()
+    worker = make_worker()
+    yield worker
+    worker.close()
 
 
 def test_the_temperature_is_that_of_the_call_and_not_of_the_config(worker: RolloutWorker) -> None:
@@ -38,9 +45,13 @@ def test_the_temperature_is_that_of_the_call_and_not_of_the_config(worker: Rollo
 
     def responses(iteration: int, temperature: float) -> list[list[int]]:
         played = asyncio.run(
-            worker.play(tasks, group_size=2, iteration=iteration, temperature=temperature, title="test")
+            worker.play(
+                tasks, group_size=2, iteration=iteration, temperature=temperature, title="test"
+            )
         )
-        assert [(t.group, t.member, t.aborted) for t in played] == [(g, m, False) for g in (0, 1) for m in (0, 1)]
+        assert [(t.group, t.member, t.aborted) for t in played] == [
+            (g, m, False) for g in (0, 1) for m in (0, 1)
+        ]
         return [turn.response_tokens.tolist() for trajectory in played for turn in trajectory.turns]
 
     assert config.sampling.temperature == 1.0
@@ -49,16 +60,20 @@ def test_the_temperature_is_that_of_the_call_and_not_of_the_config(worker: Rollo
     assert responses(0, 1.0) != responses(1, 1.0)
 
 
-def test_exceptions_of_an_environment_are_shown_once_a_kind_and_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exceptions_of_an_environment_are_shown_once_a_kind_and_escaped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     worker = make_worker(name="tests.env_bridge.failing:ESCAPING")
     try:
         tasks = worker.pools[""].tasks("train")[:2]
         with pytest.raises(TooManyAborted):
-            asyncio.run(worker.play(tasks, group_size=2, iteration=0, temperature=1.0, title="test"))
+            asyncio.run(
+                worker.play(tasks, group_size=2, iteration=0, temperature=1.0, title="test")
+            )
     finally:
         worker.close()
-    told = [line for line in capsys.readouterr().out.splitlines() if "aborted" in line]
-    assert len(told) == 1
-    assert told[0].startswith("aborted an episode of task train/000")
-    assert r"ValueError: episode " in told[0]
-    assert r"\x1b[2J\u202e is odd (failing.py:" in told[0]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "aborted" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("aborted an episode of task train/000")
+    assert r"ValueError: episode " in lines[0]
+    assert r"\x1b[2J\u202e is odd (failing.py:" in lines[0]

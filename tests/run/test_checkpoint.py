@@ -1,8 +1,10 @@
 """Checkpoints: bit-exact, whole or not at all, the newest readable one wins."""
 
 import contextlib
+import errno
 import json
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -13,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.errors import InputError, StorageError
-from gigpo_jax.rl.update import TrainState, init_state, make_optimizer
+from gigpo_jax.core.errors import InputError, StorageError
+from gigpo_jax.rl.optimizer import make_optimizer
+from gigpo_jax.rl.update import TrainState, init_state
 from gigpo_jax.run.checkpoint import OLDER, Checkpointer, checksum, newest_params, parts_of
 from tests.small_disk import SmallDisk
 
@@ -23,9 +26,12 @@ def make_state(seed: int) -> TrainState:
     rng = np.random.default_rng(seed)
     params = {
         "embed": jnp.asarray(rng.normal(size=(7, 4)), jnp.float32),
-        "layers": {"kernel": jnp.asarray(rng.normal(size=(2, 4, 4)), jnp.bfloat16), "bias": jnp.zeros((2, 4))},
+        "layers": {
+            "kernel": jnp.asarray(rng.normal(size=(2, 4, 4)), jnp.bfloat16),
+            "bias": jnp.zeros((2, 4)),
+        },
     }
-    state = init_state(params, make_optimizer(lr=1e-3))
+    state = init_state(params, make_optimizer(lr=1e-3, name="muon"))
     return jax.tree.map(lambda x: x + jnp.asarray(rng.integers(0, 9, x.shape), x.dtype), state)
 
 
@@ -74,12 +80,16 @@ def test_the_state_may_be_overwritten_while_it_is_written(tmp_path: Path) -> Non
     for _ in range(5):
         state = overwrite(state)
     restored, _ = checkpoints.restore(state)
-    np.testing.assert_array_equal(np.asarray(restored.params["kernel"]), np.arange(4_000_000, dtype=np.float32))
+    np.testing.assert_array_equal(
+        np.asarray(restored.params["kernel"]), np.arange(4_000_000, dtype=np.float32)
+    )
     checkpoints.close()
 
 
 @pytest.mark.parametrize("damage", ["array", "record", "half"])
-def test_a_damaged_checkpoint_is_passed_over_and_replaced(folder: Path, damage: str, caplog) -> None:
+def test_a_damaged_checkpoint_is_passed_over_and_replaced(
+    folder: Path, damage: str, caplog
+) -> None:
     newest = folder / "3"
     if damage == "array":  # every data file cut in half
         for file in (newest / "rest").rglob("*"):
@@ -106,10 +116,14 @@ def test_a_damaged_checkpoint_is_passed_over_and_replaced(folder: Path, damage: 
 
 @pytest.fixture
 def flipped(saved: Path, tmp_path: Path) -> dict[str, Path]:
-    """For each file of the newest checkpoint a copy of the folder in which a bit or two of that file differ."""
+    """For each file of the newest checkpoint a copy of the folder in which a bit or two of that
+    file differ.
+    """
     rng = np.random.default_rng(5)
     folders = {}
-    for number, name in enumerate(sorted(p.relative_to(saved) for p in (saved / "3").rglob("*") if p.is_file())):
+    for number, name in enumerate(
+        sorted(p.relative_to(saved) for p in (saved / "3").rglob("*") if p.is_file())
+    ):
         folders[f"{name}"] = folder = shutil.copytree(saved, tmp_path / f"{number}")
         content = bytearray((folder / name).read_bytes())
         for _ in range(1 + number % 2):
@@ -119,23 +133,25 @@ def flipped(saved: Path, tmp_path: Path) -> dict[str, Path]:
 
 
 def test_no_flipped_bit_is_taken_for_another_state(flipped: dict[str, Path]) -> None:
-    wanted = {i: (make_state(i), {"iteration": i, "cursor": [i, 2 * i], "name": "höhle"}) for i in (2, 3)}
-    found = []
+    expected = {
+        i: (make_state(i), {"iteration": i, "cursor": [i, 2 * i], "name": "höhle"}) for i in (2, 3)
+    }
+    iterations = []
     for name, folder in flipped.items():
         checkpoints = Checkpointer(folder)
         state, record = checkpoints.restore(make_state(9))
         checkpoints.close()
-        found.append(record["iteration"])
-        assert record == wanted[record["iteration"]][1], name
-        assert_same(state, wanted[record["iteration"]][0])
-    assert {2, 3} == set(found)
+        iterations.append(record["iteration"])
+        assert record == expected[record["iteration"]][1], name
+        assert_same(state, expected[record["iteration"]][0])
+    assert {2, 3} == set(iterations)
 
 
 FAULTS = """
 import asyncio, gc, resource, sys
 import tensorstore
 from orbax.checkpoint._src.serialization import serialization
-from gigpo_jax.errors import StorageError
+from gigpo_jax.core.errors import StorageError
 from gigpo_jax.run.checkpoint import Checkpointer
 from tests.run.test_checkpoint import make_state
 
@@ -152,7 +168,8 @@ try:
     checkpoints.wait()
 except StorageError as error:
     print(error)
-# What Orbax leaves behind in some of such runs only: a task that never began, a read and a write that nobody awaits.
+# What Orbax leaves behind in some of such runs only: a task that never began, a read and a write
+# that nobody awaits.
 serialization.async_serialize_from_host(None, {})
 asyncio.run(leave(tensorstore.open({"driver": "zarr", "kvstore": f"file://{folder}/no/"}).exception()))
 asyncio.run(leave(tensorstore.KvStore.open(f"file://{folder}/").result().write(b"a", b"x" * 1000).exception()))
@@ -161,13 +178,73 @@ asyncio.run(leave(ValueError("ours")))
 
 
 def test_orbax_adds_nothing_to_our_own_lines(flipped: dict[str, Path]) -> None:
-    command = [sys.executable, "-c", FAULTS, *flipped.values()]  # its own process: pytest has hooks of its own
+    command = [
+        sys.executable,
+        "-c",
+        FAULTS,
+        *flipped.values(),
+    ]  # its own process: pytest has hooks of its own
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
     assert "a checkpoint cannot be written (File too large)" in done.stdout
     *lines, _, _, ours = done.stderr.splitlines()
     assert ours == "ValueError: ours"
     assert lines
-    assert all("checkpoint 3 in " in line or "using checkpoint 2 in " in line for line in lines), lines
+    assert all("checkpoint 3 in " in line or "using checkpoint 2 in " in line for line in lines), (
+        lines
+    )
+
+
+def test_a_checkpoint_of_another_number_is_passed_over(folder: Path, caplog) -> None:
+    shutil.copytree(folder / "3", folder / "7")
+    checkpoints = Checkpointer(folder, keep=3)
+    with caplog.at_level(logging.WARNING, logger="gigpo_jax.run.checkpoint"):
+        _, record = checkpoints.restore(make_state(9))
+    checkpoints.close()
+    assert record["iteration"] == 3
+    assert "checkpoint 7 in" in caplog.text
+    assert "its record is that of checkpoint 3" in caplog.text
+
+
+@pytest.mark.parametrize("target", ["3", "7", "nothing"])
+def test_a_link_among_the_checkpoints_is_named(folder: Path, target: str) -> None:
+    (folder / "7").symlink_to(folder / target)
+    with pytest.raises(InputError, match="/7: a link; checkpoints are folders; replace it"):
+        Checkpointer(folder)
+
+
+def test_checkpoints_that_are_a_link_to_nothing_are_named(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "nothing")
+    with pytest.raises(InputError, match="checkpoints is a link to nothing; mend the link"):
+        Checkpointer(tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (errno.ENOENT, "No such file or directory.*free space or mend the disk.*it starts again"),
+        (errno.EMFILE, r"Too many open files.; raise the limit of open files .ulimit -n., then"),
+    ],
+)
+def test_a_deleted_folder_and_too_many_open_files_are_one_line(
+    tmp_path: Path, code: int, message: str
+) -> None:
+    checkpoints = Checkpointer(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(StorageError, match=message), checkpoints._storage_errors():
+        raise OSError(code, os.strerror(code))
+
+
+IMPORT = """
+import logging, sys, warnings
+import gigpo_jax.run.checkpoint
+assert sys.unraisablehook is sys.__unraisablehook__
+assert not logging.getLogger("absl").filters + logging.getLogger("asyncio").filters
+assert not any(str(entry[1]).count("never awaited") for entry in warnings.filters)
+"""
+
+
+def test_an_import_changes_no_global_hook() -> None:
+    subprocess.run([sys.executable, "-c", IMPORT], check=True, timeout=240)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_])
@@ -226,10 +303,13 @@ def test_when_none_can_be_read_that_is_an_error(folder: Path) -> None:
 
 
 def test_a_part_that_was_not_saved_is_not_called_damage(folder: Path) -> None:
-    checkpoints, state = Checkpointer(folder), make_state(9)
-    wanted = parts_of(state) | {OLDER: [state.params]}
-    with pytest.raises(InputError, match=r"checkpoint 3 has no older: .* `gigpo export`, .* --workdir$"):
-        checkpoints.restore_parts(wanted)
+    checkpoints = Checkpointer(folder)
+    state = make_state(9)
+    expected = parts_of(state) | {OLDER: [state.params]}
+    with pytest.raises(
+        InputError, match=r"checkpoint 3 has no older: .* `gigpo export`, .* --workdir$"
+    ):
+        checkpoints.restore_parts(expected)
     checkpoints.close()
 
 
@@ -256,7 +336,9 @@ def test_reading_makes_no_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_too_little_memory_is_not_taken_for_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_not_taken_for_damage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoints = Checkpointer(folder)
 
     def out_of_memory(*_: object) -> None:

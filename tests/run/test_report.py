@@ -18,29 +18,44 @@ from gigpo_jax.run import report
 
 def test_what_others_wrote_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     report.say("the server said: \x1b]0;owned\x07 \x9b31m\r\u202e\ud800 grüß 你好\nsecond line")
-    shown = capsys.readouterr().out
-    assert shown == "the server said: \\x1b]0;owned\\x07 \\x9b31m\\r\\u202e\\ud800 grüß 你好\nsecond line\n"
+    output = capsys.readouterr().out
+    assert (
+        output
+        == "the server said: \\x1b]0;owned\\x07 \\x9b31m\\r\\u202e\\ud800 grüß 你好\nsecond line\n"
+    )
 
 
 @pytest.mark.parametrize("active", [True, False])
 def test_the_next_commands_run_in_the_environment_that_printed_them(
-    active: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    active: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    here = str(Path(sys.executable).parent)
-    path = [part for part in os.environ["PATH"].split(os.pathsep) if part != here]
-    monkeypatch.setenv("PATH", os.pathsep.join([here, *path] if active else path))
+    program_folder = str(Path(sys.executable).parent)
+    path = [folder for folder in os.environ["PATH"].split(os.pathsep) if folder != program_folder]
+    monkeypatch.setenv("PATH", os.pathsep.join([program_folder, *path] if active else path))
     monkeypatch.setattr(
-        sys, "argv", ["main.py", "--config=a b.py", "--mode", "train", "--workdir", "runs", "--config.seed=1"]
+        sys,
+        "argv",
+        ["main.py", "--config=a b.py", "--mode", "train", "--workdir", "runs", "--config.seed=1"],
     )
     config = default_config()
     config.eval.panel = "drawers"
-    report.finish(config, tmp_path)
+    report.print_end(config, tmp_path)
     text = capsys.readouterr()
-    lines = [line.strip() for line in (text.out + text.err).partition("next:")[2].splitlines() if line.strip()]
-    board, *again = [shlex.split(line.partition("    ")[0].partition("(")[0]) for line in lines]
+    lines = [
+        line.strip()
+        for line in (text.out + text.err).partition("next:")[2].splitlines()
+        if line.strip()
+    ]
+    inspect, board, *again = [
+        shlex.split(line.partition("    ")[0].partition("(")[0]) for line in lines
+    ]
     assert board[1:] == ["--logdir", f"{tmp_path}/tensorboard"]
     flags = [f"--workdir={tmp_path}", "--config=a b.py", "--config.seed=1"]
-    gigpo = (Path(here) / "gigpo").exists()
+    gigpo = (Path(program_folder) / "gigpo").exists()
+    assert inspect[-2:] == ["inspect", str(tmp_path)]
     assert [words[1 if gigpo else 3 :] for words in again] == [["export", *flags], ["eval", *flags]]
     program = again[0][:1] if gigpo else again[0][:3]
     help_text = subprocess.check_output([*program, "inspect", "--help"], text=True, timeout=60)
@@ -48,30 +63,35 @@ def test_the_next_commands_run_in_the_environment_that_printed_them(
     assert (again[0][0] in ("gigpo", "python")) == active
 
 
-def test_only_what_the_run_has_is_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_the_run_has_is_proposed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = default_config()
     config.log.to = ()
-    report.finish(config, tmp_path)
-    told = capsys.readouterr().out
-    assert " export --workdir=" in told
-    assert " eval --workdir=" not in told
-    assert "tensorboard" not in told.lower()
+    report.print_end(config, tmp_path)
+    output = capsys.readouterr().out
+    assert " export --workdir=" in output
+    assert " eval --workdir=" not in output
+    assert "tensorboard" not in output.lower()
 
 
 @pytest.mark.parametrize(
-    ("aborted", "dependent", "shown"), [(0.0, 0.0, ""), (3.0, 2.0, "aborted 3 (2 policy-dependent)")]
+    ("aborted", "dependent", "output"),
+    [(0.0, 0.0, ""), (3.0, 2.0, "aborted 3 (2 policy-dependent)")],
 )
 def test_aborted_episodes_stand_in_the_line_of_an_iteration(
-    aborted: float, dependent: float, shown: str, capsys: pytest.CaptureFixture[str]
+    aborted: float, dependent: float, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = {"episode/aborted": aborted, "episode/aborted_policy_dependent": dependent}
     config = default_config()
     config.train.iterations = 9
-    report.iteration(resolve(config), 3, metrics, None)
-    assert capsys.readouterr().out.strip() == f"iteration 3/9  {shown}".strip()
+    report.print_iteration(resolve(config), 3, metrics, None)
+    assert capsys.readouterr().out.strip() == f"iteration 3/9  {output}".strip()
 
 
-def test_control_characters_of_tasks_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_of_tasks_do_not_reach_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Names of data sets, departments and tasks come from users' files."""
     report.say("| \x1b[31mnq\x07 | 50.0 |\n| caf\u00e9 | 1.0 |")
     assert capsys.readouterr().out == "| \\x1b[31mnq\\x07 | 50.0 |\n| caf\u00e9 | 1.0 |\n"
@@ -79,13 +99,13 @@ def test_control_characters_of_tasks_do_not_reach_the_terminal(capsys: pytest.Ca
 
 def test_nor_do_those_of_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--config=\x1b[31mconfigs/none.py"]) == 2
-    told = capsys.readouterr().err
-    assert "\\x1b[31mconfigs/none.py" in told
-    assert "\x1b" not in told
+    output = capsys.readouterr().err
+    assert "\\x1b[31mconfigs/none.py" in output
+    assert "\x1b" not in output
     assert envs(["search", "index", "--corpus", "\x1b[31mnone", "--out", "x"]) == 2
-    told = capsys.readouterr().err
-    assert "\\x1b[31mnone" in told
-    assert "\x1b" not in told
+    output = capsys.readouterr().err
+    assert "\\x1b[31mnone" in output
+    assert "\x1b" not in output
 
 
 @pytest.mark.parametrize(
@@ -102,22 +122,29 @@ def test_the_line_has_no_column_for_a_term_that_is_off(
     config = default_config()
     config.rl.update(changes)
     metrics = {"policy/kl": 0.02, "policy/entropy": 1.5, "time/compile": 0.01}
-    report.iteration(resolve(config), 3, metrics | ({"credit/kl_penalty": 0.03} if "kl_in" in changes else {}), None)
+    report.print_iteration(
+        resolve(config),
+        3,
+        metrics | ({"credit/kl_penalty": 0.03} if "kl_in" in changes else {}),
+        None,
+    )
     assert capsys.readouterr().out == f"iteration 3/150  {columns}\n"
 
 
 def test_the_remaining_time_leaves_compilation_out(capsys: pytest.CaptureFixture[str]) -> None:
-    config, remaining = default_config(), report.Remaining()
+    config = default_config()
+    remaining = report.Remaining()
     remaining.add({"time/eval": 500.0, "time/compile": 3.0})  # before training
     assert remaining.seconds(config, 0) is None
     first = {"time/iteration": 130.0, "time/compile": 90.0}
     remaining.add(first)
+    assert remaining.seconds(config, 1) is None  # the first iteration is not like the others
     remaining.add({"time/iteration": 50.0, "time/eval": 30.0})
     assert remaining.seconds(config, 30) == 120 * 60.0
     assert remaining.seconds(config, 150) is None
-    report.iteration(resolve(config), 30, first, remaining.seconds(config, 30))
+    report.print_iteration(resolve(config), 30, first, remaining.seconds(config, 30))
     assert capsys.readouterr().out == "iteration 30/150  compilation 90.0 s  left 2 h 00 min\n"
-    assert [report.duration(seconds) for seconds in (59.4, 60, 3599, 86400)] == [
+    assert [report.format_duration(seconds) for seconds in (59.4, 60, 3599, 86400)] == [
         "59 s",
         "1 min",
         "1 h 00 min",
@@ -125,12 +152,23 @@ def test_the_remaining_time_leaves_compilation_out(capsys: pytest.CaptureFixture
     ]
 
 
-def test_progress_bars_are_for_terminals() -> None:
+def test_the_remaining_time_is_never_negative() -> None:
+    """Programs that compile at the same time take longer than the iteration."""
+    config = default_config()
+    remaining = report.Remaining()
+    for _ in range(2):
+        remaining.add({"time/iteration": 5.0, "time/compile": 9.0})
+    assert remaining.seconds(config, 2) == 0.0
+
+
+def test_all_bars_are_made_in_one_place() -> None:
+    """So that each of them moves while nothing is counted, and is a line in a log."""
     calls = {
-        f"{path}:{node.lineno}": [ast.unparse(word) for word in node.keywords]
+        path.name: [ast.unparse(word) for word in node.keywords]
         for path in Path(gigpo_jax.__file__).parent.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "tqdm"
     }
-    assert len(calls) > 5
-    assert [place for place, words in calls.items() if "disable=None" not in words] == []
+    # The tools of environments work without tqdm.
+    assert calls.keys() == {"progress.py", "commands.py"}
+    assert all("disable=None" in words for words in calls.values())

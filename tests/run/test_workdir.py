@@ -1,17 +1,22 @@
 """A workdir belongs to one config."""
 
 import contextlib
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config
+from gigpo_jax.core.errors import InputError, StorageError
+from gigpo_jax.core.machine import read_types
 from gigpo_jax.env_bridge.types import EnvError
-from gigpo_jax.errors import InputError
+from gigpo_jax.run import workdir as folders
 from gigpo_jax.run.workdir import check_adapter, check_writable, claim_workdir, open_workdir
 
 
@@ -35,7 +40,9 @@ def test_how_it_runs_may_differ_but_not_what_it_computes(tmp_path: Path):
     config.env.workers, config.checkpoint.every = 7, 3
     opened(tmp_path, config)
     config.sampling.stop = ("</answer>",)
-    with pytest.raises(InputError, match=r"sampling.stop=\['</answer>'\] \(there: \['</action>'\]\)"):
+    with pytest.raises(
+        InputError, match=r"sampling.stop=\['</answer>'\] \(there: \['</action>'\]\)"
+    ):
         opened(tmp_path, config)
 
 
@@ -62,7 +69,9 @@ def test_until_a_run_has_started_any_config_may_open_it(tmp_path: Path):
         opened(tmp_path, config)
 
 
-@pytest.mark.skipif(os.geteuid() != 0 and not os.path.exists("/proc"), reason="needs a folder that nobody can write")
+@pytest.mark.skipif(
+    os.geteuid() != 0 and not os.path.exists("/proc"), reason="needs a folder that nobody can write"
+)
 def test_a_folder_that_cannot_be_written():
     with pytest.raises(InputError, match="--workdir=/proc/run: cannot be written"):
         opened(Path("/proc/run"), default_config())
@@ -88,11 +97,15 @@ with open_workdir(Path(sys.argv[1]), default_config()):
 
 
 def test_a_folder_is_in_use_until_its_run_ends_however_that_ends(tmp_path: Path):
-    run = subprocess.Popen([sys.executable, "-c", HOLDS, tmp_path], stdout=subprocess.PIPE, text=True)
+    run = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, tmp_path], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert run.stdout is not None
         assert run.stdout.readline() == "open\n"
-        with pytest.raises(InputError, match=rf"--workdir={tmp_path}: in use by process {run.pid} on \S+; wait for"):
+        with pytest.raises(
+            InputError, match=rf"--workdir={tmp_path}: in use by process {run.pid} on \S+; wait for"
+        ):
             opened(tmp_path, default_config())
     finally:
         run.kill()
@@ -113,10 +126,15 @@ def test_checkpoints_of_an_adapter_are_read_with_its_scale_and_on_its_model_alon
     config.model.lora.targets = tuple(reversed(config.model.lora.targets))
     config.model.path, config.optim.lr, config.eval.tasks = "moved/model", 1.0, 3
     check_adapter(tmp_path, config, "b0")
-    with pytest.raises(InputError, match=r"'moved/model': not the weights .* \(there: model.path='a/model'\)"):
+    with pytest.raises(
+        InputError, match=r"'moved/model': not the weights .* \(there: model.path='a/model'\)"
+    ):
         check_adapter(tmp_path, config, "b1")
     config.model.lora.alpha = 4.0
-    with pytest.raises(InputError, match=r"trained with config.model.lora .*'alpha': 32.0.*, given is .*'alpha': 4.0"):
+    with pytest.raises(
+        InputError,
+        match=r"trained with config.model.lora .*'alpha': 32.0.*, given is .*'alpha': 4.0",
+    ):
         check_adapter(tmp_path, config, "b0")
     with pytest.raises(InputError, match=r"given is \{'rank': 0\}"):
         check_adapter(tmp_path, default_config(), "")
@@ -132,15 +150,21 @@ def test_checkpoints_of_all_parameters_are_read_with_any_model_path(tmp_path: Pa
     config.model.path = "another"
     check_adapter(tmp_path, config, "")
     config.model.lora.rank = 8
-    with pytest.raises(InputError, match=r"trained with config.model.lora \{'rank': 0\}, given is \{'rank': 8,"):
+    with pytest.raises(
+        InputError, match=r"trained with config.model.lora \{'rank': 0\}, given is \{'rank': 8,"
+    ):
         check_adapter(tmp_path, config, "b0")
 
 
-@pytest.mark.parametrize("content", ['{"seed": 0, "mod', "", "[]", "\ud800".encode("utf-8", "surrogatepass")])
+@pytest.mark.parametrize(
+    "content", ['{"seed": 0, "mod', "", "[]", "\ud800".encode("utf-8", "surrogatepass")]
+)
 def test_a_torn_config_is_named_in_one_line(tmp_path: Path, content: str | bytes):
     opened(tmp_path, default_config())
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
-    (tmp_path / "config.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    (tmp_path / "config.json").write_bytes(
+        content if isinstance(content, bytes) else content.encode()
+    )
     for use in (
         lambda: opened(tmp_path, default_config()),
         lambda: check_adapter(tmp_path, default_config(), ""),
@@ -153,15 +177,17 @@ def test_a_torn_config_is_named_in_one_line(tmp_path: Path, content: str | bytes
     assert (tmp_path / "checkpoints" / "1").is_dir()
 
 
-def test_iterations_may_grow_and_the_schedules_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_iterations_may_grow_and_the_schedules_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     config = default_config()
     config.train.iterations, config.optim.schedule, config.rl.ratio = 30, "linear", "token"
     claim_workdir(tmp_path, config)
     config.train.iterations = 60
     with open_workdir(tmp_path, config):
         claim_workdir(tmp_path, config)
-    said = "train.iterations grows from 30 to 60, optim.schedule=linear is now over all 60\n"
-    assert capsys.readouterr().out == said
+    message = "train.iterations grows from 30 to 60, optim.schedule=linear is now over all 60\n"
+    assert capsys.readouterr().out == message
     opened(tmp_path, config)
     assert capsys.readouterr().out == ""
     config.train.iterations = 59
@@ -176,4 +202,35 @@ def test_a_start_that_fails_leaves_what_was_there(tmp_path: Path):
             (workdir / "checkpoints").mkdir()
             (workdir / "metrics.jsonl").touch()
             raise EnvError("the environment does not start")
-    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["old", "old/tensorboard"]
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == [
+        "old",
+        "old/tensorboard",
+    ]
+
+
+def test_a_run_records_its_machine_once_for_each_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders.record_machine(tmp_path, 0)
+    folders.record_machine(tmp_path, 5)
+    [kept] = read_types(tmp_path)
+    assert f"1 x {jax.devices()[0].device_kind}, jax {jax.__version__}" in kept
+    monkeypatch.setattr(folders, "describe_machine", lambda: {"cpu": "another"})
+    folders.record_machine(tmp_path, 7)
+    starts = json.loads((tmp_path / "machine.json").read_text())["starts"]
+    assert [start["done"] for start in starts] == [0, 7]
+    (tmp_path / "machine.json").write_text("torn")
+    folders.record_machine(tmp_path, 9)
+    assert len(read_types(tmp_path)) == 1
+
+
+def test_a_folder_that_is_removed_meanwhile_hides_no_error(tmp_path: Path):
+    workdir = tmp_path / "run"
+
+    def run() -> None:
+        with open_workdir(workdir, default_config()):
+            shutil.rmtree(workdir)
+            raise StorageError("the disk is gone")
+
+    with pytest.raises(StorageError, match="the disk is gone"):
+        run()

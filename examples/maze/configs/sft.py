@@ -10,6 +10,8 @@ from train import maze_config  # its neighbour
 def get_config() -> ConfigDict:
     config = maze_config()
     config.sft.demonstrator = ConfigDict({"random_fraction": 0.6})
-    config.sft.episodes, config.sft.epochs, config.sft.minibatch = 2000, 2, 64
+    config.sft.episodes = 2000
+    config.sft.epochs = 2
+    config.sft.minibatch = 64
     config.optim.lr = 3e-3
     return config.lock()

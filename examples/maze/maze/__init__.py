@@ -1,1 +1,1 @@
-"""A maze for gigpo_jax, in a package of its own: environment, expert, prompts and a panel to copy from."""
+"""A maze for gigpo_jax: a package of its own to copy from."""

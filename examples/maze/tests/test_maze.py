@@ -1,4 +1,4 @@
-"""The environment keeps its promises, the expert finds the exit, and the prompt says what is needed."""
+"""Tests of the maze: its promises, its expert and its prompt."""
 
 from maze.env import Maze, Walker
 from maze.prompt import short
@@ -9,7 +9,14 @@ from gigpo_jax.rollout.demonstrations import play_expert
 
 
 def test_the_environment_keeps_its_promises() -> None:
-    check_environment("maze.env:Maze", {"size": 3, "games": 4}, split="train", make_expert=Walker, tasks=2, steps=20)
+    check_environment(
+        "maze.env:Maze",
+        {"size": 3, "games": 4},
+        split="train",
+        make_expert=Walker,
+        tasks=2,
+        steps=20,
+    )
 
 
 def test_the_expert_always_finds_the_exit() -> None:

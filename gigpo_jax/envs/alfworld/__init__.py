@@ -1,5 +1,5 @@
 """ALFWorld: household text games, with a native engine and the official one."""
 
-from gigpo_jax.envs.alfworld.engine.game import Game, Step
+from gigpo_jax.envs.alfworld.engine.game import Game, GameStep
 
-__all__ = ["Game", "Step"]
+__all__ = ["Game", "GameStep"]

@@ -1,12 +1,13 @@
 """Anchor states of ALFWorld: GiGPO compares the steps of a group that have the same anchor.
 
-The published anchor is the raw feedback. It lacks the inventory and, after a command without effect, the place; the
-additions below make groups smaller.
+The published anchor is the raw feedback. It lacks the inventory and, after a command without
+effect, the place; the additions below make groups smaller. The anchor "state" needs no feedback:
+`engine.game.Game.describe_state`.
 """
 
 import re
 
-from gigpo_jax.errors import InputError
+from gigpo_jax.core.errors import InputError
 
 NOTHING_HAPPENS = "Nothing happens."
 ADDITIONS = {
@@ -14,37 +15,52 @@ ADDITIONS = {
     "inventory": "what the agent carries is part of the state",
     "sticky": f"after {NOTHING_HAPPENS!r} the state is what it was",
 }
-_PICKED_UP = re.compile(r"You pick up the (.+?) from the .+\.")
-_PUT_DOWN = re.compile(r"You move the .+? to the .+\.")
+_TAKE = re.compile(r"You pick up the (.+?) from the .+\.")
+_MOVE = re.compile(r"You move the .+? to the .+\.")
 
 
 class Anchor:
     """Turns the feedback of one episode into anchor states.
 
-    `spec` is "feedback", or with additions such as "feedback+inventory+sticky"; InputError for an unknown word.
+    Args:
+      spec: "feedback", or with additions such as "feedback+inventory+sticky".
+
+    Raises:
+      InputError: an unknown word in `spec`.
     """
 
     def __init__(self, spec: str = "feedback"):
-        base, *extra = spec.split("+") if isinstance(spec, str) else [""]
-        unknown = [word for word in extra if word not in ADDITIONS]
-        if base != "feedback" or unknown:
-            raise InputError(f"anchor={spec!r}: write feedback, or feedback+X with X in {', '.join(sorted(ADDITIONS))}")
-        self._extra = frozenset(extra)
-        self._held = self._last = ""
+        words = spec.split("+") if isinstance(spec, str) else [""]
+        additions = words[1:]
+        if words[0] != "feedback" or not set(additions) <= ADDITIONS.keys():
+            raise InputError(
+                (f"write state, feedback, or feedback+X with X in {', '.join(sorted(ADDITIONS))}"),
+                key="anchor",
+                value=repr(spec),
+            )
+        self._additions = frozenset(additions)
+        self._held_object = ""
+        self._state = ""
 
     def reset(self, feedback: str) -> str:
-        self._held = self._last = ""
+        self._held_object = ""
+        self._state = ""
         return self.step(feedback)
 
     def step(self, feedback: str) -> str:
-        if found := _PICKED_UP.fullmatch(feedback):
-            self._held = found.group(1)
-        elif _PUT_DOWN.fullmatch(feedback):
-            self._held = ""
-        if "sticky" in self._extra and feedback == NOTHING_HAPPENS and self._last:
-            return self._last
-        state = " ".join(feedback.split()) if "spaces" in self._extra else feedback
-        if "inventory" in self._extra:
-            state += f"\ncarrying: {self._held or 'nothing'}"
-        self._last = state
+        # From the feedback: it is all that the official engine tells about the hand.
+        take = _TAKE.fullmatch(feedback)
+        if take:
+            self._held_object = take.group(1)
+        elif _MOVE.fullmatch(feedback):
+            self._held_object = ""
+        # The previous state has the inventory, which no command without effect changes.
+        if "sticky" in self._additions and feedback == NOTHING_HAPPENS and self._state:
+            return self._state
+        state = feedback
+        if "spaces" in self._additions:
+            state = " ".join(feedback.split())
+        if "inventory" in self._additions:
+            state += f"\ncarrying: {self._held_object or 'nothing'}"
+        self._state = state
         return state

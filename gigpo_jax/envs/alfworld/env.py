@@ -6,118 +6,175 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.alfworld.anchors import Anchor
-from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, Skipped, data_folder, list_games
+from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, Skipped, find_data, list_games
 from gigpo_jax.envs.alfworld.engine.game import Game
 from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
 from gigpo_jax.envs.alfworld.engine.official import OfficialGame
-from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, task_of
-from gigpo_jax.errors import InputError
+from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, check_task_types, extract_task
 
 WON_REWARD = 10.0  # the published reward of a success
 ENGINES = ("native", "official")
+STATE_ANCHOR = "state"
 
 
-def _load(engine: str, path: Path) -> Game | OfficialGame:
+def _load_engine(engine: str, path: Path) -> Game | OfficialGame:
     if engine == "official":
         return OfficialGame(path)
-    stat = path.stat()
-    return Game(_game_file(path, stat.st_mtime_ns, stat.st_size))
+    status = path.stat()
+    return Game(_read_game_file(path, status.st_mtime_ns, status.st_size))
 
 
-@functools.lru_cache(maxsize=64)  # the episodes of a group play the same game, many of them in one worker
-def _game_file(path: Path, changed_ns: int, size: int) -> GameFile:
-    del changed_ns, size  # in the key, so that a changed file is read again
+# The episodes of a group play the same game, many of them in one worker, so files are read once.
+# Time and size of the file are in the cache's key: a changed file is read again.
+@functools.lru_cache(maxsize=64)
+def _read_game_file(path: Path, modified_ns: int, size: int) -> GameFile:
+    del modified_ns, size
     return load_game(path)
 
 
 class AlfworldEnv:
-    """Plays the games of a data folder, one episode at a time. See `make`.
+    """A data folder's games, one episode at a time.
 
-    `skipped` has the skipped folders of every split listed so far.
+    See `make`.
+
+    Attributes:
+      data: Data folder.
+      skipped: Split -> its folders without a task, for every split listed so far.
     """
 
-    def __init__(self, data: Path, engine: str, max_steps: int, anchor: str, task_types: frozenset[str], regret: bool):
+    def __init__(
+        self,
+        data: Path,
+        engine: str,
+        max_steps: int,
+        anchor: str,
+        task_types: frozenset[str],
+        regret: bool,
+    ):
         self.data = data
         self.skipped: dict[str, tuple[Skipped, ...]] = {}
-        self._engine, self._max_steps, self._task_types, self._regret = engine, max_steps, task_types, regret
-        self._anchor = Anchor(anchor)
-        self._listed: dict[str, tuple[Task, ...]] = {}
+        self._engine = engine
+        self._max_steps = max_steps
+        self._task_types = task_types
+        self._regret = regret
+        self._anchor = None if anchor == STATE_ANCHOR else Anchor(anchor)
+        self._tasks: dict[str, tuple[Task, ...]] = {}
         self._game: Game | OfficialGame | None = None
-        self._loaded: Path | None = None
-        self._last: StepResult | None = None
+        self._game_path: Path | None = None
+        self._result: StepResult | None = None
         self._steps = 0
         self._remaining: int | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The games of a split, sorted by path; the id is the path of the game's folder in the data folder."""
-        if split not in self._listed:
-            found, self.skipped[split] = list_games(self.data, split)
-            self._listed[split] = tuple(task for task in found if task.type in self._task_types)
-            if not self._listed[split]:
-                raise InputError(f"task_types={sorted(self._task_types)}: {self.data / split} has no such games")
-        return self._listed[split]
+        """Lists the games of a split, sorted by path.
+
+        The id is the game's folder in the data folder.
+        """
+        # A walk over thousands of folders, once an environment.
+        if split not in self._tasks:
+            games, self.skipped[split] = list_games(self.data, split)
+            self._tasks[split] = tuple(task for task in games if task.type in self._task_types)
+            if not self._tasks[split]:
+                raise InputError(
+                    f"{self.data / split} has no such games",
+                    key="task_types",
+                    value=str(sorted(self._task_types)),
+                )
+        return self._tasks[split]
 
     def digest(self, task: Task) -> str:
-        """SHA-256 of a task's game file, in hexadecimal; panels freeze it."""
-        return hashlib.sha256(self._path(task).read_bytes()).hexdigest()
+        """Returns the SHA-256 of a task's game file.
 
-    def _path(self, task: Task) -> Path:
+        It is in hexadecimal; panels freeze it.
+        """
+        return hashlib.sha256(self._find_game(task).read_bytes()).hexdigest()
+
+    def _find_game(self, task: Task) -> Path:
         path = self.data / task.id / GAME_FILE
         if not path.is_file():
-            raise InputError(f"task={task.id!r}: there is no {path}; list the tasks with tasks({task.split!r})")
+            raise InputError(
+                f"there is no {path}",
+                key="task",
+                value=repr(task.id),
+                fix=f"list the tasks with tasks({task.split!r})",
+            )
         return path
 
     def reset(self, task: Task) -> Observation:
-        path = self._path(task)
-        if path != self._loaded or self._game is None:
+        path = self._find_game(task)
+        # The same game again only restarts: a load of the official engine takes about a second.
+        if path != self._game_path or self._game is None:
             self.close()
-            self._game, self._loaded = _load(self._engine, path), path
+            self._game = _load_engine(self._engine, path)
+            self._game_path = path
         first = self._game.reset()
         self._steps = 0
         observation = Observation(
             text=first.feedback,
-            anchor=self._anchor.reset(first.feedback),
+            anchor=self._make_anchor(first.feedback, is_first=True),
             admissible=first.admissible,
-            task=task_of(first.feedback),
+            task=extract_task(first.feedback),
         )
-        self._last = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
-        self._remaining = self._game.remaining() if self._regret and isinstance(self._game, Game) else None
+        self._result = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
+        self._remaining = self._count_remaining()
         return observation
 
     def step(self, action: str) -> StepResult:
-        """Acts. The reward is 10 when the goal is reached; the episode ends there, or after `max_steps` steps.
+        """Acts. The reward is 10 when the goal is reached.
 
-        After the end it returns the last observation, with reward 0.
+        The episode ends there, or after `max_steps` steps. After the end it returns the last
+        observation, with reward 0.
         """
-        if self._game is None or self._last is None:
+        if self._game is None or self._result is None:
             raise EnvError("step before reset: start an episode with reset(task)")
-        last = self._last
-        if last.done:
-            return StepResult(last.observation, 0.0, True, last.info)
-        now = self._game.step(action)
+        previous = self._result
+        if previous.done:
+            return StepResult(previous.observation, 0.0, True, previous.info)
+        outcome = self._game.step(action)
         self._steps += 1
         observation = Observation(
-            text=now.feedback,
-            anchor=self._anchor.step(now.feedback),
-            admissible=now.admissible,
-            task=last.observation.task,
+            text=outcome.feedback,
+            anchor=self._make_anchor(outcome.feedback, is_first=False),
+            admissible=outcome.admissible,
+            task=previous.observation.task,
         )
-        done = now.won or self._steps >= self._max_steps
-        info: dict[str, bool | float] = {"won": now.won, "score": float(now.won)}
+        done = outcome.won or self._steps >= self._max_steps
+        reward = WON_REWARD if outcome.won else 0.0
+        info: dict[str, bool | float] = {"won": outcome.won, "score": float(outcome.won)}
+        previous_remaining = self._remaining
+        self._remaining = self._count_remaining()
+        # Unknown before or after: then there is no difference to report.
+        if previous_remaining is not None and self._remaining is not None:
+            # An action on a shortest way lowers the rest by 1 and has regret 0.
+            info["regret"] = float(self._remaining - previous_remaining + 1)
+        self._result = StepResult(observation, reward, done, info)
+        return self._result
+
+    def _make_anchor(self, feedback: str, *, is_first: bool) -> str:
+        if self._anchor is None:
+            assert isinstance(self._game, Game)
+            return self._game.describe_state()
+        return self._anchor.reset(feedback) if is_first else self._anchor.step(feedback)
+
+    def _count_remaining(self) -> int | None:
+        """Counts the commands to the goal.
+
+        None without `regret`, or if they cannot be counted.
+        """
         if self._regret and isinstance(self._game, Game):
-            before, self._remaining = self._remaining, self._game.remaining()
-            if before is not None and self._remaining is not None:
-                info["regret"] = float(self._remaining - before + 1)
-        self._last = StepResult(observation, WON_REWARD if now.won else 0.0, done, info)
-        return self._last
+            return self._game.remaining()
+        return None
 
     def close(self) -> None:
         if isinstance(self._game, OfficialGame):
             self._game.close()
-        self._game = self._loaded = self._last = None
+        self._game = None
+        self._game_path = None
+        self._result = None
 
 
 def make(
@@ -129,12 +186,24 @@ def make(
     task_types: Sequence[str] = TASK_TYPES,
     regret: bool = False,
 ) -> AlfworldEnv:
-    """Builds the environment; `registry.ENVIRONMENTS` explains its options. InputError for one that cannot be used."""
+    """Builds the environment; entry.py explains the options.
+
+    Raises InputError for an unusable option.
+    """
     if engine not in ENGINES:
-        raise InputError(f"engine={engine!r}: no such engine; choose one of {', '.join(ENGINES)}")
+        raise InputError(
+            "no such engine",
+            key="engine",
+            value=repr(engine),
+            fix=f"choose one of {', '.join(ENGINES)}",
+        )
+    if anchor == STATE_ANCHOR and engine != "native":
+        raise InputError(
+            "only the native engine knows the state",
+            key="anchor",
+            value=repr(anchor),
+            fix="use engine='native', or feedback+inventory+sticky",
+        )
     check_whole("max_steps", max_steps, 1)
-    if isinstance(task_types, str) or not task_types:
-        raise InputError(f"task_types={task_types!r}: give a list of one or more of {', '.join(TASK_TYPES)}")
-    if unknown := [kind for kind in task_types if kind not in TASK_TYPES]:
-        raise InputError(f"task_types={unknown[0]!r}: no such task type; choose among {', '.join(TASK_TYPES)}")
-    return AlfworldEnv(data_folder(data), engine, max_steps, anchor, frozenset(task_types), regret)
+    check_task_types(task_types)
+    return AlfworldEnv(find_data(data), engine, max_steps, anchor, frozenset(task_types), regret)

@@ -9,20 +9,36 @@ from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct
 _HEADER = re.compile(r"-= .*? =-\s*")
 _TASK = re.compile(r"\s*Your task is to:.*", re.DOTALL)
 _WORD = re.compile(r"[^\s.,:]+")
-_SAYS_NOTHING = frozenset(
-    ("a", "an", "the", "you", "and", "it", "is", "are", "in", "looking", "quickly", "around", "see"),
+_FILLER_WORDS = frozenset(
+    [
+        "a",
+        "an",
+        "the",
+        "you",
+        "and",
+        "it",
+        "is",
+        "are",
+        "in",
+        "looking",
+        "quickly",
+        "around",
+        "see",
+    ],
 )
 
 
 @lru_cache(maxsize=16384)
 def shorten(text: str) -> str:
-    """ALFWorld's feedback in fewer words, for tiny models; different feedbacks stay different.
+    """Shortens ALFWorld's feedback, for tiny models.
 
-    Example: "You arrive at desk 1. On the desk 1, you see a mug 2." -> "arrive at desk 1 on desk 1 mug 2". The task is
-    left out, as the prompt has it already.
+    Different feedbacks stay different.
+
+    Example: "You arrive at desk 1. On the desk 1, you see a mug 2." -> "arrive at desk 1 on desk 1
+    mug 2". The task is left out, as the prompt has it already.
     """
     text = _TASK.sub("", _HEADER.sub("", text, count=1))
-    return " ".join(word for word in _WORD.findall(text.lower()) if word not in _SAYS_NOTHING)
+    return " ".join(word for word in _WORD.findall(text.lower()) if word not in _FILLER_WORDS)
 
 
 FULL = Instruct(
@@ -30,4 +46,7 @@ FULL = Instruct(
     hidden=("help",),
 )
 TAGGED = replace(FULL, thought=TAGGED_THOUGHT)
-COMPACT = Compact(shorten=shorten, hidden=lambda action: action.startswith(("examine", "help", "inventory", "look")))
+COMPACT = Compact(
+    shorten=shorten,
+    hidden=lambda action: action.startswith(("examine", "help", "inventory", "look")),
+)

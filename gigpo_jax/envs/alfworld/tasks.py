@@ -1,8 +1,12 @@
 """The six task types, and the phrases that name a task."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gigpo_jax.core.errors import InputError
+
+# The order is that of generated games, which take the types in turn: another one gives other games.
 TASK_TYPES = (
     "pick_and_place_simple",
     "look_at_obj_in_light",
@@ -15,13 +19,40 @@ TASK_TYPES = (
 TASK_PREFIX = "Your task is to: "
 
 
+def check_task_types(task_types: Sequence[str]) -> None:
+    """Raises InputError unless all task types are known.
+
+    The six are known; there must be one at least.
+    """
+    if isinstance(task_types, str) or not task_types:
+        raise InputError(
+            f"give a list of one or more of {', '.join(TASK_TYPES)}",
+            key="task_types",
+            value=repr(task_types),
+        )
+    for task_type in task_types:
+        if task_type not in TASK_TYPES:
+            raise InputError(
+                "no such task type",
+                key="task_types",
+                value=repr(task_type),
+                fix=f"choose among {', '.join(TASK_TYPES)}",
+            )
+
+
 @dataclass(frozen=True)
 class Change:
-    """The change of state that a task requires before the object is put down."""
+    """Change of state required before putting the object down.
 
-    verb: str  # the command, as in "heat egg 1 with microwave 1"
-    tool: str  # type of the receptacle that does it
-    ability: str  # name of the package's table of the objects that can be changed
+    Attributes:
+      verb: Command, as in "heat egg 1 with microwave 1".
+      tool: Type of the receptacle that makes the change.
+      ability: Name of the package's table of the objects that can be changed.
+    """
+
+    verb: str
+    tool: str
+    ability: str
 
 
 CHANGES = {
@@ -33,12 +64,22 @@ CHANGES = {
 
 @dataclass(frozen=True)
 class Goal:
-    """A task. Types are spelled as in the floor plans when a game is generated, in lower case when read from text."""
+    """A task.
 
-    type: str  # one of TASK_TYPES
-    object: str  # type of the object
-    receptacle: str = ""  # type of the target receptacle; "" for look_at_obj_in_light
-    lamp: str = ""  # type of the lamp; "" for all others
+    Types are spelled as in the floor plans when a game is generated, in lower case when read from
+    text.
+
+    Attributes:
+      type: One of `TASK_TYPES`.
+      object: Type of the object.
+      receptacle: Type of the target receptacle; "" for look_at_obj_in_light.
+      lamp: Type of the lamp; "" for all others.
+    """
+
+    type: str
+    object: str
+    receptacle: str = ""
+    lamp: str = ""
 
     @property
     def change(self) -> Change | None:
@@ -46,39 +87,59 @@ class Goal:
 
     @property
     def count(self) -> int:
-        """How many objects the target receptacle must hold."""
+        """Number of objects that the target receptacle must hold."""
         return 2 if self.type == "pick_two_obj_and_place" else 1
 
 
+# The wordings of the package's goal library; free phrases of people fit none of them.
 _WORDINGS = tuple(
-    (kind, re.compile(pattern + r"\.?"))
-    for kind, pattern in (
-        ("pick_two_obj_and_place", r"put two (?P<o>\w+) in (?P<r>\w+)"),
-        ("pick_two_obj_and_place", r"find two (?P<o>\w+) and put them in (?P<r>\w+)"),
-        ("pick_clean_then_place_in_recep", r"put a clean (?P<o>\w+) in (?P<r>\w+)"),
-        ("pick_clean_then_place_in_recep", r"clean some (?P<o>\w+) and put it in (?P<r>\w+)"),
-        ("pick_heat_then_place_in_recep", r"put a hot (?P<o>\w+) in (?P<r>\w+)"),
-        ("pick_heat_then_place_in_recep", r"heat some (?P<o>\w+) and put it in (?P<r>\w+)"),
-        ("pick_cool_then_place_in_recep", r"put a cool (?P<o>\w+) in (?P<r>\w+)"),
-        ("pick_cool_then_place_in_recep", r"cool some (?P<o>\w+) and put it in (?P<r>\w+)"),
-        ("look_at_obj_in_light", r"look at (?P<o>\w+) under the (?P<l>\w+)"),
-        ("look_at_obj_in_light", r"examine the (?P<o>\w+) with the (?P<l>\w+)"),
-        ("pick_and_place_simple", r"put a (?P<o>\w+) in (?P<r>\w+)"),
-        ("pick_and_place_simple", r"put some (?P<o>\w+) on (?P<r>\w+)"),
+    (task_type, re.compile(pattern + r"\.?"))
+    for task_type, pattern in (
+        ("pick_two_obj_and_place", r"put two (?P<object>\w+) in (?P<receptacle>\w+)"),
+        ("pick_two_obj_and_place", r"find two (?P<object>\w+) and put them in (?P<receptacle>\w+)"),
+        ("pick_clean_then_place_in_recep", r"put a clean (?P<object>\w+) in (?P<receptacle>\w+)"),
+        (
+            "pick_clean_then_place_in_recep",
+            r"clean some (?P<object>\w+) and put it in (?P<receptacle>\w+)",
+        ),
+        ("pick_heat_then_place_in_recep", r"put a hot (?P<object>\w+) in (?P<receptacle>\w+)"),
+        (
+            "pick_heat_then_place_in_recep",
+            r"heat some (?P<object>\w+) and put it in (?P<receptacle>\w+)",
+        ),
+        ("pick_cool_then_place_in_recep", r"put a cool (?P<object>\w+) in (?P<receptacle>\w+)"),
+        (
+            "pick_cool_then_place_in_recep",
+            r"cool some (?P<object>\w+) and put it in (?P<receptacle>\w+)",
+        ),
+        ("look_at_obj_in_light", r"look at (?P<object>\w+) under the (?P<lamp>\w+)"),
+        ("look_at_obj_in_light", r"examine the (?P<object>\w+) with the (?P<lamp>\w+)"),
+        ("pick_and_place_simple", r"put a (?P<object>\w+) in (?P<receptacle>\w+)"),
+        ("pick_and_place_simple", r"put some (?P<object>\w+) on (?P<receptacle>\w+)"),
     )
 )
 
 
 def parse_phrase(phrase: str) -> Goal | None:
-    """The goal of a templated phrase such as "put a clean mug in shelf"; None for any other text."""
-    for kind, pattern in _WORDINGS:
-        if found := pattern.fullmatch(phrase.strip()):
-            words = found.groupdict()
-            return Goal(kind, words["o"], words.get("r") or "", words.get("l") or "")
+    """Reads a task's phrase; None for any other text.
+
+    Such a phrase is "put a clean mug in shelf".
+    """
+    for task_type, pattern in _WORDINGS:
+        match = pattern.fullmatch(phrase.strip())
+        if match:
+            types = match.groupdict()
+            return Goal(
+                task_type, types["object"], types.get("receptacle", ""), types.get("lamp", "")
+            )
     return None
 
 
-def task_of(feedback: str) -> str:
-    """The task phrase in the first feedback of a game; "" if it has none."""
-    _, found, rest = feedback.rpartition(TASK_PREFIX)
-    return rest.strip().removesuffix(".") if found else ""
+def extract_task(feedback: str) -> str:
+    """Reads the task phrase in a game's first feedback.
+
+    "" if it has none.
+    """
+    # The last one: the description of the room stands before the task.
+    _, prefix, phrase = feedback.rpartition(TASK_PREFIX)
+    return phrase.strip().removesuffix(".") if prefix else ""

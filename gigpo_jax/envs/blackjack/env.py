@@ -1,4 +1,4 @@
-"""Blackjack as an environment: `registry.make("blackjack")`. An infinite deck; only a win gives a reward, 1."""
+"""Blackjack as an environment. An infinite deck; only a win gives a reward, 1."""
 
 import functools
 import random
@@ -7,41 +7,48 @@ from collections.abc import Sequence
 import numpy as np
 
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.envs.cards.deck import draw_card, in_words, points
-from gigpo_jax.envs.cards.picture import blackjack_picture
-from gigpo_jax.envs.cards.prompt import Rules
-from gigpo_jax.envs.games import GameEnv, GameExpert, draw, numbered
+from gigpo_jax.envs.blackjack.prompt import ACTIONS
+from gigpo_jax.envs.cards.deck import count_points, draw_card, name_card
+from gigpo_jax.envs.cards.picture import draw_blackjack_game
+from gigpo_jax.envs.games import GameEnv, GameExpert, draw_for_split, make_task_ids
 
-ACTIONS = ("stand", "hit")
 GOAL = "beat the dealer"
-_DEALT = 48  # cards of an episode, more than it can use
-_DRAWS = (*((number, 1 / 13) for number in range(1, 10)), (10, 4 / 13))
-full = Rules(
-    "You play Blackjack. The sum of your cards must be above the dealer's and not above 21. Numbers count their value, "
-    'J, Q and K 10, an ace 1 or 11. "hit" gives you one more card; above 21 you lose. "stand" ends your turn; then the '
-    "dealer turns the hidden card and draws until the sum is 17 or more. Reward 1 for a win, 0 for a draw or a loss.",
-    ACTIONS,
-)
+_MAX_CARDS = 48  # of an episode, more than it can use
+# Points of a card and their probability.
+_DRAWS = (*((points, 1 / 13) for points in range(1, 10)), (10, 4 / 13))
+Hand = tuple[int, ...]  # points of the cards, in ascending order
 
 
-def total(values: Sequence[int]) -> int:
-    """The best sum of a hand: an ace counts 11 where that is not above 21."""
-    hard = sum(values)
-    return hard + 10 if 1 in values and hard <= 11 else hard
+def sum_points(points: Sequence[int]) -> int:
+    """Returns the best sum of a hand.
+
+    An ace counts 11 where that is not above 21.
+    """
+    hard_sum = sum(points)
+    if 1 in points and hard_sum <= 11:
+        return hard_sum + 10
+    return hard_sum
 
 
 class BlackjackGame:
     """One episode; a `games.Game`.
 
     Attributes:
-      dealer: the dealer's cards, the first one is open.
-      player: the player's cards.
+      dealer: Cards of the dealer, the first one is open.
+      player: Cards of the player.
+      won: Whether the player won.
     """
 
     def __init__(self, cards: Sequence[str]) -> None:
-        """Starts with all cards in order: two for the dealer, two for the player, then those to be drawn."""
-        self._cards, self._drawn = tuple(cards), 4
-        self.dealer, self.player = list(cards[:2]), list(cards[2:4])
+        """Starts a game.
+
+        Args:
+          cards: All cards in order: two of the dealer, two of the player, then those to be drawn.
+        """
+        self._cards = tuple(cards)
+        self._next_card = 4
+        self.dealer = list(cards[:2])
+        self.player = list(cards[2:4])
         self.won = False
 
     @property
@@ -50,99 +57,146 @@ class BlackjackGame:
 
     def act(self, action: str) -> tuple[float, bool]:
         if action == "hit":
-            self._draw(self.player)
-            return 0.0, _sum(self.player) > 21
+            self._draw_card(self.player)
+            return 0.0, _sum_cards(self.player) > 21
         if action == "stand":
-            while _sum(self.dealer) < 17:
-                self._draw(self.dealer)
-            self.won = _sum(self.dealer) > 21 or _sum(self.player) > _sum(self.dealer)
+            while _sum_cards(self.dealer) < 17:
+                self._draw_card(self.dealer)
+            dealer_sum = _sum_cards(self.dealer)
+            self.won = dealer_sum > 21 or _sum_cards(self.player) > dealer_sum
             return float(self.won), True
         return 0.0, False
 
-    def _draw(self, hand: list[str]) -> None:
-        hand.append(self._cards[self._drawn])
-        self._drawn += 1
+    def _draw_card(self, hand: list[str]) -> None:
+        hand.append(self._cards[self._next_card])
+        self._next_card += 1
 
     def state(self) -> str:
         return " ".join((self.dealer[0], "|", *self.player))
 
     def text(self, *, picture: bool) -> str:
-        dealer, player = in_words(self.dealer[0]), ", ".join(map(in_words, self.player))
-        return "" if picture else f"Dealer: {dealer} and a hidden card\nYou: {player}"
+        if picture:
+            return ""
+        dealer = name_card(self.dealer[0])
+        player = ", ".join(map(name_card, self.player))
+        return f"Dealer: {dealer} and a hidden card\nYou: {player}"
 
     def picture(self) -> np.ndarray:
-        return blackjack_picture(self.dealer[0], self.player)
+        return draw_blackjack_game(self.dealer[0], self.player)
 
     def actions(self) -> tuple[str, ...]:
         return ACTIONS
 
     def remaining(self) -> int | None:
-        """As `games.Game`: the hidden card and the order of the deck are known here."""
+        """As `games.Game`, with hidden card and deck known."""
         if self.won:
             return 0
-        for hits in range(len(self._cards) - self._drawn):
+        previous_hits = len(self.player) - 2
+        # Played again from the deal: the dealer draws from the same deck after the player, so every
+        # hit changes the dealer's cards.
+        for hits in range(len(self._cards) - self._next_card):
             game = BlackjackGame((*self.dealer[:2], *self._cards[2:]))
-            if any(game.act("hit")[1] for _ in range(len(self.player) - 2 + hits)):
-                return None
-            if game.act("stand")[0]:
+            for _ in range(previous_hits + hits):
+                _, is_over = game.act("hit")
+                if is_over:
+                    return None
+            reward, _ = game.act("stand")
+            if reward:
                 return hits + 1
         return None
 
 
-def _sum(cards: Sequence[str]) -> int:
-    return total([points(card) for card in cards])
+def _sum_cards(cards: Sequence[str]) -> int:
+    return sum_points([count_points(card) for card in cards])
 
 
 def draw_cards(rng: random.Random) -> list[str]:
-    """The cards of an episode; a card that counts 10 is J, Q or K."""
-    cards = [draw_card(rng) for _ in range(_DEALT)]
+    """Draws an episode's cards; tens become J, Q, K."""
+    cards = [draw_card(rng) for _ in range(_MAX_CARDS)]
+    # The public pictures show no tens, and so neither do these.
     return [card[0] + rng.choice("JQK") if card[1] in "TJQK" else card for card in cards]
 
 
-def make(*, observation: str = "picture", max_steps: int = 15, regret: bool = False) -> GameEnv:
-    """Builds the environment; `registry.ENVIRONMENTS` explains its options. InputError for one that cannot be used."""
+def make(
+    *,
+    observation: str = "picture",
+    anchor: str = "state",
+    max_steps: int = 15,
+    regret: bool = False,
+) -> GameEnv:
+    """Builds the environment; entry.py explains the options.
 
-    def start(task: Task) -> BlackjackGame:
-        return BlackjackGame(draw(task, "", draw_cards, " ".join))
+    Raises InputError for an unusable option.
+    """
 
-    return GameEnv(numbered("blackjack"), start, GOAL, observation=observation, max_steps=max_steps, regret=regret)
+    def start_game(task: Task) -> BlackjackGame:
+        return BlackjackGame(draw_for_split(task, "", draw_cards, " ".join))
 
-
-def best_action(state: str) -> str:
-    """The action with the larger probability of a win."""
-    dealer, player = state.split(" | ")
-    hand, shown = tuple(sorted(points(card) for card in player.split())), points(dealer)
-    return "hit" if _hit(hand, shown) > _stand(total(hand), shown) else "stand"
-
-
-@functools.cache
-def _dealer(hand: tuple[int, ...]) -> dict[int, float]:
-    """The probability of each final sum of the dealer, 22 for all above 21."""
-    if total(hand) >= 17:
-        return {min(total(hand), 22): 1.0}
-    found: dict[int, float] = {}
-    for number, probability in _DRAWS:
-        for end, share in _dealer(tuple(sorted((*hand, number)))).items():
-            found[end] = found.get(end, 0.0) + probability * share
-    return found
-
-
-@functools.cache
-def _stand(player: int, shown: int) -> float:
-    """The probability of a win after "stand"."""
-    return sum(share for end, share in _dealer((shown,)).items() if end == 22 or end < player)
-
-
-@functools.cache
-def _hit(hand: tuple[int, ...], shown: int) -> float:
-    """The probability of a win after "hit" and the best actions that follow."""
-    return sum(
-        probability * max(_stand(total(after), shown), _hit(after, shown))
-        for number, probability in _DRAWS
-        if total(after := tuple(sorted((*hand, number)))) <= 21
+    return GameEnv(
+        make_task_ids("blackjack"),
+        start_game,
+        GOAL,
+        observation=observation,
+        anchor=anchor,
+        max_steps=max_steps,
+        regret=regret,
     )
 
 
+def choose_best(state: str) -> str:
+    """The action with the larger probability of a win."""
+    dealer_card, player_cards = state.split(" | ")
+    hand = tuple(sorted(count_points(card) for card in player_cards.split()))
+    dealer_points = count_points(dealer_card)
+    hit_probability = _win_after_hit(hand, dealer_points)
+    stand_probability = _win_after_stand(sum_points(hand), dealer_points)
+    return "hit" if hit_probability > stand_probability else "stand"
+
+
+@functools.cache
+def _find_dealer_sums(hand: Hand) -> dict[int, float]:
+    """Returns the probabilities of the dealer's final sums.
+
+    22 stands for all sums above 21.
+    """
+    if sum_points(hand) >= 17:
+        # The dealer stands on every 17, soft or hard, as `act` does.
+        return {min(sum_points(hand), 22): 1.0}
+    probabilities: dict[int, float] = {}
+    for points, probability in _DRAWS:
+        next_hand = tuple(sorted((*hand, points)))
+        for final_sum, share in _find_dealer_sums(next_hand).items():
+            previous = probabilities.get(final_sum, 0.0)
+            probabilities[final_sum] = previous + probability * share
+    return probabilities
+
+
+@functools.cache
+def _win_after_stand(player_sum: int, dealer_points: int) -> float:
+    """The probability of a win after "stand"."""
+    probability = 0.0
+    # The hidden card counts as the next draw: in an infinite deck the two are the same.
+    for final_sum, share in _find_dealer_sums((dealer_points,)).items():
+        if final_sum == 22 or final_sum < player_sum:
+            probability += share
+    return probability
+
+
+@functools.cache
+def _win_after_hit(hand: Hand, dealer_points: int) -> float:
+    """Returns the win probability of "hit" and best play."""
+    win_probability = 0.0
+    for points, probability in _DRAWS:
+        next_hand = tuple(sorted((*hand, points)))
+        next_sum = sum_points(next_hand)
+        # A hand above 21 has lost and adds nothing.
+        if next_sum <= 21:
+            # After a hit the choice is free again.
+            stand = _win_after_stand(next_sum, dealer_points)
+            win_probability += probability * max(stand, _win_after_hit(next_hand, dealer_points))
+    return win_probability
+
+
 def make_expert(seed: int, *, random_fraction: float = 0.0) -> GameExpert:
-    """Plays what wins most often; `registry.ENVIRONMENTS` explains its options."""
-    return GameExpert(best_action, seed, random_fraction)
+    """A demonstrator that plays the action that wins most often."""
+    return GameExpert(choose_best, seed, random_fraction)

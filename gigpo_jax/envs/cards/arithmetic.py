@@ -7,18 +7,33 @@ import ast
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 Numbers = tuple[int, ...]  # in ascending order
 Symbols = tuple[str, ...]
-# An open expression: the sum so far, the term so far, and the operator that waits for an operand (None: none does).
-_Frame = tuple[Fraction, Fraction, str | None]
-_Frames = tuple[_Frame, ...]  # one for each open parenthesis, the innermost last
-_FRESH: _Frame = (Fraction(0), Fraction(1), "*")
-_MOST_BITS = 4096  # of a power in Python's arithmetic
-_PYTHON: dict[type, Callable[[Any, Any], Any]] = {
+
+
+class _Expression(NamedTuple):
+    """An expression whose end is open.
+
+    Attributes:
+      total: Sum of the closed terms.
+      term: Value of the open term.
+      operator: Operator of the term that has no operand yet; None if all have theirs.
+    """
+
+    total: Fraction
+    term: Fraction
+    operator: str | None
+
+
+_Expressions = tuple[_Expression, ...]  # one for each open parenthesis, the innermost last
+# The empty expression: 0 + 1 * (an operand).
+_EMPTY = _Expression(Fraction(0), Fraction(1), "*")
+_MAX_POWER_BITS = 4096  # in Python's arithmetic: a larger power would fill the memory
+_PYTHON_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -27,165 +42,290 @@ _PYTHON: dict[type, Callable[[Any, Any], Any]] = {
 }
 
 
-def value(formula: Sequence[str]) -> Fraction | None:
-    """The exact value of a formula; None if it is malformed, also where two numbers stand side by side."""
-    frames: _Frames | None = (_FRESH,)
+def evaluate(formula: Sequence[str]) -> Fraction | None:
+    """Computes a formula's exact value; None if malformed.
+
+    Two numbers side by side are malformed.
+    """
+    expressions = _read_formula(formula)
+    if expressions is None or len(expressions) > 1 or expressions[0].operator is not None:
+        return None
+    return expressions[0].total + expressions[0].term
+
+
+def _read_formula(formula: Sequence[str]) -> _Expressions | None:
+    """Returns the open expressions after a formula.
+
+    None if it cannot be continued.
+    """
+    expressions: _Expressions = (_EMPTY,)
     for symbol in formula:
-        frames = frames and _read(frames, symbol)
-    if not frames or len(frames) > 1 or frames[0][2] is not None:
-        return None
-    return frames[0][0] + frames[0][1]
+        next_expressions = _add_symbol(expressions, symbol)
+        if next_expressions is None:
+            return None
+        expressions = next_expressions
+    return expressions
 
 
-def _read(frames: _Frames, symbol: str) -> _Frames | None:
-    """The frames after one more symbol; None if it cannot stand there."""
-    outer, (total, term, waiting) = frames[:-1], frames[-1]
+def _add_symbol(expressions: _Expressions, symbol: str) -> _Expressions | None:
+    """Returns the expressions after one more symbol.
+
+    None if the symbol cannot stand there.
+    """
+    outer = expressions[:-1]
+    total, term, waiting_operator = expressions[-1]
     if symbol == ")":
-        return _operand(outer, total + term) if waiting is None and outer else None
+        if waiting_operator is not None or not outer:
+            return None
+        return _add_operand(outer, total + term)
     if symbol in "+-*/":
-        if waiting is None:
-            sums = {"+": (total + term, Fraction(1), "*"), "-": (total + term, Fraction(-1), "*")}
-            return (*outer, sums.get(symbol, (total, term, symbol)))
-        signs = {"+": term, "-": -term}
-        return (*outer, (total, signs[symbol], waiting)) if symbol in signs else None
-    if waiting is None:
+        if waiting_operator is None:
+            return (*outer, _add_operator(total, term, symbol))
+        # After an operator + and - are signs, and * and / are errors.
+        if symbol in "*/":
+            return None
+        sign = 1 if symbol == "+" else -1
+        return (*outer, _Expression(total, sign * term, waiting_operator))
+    if waiting_operator is None:
         return None
-    return (*frames, _FRESH) if symbol == "(" else _operand(frames, Fraction(int(symbol)))
+    if symbol == "(":
+        return (*expressions, _EMPTY)
+    return _add_operand(expressions, Fraction(int(symbol)))
 
 
-def _operand(frames: _Frames, number: Fraction) -> _Frames | None:
-    total, term, waiting = frames[-1]
-    if waiting == "/" and number == 0:
+def _add_operator(total: Fraction, term: Fraction, symbol: str) -> _Expression:
+    if symbol == "+":
+        return _Expression(total + term, Fraction(1), "*")
+    if symbol == "-":
+        return _Expression(total + term, Fraction(-1), "*")
+    return _Expression(total, term, symbol)
+
+
+def _add_operand(expressions: _Expressions, number: Fraction) -> _Expressions | None:
+    """Returns the expressions after one more operand.
+
+    None for a division by zero.
+    """
+    total, term, waiting_operator = expressions[-1]
+    if waiting_operator != "/":
+        return (*expressions[:-1], _Expression(total, term * number, None))
+    if number == 0:
         return None
-    return (*frames[:-1], (total, term / number if waiting == "/" else term * number, None))
+    return (*expressions[:-1], _Expression(total, term / number, None))
 
 
-def python_value(formula: Sequence[str]) -> Any:
-    """What Python's `eval` makes of a formula, as in the public environments: digits join, ** and // have a meaning,
-    quotients are floats. None if it raises, or for a power that is too large to compute.
+def evaluate_python(formula: Sequence[str]) -> Any:
+    """Computes a formula as Python's `eval` does.
+
+    The public environments do so. Digits join, ** and // have a meaning, quotients are floats. None
+    if it raises, or for a power that is too large to compute.
     """
     try:
-        return _python(ast.parse("".join(formula), mode="eval").body)
+        # A tree of known nodes, and no `eval`: the text comes from a policy.
+        return _evaluate_node(ast.parse("".join(formula), mode="eval").body)
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
         return None
 
 
-def _python(node: ast.expr) -> Any:
+def _evaluate_node(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=int(number)):
             return number
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=inner):
-            return -_python(inner) if isinstance(sign, ast.USub) else _python(inner)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_evaluate_node(operand)
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _evaluate_node(operand)
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
-            base, exponent = _python(left), _python(right)
-            if abs(base) > 1 and abs(exponent) * abs(base).__ceil__().bit_length() > _MOST_BITS:
-                raise OverflowError
-            return base**exponent
-        case ast.BinOp(left=left, op=symbol, right=right) if type(symbol) in _PYTHON:
-            return _PYTHON[type(symbol)](_python(left), _python(right))
+            return _evaluate_power(_evaluate_node(left), _evaluate_node(right))
+        case ast.BinOp(left=left, op=symbol, right=right) if type(symbol) in _PYTHON_OPERATORS:
+            apply = _PYTHON_OPERATORS[type(symbol)]
+            return apply(_evaluate_node(left), _evaluate_node(right))
     raise ValueError(f"not a number: {ast.dump(node)}")
 
 
+def _evaluate_power(base: Any, exponent: Any) -> Any:
+    # Estimated before it is computed: 9**9**9 would take all memory and time.
+    bits = abs(exponent) * abs(base).__ceil__().bit_length()
+    if abs(base) > 1 and bits > _MAX_POWER_BITS:
+        raise OverflowError
+    return base**exponent
+
+
 @functools.lru_cache(maxsize=4096)
-def reachable(numbers: Numbers, operators: str) -> frozenset[Fraction]:
-    """The values of all formulas that use every number once, with any parentheses."""
+def list_values(numbers: Numbers, operators: str) -> frozenset[Fraction]:
+    """Lists the values of all formulas with every number.
+
+    Every number is used once, with any parentheses.
+    """
     if len(numbers) == 1:
         return frozenset((Fraction(numbers[0]),))
-    found = set()
-    for left, right in _splits(numbers):
-        for one in reachable(left, operators) if left and right else ():
-            for other in reachable(right, operators):
-                found |= {one + other, one * other}
-                if "-" in operators:
-                    found.add(one - other)
-                if "/" in operators and other:
-                    found.add(one / other)
-    return frozenset(found)
+    # Fractions: with floats 8 / (3 - 8 / 3) would not be 24.
+    values: set[Fraction] = set()
+    for first_numbers, second_numbers in _split_numbers(numbers):
+        if not first_numbers or not second_numbers:
+            continue
+        # Both orders of the two sides are among the splits, so x - y and x / y suffice.
+        pairs = itertools.product(
+            list_values(first_numbers, operators), list_values(second_numbers, operators)
+        )
+        for x, y in pairs:
+            values.add(x + y)
+            values.add(x * y)
+            if "-" in operators:
+                values.add(x - y)
+            if "/" in operators and y:
+                values.add(x / y)
+    return frozenset(values)
 
 
 @functools.lru_cache(maxsize=4096)
-def makes(numbers: Numbers, target: int, operators: str) -> bool:
-    """Whether a formula with every number once has the target's value; `target` is not 0."""
-    for left, right in _splits(numbers):
-        others = reachable(right, operators) if left and right else frozenset()
-        for one in reachable(left, operators) if others else ():
-            missing = [target - one, target / one if one else target - one]
-            missing += [one - target] * ("-" in operators) + [one / target] * ("/" in operators and one != 0)
-            if not others.isdisjoint(missing):
+def can_make(numbers: Numbers, target: int, operators: str) -> bool:
+    """Tells whether a formula of all numbers makes the target.
+
+    Each is used once; `target` is not 0.
+    """
+    # The last operation is solved for its second operand: a set lookup in place of the product of
+    # both sets of values.
+    for first_numbers, second_numbers in _split_numbers(numbers):
+        if not first_numbers or not second_numbers:
+            continue
+        right_values = list_values(second_numbers, operators)
+        for x in list_values(first_numbers, operators):
+            if not right_values.isdisjoint(_list_partners(x, target, operators)):
                 return True
     return False
 
 
-def completion(formula: Sequence[str], left: Numbers, target: int, operators: str) -> Symbols | None:
-    """The fewest symbols, signs apart, that make a formula with every number reach the target; None if none do.
+def _list_partners(x: Fraction, target: int, operators: str) -> list[Fraction]:
+    """Lists the numbers that make the target with x.
+
+    They are y in x + y, x * y, x - y and x / y.
+    """
+    partners = [target - x]
+    if x:
+        partners.append(target / x)
+    if "-" in operators:
+        partners.append(x - target)
+    if "/" in operators and x:
+        partners.append(x / target)
+    return partners
+
+
+def find_completion(
+    formula: Sequence[str], unused_numbers: Numbers, target: int, operators: str
+) -> Symbols | None:
+    """Finds the fewest symbols that complete a formula.
+
+    Signs are not tried. None if no symbols complete it.
 
     Args:
-      formula: the symbols so far.
-      left: the numbers that are not in it yet, in ascending order.
-      target: the value to reach.
-      operators: of + - * / ( ).
+      formula: Symbols so far.
+      unused_numbers: Numbers that are not in it yet, in ascending order; all must be used.
+      target: Value to reach.
+      operators: Symbols beside the numbers, of + - * / ( ).
     """
-    frames: _Frames | None = (_FRESH,)
-    for symbol in formula:
-        frames = frames and _read(frames, symbol)
-    return _complete(frames, left, Fraction(target), operators) if frames else None
+    expressions = _read_formula(formula)
+    if expressions is None:
+        return None
+    return _complete(expressions, unused_numbers, Fraction(target), operators)
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _complete(frames: _Frames, left: Numbers, target: Fraction, operators: str) -> Symbols | None:
-    """Closes the innermost parenthesis after some of the numbers, then continues outside."""
-    if len(frames) == 1:
-        return _endings(frames[0], left, operators).get(target)
+def _complete(
+    expressions: _Expressions, unused_numbers: Numbers, target: Fraction, operators: str
+) -> Symbols | None:
+    """Closes the innermost parenthesis, then continues outside.
+
+    Some of the numbers come before it closes.
+    """
+    if len(expressions) == 1:
+        return _find_endings(expressions[0], unused_numbers, operators).get(target)
     best: Symbols | None = None
-    for inside, outside in _splits(left):
-        for number, symbols in _endings(frames[-1], inside, operators).items():
-            after = _operand(frames[:-1], number)
-            rest = _complete(after, outside, target, operators) if after else None
-            if rest is not None and (best is None or len(symbols) + 1 + len(rest) < len(best)):
-                best = (*symbols, ")", *rest)
+    for numbers, later_numbers in _split_numbers(unused_numbers):
+        for value, ending in _find_endings(expressions[-1], numbers, operators).items():
+            outer = _add_operand(expressions[:-1], value)
+            if outer is None:
+                continue
+            completion = _complete(outer, later_numbers, target, operators)
+            if completion is None:
+                continue
+            symbols = (*ending, ")", *completion)
+            # The first of equal lengths stays, so the expert does not depend on the order of sets.
+            if best is None or len(symbols) < len(best):
+                best = symbols
     return best
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _endings(frame: _Frame, left: Numbers, operators: str) -> dict[Fraction, Symbols]:
-    """Value -> the fewest symbols that end an open expression with this value and use every number."""
-    total, term, waiting = frame
-    found: dict[Fraction, Symbols] = {}
-    if waiting is None and not left:
-        return {total + term: ()}
-    steps: list[tuple[_Frames | None, Numbers, Symbols]]
-    if waiting is None:
-        steps = [(_read((frame,), symbol), left, (symbol,)) for symbol in operators if symbol in "+-*/"]
-    else:
-        steps = [
-            (_operand((frame,), number), outside, symbols)
-            for inside, outside in _splits(left)
-            if inside and (outside or len(inside) == 1 or frame != _FRESH)  # no parentheses around everything
-            for number, symbols in _operands(inside, operators).items()
-        ]
-    for after, rest, symbols in steps:
-        for number, ending in _endings(after[0], rest, operators).items() if after else ():
-            if number not in found or len(symbols) + len(ending) < len(found[number]):
-                found[number] = symbols + ending
-    return found
+def _find_endings(
+    expression: _Expression, unused_numbers: Numbers, operators: str
+) -> dict[Fraction, Symbols]:
+    """Finds the fewest symbols to end an expression, by value.
+
+    They use every number.
+    """
+    if expression.operator is None and not unused_numbers:
+        return {expression.total + expression.term: ()}
+    endings: dict[Fraction, Symbols] = {}
+    for next_expression, numbers, symbols in _list_steps(expression, unused_numbers, operators):
+        for value, ending in _find_endings(next_expression, numbers, operators).items():
+            length = len(symbols) + len(ending)
+            if value not in endings or length < len(endings[value]):
+                endings[value] = symbols + ending
+    return endings
 
 
-def _operands(numbers: Numbers, operators: str) -> dict[Fraction, Symbols]:
-    """Value -> the fewest symbols of an operand of these numbers: a number, or an expression in parentheses."""
+def _list_steps(
+    expression: _Expression, unused_numbers: Numbers, operators: str
+) -> Iterator[tuple[_Expression, Numbers, Symbols]]:
+    """Lists the next expressions, numbers left, and symbols.
+
+    An expression continues by one operator or operand.
+    """
+    if expression.operator is None:
+        for symbol in operators:
+            if symbol in "+-*/":
+                total, term, _ = expression
+                yield _add_operator(total, term, symbol), unused_numbers, (symbol,)
+        return
+    for numbers, later_numbers in _split_numbers(unused_numbers):
+        if not numbers:
+            continue
+        # Parentheses around everything never help.
+        if not later_numbers and len(numbers) > 1 and expression == _EMPTY:
+            continue
+        for value, symbols in _find_operands(numbers, operators).items():
+            expressions = _add_operand((expression,), value)
+            if expressions is not None:
+                yield expressions[0], later_numbers, symbols
+
+
+def _find_operands(numbers: Numbers, operators: str) -> dict[Fraction, Symbols]:
+    """Finds the fewest symbols of an operand, by value.
+
+    An operand is a number, or an expression in parentheses.
+    """
     if len(numbers) == 1:
         return {Fraction(numbers[0]): (str(numbers[0]),)}
     if "(" not in operators:
         return {}
-    return {number: ("(", *symbols, ")") for number, symbols in _endings(_FRESH, numbers, operators).items()}
+    operands = {}
+    for value, symbols in _find_endings(_EMPTY, numbers, operators).items():
+        operands[value] = ("(", *symbols, ")")
+    return operands
 
 
 @functools.cache
-def _splits(numbers: Numbers) -> tuple[tuple[Numbers, Numbers], ...]:
-    """All ways to split numbers into two parts, empty ones included."""
-    places = range(len(numbers))
-    chosen = (set(some) for size in range(len(numbers) + 1) for some in itertools.combinations(places, size))
-    pairs = (
-        (tuple(numbers[p] for p in places if p in some), tuple(numbers[p] for p in places if p not in some))
-        for some in chosen
-    )
-    return tuple(dict.fromkeys(pairs))
+def _split_numbers(numbers: Numbers) -> tuple[tuple[Numbers, Numbers], ...]:
+    """Lists all ways to split numbers in two.
+
+    An empty side is included; there are no repetitions.
+    """
+    splits: dict[tuple[Numbers, Numbers], None] = {}  # a set that keeps its order
+    for size in range(len(numbers) + 1):
+        for indices in itertools.combinations(range(len(numbers)), size):
+            chosen = tuple(numbers[index] for index in indices)
+            rest = tuple(n for index, n in enumerate(numbers) if index not in indices)
+            # Equal cards give equal splits: each is tried once.
+            splits[chosen, rest] = None
+    return tuple(splits)

@@ -4,7 +4,7 @@ import random
 
 SUITS = {"C": "clubs", "D": "diamonds", "H": "hearts", "S": "spades"}
 RANKS = "A23456789TJQK"
-_NAMES = {"A": "ace", "T": "10", "J": "jack", "Q": "queen", "K": "king"}
+_RANK_NAMES = {"A": "ace", "T": "10", "J": "jack", "Q": "queen", "K": "king"}
 
 
 def draw_card(rng: random.Random, ranks: str = RANKS) -> str:
@@ -12,11 +12,11 @@ def draw_card(rng: random.Random, ranks: str = RANKS) -> str:
     return rng.choice("CDHS") + rng.choice(ranks)
 
 
-def points(card: str) -> int:
-    """What a card counts: an ace 1, a face 10."""
+def count_points(card: str) -> int:
+    """Counts a card's points: an ace 1, a face 10."""
     return min(RANKS.index(card[1]) + 1, 10)
 
 
-def in_words(card: str) -> str:
+def name_card(card: str) -> str:
     """A card's name, such as "king of spades"."""
-    return f"{_NAMES.get(card[1], card[1])} of {SUITS[card[0]]}"
+    return f"{_RANK_NAMES.get(card[1], card[1])} of {SUITS[card[0]]}"

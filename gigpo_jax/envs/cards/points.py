@@ -1,12 +1,12 @@
-"""Points games: a formula of all cards that reaches a target, one symbol a turn. Rules as in gym-cards."""
+"""Points games: a formula of all cards reaches a target, one symbol a turn, as in gym-cards."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from gigpo_jax.envs.cards.arithmetic import completion, python_value, value
-from gigpo_jax.envs.cards.deck import in_words, points
-from gigpo_jax.envs.cards.picture import points_picture
+from gigpo_jax.envs.cards.arithmetic import evaluate, evaluate_python, find_completion
+from gigpo_jax.envs.cards.deck import count_points, name_card
+from gigpo_jax.envs.cards.picture import draw_points_game
 
 REWARD = 10.0
 
@@ -15,15 +15,27 @@ class PointsGame:
     """One episode; a `games.Game`.
 
     Attributes:
-      formula: the symbols so far.
-      won: whether the formula has every card and the target's value.
+      formula: Symbols so far.
+      won: Whether the formula has every card and the target's value.
     """
 
-    def __init__(self, cards: Sequence[str], target: int, operators: str, *, compat: bool = False) -> None:
-        """Starts with cards such as "D7"; `compat` takes the value of a formula from Python's arithmetic."""
-        self._cards, self._target, self._operators = tuple(cards), target, operators
-        self._value = python_value if compat else value
-        self._left = sorted(map(points, cards))
+    def __init__(
+        self, cards: Sequence[str], target: int, operators: str, *, compat: bool = False
+    ) -> None:
+        """Starts a game.
+
+        Args:
+          cards: Cards, such as "D7".
+          target: Value to reach.
+          operators: Symbols beside the numbers.
+          compat: Whether a formula has the value of Python's arithmetic.
+        """
+        self._cards = tuple(cards)
+        self._target = target
+        self._operators = operators
+        self._evaluate = evaluate_python if compat else evaluate
+        # A list with repeats: of two equal cards each can be used once.
+        self._unused_numbers = sorted(map(count_points, cards))
         self.formula: list[str] = []
         self.won = False
 
@@ -32,13 +44,18 @@ class PointsGame:
         return " ".join(self._cards)
 
     def act(self, action: str) -> tuple[float, bool]:
-        """Adds a number that a card is left for, or an operator; "=" ends the game. Anything else does nothing."""
+        """Adds a number or an operator; "=" ends the game.
+
+        The number must be unused. Other texts do nothing.
+        """
         if action == "=":
-            self.won = not self._left and self._value(self.formula) == self._target
+            # All cards must be used: the target from fewer is no win.
+            self.won = not self._unused_numbers and self._evaluate(self.formula) == self._target
             return REWARD * self.won, True
+        # As in the published games, a number that is not there leaves the formula as it is.
         if action in self.actions():
             if action.isdigit():
-                self._left.remove(int(action))
+                self._unused_numbers.remove(int(action))
             self.formula.append(action)
         return 0.0, False
 
@@ -47,26 +64,38 @@ class PointsGame:
 
     def text(self, *, picture: bool) -> str:
         formula = "Formula: " + " ".join(self.formula)
-        return f"\n{formula}" if picture else f"Cards: {', '.join(map(in_words, self._cards))}\n{formula}"
+        if picture:
+            return f"\n{formula}"
+        return f"Cards: {', '.join(map(name_card, self._cards))}\n{formula}"
 
     def picture(self) -> np.ndarray:
-        return points_picture(self._cards, "".join(self.formula))
+        return draw_points_game(self._cards, "".join(self.formula))
 
     def actions(self) -> tuple[str, ...]:
-        return (*map(str, sorted(set(self._left))), *self._operators, "=")
+        return (*map(str, sorted(set(self._unused_numbers))), *self._operators, "=")
 
     def remaining(self) -> int | None:
         """As `games.Game`; the solver knows ordinary arithmetic alone."""
-        rest = completion(self.formula, tuple(self._left), self._target, self._operators)
-        return None if rest is None else 0 if self.won else len(rest) + 1
+        completion = find_completion(
+            self.formula, tuple(self._unused_numbers), self._target, self._operators
+        )
+        # A formula that cannot be completed any more has lost, even if turns are left.
+        if completion is None:
+            return None
+        return 0 if self.won else len(completion) + 1
 
 
-def best_action(state: str, target: int, operators: str) -> str:
-    """The next symbol of a shortest completion; "=" if there is none, or nothing is missing."""
-    cards, _, shown = state.partition(" |")
-    formula, left = shown.split(), sorted(map(points, cards.split()))
+def choose_best(state: str, target: int, operators: str) -> str:
+    """Chooses the next symbol of a shortest completion.
+
+    "=" if there is none, or nothing is missing.
+    """
+    cards, _, formula_text = state.partition(" |")
+    formula = formula_text.split()
+    unused_numbers = sorted(map(count_points, cards.split()))
     for symbol in formula:
+        # The anchor has cards and formula; what is unused follows from both.
         if symbol.isdigit():
-            left.remove(int(symbol))
-    rest = completion(formula, tuple(left), target, operators)
-    return rest[0] if rest else "="
+            unused_numbers.remove(int(symbol))
+    completion = find_completion(formula, tuple(unused_numbers), target, operators)
+    return completion[0] if completion else "="

@@ -8,12 +8,12 @@ from gigpo_jax.env_bridge.prompts import PromptInput
 
 @dataclass(frozen=True)
 class Rules:
-    """The prompt for language models. It shows neither history nor number of steps.
+    """Prompt for language models, without history and step number.
 
     Attributes:
-      text: the game, its rules and rewards.
-      actions: what can be chosen.
-      keys: of the response, with what belongs there, before the action.
+      text: Game, its rules and rewards.
+      actions: Actions to choose from.
+      keys: Keys of the response before the action, each with a hint at its content.
     """
 
     text: str
@@ -23,5 +23,13 @@ class Rules:
     def __call__(self, inputs: PromptInput, /) -> str:
         """Renders a `prompts.PromptInput`."""
         choice = ", ".join(f'"{action}"' for action in self.actions)
-        keys = ", ".join((*(f'"{key}": "<{what}>"' for key, what in self.keys), '"action": "<your action>"'))
-        return "\n".join((inputs.observation, self.text, f"Your action is one of {choice}.", f"Reply with {{{keys}}}"))
+        fields = [f'"{key}": "<{hint}>"' for key, hint in self.keys]
+        fields.append('"action": "<your action>"')
+        return "\n".join(
+            (
+                inputs.observation,
+                self.text,
+                f"Your action is one of {choice}.",
+                f"Reply with {{{', '.join(fields)}}}",
+            )
+        )

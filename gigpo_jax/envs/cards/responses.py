@@ -8,22 +8,28 @@ _KEY = '"action":'
 
 
 def parse(response: str, *, actions: Sequence[str]) -> Response:
-    """Reads a response; never raises. Source: the projection of the published GiGPO experiments.
+    """Reads a response; never raises.
 
-    What counts is the text after the first `"action":`, in lower case; without it, the last character alone. Valid
-    means that exactly one of the actions is contained in it ("10" does not contain "1"); else the action is "", which
-    does nothing.
+    Source: the projection of the published GiGPO experiments. The text after the first `"action":`
+    counts, in lower case; without it, the last character alone. Valid means that it contains
+    exactly one of the actions ("10" does not contain "1"); else the action is "", which does
+    nothing.
     """
     text = response.lower()
     start = text.find(_KEY)
-    rest = text[start + len(_KEY) :] if start >= 0 else text[-1:]
-    found = {name for name in ("10",) if name in actions and name in rest}
-    if found:
-        rest = rest.replace("10", "")
-    found |= {name for name in actions if name in rest}
-    return Response(*((found.pop(), True) if len(found) == 1 else ("", False)))
+    # As published: without the key the last character may still be a symbol.
+    answer = text[start + len(_KEY) :] if start >= 0 else text[-1:]
+    matches = set()
+    # Taken out first, because "10" contains the action "1".
+    if "10" in actions and "10" in answer:
+        matches.add("10")
+        answer = answer.replace("10", "")
+    matches.update(action for action in actions if action in answer)
+    if len(matches) != 1:
+        return Response("", False)
+    return Response(matches.pop(), True)
 
 
 def write(action: str) -> str:
-    """The response that `parse` reads as this action, without a thought."""
+    """Writes a response without a thought for `parse`."""
     return f'{{"thoughts": "", "action": "{action}"}}'

@@ -1,38 +1,44 @@
-"""NumberLine as an environment: `registry.make("numberline")`. A number from 0 to 5 moves to a target."""
+"""NumberLine as an environment: a number from 0 to 5 moves to a target."""
+
+import itertools
 
 import numpy as np
 
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.envs.cards.picture import numberline_picture
-from gigpo_jax.envs.cards.prompt import Rules
+from gigpo_jax.envs.cards.picture import draw_numberline_game
 from gigpo_jax.envs.games import GameEnv, GameExpert
+from gigpo_jax.envs.numberline.prompt import ACTIONS
 
-ACTIONS = ("-", "+")
 GOAL = "move the number to the target"
 LAST = 5  # the line begins at 0
-# There are 30 tasks; the six whose numbers are 5 together are the split "test".
-_TASKS = [(start, target) for start in range(LAST + 1) for target in range(LAST + 1) if start != target]
-IDS = {
-    split: [f"numberline/{split}/{a}-{b}" for a, b in _TASKS if (a + b == LAST) == (split == "test")]
-    for split in ("train", "test")
-}
-full = Rules(
-    'You play NumberLine. "+" adds one to the current number, "-" takes one away; it stays between 0 and 5. Bring the '
-    "current number to the target number. Reward 1 at the target, -1 for a move that does not bring it nearer.",
-    ACTIONS,
-    (("current number", "the number"), ("target number", "the number"), ("thoughts", "what follows from them")),
-)
+
+
+def _list_ids() -> dict[str, list[str]]:
+    """Split -> ids of its tasks.
+
+    There are 30 tasks; the six whose numbers are 5 together are the split "test".
+    """
+    ids: dict[str, list[str]] = {"train": [], "test": []}
+    for start, target in itertools.permutations(range(LAST + 1), 2):
+        # Every start and every target occurs in both splits; only their pairs differ.
+        split = "test" if start + target == LAST else "train"
+        ids[split].append(f"numberline/{split}/{start}-{target}")
+    return ids
+
+
+IDS = _list_ids()
 
 
 class NumberLineGame:
     """One episode; a `games.Game`.
 
     Attributes:
-      current: the number now.
+      current: Current number.
     """
 
     def __init__(self, start: int, target: int) -> None:
-        self.current, self._target = start, target
+        self.current = start
+        self._target = target
         self.content = self.state()
 
     @property
@@ -42,11 +48,14 @@ class NumberLineGame:
     def act(self, action: str) -> tuple[float, bool]:
         if action not in ACTIONS:
             return 0.0, False
-        before = abs(self._target - self.current)
-        self.current = min(max(self.current + (1 if action == "+" else -1), 0), LAST)
+        previous_distance = abs(self._target - self.current)
+        step = 1 if action == "+" else -1
+        self.current = min(max(self.current + step, 0), LAST)
         if self.won:
             return 1.0, True
-        return (0.0 if abs(self._target - self.current) < before else -1.0), False
+        # At the ends of the line the number may stay where it is, which is not nearer either.
+        is_nearer = abs(self._target - self.current) < previous_distance
+        return (0.0 if is_nearer else -1.0), False
 
     def state(self) -> str:
         return f"target {self._target} current {self.current}"
@@ -55,7 +64,7 @@ class NumberLineGame:
         return "" if picture else f"Target: {self._target}\nCurrent: {self.current}"
 
     def picture(self) -> np.ndarray:
-        return numberline_picture(self._target, self.current)
+        return draw_numberline_game(self._target, self.current)
 
     def actions(self) -> tuple[str, ...]:
         return ACTIONS
@@ -64,22 +73,39 @@ class NumberLineGame:
         return abs(self._target - self.current)
 
 
-def make(*, observation: str = "picture", max_steps: int = 10, regret: bool = False) -> GameEnv:
-    """Builds the environment; `registry.ENVIRONMENTS` explains its options. InputError for one that cannot be used."""
+def make(
+    *,
+    observation: str = "picture",
+    anchor: str = "state",
+    max_steps: int = 10,
+    regret: bool = False,
+) -> GameEnv:
+    """Builds the environment; entry.py explains the options.
 
-    def start(task: Task) -> NumberLineGame:
-        begin, target = task.id.rpartition("/")[2].split("-")
-        return NumberLineGame(int(begin), int(target))
+    Raises InputError for an unusable option.
+    """
 
-    return GameEnv(IDS, start, GOAL, observation=observation, max_steps=max_steps, regret=regret)
+    def start_game(task: Task) -> NumberLineGame:
+        start, target = task.id.rpartition("/")[2].split("-")
+        return NumberLineGame(int(start), int(target))
+
+    return GameEnv(
+        IDS,
+        start_game,
+        GOAL,
+        observation=observation,
+        anchor=anchor,
+        max_steps=max_steps,
+        regret=regret,
+    )
 
 
-def best_action(state: str) -> str:
+def choose_best(state: str) -> str:
     """The move towards the target."""
     _, target, _, current = state.split()
     return "+" if int(target) > int(current) else "-"
 
 
 def make_expert(seed: int, *, random_fraction: float = 0.0) -> GameExpert:
-    """Moves towards the target; `registry.ENVIRONMENTS` explains its options."""
-    return GameExpert(best_action, seed, random_fraction)
+    """A demonstrator that moves towards the target."""
+    return GameExpert(choose_best, seed, random_fraction)

@@ -1,1 +1,1 @@
-"""Search-augmented question answering: an environment, retrieval and a retriever's server (docs/search.md)."""
+"""Search-augmented question answering: environment, retrieval and server (docs/search.md)."""

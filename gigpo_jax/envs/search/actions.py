@@ -1,4 +1,4 @@
-"""Response text -> `<search>query</search>` or `<answer>text</answer>`: the action keeps its tag."""
+"""Response text -> `<search>query</search>` or `<answer>text</answer>`, with its tag."""
 
 import re
 
@@ -8,36 +8,49 @@ _CLOSING = re.compile(r"</(search|answer)>", re.IGNORECASE)
 _OPENING = re.compile(r"<(search|answer)>", re.IGNORECASE)
 
 
-def parse(response: str) -> Response:
-    """Reads a response in linear time; never raises. Source: the projection of arXiv 2505.10978, section 5.3.
+def parse_response(response: str) -> Response:
+    """Reads a response in linear time; never raises.
 
-    The action ends at the first closing tag. It begins at the first opening tag of the same name before that. Without
-    such a pair there is no action ("").
+    The action ends at the first closing tag. It begins at the first opening tag of the same name
+    before that. Without such a pair there is no action ("").
+
+    Source: the projection of arXiv 2505.10978, section 5.3.
 
     Returns:
-      The action with its tags in lower case and its text stripped; invalid if there is none, if the response opens both
-      tags, or one of them twice. An invalid search still runs.
+      The action with its tags in lower case and its text stripped; invalid if there is none, if the
+      response opens both tags, or one of them twice. An invalid search still runs.
     """
-    closing, opened = _CLOSING.search(response), list(_OPENING.finditer(response))
-    if closing is not None:
-        name = closing[1].lower()
-        for opening in opened:
-            if opening[1].lower() == name and opening.end() <= closing.start():
-                return Response(
-                    f"<{name}>{response[opening.end() : closing.start()].strip()}</{name}>", len(opened) == 1
-                )
+    closing = _CLOSING.search(response)
+    # Of the whole response: a second tag behind the action makes it invalid, too.
+    openings = list(_OPENING.finditer(response))
+    if closing is None:
+        return Response("", False)
+    name = closing[1].lower()
+    for opening in openings:
+        if opening[1].lower() == name and opening.end() <= closing.start():
+            text = response[opening.end() : closing.start()].strip()
+            return Response(f"<{name}>{text}</{name}>", len(openings) == 1)
     return Response("", False)
 
 
 def split_action(action: str) -> tuple[str, str]:
-    """An action's kind and its text: ("search", query), ("answer", text) or ("", "") for anything else."""
+    """Splits an action into its kind and its text.
+
+    Returns:
+      ("search", query), ("answer", text), or ("", "") for anything else.
+    """
     for name in ("search", "answer"):
-        start, end = f"<{name}>", f"</{name}>"
-        if action.startswith(start) and action.endswith(end) and len(action) >= len(start) + len(end):
+        start = f"<{name}>"
+        end = f"</{name}>"
+        long_enough = len(action) >= len(start) + len(end)
+        if long_enough and action.startswith(start) and action.endswith(end):
             return name, action[len(start) : -len(end)].strip()
     return "", ""
 
 
-def write_action(action: str) -> str:
-    """The response that `parse` reads as this action, without a thought."""
+def write_response(action: str) -> str:
+    """Writes the response that `parse_response` reads as this action.
+
+    It has no thought.
+    """
     return f"<think></think>{action}"

@@ -1,4 +1,4 @@
-"""The retriever's server: `python -m gigpo_jax.envs.search.server` is `python -m gigpo_jax.envs search serve`."""
+"""The retriever's server: the same as `gigpo envs search serve`."""
 
 import sys
 

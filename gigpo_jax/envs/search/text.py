@@ -12,35 +12,51 @@ NOTHING_FOUND = "No documents were found."
 _CUT = " ..."
 
 
-def normalise(answer: str) -> str:
-    """An answer for comparison: lower case, no punctuation, no articles, single spaces."""
+def normalise_answer(answer: str) -> str:
+    """Normalises an answer for comparison.
+
+    Lower case, no punctuation, no articles, single spaces.
+    """
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
-def _compared(answer: str) -> str:
-    # A departure from the usual definition: an answer of articles and punctuation alone ("The The", "A") would be
-    # empty, so it is compared without normalisation.
-    return normalise(answer) or " ".join(answer.lower().split())
+def _comparison_form(answer: str) -> str:
+    # A departure from the usual definition: an answer of articles and punctuation alone ("The The",
+    # "A") would be empty, so it is compared without normalisation.
+    return normalise_answer(answer) or " ".join(answer.lower().split())
 
 
 def exact_match(answer: str, golden: Iterable[str]) -> bool:
-    """Whether an answer equals a golden answer after normalisation; an empty answer does not."""
-    given = _compared(answer)
-    return given != "" and any(given == _compared(gold) for gold in golden)
+    """Whether an answer equals a golden answer after normalisation.
+
+    An empty answer does not.
+    """
+    form = _comparison_form(answer)
+    return form != "" and any(form == _comparison_form(gold) for gold in golden)
 
 
-def escape(text: str) -> str:
-    """A text as one line without tags: "<" becomes "&lt;", white space becomes single spaces."""
+def escape_tags(text: str) -> str:
+    """Returns a text as one line without tags.
+
+    "<" becomes "&lt;", white space becomes single spaces.
+    """
+    # Without "<" no tag can begin, and without line breaks no other item of the list.
     return " ".join(text.replace("<", "&lt;").split())
 
 
-def information(documents: Sequence[Document], *, document_chars: int = 4000) -> str:
+def format_documents(documents: Sequence[Document], *, document_chars: int = 4000) -> str:
     """The observation after a search; longer documents are cut.
 
     Documents are escaped, so none can end the block, begin another item or write a tag.
     """
-    lines = []
+    lines = ["<information>"]
     for number, document in enumerate(documents, 1):
-        text = escape(document.contents[: 4 * document_chars])
-        lines.append(f"[{number}] " + (text if len(text) <= document_chars else text[:document_chars] + _CUT))
-    return "\n".join(["<information>", *(lines or [NOTHING_FOUND]), "</information>"])
+        # Cut before escaping too: a document of megabytes need not be escaped as a whole.
+        text = escape_tags(document.contents[: 4 * document_chars])
+        if len(text) > document_chars:
+            text = text[:document_chars] + _CUT
+        lines.append(f"[{number}] {text}")
+    if not documents:
+        lines.append(NOTHING_FOUND)
+    lines.append("</information>")
+    return "\n".join(lines)

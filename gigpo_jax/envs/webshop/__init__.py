@@ -1,4 +1,6 @@
-"""WebShop (Yao et al., NeurIPS 2022) in text mode, in plain Python; its text is identical to the original's.
+"""WebShop (Yao et al., NeurIPS 2022) in text mode, in plain Python.
+
+Its text is identical to the original's.
 
 session = Session(open_catalogue(DIR, goals="human", draw_seed=42))
 page = session.reset(0)

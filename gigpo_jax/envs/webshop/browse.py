@@ -10,25 +10,32 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue, open_catalogue
 from gigpo_jax.envs.webshop.engine import pages
 from gigpo_jax.envs.webshop.engine.session import Page, Session
-from gigpo_jax.errors import InputError
 
-CONNECTION_S = 60.0  # how long a connection may be idle, s
+CONNECTION_S = 60.0  # limit of an idle connection, s
 _COOKIE = "webshop"
-_VISITORS = 64  # sessions kept; the least recently used one is dropped
-_POLICY = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+_VISITORS = 64  # number of sessions kept; the least recently used one is dropped
+_POLICY = (
+    "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
 
 
 class Visit:
-    """One visitor's episode; `log` has the actions so far, with their rewards."""
+    """One visitor's episode, with its log.
+
+    `log` has the actions so far, with their rewards.
+    """
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.session = Session(catalogue)
-        self.open(0)
+        self.open_goal(0)
 
-    def open(self, goal: int) -> None:
+    def open_goal(self, goal: int) -> None:
+        """Starts an episode with a goal."""
         self.goal = goal
         self.page: Page = self.session.reset(goal)
         self.log: list[tuple[str, float]] = []
@@ -38,13 +45,17 @@ class Visit:
         self.log.append((action, self.page.reward))
 
 
-def view(visit: Visit) -> dict[str, Any]:
-    """The content of the page, as plain values; the template escapes them."""
+def page_content(visit: Visit) -> dict[str, Any]:
+    """Returns the page's content as plain values.
+
+    The template escapes them.
+    """
     session = visit.session
-    buttons, body = [], []
-    cards: list[dict[str, Any]] = []
+    buttons: list[str] = []
+    body: list[str] = []
+    cards: list[dict[str, Any]] = []  # of products
     options: list[dict[str, Any]] = []
-    for kind, text in pages.visible(session.nodes()):
+    for kind, text in pages.visible_nodes(session.nodes()):
         if kind == "button":
             buttons.append(text)
         elif kind == "product":
@@ -53,27 +64,31 @@ def view(visit: Visit) -> dict[str, Any]:
             options[-1]["values"].append(text)
         elif cards:
             cards[-1]["lines"].append(text)
-        else:
+        else:  # the name of an option if labels follow
             body.append(text)
             options.append({"name": text, "values": []})
+    # Texts without labels behind them are no options.
     options = [option for option in options if option["values"]]
-    named = {option["name"] for option in options}
-    score = session.score
+    option_names = {option["name"] for option in options}
+    lines = []
+    for text in body:
+        if text not in option_names and text.strip(": ") != "Instruction":
+            lines.append(text)
     return {
         "place": session.place,
         "goal": visit.goal,
         "last_goal": session.catalogue.goal_count - 1,
         "task": session.goal.instruction,
-        "buttons": [b for b in buttons if b not in (pages.BUY, pages.SEARCH)],
+        "buttons": [text for text in buttons if text not in (pages.BUY, pages.SEARCH)],
         "can_buy": pages.BUY in buttons,
         "cards": cards,
         "options": options,
         "chosen": session.options,
-        "body": [text for text in body if text not in named and text.strip(": ") != "Instruction"][1:],
+        "body": lines[1:],  # without the task
         "product": session.product,
         "done": session.place == "done",
-        "score": score,
-        "wanted": session.goal,
+        "score": session.score,
+        "target": session.goal,
         "text": visit.page.text,
         "available": visit.page.available,
         "log": visit.log,
@@ -85,13 +100,17 @@ def make_app(catalogue: Catalogue) -> Any:
     try:
         import flask
     except ImportError as err:
-        raise InputError('browse: Flask is not installed; pip install "gigpo_jax[web]"') from err
+        raise InputError(
+            "Flask is not installed", key="browse", fix='pip install "gigpo_jax[web]"'
+        ) from err
     app = flask.Flask("gigpo_jax.envs.webshop", root_path=str(Path(__file__).parent))
+    # A page of another site could reach loopback through a name of its own (DNS rebinding); Flask
+    # refuses hosts that are not listed.
     app.config.update(MAX_CONTENT_LENGTH=1 << 20, TRUSTED_HOSTS=["127.0.0.1", "localhost", "[::1]"])
     visits: OrderedDict[str, Visit] = OrderedDict()
     lock = threading.Lock()  # protects visits and the catalogue: each connection has a thread
 
-    def visit() -> tuple[str, Visit]:
+    def find_visit() -> tuple[str, Visit]:
         key = flask.request.cookies.get(_COOKIE, "")
         if key not in visits:
             key = secrets.token_urlsafe(16)
@@ -101,42 +120,50 @@ def make_app(catalogue: Catalogue) -> Any:
         visits.move_to_end(key)
         return key, visits[key]
 
-    def answer(response: Any, key: str) -> Any:
+    def add_headers(response: Any, key: str) -> Any:
+        # Strict: a form of another site is sent without the cookie and cannot act in this episode.
         response.set_cookie(_COOKIE, key, httponly=True, samesite="Strict")
         response.headers["Content-Security-Policy"] = _POLICY
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
     @app.get("/")
-    def show() -> Any:
+    def show_page() -> Any:
         with lock:
-            key, current = visit()
-            shown = view(current)
-        return answer(flask.make_response(flask.render_template("shop.html", **shown)), key)
+            key, visit = find_visit()
+            content = page_content(visit)
+        return add_headers(flask.make_response(flask.render_template("shop.html", **content)), key)
 
     @app.post("/act")
-    def act() -> Any:
+    def take_action() -> Any:
         form = flask.request.form
-        action = f"search[{form['search']}]" if "search" in form else f"click[{form.get('click', '')}]"
+        if "search" in form:
+            action = f"search[{form['search']}]"
+        else:
+            action = f"click[{form.get('click', '')}]"
         with lock:
-            key, current = visit()
-            current.act(action)
-        return answer(flask.redirect("/", code=303), key)
+            key, visit = find_visit()
+            visit.act(action)
+        return add_headers(flask.redirect("/", code=303), key)
 
     @app.post("/goal")
-    def goal() -> Any:
+    def choose_goal() -> Any:
         text = flask.request.form.get("goal", "")
         with lock:
-            key, current = visit()
+            key, visit = find_visit()
+            # Bounded, as int() raises for texts of thousands of digits.
             if text.isdecimal() and len(text) < 10 and int(text) < catalogue.goal_count:
-                current.open(int(text))
-        return answer(flask.redirect("/", code=303), key)
+                visit.open_goal(int(text))
+        return add_headers(flask.redirect("/", code=303), key)
 
     return app
 
 
-def make_server(catalogue: Catalogue, port: int) -> Any:
-    """The page's server on loopback (of werkzeug), with a thread and a time limit for each connection."""
+def make_page_server(catalogue: Catalogue, port: int) -> Any:
+    """The page's server on loopback (werkzeug).
+
+    Each connection has a thread and a time limit.
+    """
     app = make_app(catalogue)
     from werkzeug import serving
 
@@ -146,13 +173,17 @@ def make_server(catalogue: Catalogue, port: int) -> Any:
     try:
         return serving.make_server("127.0.0.1", port, app, threaded=True, request_handler=Handler)
     except (OSError, OverflowError, SystemExit) as err:
-        raise InputError(f"--port {port}: cannot listen there ({err}); name another one") from err
+        raise InputError(
+            f"cannot listen there ({err})", key="--port", value=port, fix="name another one"
+        ) from err
 
 
-def serve(folder: Path, port: int, *, goals: str, variant: str | None) -> None:
+def serve_shop(folder: Path, port: int, *, goals: str, variant: str | None) -> None:
     """Serves the page until Ctrl-C."""
-    server = make_server(open_catalogue(folder, goals=goals, variant=variant), port)
-    sys.stdout.write(f"the shop is open at http://127.0.0.1:{server.server_port} (Ctrl-C closes it)\n")
+    server = make_page_server(open_catalogue(folder, goals=goals, variant=variant), port)
+    sys.stdout.write(
+        f"the shop is open at http://127.0.0.1:{server.server_port} (Ctrl-C closes it)\n"
+    )
     sys.stdout.flush()
     try:
         server.serve_forever()

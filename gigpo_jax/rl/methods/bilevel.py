@@ -4,13 +4,27 @@ from typing import Any
 
 from gigpo_jax.rl.advantages import Advantages
 from gigpo_jax.rl.gae import bilevel_gae, response_mask
-from gigpo_jax.rl.methods.ppo import of_tokens
+from gigpo_jax.rl.methods.ppo import whiten_tokens
 from gigpo_jax.rl.types import StepColumns
 
 
-def bilevel(columns: StepColumns, *, gamma: float, lam: float, token_gamma: float, **_: Any) -> Advantages:
-    """`bilevel_gae`, whitened."""
-    c, mask = columns, response_mask(columns)
-    how = {"gamma": gamma, "lam": lam, "token_gamma": token_gamma}
-    where = {"trajectory": c.trajectory, "step": c.step, "group": c.group, "mask": c.mask}
-    return of_tokens(bilevel_gae(c.reward - c.penalty, c.token_value, mask, **where, **how), mask)
+def bilevel(
+    columns: StepColumns, *, gamma: float, lam: float, token_gamma: float, **_: Any
+) -> Advantages:
+    """Whitens the advantages of `bilevel_gae`."""
+    mask = response_mask(columns)
+    estimates = bilevel_gae(
+        # Each step has a reward of its own here, so a penalty is part of it, whatever
+        # the preset says.
+        columns.reward - columns.penalty,
+        columns.token_value,
+        mask,
+        trajectory=columns.trajectory,
+        step=columns.step,
+        group=columns.group,
+        mask=columns.mask,
+        gamma=gamma,
+        lam=lam,
+        token_gamma=token_gamma,
+    )
+    return whiten_tokens(estimates, mask)

@@ -7,6 +7,17 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def gigpo(columns: StepColumns, **settings: Any) -> Advantages:
-    """`gigpo_advantages` of a struct of columns; the settings are its keywords."""
-    c = columns
-    return gigpo_advantages(c.reward, c.penalty, c.trajectory, c.step, c.group, c.anchor, c.mask, **settings)
+    """Calls `gigpo_advantages` with a struct of columns.
+
+    The settings are its keywords.
+    """
+    return gigpo_advantages(
+        columns.reward,
+        columns.penalty,
+        columns.trajectory,
+        columns.step,
+        columns.group,
+        columns.anchor,
+        columns.mask,
+        **settings,
+    )

@@ -13,25 +13,40 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def ppo(columns: StepColumns, *, gamma: float, lam: float, **_: Any) -> Advantages:
-    """GAE over the tokens of each response, whitened.
+    """Whitens GAE over the tokens of each response.
 
-    Each response is an episode by itself, whose reward is the return of the whole trajectory minus the penalty of its
-    step, at the last token.
+    Each response is an episode by itself, whose reward is the return of the whole trajectory minus
+    the penalty of its step, at the last token.
     """
-    c, mask = columns, response_mask(columns)
-    segment = segments.segments_of(c.mask, c.group, c.trajectory)
-    score = jax.ops.segment_sum(jnp.where(c.mask, c.reward, 0.0), segment, len(c.mask))[segment] - c.penalty
-    reward = jnp.where(last_tokens(mask), score[:, None], 0.0)
-    return of_tokens(token_gae(reward, c.token_value, mask, gamma=gamma, lam=lam), mask)
+    mask = response_mask(columns)
+    rows = len(columns.mask)
+    # Numbers of trajectories are distinct within a group alone, so the group is a key too.
+    segment = segments.number_segments(columns.mask, columns.group, columns.trajectory)
+    reward = jnp.where(columns.mask, columns.reward, 0.0)
+    # verl-agent trains rows, one a step, and gives each the reward of the whole episode.
+    score = jax.ops.segment_sum(reward, segment, rows)[segment] - columns.penalty
+    token_reward = jnp.where(last_tokens(mask), score[:, None], 0.0)
+    estimates = token_gae(token_reward, columns.token_value, mask, gamma=gamma, lam=lam)
+    return whiten_tokens(estimates, mask)
 
 
-def of_tokens(found: Gae, mask: Array) -> Advantages:
-    """Whitened advantages of tokens; that of a step is their mean. The episode part is zero.
+def whiten_tokens(estimates: Gae, mask: Array) -> Advantages:
+    """Whitens advantages of tokens.
+
+    The advantage of a step is their mean, the episode part is zero.
 
     Args:
-      found: [N, R] each.
-      mask: [N, R] bool, the tokens.
+      estimates: Advantages and targets, [N, R] each.
+      mask: [N, R] bool, response tokens of unmasked rows.
     """
-    tokens = whiten(found.advantage, mask)
+    # Over all response tokens of the batch, as in verl: long responses weigh more.
+    tokens = whiten(estimates.advantage, mask)
+    # The total of a step is for metrics and saved rollouts; the loss reads `tokens`.
     step = jnp.sum(tokens, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)
-    return Advantages(total=step, episode=jnp.zeros_like(step), step=step, tokens=tokens, target=found.target)
+    return Advantages(
+        total=step,
+        episode=jnp.zeros_like(step),
+        step=step,
+        tokens=tokens,
+        target=estimates.target,
+    )

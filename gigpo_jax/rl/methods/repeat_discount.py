@@ -1,11 +1,11 @@
-"""A proposal of this project, after DPEPO (arXiv 2604.24320): actions that repeat themselves earn less.
+"""Repeated actions earn less: a proposal of this project, after DPEPO (arXiv 2604.24320).
 
     W  = (repeat^n + pair^m) / 2
     A' = A W for A >= 0, A (2 - W) else
 
-n counts the earlier steps of the episode with the same action, m those with the same action and the same one before
-it. A wrapper: A is the advantage of `base`. DPEPO plays several environments in one context; this is its rule for one,
-and not DPEPO.
+n counts the earlier steps of the episode with the same action, m those with the same action and the
+same one before it. A wrapper: A is the advantage of `base`. DPEPO plays several environments in one
+context; this is its rule for one, and not DPEPO.
 """
 
 from collections.abc import Callable
@@ -14,19 +14,34 @@ from dataclasses import replace
 import jax.numpy as jnp
 
 from gigpo_jax.rl import segments
-from gigpo_jax.rl.advantages import Advantages, in_order
+from gigpo_jax.rl.advantages import Advantages, order_steps
 from gigpo_jax.rl.types import StepColumns
 
 
 def repeat_discount(
     columns: StepColumns, *, base: Callable[[StepColumns], Advantages], repeat: float, pair: float
 ) -> Advantages:
-    """Discounts the total of `base`, whose parts stay as they are."""
-    plain, steps = base(columns), in_order(columns)
+    """Discounts the total of `base`.
+
+    The episode and step parts stay.
+    """
+    advantages = base(columns)
+    steps = order_steps(columns)
     rows = len(steps.valid)
-    action = segments.segments_of(steps.valid, steps.trajectory, *columns.action[steps.order].T)
-    before = steps.previous(action, rows)
-    both = segments.segments_of(before < rows, action, before)
-    weight = (repeat ** segments.earlier(action) + pair ** jnp.where(before < rows, segments.earlier(both), 0)) / 2
-    total = plain.total[steps.order]
-    return replace(plain, total=steps.restored(total * jnp.where(total >= 0.0, weight, 2.0 - weight)))
+
+    # The trajectory is a key: only repeats within an episode count.
+    action = segments.number_segments(steps.valid, steps.trajectory, *columns.action[steps.order].T)
+    previous_action = steps.previous(action, rows)
+    # The first row of an episode has no pair, and N is no action.
+    has_previous = previous_action < rows
+    action_pair = segments.number_segments(has_previous, action, previous_action)
+    # Rows are in the order of steps, so earlier rows are earlier steps.
+    repeats = segments.count_earlier(action)
+    pair_repeats = jnp.where(has_previous, segments.count_earlier(action_pair), 0)
+    weight = (repeat**repeats + pair**pair_repeats) / 2
+
+    total = advantages.total[steps.order]
+    # W is at most 1. A negative advantage times W would be a smaller punishment for a repeat, so it
+    # is multiplied by 2 - W.
+    discounted = total * jnp.where(total >= 0.0, weight, 2.0 - weight)
+    return replace(advantages, total=steps.restore(discounted))

@@ -10,8 +10,19 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def step_ppo(columns: StepColumns, *, gamma: float, lam: float, **_: Any) -> Advantages:
-    """GAE over steps, whitened; the episode part is zero."""
-    c = columns
-    found = step_gae(c.reward - c.penalty, c.value, c.trajectory, c.step, c.group, c.mask, gamma=gamma, lam=lam)
-    step = whiten(found.advantage, c.mask)
-    return Advantages(total=step, episode=jnp.zeros_like(step), step=step, target=found.target)
+    """Whitens GAE over steps; the episode part is zero."""
+    estimates = step_gae(
+        # Each step has a reward of its own here, so a penalty is part of it, whatever
+        # the preset says.
+        columns.reward - columns.penalty,
+        columns.value,
+        columns.trajectory,
+        columns.step,
+        columns.group,
+        columns.mask,
+        gamma=gamma,
+        lam=lam,
+    )
+    # The unbiased variance and 1e-8 of verl, in place of `compare_values` with its 1e-6.
+    step = whiten(estimates.advantage, columns.mask)
+    return Advantages(total=step, episode=jnp.zeros_like(step), step=step, target=estimates.target)

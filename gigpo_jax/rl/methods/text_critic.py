@@ -1,4 +1,7 @@
-"""Advantages from the values of a critic that reads text (`gigpo_jax.columns.text_critic`). Ours, not published."""
+"""Advantages from the values of a critic that reads text: a proposal of this project.
+
+`gigpo_jax.learner.signals.text_critic` has the critic.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -9,6 +12,11 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def text_critic(columns: StepColumns, *, lam: float, **settings: Any) -> Advantages:
-    """The advantages of StepPO with gamma 1, for values are undiscounted; `settings` have no effect."""
+    """Calls StepPO with gamma 1.
+
+    The critic's values are undiscounted.
+    """
     del settings
-    return replace(step_ppo(columns, gamma=1.0, lam=lam), target=None)  # the critic learns on the host
+    advantages = step_ppo(columns, gamma=1.0, lam=lam)
+    # The critic learns on the host: no target for the device.
+    return replace(advantages, target=None)

@@ -1,4 +1,4 @@
-"""Plays a game in our engine and in the official one side by side, and makes odd games to do it with."""
+"""Plays a game in our engine and in the official one side by side; makes odd games for that."""
 
 import json
 import random
@@ -43,7 +43,7 @@ NOISE = (
 
 
 def game_text(problem: str, task: str) -> str:
-    """A `game.tw-pddl` from a problem and a task phrase, with the domain and grammar of the installed package."""
+    """A `game.tw-pddl` with the domain and grammar of the installed package."""
     data = resources.files("alfworld") / "data"
     grammar = (data / "alfred.twl2").read_text()
     return json.dumps(
@@ -72,59 +72,79 @@ def random_command(game: Game, rng: random.Random, bad: float) -> str:
         return rng.choice(NOISE).format(thing=rng.choice(names), other=rng.choice(names))
     commands = game.admissible
     verbs = sorted({command.split()[0] for command in commands})
-    verb = rng.choices(verbs, [{"help": 0.1, "inventory": 0.3, "look": 0.5}.get(verb, 1.0) for verb in verbs])[0]
+    verb = rng.choices(
+        verbs, [{"help": 0.1, "inventory": 0.3, "look": 0.5}.get(verb, 1.0) for verb in verbs]
+    )[0]
     return rng.choice([command for command in commands if command.split()[0] == verb])
 
 
 def differences(path: Path, walks: list[Callable[[Game], str | None]], steps: int) -> Iterator[str]:
-    """What the two engines say differently, in words; nothing when they agree.
+    """Differences between the two engines, in words.
 
     Args:
-      path: the game.
-      walks: each gives the next command for the state of our game, None to stop; each walk starts from a reset.
-      steps: at most so many commands a walk.
+      path: Game.
+      walks: Functions from our game's state to the next command, None to stop; each walk starts
+        from a reset.
+      steps: Largest number of commands of a walk.
     """
-    ours, official = Game(path), OfficialGame(path)
+    ours = Game(path)
+    official = OfficialGame(path)
     try:
         for walk in walks:
-            mine, its = ours.reset(), official.reset()
-            said: list[str] = []
+            own_step = ours.reset()
+            official_step = official.reset()
+            commands: list[str] = []
             for _ in range(steps + 1):
-                for field in mine._fields:
-                    if getattr(mine, field) != getattr(its, field):
-                        two = f"\n ours     {getattr(mine, field)!r}\n official {getattr(its, field)!r}"
-                        yield f"{path} after {said}: {field}{two}"
+                for field in own_step._fields:
+                    own_value = getattr(own_step, field)
+                    official_value = getattr(official_step, field)
+                    if own_value != official_value:
+                        yield (
+                            f"{path} after {commands}: {field}\n ours     {own_value!r}\n"
+                            f" official {official_value!r}"
+                        )
                         return
                 command = walk(ours)
                 if command is None:
                     break
-                said.append(command)
-                mine, its = ours.step(command), official.step(command)
+                commands.append(command)
+                own_step = ours.step(command)
+                official_step = official.step(command)
     finally:
         official.close()
 
 
 def render(
-    kinds: dict[str, str], facts: dict[str, dict[tuple[str, ...], None]], goal: Expression, extra: str = ""
+    kinds: dict[str, str],
+    facts: dict[str, dict[tuple[str, ...], None]],
+    goal: Expression,
+    extra: str = "",
 ) -> str:
     """A problem's text."""
     lines = ["(define (problem odd)", "(:domain alfred)", "(:objects"]
     lines += [f"{thing} - {kind}" for thing, kind in kinds.items()]
     lines += [")", "(:init", extra]
-    lines += [f"({name} {' '.join(arguments)})" for name, tuples in facts.items() for arguments in tuples]
+    lines += [
+        f"({name} {' '.join(arguments)})" for name, tuples in facts.items() for arguments in tuples
+    ]
     return "\n".join([*lines, ")", f"(:goal {_text(goal)})", ")"])
 
 
 def _text(formula: Expression | str) -> str:
-    return formula if isinstance(formula, str) else f"({' '.join(_text(part) for part in formula)})"
+    return formula if isinstance(formula, str) else f"({' '.join(_text(term) for term in formula)})"
 
 
 def odd_problem(problem: str, rng: random.Random) -> str:
-    """A variation of a problem with things in it that genuine games have, or could have, and generated ones lack."""
+    """A variation of a problem, with features that generated games lack."""
     parsed = parse_problem(problem, "base")
-    kinds, facts = dict(parsed.kinds), {name: dict(tuples) for name, tuples in parsed.facts.items()}
-    of = {kind: [thing for thing in kinds if kinds[thing] == kind] for kind in set(kinds.values())}
-    objects, receptacles, agent = of["object"], of["receptacle"], of["agent"][0]
+    kinds = dict(parsed.kinds)
+    facts = {name: dict(tuples) for name, tuples in parsed.facts.items()}
+    things_by_kind = {
+        kind: [thing for thing in kinds if kinds[thing] == kind] for kind in set(kinds.values())
+    }
+    objects = things_by_kind["object"]
+    receptacles = things_by_kind["receptacle"]
+    agent = things_by_kind["agent"][0]
     places = sorted({place for _, place in facts["receptacleatlocation"]})
 
     def add(name: str, *arguments: str) -> None:
@@ -135,13 +155,22 @@ def odd_problem(problem: str, rng: random.Random) -> str:
 
     for receptacle in some(receptacles, 4):  # shared locations
         facts["receptacleatlocation"] = {
-            (r, rng.choice(places) if r == receptacle else place): None for r, place in facts["receptacleatlocation"]
+            (r, rng.choice(places) if r == receptacle else place): None
+            for r, place in facts["receptacleatlocation"]
         }
-    where = {pair[0]: pair[1] for pair in facts["receptacleatlocation"]}
+    location = {pair[0]: pair[1] for pair in facts["receptacleatlocation"]}
     for thing in some(objects, 4):  # in two receptacles, often side by side
-        homes = {where.get(receptacle) for inner, receptacle in facts["inreceptacle"] if inner == thing}
-        beside = [receptacle for receptacle in receptacles if where.get(receptacle) in homes]
-        add("inreceptacle", thing, rng.choice(beside if beside and rng.random() < 0.7 else receptacles))
+        homes = {
+            location.get(receptacle)
+            for inner, receptacle in facts["inreceptacle"]
+            if inner == thing
+        }
+        beside = [receptacle for receptacle in receptacles if location.get(receptacle) in homes]
+        add(
+            "inreceptacle",
+            thing,
+            rng.choice(beside if beside and rng.random() < 0.7 else receptacles),
+        )
     for thing in some(objects, 4):
         add("inreceptacleobject", thing, thing if rng.random() < 0.2 else rng.choice(objects))
         add("isreceptacleobject", rng.choice(objects))
@@ -150,17 +179,42 @@ def odd_problem(problem: str, rng: random.Random) -> str:
     for thing in some(objects, 2):  # the rules speak of receptacles only
         add("openable", thing)
         add("opened", thing)
-    for predicate in ("ishot", "iscool", "isclean", "issliced", "istoggled", "ison", "toggleable", "sliceable"):
+    for predicate in (
+        "ishot",
+        "iscool",
+        "isclean",
+        "issliced",
+        "istoggled",
+        "ison",
+        "toggleable",
+        "sliceable",
+    ):
         for thing in some(objects, 3):
             add(predicate, thing)
     for thing in some(objects, 3):
-        add("objecttype", thing, rng.choice(["knifetype", "butterknifetype", "appletype", "mugtype"]))
+        add(
+            "objecttype",
+            thing,
+            rng.choice(["knifetype", "butterknifetype", "appletype", "mugtype"]),
+        )
     for receptacle in some(receptacles, 2):
-        add("receptacletype", receptacle, rng.choice(["sinkbasintype", "microwavetype", "fridgetype"]))
+        add(
+            "receptacletype",
+            receptacle,
+            rng.choice(["sinkbasintype", "microwavetype", "fridgetype"]),
+        )
     for thing in some(objects, 3):
         add("objectatlocation", thing, rng.choice(places))
-    for predicate in ("pickupable", "inreceptacle", "objectatlocation", "objecttype", "receptacleatlocation"):
-        for arguments in rng.sample(list(facts[predicate]), min(len(facts[predicate]), rng.randint(0, 2))):
+    for predicate in (
+        "pickupable",
+        "inreceptacle",
+        "objectatlocation",
+        "objecttype",
+        "receptacleatlocation",
+    ):
+        for arguments in rng.sample(
+            list(facts[predicate]), min(len(facts[predicate]), rng.randint(0, 2))
+        ):
             del facts[predicate][arguments]
     if rng.random() < 0.3:
         facts["atlocation"] = {(agent, rng.choice(places)): None}
@@ -180,10 +234,12 @@ def odd_problem(problem: str, rng: random.Random) -> str:
 
 
 def _odd_goal(goal: Expression, kinds: dict[str, str], rng: random.Random) -> Expression:
-    """The goal itself, or that of any task type over types of the problem; many cannot be reached."""
+    """The goal itself, or that of any task type; many cannot be reached."""
     if rng.random() < 0.5:
         return goal
-    things, places = ([name for name in kinds if kinds[name] == kind] for kind in ("otype", "rtype"))
+    things, places = (
+        [name for name in kinds if kinds[name] == kind] for kind in ("otype", "rtype")
+    )
     text = (
         read_package()
         .goals[rng.choice(TASK_TYPES)]
@@ -193,6 +249,6 @@ def _odd_goal(goal: Expression, kinds: dict[str, str], rng: random.Random) -> Ex
             toggle=rng.choice(["desklamp", rng.choice(things).removesuffix("type")]),
         )
     )
-    wanted = parse_expression(text.lower())[1]
-    assert isinstance(wanted, list)
-    return wanted
+    formula = parse_expression(text.lower())[1]
+    assert isinstance(formula, list)
+    return formula

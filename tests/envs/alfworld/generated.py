@@ -1,4 +1,4 @@
-"""Generated games that several test files play; imported by name, so that pytest finds the fixtures."""
+"""Generated games that several test files play, as fixtures."""
 
 from pathlib import Path
 

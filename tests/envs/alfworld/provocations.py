@@ -51,9 +51,38 @@ OUT_OF_PLACE = (
         "0",
         "-1",
     ),
-    *("go", "go to", "look around", "examine", "examine room", "examine agent 1", "examine agent1", "inventory 1"),
-    *("go to loc 1", "go to agent 1", "take from", "move to", "use", "slice with", "help me", "open", "close all"),
-    *("take all", "drop all", "put down", "{command}", "%s", "\\", "<action>look</action>", "\U0001f600", "\ud83d"),
+    *(
+        "go",
+        "go to",
+        "look around",
+        "examine",
+        "examine room",
+        "examine agent 1",
+        "examine agent1",
+        "inventory 1",
+    ),
+    *(
+        "go to loc 1",
+        "go to agent 1",
+        "take from",
+        "move to",
+        "use",
+        "slice with",
+        "help me",
+        "open",
+        "close all",
+    ),
+    *(
+        "take all",
+        "drop all",
+        "put down",
+        "{command}",
+        "%s",
+        "\\",
+        "<action>look</action>",
+        "\U0001f600",
+        "\ud83d",
+    ),
 )
 
 
@@ -97,7 +126,9 @@ def _go(game: Game, rng: random.Random, receptacles: object) -> Iterator[str]:
 
 def _pick(game: Game, rng: random.Random, wanted: object) -> Iterator[str]:
     """Empties the hand, and fetches one of these things from wherever it lies."""
-    yield from (command for command in game.admissible if command.startswith("move ") and rng.random() < 0.5)
+    yield from (
+        command for command in game.admissible if command.startswith("move ") and rng.random() < 0.5
+    )
     lying = [
         (game.file.names[thing], game.file.names[place])
         for place, inside in sorted(game._contents.items())
@@ -106,27 +137,54 @@ def _pick(game: Game, rng: random.Random, wanted: object) -> Iterator[str]:
     ]
     if lying:
         thing, place = rng.choice(lying)
-        yield from (f"go to {place}", f"take {thing} from {place}", f"open {place}", f"take {thing} from {place}")
+        yield from (
+            f"go to {place}",
+            f"take {thing} from {place}",
+            f"open {place}",
+            f"take {thing} from {place}",
+        )
 
 
 def doors(game: Game, rng: random.Random) -> Iterator[str]:
     """Takes out of, puts into and looks at a receptacle, open and closed, each twice."""
     file = game.file
     names = _names(game, file.openable & file.location.keys()) or _names(game, file.location)
-    name, other = rng.choice(names), rng.choice(_names(game, file.location))
+    name = rng.choice(names)
+    other_name = rng.choice(_names(game, file.location))
     inside = _names(game, game._contents.get(file.names.index(name), ())) or _things(game)
-    thing, held = rng.choice(inside), rng.choice(_names(game, game._held) or inside)
-    yield from (f"open {name}", f"take {thing} from {name}", f"move {held} to {name}", f"go to {name}", f"go to {name}")
+    thing = rng.choice(inside)
+    held = rng.choice(_names(game, game._held) or inside)
+    yield from (
+        f"open {name}",
+        f"take {thing} from {name}",
+        f"move {held} to {name}",
+        f"go to {name}",
+        f"go to {name}",
+    )
     for door in rng.choices(("open", "close"), k=4):
-        yield from (f"take {thing} from {name}", f"{door} {name}", f"move {held} to {name}", f"examine {name}")
-        yield from (f"examine {thing}", f"take {thing} from {other}", f"move {thing} to {name}", "look")
+        yield from (
+            f"take {thing} from {name}",
+            f"{door} {name}",
+            f"move {held} to {name}",
+            f"examine {name}",
+        )
+        yield from (
+            f"examine {thing}",
+            f"take {thing} from {other_name}",
+            f"move {thing} to {name}",
+            "look",
+        )
 
 
 def lamps(game: Game, rng: random.Random) -> Iterator[str]:
-    """Uses, examines and tries to take lamps, near and far, with something in the hand and without."""
+    """Uses, examines and tries to take lamps, near and far, with full and empty hands."""
     lights = _names(game, game.file.toggleable) or _things(game)
     for lamp in rng.sample(lights, min(2, len(lights))):
-        places = [place for place, inside in game._contents.items() if game.file.names.index(lamp) in inside]
+        places = [
+            place
+            for place, inside in game._contents.items()
+            if game.file.names.index(lamp) in inside
+        ]
         yield f"use {lamp}"
         yield from _go(game, rng, places)
         yield from (
@@ -143,14 +201,20 @@ def lamps(game: Game, rng: random.Random) -> Iterator[str]:
 
 
 def knives(game: Game, rng: random.Random) -> Iterator[str]:
-    """Cuts what is near and far, what is in the hand and the knife itself, with and without a knife."""
+    """Cuts objects near, far and in the hand, and the knife itself, with and without a knife."""
     knife = rng.choice(_names(game, game.file.knives) or _things(game))
     food = rng.choice(_names(game, game.file.sliceable) or _things(game))
-    cuts = (f"slice {food} with {knife}", f"slice {knife} with {knife}", f"slice {knife} with {food}")
+    cuts = (
+        f"slice {food} with {knife}",
+        f"slice {knife} with {knife}",
+        f"slice {knife} with {food}",
+    )
     yield from cuts
     yield from _pick(game, rng, game.file.knives)
     yield from (*cuts, "inventory")
-    homes = [place for place, inside in game._contents.items() if game.file.names.index(food) in inside]
+    homes = [
+        place for place, inside in game._contents.items() if game.file.names.index(food) in inside
+    ]
     yield from _go(game, rng, homes)
     yield from (*cuts, cuts[0], f"examine {food}", f"examine {knife}")
     yield from _pick(game, rng, game.file.sliceable)
@@ -158,9 +222,11 @@ def knives(game: Game, rng: random.Random) -> Iterator[str]:
 
 
 def appliances(game: Game, rng: random.Random) -> Iterator[str]:
-    """Cleans, heats and cools what is held, where that works and where it does not, again and again."""
+    """Cleans, heats and cools the held object, at the right and the wrong receptacles."""
     file = game.file
-    yield from _pick(game, rng, rng.choice((file.cleanable, file.heatable, file.coolable, file.pickupable)))
+    yield from _pick(
+        game, rng, rng.choice((file.cleanable, file.heatable, file.coolable, file.pickupable))
+    )
     tools = [*file.washers, *file.heaters, *file.coolers]
     for tool in rng.choices(tools or list(file.location), k=3):
         thing = rng.choice(_names(game, game._held) or _things(game))
@@ -178,10 +244,15 @@ def appliances(game: Game, rng: random.Random) -> Iterator[str]:
 
 
 def vessels(game: Game, rng: random.Random) -> Iterator[str]:
-    """Treats bowls, boxes and mugs as what they are, objects, and as the receptacles that they are not."""
+    """Treats bowls, boxes and mugs as objects, and as receptacles, which they are not."""
     vessel = rng.choice(_names(game, game.file.vessels) or _things(game))
     thing = rng.choice(_things(game))
-    strange = (f"move {thing} to {vessel}", f"take {thing} from {vessel}", f"open {vessel}", f"close {vessel}")
+    strange = (
+        f"move {thing} to {vessel}",
+        f"take {thing} from {vessel}",
+        f"open {vessel}",
+        f"close {vessel}",
+    )
     yield from (f"go to {vessel}", *strange, f"examine {vessel}")
     yield from _pick(game, rng, game.file.vessels)
     yield from (*(f"examine {name}" for name in _names(game, game._held)), *strange)

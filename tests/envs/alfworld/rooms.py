@@ -1,4 +1,4 @@
-"""A small hand-made room that has everything the rules speak of; loads quickly in the official engine too."""
+"""A small hand-made room with every feature of the rules; loads quickly in both engines."""
 
 ROOM = """
 (define (problem small) (:domain alfred)
@@ -96,7 +96,8 @@ WALK = (
     "help",
     "inventory",
 )
-# Another one, with the apple: cut, washed, heated, cooled, brought to the goal, and taken away from it again.
+# Another one, with the apple: cut, washed, heated, cooled, brought to the goal, and taken away from
+# it again.
 APPLE_WALK = (
     "go to countertop 1",
     "take knife 1 from countertop 1",

@@ -1,4 +1,4 @@
-"""Our engine and the official one side by side: the same games, the same commands, everything they say compared."""
+"""Our engine and the official one play the same commands; all results are compared."""
 
 import random
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.data.generate import generate_games
-from gigpo_jax.errors import InputError
 from tests.envs.alfworld.differential import differences, odd_problem, random_command, write_game
 from tests.envs.alfworld.provocations import provocations
 from tests.envs.alfworld.rooms import APPLE_WALK, ROOM, WALK
@@ -51,7 +51,9 @@ def test_a_small_generated_game(index: int, tmp_path: Path) -> None:
     path = sorted(folder.rglob("game.tw-pddl"))[index]
     walkthrough = Game(path).file.walkthrough
     assert walkthrough
-    assert_same(path, [script((*walkthrough, "look", "inventory")), at_random(random.Random(index))], 25)
+    assert_same(
+        path, [script((*walkthrough, "look", "inventory")), at_random(random.Random(index))], 25
+    )
 
 
 def test_an_odd_game(tmp_path: Path) -> None:
@@ -62,13 +64,19 @@ def test_an_odd_game(tmp_path: Path) -> None:
 
 def test_a_thing_with_a_bare_name_and_a_goal_that_holds_at_the_start(tmp_path: Path) -> None:
     problem = ROOM.replace("SinkBasinType - rtype", "SinkBasinType - rtype chair Apple - object")
-    inside = "(inReceptacle chair Fridge_bar_1) (inReceptacle Apple Fridge_bar_1)"  # beside Apple_bar_1 and others
+    # beside Apple_bar_1 and others
+    inside = "(inReceptacle chair Fridge_bar_1) (inReceptacle Apple Fridge_bar_1)"
     problem = problem.replace("(openable Fridge_bar_1)", f"(openable Fridge_bar_1) {inside}")
     problem = problem.replace(
-        "(pickupable Apple_bar_1)", "(pickupable Apple_bar_1) (inReceptacle Apple_bar_1 Microwave_bar_1)"
+        "(pickupable Apple_bar_1)",
+        "(pickupable Apple_bar_1) (inReceptacle Apple_bar_1 Microwave_bar_1)",
     )
     path = write_game(tmp_path, problem)
-    assert_same(path, [script(("go to fridge 1", "open fridge 1", "examine chair ", "examine apple ", "look"))], 5)
+    assert_same(
+        path,
+        [script(("go to fridge 1", "open fridge 1", "examine chair ", "examine apple ", "look"))],
+        5,
+    )
     game = Game(path)
     step = game.reset()
     assert (step.won, step.done) == (True, False)
@@ -99,7 +107,9 @@ def test_the_edges_of_the_rules_in_generated_games(index: int, seed: int, tmp_pa
 def test_generated_games(index: int, seed: int, tmp_path: Path) -> None:
     """All six task types, small and full rooms; the walkthrough and two random walks."""
     split = ("train", "valid_seen", "valid_unseen")[index % 3]
-    folder = generate_games(tmp_path, split, index + 1, seed=seed, size="small" if index % 4 == 0 else "full")
+    folder = generate_games(
+        tmp_path, split, index + 1, seed=seed, size="small" if index % 4 == 0 else "full"
+    )
     path = sorted(folder.rglob("game.tw-pddl"))[index]
     rng = random.Random(f"{seed} {index}")
     walks = [script(Game(path).file.walkthrough), at_random(rng, 0.3), at_random(rng, 0.1)]
@@ -110,10 +120,12 @@ def test_generated_games(index: int, seed: int, tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("index", range(40))
 def test_odd_games(index: int, seed: int, tmp_path: Path) -> None:
-    """Facts, names and goals that generated games do not have; half of them in the hand-made room."""
+    """Facts, names and goals that generated games lack; half of them in the hand-made room."""
     rng = random.Random(f"odd {seed} {index}")
     record = rng.choice(recorded())
-    path = write_game(tmp_path, odd_problem(ROOM if index % 2 else record["pddl_problem"], rng), record["task"])
+    path = write_game(
+        tmp_path, odd_problem(ROOM if index % 2 else record["pddl_problem"], rng), record["task"]
+    )
     try:
         Game(path)
     except InputError:
@@ -123,7 +135,7 @@ def test_odd_games(index: int, seed: int, tmp_path: Path) -> None:
 
 
 def official_never_wins(path: Path, rng: random.Random) -> None:
-    """What ours refuses (a goal out of reach) fails in the official engine at load, or is never reached there."""
+    """A goal that ours refuses fails in the official engine at load, or is never reached."""
     try:
         official = OfficialGame(path)
     except InputError:

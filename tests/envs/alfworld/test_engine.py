@@ -1,4 +1,4 @@
-"""What our engine says, against the recorded walks of the official one and against the rules by hand."""
+"""Our engine against recorded walks of the official one, and against the rules by hand."""
 
 import gzip
 import json
@@ -37,8 +37,14 @@ def test_every_character_of_the_recorded_walks(index: int, tmp_path: Path) -> No
         first = game.reset()
         assert first == (walk["first"], tuple(walk["admissible"]), 0.0, False, False)
         for step in walk["steps"]:
-            wanted = (step["feedback"], tuple(step["admissible"]), step["reward"], step["done"], step["won"])
-            assert game.step(step["command"]) == wanted
+            expected = (
+                step["feedback"],
+                tuple(step["admissible"]),
+                step["reward"],
+                step["done"],
+                step["won"],
+            )
+            assert game.step(step["command"]) == expected
 
 
 def test_there_are_eighteen_records_with_two_walks_each() -> None:
@@ -69,12 +75,20 @@ def test_the_quirks_of_the_official_engine(room: Path) -> None:
         "You are facing the countertop 1, shelf 2, and shelf 1. Next to it, you see nothing."
     )
     knife = ("go to countertop 1", "take knife 1 from countertop 1")
-    assert say(game, *knife, "examine apple 2") == NOTHING_HAPPENS  # only what is held can be examined
+    assert (
+        say(game, *knife, "examine apple 2") == NOTHING_HAPPENS
+    )  # only what is held can be examined
     assert say(game, *knife, "slice apple 1 with knife 1") == NOTHING_HAPPENS  # it is in the fridge
-    assert say(game, *knife, "slice bread 1 with knife 1") == "You sliced the bread 1 with the knife 1."
+    assert (
+        say(game, *knife, "slice bread 1 with knife 1")
+        == "You sliced the bread 1 with the knife 1."
+    )
     mug = ("go to countertop 1", "take mug 1 from countertop 1", "move mug 1 to shelf 2", "look")
     assert say(game, *mug).endswith("Next to it, you see a mug 1.")
-    assert say(game, "go to shelf 1", "use desklamp 1", "use desklamp 1") == "You turn on the desklamp 1."
+    assert (
+        say(game, "go to shelf 1", "use desklamp 1", "use desklamp 1")
+        == "You turn on the desklamp 1."
+    )
     assert say(game, "go to shelf 1", "take bowl 1 from shelf 1", "examine bowl 1") == (
         "This is a normal bowl 1. In it, you see a apple 2."
     )
@@ -83,8 +97,12 @@ def test_the_quirks_of_the_official_engine(room: Path) -> None:
 def test_the_order_of_words_about_an_object(room: Path) -> None:
     game = Game(room)
     game.reset()
-    seen = [step.feedback for command in APPLE_WALK if (step := game.step(command)) and command == "examine apple 2"]
-    assert seen == [
+    outcomes = [
+        step.feedback
+        for command in APPLE_WALK
+        if (step := game.step(command)) and command == "examine apple 2"
+    ]
+    assert outcomes == [
         "This is a sliced apple 2.",
         "This is a clean sliced apple 2.",
         "This is a hot and clean sliced apple 2.",
@@ -94,7 +112,12 @@ def test_the_order_of_words_about_an_object(room: Path) -> None:
 
 def test_cold_and_hot_exclude_each_other(room: Path) -> None:
     game = Game(room)
-    apple = ("go to countertop 1", "take apple 2 from countertop 1", "go to fridge 1", "cool apple 2 with fridge 1")
+    apple = (
+        "go to countertop 1",
+        "take apple 2 from countertop 1",
+        "go to fridge 1",
+        "cool apple 2 with fridge 1",
+    )
     assert say(game, *apple, "examine apple 2") == "This is a cold apple 2."
     hot = (*apple, "go to microwave 1", "heat apple 2 with microwave 1")
     assert say(game, *hot, "examine apple 2") == "This is a hot apple 2."
@@ -112,20 +135,29 @@ def test_done_follows_the_goal(room: Path) -> None:
 
 def test_games_that_share_a_file_do_not_disturb_each_other(room: Path) -> None:
     shared = load_game(room)
-    one, other, fresh = Game(shared), Game(shared), Game(room)
-    one.reset(), other.reset(), fresh.reset()
+    first_game = Game(shared)
+    second_game = Game(shared)
+    fresh_game = Game(room)
+    first_game.reset(), second_game.reset(), fresh_game.reset()
     for command in WALK:
-        one.step(command.rstrip("#"))
+        first_game.step(command.rstrip("#"))
     for command in APPLE_WALK:
-        assert other.step(command.rstrip("#")) == fresh.step(command.rstrip("#"))
-    assert one.reset() == other.reset()
+        assert second_game.step(command.rstrip("#")) == fresh_game.step(command.rstrip("#"))
+    assert first_game.reset() == second_game.reset()
 
 
 def test_white_space_and_case(room: Path) -> None:
     game = Game(room)
     game.reset()
     assert game.step(" \t\nlook\u2003\r\n").feedback != NOTHING_HAPPENS
-    for command in ("LOOK", "go  to fridge 1", "go to\tfridge 1", "go to fridge 1.", "go to fridge", ""):
+    for command in (
+        "LOOK",
+        "go  to fridge 1",
+        "go to\tfridge 1",
+        "go to fridge 1.",
+        "go to fridge",
+        "",
+    ):
         assert game.step(command).feedback == NOTHING_HAPPENS
 
 
@@ -137,14 +169,16 @@ GAMES: dict[str, Game] = {}
 def test_any_text_is_answered(room: Path, data: st.DataObject) -> None:
     game = GAMES.setdefault("room", Game(room))
     game.reset()
-    words = st.sampled_from([*WALK, *APPLE_WALK, "apple 2", "from", "to", "with", "{0}", "%s", "\\"])
+    words = st.sampled_from(
+        [*WALK, *APPLE_WALK, "apple 2", "from", "to", "with", "{0}", "%s", "\\"]
+    )
     texts = st.one_of(st.text(st.characters()), st.lists(words, max_size=4).map(" ".join), words)
     for command in data.draw(st.lists(texts, max_size=12)):
-        before = game.step("inventory")
+        inventory = game.step("inventory")
         step = game.step(command)
         assert list(step.admissible) == sorted(set(step.admissible))
-        if command.strip() not in before.admissible:
-            assert step == (NOTHING_HAPPENS, before.admissible, *before[2:])
+        if command.strip() not in inventory.admissible:
+            assert step == (NOTHING_HAPPENS, inventory.admissible, *inventory[2:])
         else:
             assert step.feedback != NOTHING_HAPPENS
 
@@ -153,19 +187,25 @@ def test_very_long_and_broken_text_is_answered_at_once(room: Path) -> None:
     game = Game(room)
     game.reset()
     start = time.process_time()
-    for command in ("look" * 1_000_000, " " * 4_000_000, "go to " + "\ud800" * 1_000_000, "\x00" * 1_000_000):
+    for command in (
+        "look" * 1_000_000,
+        " " * 4_000_000,
+        "go to " + "\ud800" * 1_000_000,
+        "\x00" * 1_000_000,
+    ):
         assert game.step(command).feedback == NOTHING_HAPPENS
     assert game.step(" " * 1_000_000 + "look" + "\n" * 1_000_000).feedback != NOTHING_HAPPENS
     assert time.process_time() - start < 2.0
 
 
 def test_speed_and_size(tmp_path: Path) -> None:
-    """The goals are 50 us, 5 ms and 2 MB; the bounds leave room for a slow machine, and CPU time for a busy one."""
+    """The goals are 50 us, 5 ms and 2 MB of CPU time; the bounds leave room for a slow machine."""
     import tracemalloc
 
     record = max(recorded(), key=lambda record: len(record["pddl_problem"]))
     path = write_game(tmp_path, record["pddl_problem"], record["task"])
-    loads, steps = [], []
+    loads = []
+    steps = []
     for _ in range(7):
         start = time.process_time()
         game = Game(path)
@@ -180,12 +220,12 @@ def test_speed_and_size(tmp_path: Path) -> None:
     assert min(loads) < 10e-3
     tracemalloc.start()
     try:
-        before = tracemalloc.get_traced_memory()[0]
+        initial_bytes = tracemalloc.get_traced_memory()[0]
         game = Game(path)
         for walk in record["walks"]:
             game.reset()
             for step in walk["steps"]:
                 game.step(step["command"])
-        assert tracemalloc.get_traced_memory()[0] - before < 2 << 20
+        assert tracemalloc.get_traced_memory()[0] - initial_bytes < 2 << 20
     finally:
         tracemalloc.stop()

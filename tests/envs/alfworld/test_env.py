@@ -1,4 +1,4 @@
-"""The environment: tasks and what is skipped, episodes, anchors, and one clear message for every bad input."""
+"""The environment: tasks, skipped folders, episodes, anchors, messages for bad input."""
 
 import json
 import logging
@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.anchors import Anchor
 from gigpo_jax.envs.alfworld.env import AlfworldEnv, make
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
-from gigpo_jax.errors import InputError
 from tests.envs.alfworld.generated import full, small
+from tests.envs.futures import count_equal_anchors
 
 __all__ = ["full", "small"]
 
@@ -35,25 +36,38 @@ def test_tasks_are_sorted_by_path_with_their_types(small):
         path.parent.relative_to(small).as_posix() for path in small.glob("train/*/*/game.tw-pddl")
     )
     for task in tasks:
-        assert task.type == json.loads((small / task.id / "traj_data.json").read_text())["task_type"]
+        assert (
+            task.type == json.loads((small / task.id / "traj_data.json").read_text())["task_type"]
+        )
         assert task.split == "train"
     assert {task.type for task in tasks} == set(TASK_TYPES)
     two = make(small, task_types=["pick_two_obj_and_place"])
-    assert [task.id for task in two.tasks("train")] == [task.id for task in tasks if "pick_two" in task.type]
+    assert [task.id for task in two.tasks("train")] == [
+        task.id for task in tasks if "pick_two" in task.type
+    ]
 
 
 def test_an_episode_is_the_game_with_the_published_reward(small):
     env = make(small)
     for task in env.tasks("valid_seen")[::5]:
-        game, observation = Game(small / task.data), env.reset(task)
+        game = Game(small / task.data)
+        observation = env.reset(task)
         step = game.reset()
         assert observation.text == observation.anchor == step.feedback
         assert step.feedback.endswith(f"\n\nYour task is to: {observation.task}.")
         for command in walkthrough(small, task):
-            step, result = game.step(command), env.step(command)
-            assert (result.observation.text, result.observation.admissible) == (step.feedback, step.admissible)
+            step = game.step(command)
+            result = env.step(command)
+            assert (result.observation.text, result.observation.admissible) == (
+                step.feedback,
+                step.admissible,
+            )
             assert result.observation.task == observation.task
-            assert (result.done, result.info["won"], result.reward) == (step.won, step.won, 10.0 * step.won)
+            assert (result.done, result.info["won"], result.reward) == (
+                step.won,
+                step.won,
+                10.0 * step.won,
+            )
             assert result.info["score"] == float(step.won)
         again = env.step("look")
         assert (again.observation, again.reward, again.done) == (result.observation, 0.0, True)
@@ -76,30 +90,41 @@ def test_regret_counts_the_commands_that_an_action_wastes(small):
     task = env.tasks("train")[0]
     env.reset(task)
     commands = walkthrough(small, task)
-    away = next(c for c in env.step("look").observation.admissible if c.startswith("go to") and c != commands[0])
-    found = [env.step(command).info["regret"] for command in (away, *commands)]
-    assert found[0] > 0
-    assert found[1:] == [0.0] * len(commands)
+    away = next(
+        c
+        for c in env.step("look").observation.admissible
+        if c.startswith("go to") and c != commands[0]
+    )
+    regrets = [env.step(command).info["regret"] for command in (away, *commands)]
+    assert regrets[0] > 0
+    assert regrets[1:] == [0.0] * len(commands)
     plain = make(small)
     plain.reset(task)
     assert "regret" not in plain.step("look").info
 
 
 def test_episodes_do_not_influence_one_another(small):
-    """The same task and actions give the same texts, whatever was played before, also in a second environment."""
-    env, other = make(small), make(small)
+    """The same task and actions give the same texts, whatever was played before."""
+    env = make(small)
+    second_env = make(small)
     tasks = env.tasks("train")[:6]
-    other.tasks("train")
-    alone = [[env.reset(task).text, *(env.step(c).observation for c in walkthrough(small, task))] for task in tasks]
+    second_env.tasks("train")
+    alone = [
+        [env.reset(task).text, *(env.step(c).observation for c in walkthrough(small, task))]
+        for task in tasks
+    ]
     for task in tasks:
-        other.reset(task)
+        second_env.reset(task)
         env.reset(task)
         for command in walkthrough(small, task)[:-1]:
-            other.step(command)
+            second_env.step(command)
     for task, expected in reversed(list(zip(tasks, alone))):
-        other.reset(task)
-        found = [env.reset(task).text, *(env.step(c).observation for c in walkthrough(small, task))]
-        assert found == expected
+        second_env.reset(task)
+        observations = [
+            env.reset(task).text,
+            *(env.step(c).observation for c in walkthrough(small, task)),
+        ]
+        assert observations == expected
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +135,11 @@ def playing(small) -> AlfworldEnv:
 
 
 @settings(max_examples=100, deadline=1000)
-@given(action=st.one_of(st.text(), st.sampled_from(["go to", "take  ", "LOOK", "look\n"]), st.binary().map(repr)))
+@given(
+    action=st.one_of(
+        st.text(), st.sampled_from(["go to", "take  ", "LOOK", "look\n"]), st.binary().map(repr)
+    )
+)
 def test_no_text_makes_a_step_raise(playing, action):
     result = playing.step(action)
     assert result.observation.text
@@ -119,7 +148,9 @@ def test_no_text_makes_a_step_raise(playing, action):
 
 def fake_game(folder: Path, **game) -> Path:
     folder.mkdir(parents=True)
-    (folder / "game.tw-pddl").write_text(json.dumps({"pddl_domain": "", "grammar": '"solvable": true', **game}))
+    (folder / "game.tw-pddl").write_text(
+        json.dumps({"pddl_domain": "", "grammar": '"solvable": true', **game})
+    )
     (folder / "traj_data.json").write_text(json.dumps({"task_type": "look_at_obj_in_light"}))
     return folder
 
@@ -135,13 +166,23 @@ def test_what_is_skipped_is_reported_with_the_reason(small, tmp_path, caplog):
     good = make(small).tasks("train")[0]
     shutil.copytree(small / good.id, tmp_path / good.id)
     root = tmp_path / "train"
-    fake_game(root / "pick_and_place_with_movable_recep-Apple-Bowl-Desk-1" / "trial_1", solvable=True)
+    fake_game(
+        root / "pick_and_place_with_movable_recep-Apple-Bowl-Desk-1" / "trial_1", solvable=True
+    )
     fake_game(root / "pick_and_place_simple-AppleSliced-None-Desk-1" / "trial_1", solvable=True)
-    fake_game(root / "pick_and_place_simple-Apple-None-Desk-1" / "trial_1", solvable=False, walkthrough=None)
+    fake_game(
+        root / "pick_and_place_simple-Apple-None-Desk-1" / "trial_1",
+        solvable=False,
+        walkthrough=None,
+    )
     fake_game(root / "pick_and_place_simple-Apple-None-Desk-1" / "trial_2", solvable=None)
     fake_game(root / "pick_and_place_simple-Apple-None-Desk-1" / "trial_3")
-    (fake_game(root / "pick_and_place_simple-Mug-None-Desk-1" / "trial_1") / "game.tw-pddl").unlink()
-    (fake_game(root / "another-task" / "trial_1", solvable=True) / "traj_data.json").write_text("{}")
+    (
+        fake_game(root / "pick_and_place_simple-Mug-None-Desk-1" / "trial_1") / "game.tw-pddl"
+    ).unlink()
+    (fake_game(root / "another-task" / "trial_1", solvable=True) / "traj_data.json").write_text(
+        "{}"
+    )
     fake_game(root / "named_by_hand" / "trial_1", solvable=True, walkthrough=["look"] * 9)
     env = make(tmp_path)
     with caplog.at_level(logging.INFO):
@@ -149,12 +190,17 @@ def test_what_is_skipped_is_reported_with_the_reason(small, tmp_path, caplog):
     assert [(task.id, task.type) for task in tasks] == sorted(
         [(good.id, good.type), ("train/named_by_hand/trial_1", "look_at_obj_in_light")]
     )
-    assert [(entry.path.removeprefix("train/"), entry.reason) for entry in env.skipped["train"]] == [
+    assert [
+        (entry.path.removeprefix("train/"), entry.reason) for entry in env.skipped["train"]
+    ] == [
         ("another-task/trial_1", "its task type is none of the six"),
         ("pick_and_place_simple-Apple-None-Desk-1/trial_1", "marked unsolvable"),
         ("pick_and_place_simple-Apple-None-Desk-1/trial_2", "not marked as solvable"),
         ("pick_and_place_simple-Apple-None-Desk-1/trial_3", "not marked as solvable"),
-        ("pick_and_place_simple-AppleSliced-None-Desk-1/trial_1", "Sliced in its path: the games do not support that"),
+        (
+            "pick_and_place_simple-AppleSliced-None-Desk-1/trial_1",
+            "Sliced in its path: the games do not support that",
+        ),
         ("pick_and_place_simple-Mug-None-Desk-1/trial_1", "no game.tw-pddl in it"),
         (
             "pick_and_place_with_movable_recep-Apple-Bowl-Desk-1/trial_1",
@@ -167,7 +213,10 @@ def test_what_is_skipped_is_reported_with_the_reason(small, tmp_path, caplog):
 def test_listing_does_not_parse_the_games(small, tmp_path):
     source = make(small).tasks("train")[0]
     text = (small / source.data).read_bytes()
-    folders = [tmp_path / "train" / f"pick_and_place_simple-Mug-None-Desk-{index}" / "trial_0" for index in range(400)]
+    folders = [
+        tmp_path / "train" / f"pick_and_place_simple-Mug-None-Desk-{index}" / "trial_0"
+        for index in range(400)
+    ]
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "game.tw-pddl").write_bytes(text)
@@ -178,7 +227,10 @@ def test_listing_does_not_parse_the_games(small, tmp_path):
         return time.process_time() - start
 
     listing = min(seconds(lambda: make(tmp_path).tasks("train")) for _ in range(3))
-    parsing = min(seconds(lambda: [json.loads((f / "game.tw-pddl").read_bytes()) for f in folders]) for _ in range(3))
+    parsing = min(
+        seconds(lambda: [json.loads((f / "game.tw-pddl").read_bytes()) for f in folders])
+        for _ in range(3)
+    )
     assert len(make(tmp_path).tasks("train")) == 400
     assert listing < parsing
 
@@ -209,12 +261,21 @@ def test_bad_input_is_one_line_with_the_path_and_the_fix(small, tmp_path):
             lambda: make(tmp_path / "none"),
             (str(tmp_path / "none"), "envs alfworld generate --out", "alfworld-download"),
         ),
-        (lambda: env.tasks("valid"), ("split='valid'", "train, valid_seen, valid_unseen", "--split train")),
+        (
+            lambda: env.tasks("valid"),
+            ("split='valid'", "train, valid_seen, valid_unseen", "--split train"),
+        ),
         (lambda: edit.tasks("valid_seen"), ("split='valid_seen'", "--split valid_seen")),
-        (lambda: make(tmp_path / "empty").tasks("train"), (str(tmp_path / "empty" / "train"), "holds no game")),
+        (
+            lambda: make(tmp_path / "empty").tasks("train"),
+            (str(tmp_path / "empty" / "train"), "holds no game"),
+        ),
         (lambda: make(broken).tasks("train"), (str(game), "not a complete game file")),
         (lambda: edit.reset(edit.tasks("train")[0]), (str(edited / task.data),)),
-        (lambda: env.reset(Task("train/pick_up", "", "train")), ("'train/pick_up'", "tasks('train')")),
+        (
+            lambda: env.reset(Task("train/pick_up", "", "train")),
+            ("'train/pick_up'", "tasks('train')"),
+        ),
         (lambda: make(small, engine="fast"), ("engine='fast'", "native, official")),
         (lambda: make(), ("data=''", "envs alfworld generate --out")),
         (lambda: make(small / "train").tasks("train"), (f"use data={small}",)),
@@ -222,21 +283,27 @@ def test_bad_input_is_one_line_with_the_path_and_the_fix(small, tmp_path):
         (lambda: make("$NO_SUCH_VARIABLE/json_2.1.1"), ("NO_SUCH_VARIABLE is not set",)),
         (lambda: make(small / "train").tasks("train"), ("split='train'", " and ", " more)")),
         (lambda: env.tasks("../train"), ("split='../train'", str(small))),
-        (lambda: make(unended).tasks("train"), (str(unended / task.data), "not a complete game file")),
+        (
+            lambda: make(unended).tasks("train"),
+            (str(unended / task.data), "not a complete game file"),
+        ),
         (lambda: Game(deep), (str(deep), "too deep")),
         (lambda: make(small, task_types="pick_and_place_simple"), ("give a list",)),
         (lambda: make(small, task_types=[]), ("give a list",)),
         (lambda: make(small, max_steps=True), ("max_steps=True",)),
         (lambda: make(small, max_steps=0), ("max_steps=0",)),
         (lambda: make(small, anchor="inventory"), ("anchor='inventory'", "spaces")),
-        (lambda: make(small, task_types=["clean"]), ("task_types='clean'", "pick_clean_then_place_in_recep")),
+        (
+            lambda: make(small, task_types=["clean"]),
+            ("task_types='clean'", "pick_clean_then_place_in_recep"),
+        ),
     ]
-    for call, parts in cases:
-        with pytest.raises(InputError) as told:
+    for call, expected_words in cases:
+        with pytest.raises(InputError) as error:
             call()
-        assert "\n" not in str(told.value)
-        for part in parts:
-            assert part in str(told.value), str(told.value)
+        assert "\n" not in str(error.value)
+        for word in expected_words:
+            assert word in str(error.value), str(error.value)
 
 
 def test_a_step_before_the_first_reset_is_an_environment_error(small):
@@ -288,11 +355,39 @@ def test_anchors_reach_the_observations_and_start_anew_with_each_episode(small):
 
 def test_the_official_engine_says_the_same_through_the_same_interface(small):
     pytest.importorskip("textworld")
-    native, official = make(small), make(small, engine="official")
-    task = next(task for task in native.tasks("train") if task.type == "pick_heat_then_place_in_recep")
+    native = make(small)
+    official = make(small, engine="official")
+    task = next(
+        task for task in native.tasks("train") if task.type == "pick_heat_then_place_in_recep"
+    )
     assert official.reset(task) == native.reset(task)
     for command in ["fly away", *walkthrough(small, task)]:
-        ours, theirs = native.step(command), official.step(command)
+        ours = native.step(command)
+        theirs = official.step(command)
         assert ours == theirs
     assert ours.info["won"]
     official.close()
+
+
+@pytest.mark.parametrize("size", ["small", "full"])
+def test_equal_states_have_equal_futures(size, request):
+    env = make(request.getfixturevalue(size), anchor="state", max_steps=100)
+    pairs = 0
+    for number, task in enumerate(env.tasks("train")[:6]):
+        pairs += count_equal_anchors(env, task, episodes=6, steps=25, seed=number)
+    assert pairs > 50
+
+
+def test_a_state_tells_the_place_and_the_changes(small):
+    env = make(small, anchor="state")
+    task = next(task for task in env.tasks("train") if task.type == "pick_and_place_simple")
+    assert env.reset(task).anchor == "at the start"
+    assert env.step("fly away").observation.anchor == "at the start"
+    commands = walkthrough(small, task)
+    anchors = [env.step(command).observation.anchor for command in commands]
+    take = next(command for command in commands if command.startswith("take "))
+    thing = take.removeprefix("take ").partition(" from ")[0]
+    assert f"{thing}" in anchors[commands.index(take)]
+    assert f"in {thing} {commands[-1].partition(' to ')[2]}" in anchors[-1]
+    with pytest.raises(InputError, match="only the native engine knows the state"):
+        make(small, anchor="state", engine="official")

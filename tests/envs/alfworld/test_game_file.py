@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.data.package import read_package
 from gigpo_jax.envs.alfworld.engine.game import HELP
@@ -14,7 +15,6 @@ from gigpo_jax.envs.alfworld.engine.known_rules import check_domain, split_task
 from gigpo_jax.envs.alfworld.engine.pddl_goal import read_goal
 from gigpo_jax.envs.alfworld.engine.pddl_problem import Expression, parse_expression
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, Goal
-from gigpo_jax.errors import InputError
 from tests.envs.alfworld.differential import game_text, write_game
 from tests.envs.alfworld.rooms import ROOM
 
@@ -48,7 +48,11 @@ def edited(tmp_path: Path, old: str, new: str) -> str:
         ("agent1 - agent", "agent1 agent1 - agent", "declared twice"),
         ("SinkBasinType - rtype", "SinkBasinType", "no type"),
         ("(atLocation agent1 loc_bar_0)", "", "(atLocation agent place) once"),
-        ("(openable Fridge_bar_1)", "(receptacleAtLocation Fridge_bar_1 loc_bar_1)", 'engine="official"'),
+        (
+            "(openable Fridge_bar_1)",
+            "(receptacleAtLocation Fridge_bar_1 loc_bar_1)",
+            'engine="official"',
+        ),
         ("(objectType ?o AppleType)", "(objectType ?o PearType)", "the goal cannot be reached"),
         ("(objectType ?o AppleType)", "(objectType ?o ChairType)", "the goal cannot be reached"),
         ("(objectType ?o AppleType)", "(objectType ?o BreadType)", "the goal cannot be reached"),
@@ -77,9 +81,12 @@ def test_hand_edited_files(tmp_path: Path, old: str, new: str, says: str) -> Non
         ("(:goal (and", "(:goal (and (forall (?r - receptacle) (not (opened ?r)))"),
     ],
 )
-def test_a_goal_that_is_none_of_the_six_is_left_to_the_official_engine(tmp_path: Path, old: str, new: str) -> None:
-    assert 'none of the six of ALFWorld\'s task types; play this game with engine="official"' in edited(
-        tmp_path, old, new
+def test_a_goal_that_is_none_of_the_six_is_left_to_the_official_engine(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    assert (
+        'none of the six of ALFWorld\'s task types; play this game with engine="official"'
+        in edited(tmp_path, old, new)
     )
 
 
@@ -90,17 +97,22 @@ def test_the_goal_of_each_task_type_is_recognised_however_it_is_written() -> Non
         formula = parse_expression(text)[1]
         assert isinstance(formula, list)
         lamp = task_type == "look_at_obj_in_light"
-        wanted = Goal(task_type, "mug", "" if lamp else "desk", "desklamp" if lamp else "")
-        assert read_goal(formula) == wanted
-        assert read_goal(backwards(formula)) == wanted
-    other = tables.goals["pick_two_obj_and_place"].format(obj="Mug", recep="Desk").lower().replace("mug", "cup", 1)
-    assert read_goal(parse_expression(other)[1]) is None
+        goal = Goal(task_type, "mug", "" if lamp else "desk", "desklamp" if lamp else "")
+        assert read_goal(formula) == goal
+        assert read_goal(backwards(formula)) == goal
+    other_goal = (
+        tables.goals["pick_two_obj_and_place"]
+        .format(obj="Mug", recep="Desk")
+        .lower()
+        .replace("mug", "cup", 1)
+    )
+    assert read_goal(parse_expression(other_goal)[1]) is None
 
 
 def backwards(formula: Expression) -> Expression:
     """A formula with the parts of every conjunction in the opposite order."""
-    parts = [part if isinstance(part, str) else backwards(part) for part in formula]
-    return ["and", *parts[:0:-1]] if parts and parts[0] == "and" else parts
+    terms = [term if isinstance(term, str) else backwards(term) for term in formula]
+    return ["and", *terms[:0:-1]] if terms and terms[0] == "and" else terms
 
 
 def test_a_file_cut_anywhere_is_refused_with_its_path(tmp_path: Path) -> None:
@@ -117,7 +129,9 @@ def test_a_problem_cut_anywhere_is_refused_with_its_path(tmp_path: Path) -> None
         refusal(write_game(tmp_path, whole[:end]))
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"null", b"{}", b"\xff\xfe\x00", b"[" * 100_000, b'{"grammar": 1}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"null", b"{}", b"\xff\xfe\x00", b"[" * 100_000, b'{"grammar": 1}']
+)
 def test_files_that_are_no_game(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "game.tw-pddl"
     path.write_bytes(content)
@@ -148,30 +162,42 @@ def test_another_domain_or_grammar_is_refused_and_the_official_engine_named(tmp_
         assert old in data[key]
         path.write_text(json.dumps({**data, key: data[key].replace(old, new, 1)}))
         assert 'engine="official"' in refusal(path)
-    path.write_text(json.dumps({**data, "grammar": data["grammar"].replace("Your task is to: ", "Task: ")}))
+    path.write_text(
+        json.dumps({**data, "grammar": data["grammar"].replace("Your task is to: ", "Task: ")})
+    )
     assert "Your task is to" in refusal(path)
 
 
 def test_the_shipped_texts_and_reformatted_copies_are_known() -> None:
     data = resources.files("alfworld") / "data"
-    domain, grammar = (data / "alfred.pddl").read_text(), (data / "alfred.twl2").read_text()
+    domain = (data / "alfred.pddl").read_text()
+    grammar = (data / "alfred.twl2").read_text()
     assert split_task(grammar, "x") == "UNKNOWN GOAL"
     check_domain(domain, "x")
     check_domain("; a comment\n" + domain.replace("    ", "\t").replace("(and", "( AND"), "x")
-    spaced = grammar.replace('"rhs": ', '"rhs":').replace("\n\n", "\n").replace("template ::", "template  ::")
+    spaced = (
+        grammar.replace('"rhs": ', '"rhs":')
+        .replace("\n\n", "\n")
+        .replace("template ::", "template  ::")
+    )
     assert spaced != grammar
     assert split_task(spaced.replace("UNKNOWN GOAL", "heat some egg"), "x") == "heat some egg"
 
 
 def patched_like_the_downloaded_games(text: str) -> str:
-    """A game whose grammar has its help in place, at the end, and lacks what no command uses; other domain comments."""
+    """A game with the domain comments and the shorter grammar of downloaded games."""
     data = json.loads(text)
-    before, _ = data["grammar"].split("action help {")
-    start, end = (before.index(f"action {name} {{") for name in ("PutObjectInReceptacleObject", "inventory"))
+    grammar_start, _ = data["grammar"].split("action help {")
+    start, end = (
+        grammar_start.index(f"action {name} {{")
+        for name in ("PutObjectInReceptacleObject", "inventory")
+    )
     help_text = "\n" + HELP  # quoted as it is, with real line ends in it
     action = f'action help {{\n    template :: "help";\n    feedback :: "{help_text}";\n}}\n'
-    data["grammar"] = before[:start] + before[end:] + action
-    data["pddl_domain"] = "\n".join(line.partition(";")[0] for line in data["pddl_domain"].split("\n"))
+    data["grammar"] = grammar_start[:start] + grammar_start[end:] + action
+    data["pddl_domain"] = "\n".join(
+        line.partition(";")[0] for line in data["pddl_domain"].split("\n")
+    )
     return json.dumps(data)
 
 
@@ -196,7 +222,10 @@ def test_facts_about_things_of_another_kind_do_not_matter(tmp_path: Path) -> Non
     """Every file of that kind plays in the official engine too, which does not check."""
     path = write_game(tmp_path, ROOM)
     plain = Game(path).reset()
-    write_game(tmp_path, ROOM.replace("(openable Fridge_bar_1)", "(openable Fridge_bar_1) (openable Apple_bar_1)"))
+    write_game(
+        tmp_path,
+        ROOM.replace("(openable Fridge_bar_1)", "(openable Fridge_bar_1) (openable Apple_bar_1)"),
+    )
     assert Game(path).reset() == plain
 
 

@@ -6,16 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs.alfworld.engine.official import OfficialGame
-from gigpo_jax.errors import InputError
 from tests.envs.alfworld.differential import write_game
 from tests.envs.alfworld.rooms import ROOM
 
 
-def test_without_the_packages_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_packages_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_game(tmp_path, ROOM)
-    monkeypatch.setitem(sys.modules, "textworld", None)  # what an import sees where the package is missing
+    monkeypatch.setitem(
+        sys.modules, "textworld", None
+    )  # what an import sees where the package is missing
     with pytest.raises(InputError, match=r"pip install alfworld==0.4.2"):
         OfficialGame(path)
 
@@ -30,7 +34,9 @@ class TestWithThePackages:
     def installed(self) -> None:
         pytest.importorskip("textworld", reason="needs: pip install alfworld==0.4.2")
 
-    def test_play_expert_and_close(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_play_expert_and_close(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         write_game(tmp_path, ROOM, "put an apple in microwave")
         arguments = list(sys.argv)
         game = OfficialGame(tmp_path)
@@ -39,7 +45,11 @@ class TestWithThePackages:
         first = game.reset()
         assert first.feedback.startswith("-= Welcome to TextWorld, ALFRED! =-")
         assert game.task == "put an apple in microwave"
-        for command in ("go to countertop 1", "take apple 2 from countertop 1", "go to microwave 1"):
+        for command in (
+            "go to countertop 1",
+            "take apple 2 from countertop 1",
+            "go to microwave 1",
+        ):
             assert not game.step(command).done
         assert game.step("move apple 2 to microwave 1")[2:] == (1.0, True, True)
         game.close()
@@ -57,14 +67,16 @@ class TestWithThePackages:
             ("agent1 - agent", "agent1 - robot", "cannot load"),
         ],
     )
-    def test_a_game_that_it_cannot_load(self, old: str, new: str, says: str, tmp_path: Path) -> None:
+    def test_a_game_that_it_cannot_load(
+        self, old: str, new: str, says: str, tmp_path: Path
+    ) -> None:
         path = write_game(tmp_path, ROOM.replace(old, new, 1))
         with pytest.raises(InputError, match=says) as error:
             OfficialGame(path)
         assert str(path) in str(error.value)
 
     def test_a_process_that_closed_several_games_ends_well(self, tmp_path: Path) -> None:
-        """Unloading copies of the planner library makes a process crash at its end, so they are kept and used again."""
+        """Unloading copies of the planner library would make a process crash at its end."""
         path = write_game(tmp_path, ROOM)
         script = (
             "import sys; from gigpo_jax.envs.alfworld.engine.official import OfficialGame as Game\n"
@@ -78,7 +90,8 @@ class TestWithThePackages:
             "    texts.append(game.reset().feedback)\n"
             "    game.close()\n"
             "assert len(set(texts)) == 1\n"
-            "loaded = {line.split()[5] for line in open('/proc/self/maps') if 'libdownward' in line}\n"
+            "maps = open('/proc/self/maps')\n"
+            "loaded = {line.split()[5] for line in maps if 'libdownward' in line}\n"
             "assert len(loaded) == 2, loaded\n"
         )
         subprocess.run([sys.executable, "-c", script, path], check=True, timeout=240)

@@ -23,15 +23,19 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def twin(game: Game) -> Game:
     """The same state, in a game of its own."""
     copy = Game(game.file)
-    copy._state, copy._held, copy._place = set(game._state), list(game._held), game._place
+    copy._state = set(game._state)
+    copy._held = list(game._held)
+    copy._place = game._place
     copy._contents = {receptacle: list(things) for receptacle, things in game._contents.items()}
-    copy.admissible, copy._won = game.admissible, game._won
+    copy.admissible = game.admissible
+    copy._won = game._won
     return copy
 
 
 def searched(game: Game) -> int | None:
-    """By breadth-first search through all states; None if the goal is more than `DEPTH` commands away."""
-    frontier, seen = [game], set()
+    """Breadth-first search through all states; None beyond `DEPTH` commands."""
+    frontier = [game]
+    visited = set()
     for depth in range(DEPTH + 1):
         if any(state._won for state in frontier):
             return depth
@@ -40,12 +44,16 @@ def searched(game: Game) -> int | None:
             for command in state.admissible:
                 if command.startswith(("examine", "look", "help", "inventory")):
                     continue
-                after = twin(state)
-                after.step(command)
-                key = frozenset(fact for fact in after._state if f.predicate_of(fact) not in (f.CHECKED, f.ON))
-                if key not in seen:
-                    seen.add(key)
-                    following.append(after)
+                successor = twin(state)
+                successor.step(command)
+                key = frozenset(
+                    fact
+                    for fact in successor._state
+                    if f.get_predicate(fact) not in (f.CHECKED, f.ON)
+                )
+                if key not in visited:
+                    visited.add(key)
+                    following.append(successor)
         frontier = following
     return None
 
@@ -54,25 +62,34 @@ def test_it_is_the_length_of_the_walkthrough_and_falls_by_one_along_it(games: li
     for path in games:
         game = Game(path)
         walkthrough = game.file.walkthrough
-        left = [game.remaining()]
+        remaining = [game.remaining()]
         for command in walkthrough:
             game.step(command)
-            left.append(game.remaining())
-        assert left == list(range(len(walkthrough), -1, -1))
+            remaining.append(game.remaining())
+        assert remaining == list(range(len(walkthrough), -1, -1))
 
 
 def test_from_anywhere_it_is_what_a_search_finds(games: list[Path]) -> None:
-    draw, found = random.Random(0), []
+    rng = random.Random(0)
+    regrets = []
     for path in games:
         game = Game(path)
         for _ in range(10):
-            game.step(draw.choice([c for c in game.admissible if not c.startswith(("examine", "look", "help", "inv"))]))
+            game.step(
+                rng.choice(
+                    [
+                        c
+                        for c in game.admissible
+                        if not c.startswith(("examine", "look", "help", "inv"))
+                    ]
+                )
+            )
         expected = searched(game)
         if expected is not None:
             assert game.remaining() == expected, path
-            found.append(expected)
-    assert len(found) > 8
-    assert len(set(found)) > 3
+            regrets.append(expected)
+    assert len(regrets) > 8
+    assert len(set(regrets)) > 3
 
 
 def test_no_action_of_a_random_walk_wastes_less_than_nothing(tmp_path: Path) -> None:
@@ -80,11 +97,11 @@ def test_no_action_of_a_random_walk_wastes_less_than_nothing(tmp_path: Path) -> 
     draw = random.Random(1)
     for path in sorted(tmp_path.rglob("game.tw-pddl")):
         game = Game(path)
-        before = game.remaining()
+        previous = game.remaining()
         for _ in range(60):
             game.step(draw.choice(game.admissible))
-            after = game.remaining()
-            assert before is not None
-            assert after is not None
-            assert after >= before - 1
-            before = after
+            current = game.remaining()
+            assert previous is not None
+            assert current is not None
+            assert current >= previous - 1
+            previous = current

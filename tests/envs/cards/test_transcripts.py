@@ -6,9 +6,9 @@ import pytest
 
 from gigpo_jax.envs.blackjack.env import BlackjackGame
 from gigpo_jax.envs.cards.points import PointsGame
-from gigpo_jax.envs.ezpoints import env as ezpoints
+from gigpo_jax.envs.ezpoints import prompt as ezpoints
 from gigpo_jax.envs.numberline.env import NumberLineGame
-from gigpo_jax.envs.points24 import env as points24
+from gigpo_jax.envs.points24 import prompt as points24
 from tests.envs.transcripts import transcripts
 
 
@@ -18,10 +18,16 @@ def test_points_games(name: str, rules: Any, compat: bool) -> None:
     for episode in transcripts(name):
         first = episode["first"]
         game = PointsGame(first["Cards"], rules.TARGET, rules.OPERATORS, compat=compat)
-        assert sorted(int(n) for n in game.actions() if n.isdigit()) == sorted(set(first["Numbers"]))
+        assert sorted(int(n) for n in game.actions() if n.isdigit()) == sorted(
+            set(first["Numbers"])
+        )
         for step in episode["steps"]:
-            reward, over = game.act(rules.ACTIONS[step["action"]] if step["action"] >= 0 else "")
-            assert (reward, over, game.won) == (step["reward"], step["done"], step["info"]["won"])
+            reward, is_over = game.act(rules.ACTIONS[step["action"]] if step["action"] >= 0 else "")
+            assert (reward, is_over, game.won) == (
+                step["reward"],
+                step["done"],
+                step["info"]["won"],
+            )
             assert game.formula == [str(symbol) for symbol in step["info"]["Formula"]]
 
 
@@ -34,8 +40,12 @@ def test_blackjack() -> None:
         )
         game = BlackjackGame((*dealer[:2], *player[:2], *player[2:], *dealer[2:]))
         for step in episode["steps"]:
-            reward, over = game.act({0: "stand", 1: "hit"}.get(step["action"], ""))
-            assert (reward, over, game.won) == (step["reward"], step["done"], step["info"]["won"])
+            reward, is_over = game.act({0: "stand", 1: "hit"}.get(step["action"], ""))
+            assert (reward, is_over, game.won) == (
+                step["reward"],
+                step["done"],
+                step["info"]["won"],
+            )
             assert len(game.player) == len(step["info"]["Player Card"])
             assert len(game.dealer) == len(step["info"]["Dealer Card"])
         assert (game.dealer, game.player) == (dealer, player)
@@ -46,8 +56,12 @@ def test_numberline() -> None:
         first = episode["first"]
         game = NumberLineGame(first["Current"], first["Target"])
         for step in episode["steps"]:
-            reward, over = game.act({0: "-", 1: "+"}.get(step["action"], ""))
-            assert (reward, over, game.won) == (step["reward"], step["done"], step["info"]["won"])
+            reward, is_over = game.act({0: "-", 1: "+"}.get(step["action"], ""))
+            assert (reward, is_over, game.won) == (
+                step["reward"],
+                step["done"],
+                step["info"]["won"],
+            )
             assert game.current == step["info"]["Current"]
 
 

@@ -1,16 +1,21 @@
-"""Tiny encoders with random weights in the folders that users have: ONNX, and a BERT of transformers."""
+"""Tiny encoders with random weights, in folders as users have them: ONNX, and transformers."""
 
 from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-WORDS = "alda born book bridge by candles ferry founded guild in is misty on query passage river the town was who :"
+WORDS = (
+    "alda born book bridge by candles ferry founded guild in is misty on query passage river the "
+    "town was who :"
+)
 
 
 def write_tokenizer(folder: Path) -> None:
     """A WordPiece tokenizer with [CLS] and [SEP]; it pads and cuts as a published one might."""
-    vocabulary = {word: n for n, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS.split()])}
+    vocabulary = {
+        word: n for n, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS.split()])
+    }
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -21,8 +26,13 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def write_onnx(folder: Path, *, inputs: tuple[str, ...] = ("input_ids", "attention_mask")) -> np.ndarray:
-    """A model whose hidden states are rows of a table, plus the first row's worth of padding ids; returns the table."""
+def write_onnx(
+    folder: Path, *, inputs: tuple[str, ...] = ("input_ids", "attention_mask")
+) -> np.ndarray:
+    """Writes a model whose hidden states are rows of a table; returns the table.
+
+    Padding ids have the first row.
+    """
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 

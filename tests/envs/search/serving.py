@@ -9,28 +9,36 @@ from collections.abc import Awaitable, Callable, Iterator
 from aiohttp import web
 
 from gigpo_jax.envs.search.retrieval.retriever import Retriever
-from gigpo_jax.envs.search.retrieval.service import Service, serve
+from gigpo_jax.envs.search.retrieval.service import Service, serve_requests
 
 
 @contextlib.contextmanager
-def serving(retriever: Retriever, seen: list[bytes] | None = None, **options: int) -> Iterator[str]:
-    """The URL of a retriever's server on a free port of loopback; `seen` gets the body of every request."""
+def serving(
+    retriever: Retriever, bodies: list[bytes] | None = None, **options: int
+) -> Iterator[str]:
+    """The URL of a retriever's server on a free port of loopback.
+
+    `bodies` gets the body of every request.
+    """
     loop = asyncio.new_event_loop()
     ready = threading.Event()
     state: dict = {}
 
     @web.middleware
-    async def note(request: web.Request, handler: Callable[[web.Request], Awaitable[web.Response]]) -> web.Response:
-        if seen is not None:
-            seen.append(await request.read())
+    async def note(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.Response]]
+    ) -> web.Response:
+        if bodies is not None:
+            bodies.append(await request.read())
         return await handler(request)
 
     async def run() -> None:
         started = loop.create_future()
         service = Service(retriever, {"kind": "test"}, **options)
         service.app.middlewares.append(note)
-        task = loop.create_task(serve(service, "127.0.0.1", 0, started))
-        state["task"], state["port"] = task, await started
+        task = loop.create_task(serve_requests(service, "127.0.0.1", 0, started))
+        state["task"] = task
+        state["port"] = await started
         ready.set()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -48,13 +56,13 @@ def serving(retriever: Retriever, seen: list[bytes] | None = None, **options: in
 
 @contextlib.contextmanager
 def answering(response: Callable[[int], bytes | None]) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that sends bytes as they are: `response(n)` for the n-th request, None = never answers.
+    """A server that sends bytes as they are: `response(n)` for the n-th request.
 
-    Yields its URL and the requests that came, each connection serving one.
+    None: it never answers that request.     Yields its URL and the requests that came, each connection serving one.
     """
     requests: list[bytes] = []
     listener = socket.create_server(("127.0.0.1", 0))
-    held: list[socket.socket] = []
+    open_connections: list[socket.socket] = []
 
     def run() -> None:
         while True:
@@ -66,13 +74,17 @@ def answering(response: Callable[[int], bytes | None]) -> Iterator[tuple[str, li
             while b"\r\n\r\n" not in request:
                 request += connection.recv(65536)
             head, _, body = request.partition(b"\r\n\r\n")
-            length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if b"content-length" in line.lower())
+            length = next(
+                int(line.split(b":")[1])
+                for line in head.split(b"\r\n")
+                if b"content-length" in line.lower()
+            )
             while len(body) < length:
                 body += connection.recv(65536)
             requests.append(body)
             answer = response(len(requests) - 1)
             if answer is None:
-                held.append(connection)
+                open_connections.append(connection)
             else:
                 connection.sendall(answer)
                 connection.close()
@@ -85,10 +97,13 @@ def answering(response: Callable[[int], bytes | None]) -> Iterator[tuple[str, li
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(10)
-        for connection in held:
+        for connection in open_connections:
             connection.close()
 
 
 def http_answer(body: bytes, status: str = "200 OK") -> bytes:
     """A complete HTTP/1.1 answer."""
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+        + body
+    )

@@ -16,7 +16,9 @@ from gigpo_jax.envs.search.retrieval.retriever import Document, Hit
 from tests.envs.search.serving import answering, http_answer, serving
 
 GOOD = http_answer(
-    json.dumps({"result": [[{"document": {"id": "1", "contents": '"T"\ntext'}, "score": 0.5}]]}).encode()
+    json.dumps(
+        {"result": [[{"document": {"id": "1", "contents": '"T"\ntext'}, "score": 0.5}]]}
+    ).encode()
 )
 
 
@@ -55,14 +57,19 @@ def test_what_may_pass_is_asked_again(monkeypatch: pytest.MonkeyPatch, trouble: 
         (http_answer(b'{"result": [[{"document": {"contents": 3}}]]}'), "contents is a int"),
         (http_answer(b'{"result": [[7]]}'), "AttributeError"),
         (http_answer(b'{"result": [[{"contents": "a", "score": "high"}]]}'), "ValueError"),
-        (http_answer(b'{"result": [[{"contents": "a", "score": ' + b"9" * 400 + b"}]]}"), "OverflowError"),
+        (
+            http_answer(b'{"result": [[{"contents": "a", "score": ' + b"9" * 400 + b"}]]}"),
+            "OverflowError",
+        ),
         (http_answer(b"no such page", "404 Not Found"), "HTTP status 404, 'no such page'"),
         (http_answer(b"", "302 Found\r\nLocation: /elsewhere"), "HTTP status 302"),
         (http_answer(b'{"result": [[], ' + b" " * (2 << 20)), "its answer is larger than 1 MiB"),
         (http_answer(b'{"error": "topk"}', "400 Bad Request"), "topk"),
     ],
 )
-def test_nonsense_aborts_at_once_in_one_line(monkeypatch: pytest.MonkeyPatch, answer: bytes, message: str) -> None:
+def test_nonsense_aborts_at_once_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes, message: str
+) -> None:
     monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1 << 20)
     with answering(lambda n: answer) as (url, requests), pytest.raises(EnvError) as caught:
         RetrieverClient(url).search(["who"], 3)
@@ -87,7 +94,9 @@ def test_a_server_that_stays_down_is_given_up_within_the_limit_and_then_quickly(
             client.search(["who"], 3)
         assert 0.4 < time.monotonic() - started < 5
         asked = len(requests)
-        assert 2 <= asked <= 3  # after pauses of 0.2 and 0.4 s; the next, of 0.8 s, would go past the limit
+        assert (
+            2 <= asked <= 3
+        )  # after pauses of 0.2 and 0.4 s; the next, of 0.8 s, would go past the limit
         with pytest.raises(EnvError, match="asked once"):
             client.search(["who"], 3)
         assert len(requests) == asked + 1
@@ -99,21 +108,27 @@ def test_pauses_grow_no_further_than_to_the_longest(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.05)
     monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.1)
     with answering(lambda n: GOOD if n > 6 else http_answer(b"", "503 x")) as (url, requests):
-        RetrieverClient(url, limit_s=3.0).search(["who"], 3)  # 0.65 s of pauses; doubled ever on it would be 6.35 s
+        RetrieverClient(url, limit_s=3.0).search(
+            ["who"], 3
+        )  # 0.65 s of pauses; doubled ever on it would be 6.35 s
     assert len(requests) == 8
 
 
-def test_a_silent_server_is_tried_only_shortly_once_it_is_known_to_be_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_tried_only_shortly_once_it_is_known_to_be_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "SHORT_TRY_S", 0.1)
     with answering(lambda n: None) as (url, requests):
         client = RetrieverClient(url, timeout_s=3.0, limit_s=3.0)
         with pytest.raises(EnvError, match="no answer in time"):
             client.search(["who"], 3)
         started = time.monotonic()
-        probe, *others = [client.submit(["who"], topk) for topk in (1, 2, 3)]  # batches of their own
-        for other in others:
+        probe, *short_tries = [
+            client.submit(["who"], topk) for topk in (1, 2, 3)
+        ]  # batches of their own
+        for short_try in short_tries:
             with pytest.raises(EnvError, match="no answer in time"):
-                other.result(60)
+                short_try.result(60)
         assert time.monotonic() - started < 2.0
         assert not probe.done()  # one request at a time has the whole time-out
         with pytest.raises(EnvError, match="no answer in time"):
@@ -160,7 +175,10 @@ def test_once_it_is_back_it_is_asked_again_as_before(monkeypatch: pytest.MonkeyP
     busy = http_answer(b"", "503 x")
     down = threading.Event()
     down.set()
-    with answering(lambda n: busy if down.is_set() or len(requests) == failing else GOOD) as (url, requests):
+    with answering(lambda n: busy if down.is_set() or len(requests) == failing else GOOD) as (
+        url,
+        requests,
+    ):
         failing = 0
         client = RetrieverClient(url, limit_s=2.0)
         with pytest.raises(EnvError, match="then gave up"):
@@ -173,11 +191,16 @@ def test_once_it_is_back_it_is_asked_again_as_before(monkeypatch: pytest.MonkeyP
         client.close()
 
 
-def test_a_connection_that_was_closed_is_replaced_at_once_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_was_closed_is_replaced_at_once_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 60.0)  # beyond the limit
     with answering(lambda n: GOOD if n else b"") as (url, requests):
         RetrieverClient(url, limit_s=30.0).search(["who"], 3)
-    with answering(lambda n: b"") as (url, requests), pytest.raises(EnvError, match="asked 2 times"):
+    with (
+        answering(lambda n: b"") as (url, requests),
+        pytest.raises(EnvError, match="asked 2 times"),
+    ):
         RetrieverClient(url, limit_s=30.0).search(["who"], 3)
     assert len(requests) == 2
 
@@ -213,16 +236,18 @@ class Echo:
     """Finds the query itself, after a while, and notes how many searches run at once."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds, self._lock = seconds, threading.Lock()
-        self.now = self.most = 0
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self.running = 0
+        self.peak = 0
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         with self._lock:
-            self.now += 1
-            self.most = max(self.most, self.now)
+            self.running += 1
+            self.peak = max(self.peak, self.running)
         time.sleep(self._seconds)
         with self._lock:
-            self.now -= 1
+            self.running -= 1
         return [[Hit(Document(str(topk), query), 1.0)] * topk for query in queries]
 
     def close(self) -> None:
@@ -230,38 +255,47 @@ class Echo:
 
 
 def test_searches_that_wait_leave_together_and_each_gets_its_own() -> None:
-    seen: list[bytes] = []
-    with serving(Echo(0.0), seen) as url:
+    bodies: list[bytes] = []
+    with serving(Echo(0.0), bodies) as url:
         client = RetrieverClient(url)
         futures = [client.submit([f"q{n}"], 1 + n % 2) for n in range(300)]
-        found = [future.result(30) for future in futures]
+        results = [future.result(30) for future in futures]
         client.close()
-    assert found == [[[Hit(Document(str(1 + n % 2), f"q{n}"), 1.0)] * (1 + n % 2)] for n in range(300)]
-    asked = [json.loads(body) for body in seen]
-    assert sorted(query for body in asked for query in body["queries"]) == sorted(f"q{n}" for n in range(300))
-    assert max(len(body["queries"]) for body in asked) <= module.BATCH
+    assert results == [
+        [[Hit(Document(str(1 + n % 2), f"q{n}"), 1.0)] * (1 + n % 2)] for n in range(300)
+    ]
+    requests = [json.loads(body) for body in bodies]
+    assert sorted(query for body in requests for query in body["queries"]) == sorted(
+        f"q{n}" for n in range(300)
+    )
+    assert max(len(body["queries"]) for body in requests) <= module.BATCH
 
-    seen.clear()
-    with serving(Echo(0.0), seen) as url:
+    bodies.clear()
+    with serving(Echo(0.0), bodies) as url:
         client = RetrieverClient(url)
         assert len(client.search([f"q{n}" for n in range(150)], 1)) == 150
         client.close()
-    assert [len(json.loads(body)["queries"]) for body in seen] == [64, 64, 22]
+    assert [len(json.loads(body)["queries"]) for body in bodies] == [64, 64, 22]
 
 
-def test_requests_are_on_their_way_at_the_same_time_but_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_on_their_way_at_the_same_time_but_not_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "BATCH", 1)
     echo = Echo(0.3)
     with serving(echo, threads=40) as url:
         client = RetrieverClient(url)
         client.search([f"q{n}" for n in range(2 * module.IN_FLIGHT)], 1)
         client.close()
-    assert echo.most == module.IN_FLIGHT
+    assert echo.peak == module.IN_FLIGHT
 
 
 def test_a_query_that_is_refused_costs_no_other() -> None:
     refused = http_answer(b"one of them is odd", "400 Bad Request")
-    with answering(lambda n: GOOD if n in (1, 3) else refused) as (url, requests):  # all, and then each alone
+    with answering(lambda n: GOOD if n in (1, 3) else refused) as (
+        url,
+        requests,
+    ):  # all, and then each alone
         client = RetrieverClient(url)
         futures = [client.submit([query], 3) for query in ("a", "b", "c")]
         outcomes = [future.exception(30) for future in futures]
@@ -277,7 +311,9 @@ def test_all_that_wait_are_told_within_the_limit_when_the_retriever_is_down() ->
     with answering(lambda n: None) as (url, _):
         client = RetrieverClient(url, timeout_s=0.5, limit_s=1.0)
         started = time.monotonic()
-        futures = [client.submit([f"q{n}"], 1 + n % 40) for n in range(80)]  # forty kinds of request, eight at a time
+        futures = [
+            client.submit([f"q{n}"], 1 + n % 40) for n in range(80)
+        ]  # forty kinds of request, eight at a time
         assert all(isinstance(future.exception(60), EnvError) for future in futures)
         assert time.monotonic() - started < 20, "each kind for itself would take 40 s"
         client.close()

@@ -1,4 +1,4 @@
-"""Question sets: the reference columns and plain ones, parquet and JSON lines, and rows that cannot be used."""
+"""Question sets: both kinds of columns, parquet and JSON lines, and rows that cannot be used."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.search.questions import load_questions
-from gigpo_jax.errors import InputError
 
 
 def write(path: Path, rows: list) -> None:
@@ -29,7 +29,10 @@ def test_several_data_sets_in_both_formats_are_read_together(tmp_path: Path) -> 
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow
 
-    rows = [reference_row("who?", ["he", "him"], "nq"), reference_row("where?", ["there"], "hotpotqa")]
+    rows = [
+        reference_row("who?", ["he", "him"], "nq"),
+        reference_row("where?", ["there"], "hotpotqa"),
+    ]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "test.parquet")
     write(
         tmp_path / "test_more.jsonl",
@@ -45,7 +48,12 @@ def test_several_data_sets_in_both_formats_are_read_together(tmp_path: Path) -> 
         ("when?", ("1912",), "nq"),
         ("what?", ("42",), "test_more"),
     ]
-    assert [q.id for q in questions] == ["nq/test_0", "hotpotqa/test_1", "nq/test_7", "test_more/test_more_1"]
+    assert [q.id for q in questions] == [
+        "nq/test_0",
+        "hotpotqa/test_1",
+        "nq/test_7",
+        "test_more/test_more_1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +97,13 @@ def test_both_formats_give_the_same(tmp_path: Path) -> None:
         ([reference_row("q", ["a"], "nq"), reference_row("q", [], "nq")], ":2: no answers"),
         ([{"golden_answers": ["a"]}], "no question"),
         ([{"question": " ", "answer": "a"}], "no question"),
-        ([{"question": "q", "answer": "a", "id": 1}, {"question": "p", "answer": "a", "id": "1"}], "occurs twice"),
+        (
+            [
+                {"question": "q", "answer": "a", "id": 1},
+                {"question": "p", "answer": "a", "id": "1"},
+            ],
+            "occurs twice",
+        ),
         ([], "have no rows"),
         (["text"], "a JSON str"),
     ],

@@ -1,4 +1,4 @@
-"""Encoders from folders: e5's prefix, cut, mean and length, against what is worked out text by text."""
+"""Encoders from folders: e5's prefix, cut, mean and length, against one text at a time."""
 
 import json
 import subprocess
@@ -8,15 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.search.retrieval.corpus import Passages
 from gigpo_jax.envs.search.retrieval.dense_index import open_dense
 from gigpo_jax.envs.search.retrieval.encoder import load_encoder
 from gigpo_jax.envs.search.retrieval.service import Service
-from gigpo_jax.errors import InputError
 from tests.envs.search.encoders import WORDS, write_bert, write_onnx, write_tokenizer
 
-TEXTS = ["who founded the guild", "", "river", "the misty ferry \u2603 \ud800", "born in " * 400, "Misty Ferry"] * 20
+TEXTS = [
+    "who founded the guild",
+    "",
+    "river",
+    "the misty ferry \u2603 \ud800",
+    "born in " * 400,
+    "Misty Ferry",
+] * 20
 
 
 def ids(text: str) -> list[int]:
@@ -33,12 +40,14 @@ def unit(vector: np.ndarray) -> np.ndarray:
 def test_onnx_gives_normalised_means_of_real_tokens(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     table = write_onnx(tmp_path / "m")
-    found = load_encoder(str(tmp_path / "m"), "query: ")(TEXTS)
+    vectors = load_encoder(str(tmp_path / "m"), "query: ")(TEXTS)
     expected = [unit(table[ids("query: " + text.replace("\ud800", "?"))].mean(0)) for text in TEXTS]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert found.dtype == np.float32
-    other = load_encoder(str(tmp_path / "m"), "passage: ")(TEXTS[:1])
-    np.testing.assert_allclose(other[0], unit(table[ids("passage: " + TEXTS[0])].mean(0)), atol=1e-6)
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
+    assert vectors.dtype == np.float32
+    passage_vectors = load_encoder(str(tmp_path / "m"), "passage: ")(TEXTS[:1])
+    np.testing.assert_allclose(
+        passage_vectors[0], unit(table[ids("passage: " + TEXTS[0])].mean(0)), atol=1e-6
+    )
 
 
 def test_transformers_gives_for_many_texts_what_it_gives_for_each_alone(tmp_path: Path) -> None:
@@ -48,9 +57,9 @@ def test_transformers_gives_for_many_texts_what_it_gives_for_each_alone(tmp_path
     write_bert(tmp_path / "m")
     (tmp_path / "m" / "1_Pooling").mkdir()
     (tmp_path / "m" / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    found = load_encoder(str(tmp_path / "m"), "query: ")(TEXTS[:7])
+    vectors = load_encoder(str(tmp_path / "m"), "query: ")(TEXTS[:7])
     model = BertModel.from_pretrained(tmp_path / "m").eval()
-    for text, vector in zip(TEXTS[:7], found, strict=True):
+    for text, vector in zip(TEXTS[:7], vectors, strict=True):
         with torch.inference_mode():
             tokens = torch.tensor([ids("query: " + text.replace("\ud800", "?"))])
             states = model(tokens, attention_mask=torch.ones_like(tokens)).last_hidden_state[0]
@@ -61,7 +70,7 @@ def test_vectors_are_built_and_served_by_the_commands(world: Path, tmp_path: Pat
     pytest.importorskip("onnxruntime")
     pytest.importorskip("faiss")
     table = write_onnx(tmp_path / "m", inputs=("input_ids",))
-    wanted = [
+    command = [
         "search",
         "dense",
         "--index",
@@ -71,18 +80,37 @@ def test_vectors_are_built_and_served_by_the_commands(world: Path, tmp_path: Pat
         "--out",
         str(tmp_path / "v.faiss"),
     ]
-    assert main(wanted) == 0
-    assert main(wanted) == 2  # it is there already
+    assert main(command) == 0
+    assert main(command) == 2  # it is there already
     passages = Passages(world / "index")
     encode = load_encoder(str(tmp_path / "m"), "passage: ")
     everything = encode([passages[n].contents for n in range(len(passages))])
-    np.testing.assert_allclose(everything[:9], [encode([passages[n].contents])[0] for n in range(9)], atol=1e-6)
-    dense = open_dense(passages, str(tmp_path / "v.faiss"), load_encoder(str(tmp_path / "m"), "query: "))
+    np.testing.assert_allclose(
+        everything[:9], [encode([passages[n].contents])[0] for n in range(9)], atol=1e-6
+    )
+    dense = open_dense(
+        passages, str(tmp_path / "v.faiss"), load_encoder(str(tmp_path / "m"), "query: ")
+    )
     best = dense.search(["who founded the candles guild"], 3)[0]
     query = unit(table[ids("query: who founded the candles guild")].mean(0))
-    assert [hit.score for hit in best] == pytest.approx(np.sort(everything @ query)[::-1][:3].tolist(), abs=1e-5)
-    command = [sys.executable, "-m", "gigpo_jax.envs.search.server", "--corpus", str(world / "index")]
-    command += ["--port", "0", "--faiss", str(tmp_path / "v.faiss"), "--encoder", str(tmp_path / "m")]
+    assert [hit.score for hit in best] == pytest.approx(
+        np.sort(everything @ query)[::-1][:3].tolist(), abs=1e-5
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "gigpo_jax.envs.search.server",
+        "--corpus",
+        str(world / "index"),
+    ]
+    command += [
+        "--port",
+        "0",
+        "--faiss",
+        str(tmp_path / "v.faiss"),
+        "--encoder",
+        str(tmp_path / "m"),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             from gigpo_jax.envs.search.retrieval.client import RetrieverClient
@@ -110,7 +138,9 @@ def test_vectors_are_built_and_served_by_the_commands(world: Path, tmp_path: Pat
         ("width", "vectors of 4 numbers, but the encoder"),
     ],
 )
-def test_folders_that_do_not_serve_are_told(world: Path, tmp_path: Path, spoil: str, message: str) -> None:
+def test_folders_that_do_not_serve_are_told(
+    world: Path, tmp_path: Path, spoil: str, message: str
+) -> None:
     pytest.importorskip("onnxruntime")
     faiss = pytest.importorskip("faiss")
     folder = tmp_path / "m"

@@ -11,21 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.search.retrieval.bm25_index import (
-    ARRAYS,
+    DOCUMENTS_FILE,
     K1,
     MAX_TERMS,
+    SCORES_FILE,
+    STARTS_FILE,
     VOCABULARY,
     B,
     build_index,
     ensure_index,
+    extract_terms,
     open_index,
-    terms,
 )
 from gigpo_jax.envs.search.retrieval.corpus import read_corpus
 from gigpo_jax.envs.search.retrieval.retriever import Document
-from gigpo_jax.errors import InputError
 
 
 def write(path: Path, rows: list) -> Path:
@@ -35,42 +37,54 @@ def write(path: Path, rows: list) -> Path:
 
 def bm25(query: str, texts: list[str]) -> list[float]:
     """The definition (Lucene's form: the factor k1 + 1 is left out)."""
-    bags = [Counter(terms(text)) for text in texts]
+    bags = [Counter(extract_terms(text)) for text in texts]
     average = sum(bag.total() for bag in bags) / len(bags)
     scores = []
     for bag in bags:
         score = 0.0
-        for term in set(terms(query)):
-            having = sum(term in other for other in bags)
-            idf = math.log(1 + (len(bags) - having + 0.5) / (having + 0.5))
+        for term in set(extract_terms(query)):
+            frequency = sum(term in any_bag for any_bag in bags)
+            idf = math.log(1 + (len(bags) - frequency + 0.5) / (frequency + 0.5))
             score += idf * bag[term] / (bag[term] + K1 * (1 - B + B * bag.total() / average))
         scores.append(score)
     return scores
 
 
 def test_scores_are_those_of_the_definition_and_ties_keep_the_order(world: Path) -> None:
-    found = open_index(world / "index")
+    index = open_index(world / "index")
     documents = list(read_corpus(world / "corpus.jsonl"))
     texts = [document.contents for document in documents]
-    for query in ("Alda born in Amber Ford", "who founded the guild of candles", "river", "brook river town town"):
+    for query in (
+        "Alda born in Amber Ford",
+        "who founded the guild of candles",
+        "river",
+        "brook river town town",
+    ):
         scores = bm25(query, texts)
-        best = sorted((number for number, score in enumerate(scores) if score), key=lambda n: (-round(scores[n], 4), n))
+        best = sorted(
+            (number for number, score in enumerate(scores) if score),
+            key=lambda n: (-round(scores[n], 4), n),
+        )
         for topk in (1, 3, 1000):
-            hits = found.search([query], topk)[0]
+            hits = index.search([query], topk)[0]
             assert [hit.document for hit in hits] == [documents[number] for number in best[:topk]]
-            assert [hit.score for hit in hits] == pytest.approx([scores[number] for number in best[:topk]], rel=1e-4)
+            assert [hit.score for hit in hits] == pytest.approx(
+                [scores[number] for number in best[:topk]], rel=1e-4
+            )
 
 
 def test_odd_queries_find_nothing_or_something_but_never_fail(world: Path) -> None:
-    found = open_index(world / "index")
-    assert found.search(["", "   ", "the of and", "zzzz", "\x00\ud800", "?!"], 3) == [[]] * 6
-    assert found.search([], 3) == []
-    assert len(found.search(["river " * 20_000], 3)[0]) == 3  # 100,000 characters and more
-    assert found.search(["river"], 0) == [[]]
+    index = open_index(world / "index")
+    assert index.search(["", "   ", "the of and", "zzzz", "\x00\ud800", "?!"], 3) == [[]] * 6
+    assert index.search([], 3) == []
+    assert len(index.search(["river " * 20_000], 3)[0]) == 3  # 100,000 characters and more
+    assert index.search(["river"], 0) == [[]]
 
 
 def test_a_damaged_gzipped_corpus_is_named(tmp_path: Path) -> None:
-    text = "\n".join(json.dumps({"id": number, "contents": f"text {number}"}) for number in range(50)).encode()
+    text = "\n".join(
+        json.dumps({"id": number, "contents": f"text {number}"}) for number in range(50)
+    ).encode()
     packed = gzip.compress(text)
     path = tmp_path / "c.jsonl.gz"
     for place in range(0, len(packed), 7):
@@ -82,23 +96,30 @@ def test_a_damaged_gzipped_corpus_is_named(tmp_path: Path) -> None:
         list(read_corpus(path))
 
 
-def test_a_gzipped_folder_and_a_command_give_the_same_index(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    rows = [{"id": number, "contents": f'"T{number}"\ntext number{number} \u2603'} for number in range(6)]
+def test_a_gzipped_folder_and_a_command_give_the_same_index(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    rows = [
+        {"id": number, "contents": f'"T{number}"\ntext number{number} \u2603'}
+        for number in range(6)
+    ]
     folder = tmp_path / "corpus"
     folder.mkdir()
     write(folder / "a.jsonl", rows[:3])
     with gzip.open(folder / "b.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join(map(json.dumps, rows[3:])))
     assert main(["search", "index", "--corpus", str(folder), "--out", str(tmp_path / "one")]) == 0
-    two = ensure_index(write(tmp_path / "all.jsonl", rows))
-    one = open_index(tmp_path / "one")
-    assert [one.passages[number] for number in range(6)] == [two.passages[number] for number in range(6)]
-    assert one.digest == two.digest
-    assert one.search(["number4"], 1)[0][0].document == Document("4", rows[4]["contents"])
+    from_file = ensure_index(write(tmp_path / "all.jsonl", rows))
+    from_folder = open_index(tmp_path / "one")
+    assert [from_folder.passages[number] for number in range(6)] == [
+        from_file.passages[number] for number in range(6)
+    ]
+    assert from_folder.digest == from_file.digest
+    assert from_folder.search(["number4"], 1)[0][0].document == Document("4", rows[4]["contents"])
     assert main(["search", "index", "--corpus", str(folder), "--out", str(tmp_path / "one")]) == 2
     assert "one: exists; name another folder" in capsys.readouterr().err
     with pytest.raises(IndexError):
-        one.passages[6]
+        from_folder.passages[6]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +139,9 @@ def test_a_gzipped_folder_and_a_command_give_the_same_index(tmp_path: Path, caps
         (b"[" * 100_000, "not JSON"),
     ],
 )
-def test_bad_corpora_are_told_and_leave_nothing_behind(tmp_path: Path, content: bytes, message: str) -> None:
+def test_bad_corpora_are_told_and_leave_nothing_behind(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_bytes(content)
     with pytest.raises(InputError) as caught:
@@ -144,23 +167,33 @@ def test_a_missing_damaged_or_outdated_index_is_told(tmp_path: Path) -> None:
         open_index(tmp_path / "c.jsonl.index")
 
 
-def test_the_arrays_are_those_of_bm25s(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_arrays_are_those_of_bm25s(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bit for bit, so indices that bm25s wrote and those written here rank alike."""
     for name in ("jax", "jax.lax"):  # bm25s would start it for a sort that is not used here
         monkeypatch.setitem(sys.modules, name, None)
     import bm25s
 
-    rows = [terms(document.contents) for document in read_corpus(world / "corpus.jsonl")]
+    rows = [extract_terms(document.contents) for document in read_corpus(world / "corpus.jsonl")]
     model = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy")
     vocabulary: dict[str, int] = {}
     numbers = [[vocabulary.setdefault(word, len(vocabulary)) for word in row] for row in rows]
-    model.index(bm25s.tokenization.Tokenized(numbers, vocabulary), create_empty_token=False, show_progress=False)
+    model.index(
+        bm25s.tokenization.Tokenized(numbers, vocabulary),
+        create_empty_token=False,
+        show_progress=False,
+    )
     model.save(tmp_path / "bm25", show_progress=False)
-    for name in ARRAYS:
-        np.testing.assert_array_equal(np.load(world / "index/bm25" / name), np.load(tmp_path / "bm25" / name))
+    for name in (SCORES_FILE, DOCUMENTS_FILE, STARTS_FILE):
+        np.testing.assert_array_equal(
+            np.load(world / "index/bm25" / name), np.load(tmp_path / "bm25" / name)
+        )
     assert json.loads((world / "index/bm25" / VOCABULARY).read_text()) == vocabulary
     query = "river town in Amber Ford"
-    theirs = model.get_scores_from_ids([vocabulary[word] for word in terms(query) if word in vocabulary])
+    theirs = model.get_scores_from_ids(
+        [vocabulary[word] for word in extract_terms(query) if word in vocabulary]
+    )
     hits = open_index(world / "index").search([query], 1000)[0]
     assert [hit.score for hit in hits] == sorted(theirs[theirs > 0].tolist(), reverse=True)
 

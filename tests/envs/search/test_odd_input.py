@@ -1,4 +1,4 @@
-"""What users' files and servers may hold beside what the format says: byte order marks, packed answers, wrong flags."""
+"""Input beside the format: byte order marks, packed answers, wrong flags."""
 
 import gzip
 import json
@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.__main__ import main
@@ -17,7 +18,6 @@ from gigpo_jax.envs.search.questions import load_questions
 from gigpo_jax.envs.search.retrieval.client import RetrieverClient
 from gigpo_jax.envs.search.retrieval.corpus import read_corpus
 from gigpo_jax.envs.search.retrieval.retriever import Document
-from gigpo_jax.errors import InputError
 from gigpo_jax.rollout.environment import env_options, list_tasks
 from tests.envs.search.serving import answering
 
@@ -31,8 +31,13 @@ def test_a_byte_order_mark_at_the_start_of_a_file_is_skipped(tmp_path: Path, pac
     (tmp_path / f"corpus.{suffix}").write_bytes(
         pack(MARK + b'{"id": 1, "contents": "a"}\n{"id": 2, "contents": "b"}\n')
     )
-    (tmp_path / f"test.{suffix}").write_bytes(pack(MARK + b'\n{"question": "who?", "answer": "he"}\n'))
-    assert list(read_corpus(tmp_path / f"corpus.{suffix}")) == [Document("1", "a"), Document("2", "b")]
+    (tmp_path / f"test.{suffix}").write_bytes(
+        pack(MARK + b'\n{"question": "who?", "answer": "he"}\n')
+    )
+    assert list(read_corpus(tmp_path / f"corpus.{suffix}")) == [
+        Document("1", "a"),
+        Document("2", "b"),
+    ]
     assert [question.text for question in load_questions(tmp_path, "test")] == ["who?"]
 
 
@@ -44,7 +49,10 @@ def test_a_byte_order_mark_elsewhere_is_refused_with_its_line(tmp_path: Path) ->
 
 def test_packed_answers_are_not_asked_for_and_a_huge_one_is_not_unpacked() -> None:
     packed = gzip.compress(b" " * (100 << 20))
-    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\nConnection: close\r\n\r\n"
+    head = (
+        "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n"
+        f"Content-Length: {len(packed)}\r\nConnection: close\r\n\r\n"
+    )
     with answering(lambda n: head.encode() + packed) as (url, requests):
         client = RetrieverClient(url, timeout_s=3.0, limit_s=3.0)
         started = time.monotonic()
@@ -59,7 +67,21 @@ def test_half_of_the_flags_of_a_dense_server_is_refused(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     for flag in ("--faiss", "--encoder"):
-        assert main(["search", "serve", "--corpus", str(world / "index"), "--port", "0", flag, str(tmp_path)]) == 2
+        assert (
+            main(
+                [
+                    "search",
+                    "serve",
+                    "--corpus",
+                    str(world / "index"),
+                    "--port",
+                    "0",
+                    flag,
+                    str(tmp_path),
+                ]
+            )
+            == 2
+        )
         assert "give both" in capsys.readouterr().err
 
 

@@ -30,37 +30,40 @@ QUERIES = ["who founded the candles guild", "river", "zzzz", "", "Alda born \u26
 
 
 @pytest.fixture(scope="module")
-def found(world: Path) -> Bm25Index:
+def index(world: Path) -> Bm25Index:
     return open_index(world / "index")
 
 
 @pytest.fixture(scope="module")
-def url(found: Bm25Index) -> Iterator[str]:
-    with serving(found, threads=4) as address:
+def url(index: Bm25Index) -> Iterator[str]:
+    with serving(index, threads=4) as address:
         yield address
 
 
-def post(url: str, body: Any) -> tuple[int, Any]:
+def post(url: str, body: Any, **headers: str) -> tuple[int, Any]:
+    headers = {"Content-Type": "application/json"} | headers
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(f"{url}/retrieve", data), timeout=30) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{url}/retrieve", data, headers), timeout=30
+        ) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as err:
         return err.code, json.load(err)
 
 
-def test_the_client_gets_what_the_index_gives(url: str, found: Bm25Index) -> None:
+def test_the_client_gets_what_the_index_gives(url: str, index: Bm25Index) -> None:
     client = RetrieverClient(url)
     for topk in (1, 3, 50):
-        assert client.search(QUERIES, topk) == found.search(QUERIES, topk)
+        assert client.search(QUERIES, topk) == index.search(QUERIES, topk)
     client.close()
-    assert client.search(QUERIES, 2) == found.search(QUERIES, 2)
+    assert client.search(QUERIES, 2) == index.search(QUERIES, 2)
     assert client.search([], 3) == []
     client.close()
 
 
-def test_both_forms_of_a_request(url: str, found: Bm25Index) -> None:
-    hit = found.search(["river"], 3)[0][0]
+def test_both_forms_of_a_request(url: str, index: Bm25Index) -> None:
+    hit = index.search(["river"], 3)[0][0]
     document = {"id": hit.document.id, "contents": hit.document.contents}
     status, answer = post(url, {"queries": ["river", "zzzz"], "topk": 1, "return_scores": True})
     assert (status, answer) == (200, {"result": [[{"document": document, "score": hit.score}], []]})
@@ -93,7 +96,9 @@ def test_both_forms_of_a_request(url: str, found: Bm25Index) -> None:
         (b'{"query": "' + b"x" * (17 << 20) + b'"}', 413),
     ],
 )
-def test_bad_requests_are_refused_with_a_reason_and_the_server_lives_on(url: str, body: Any, status: int) -> None:
+def test_bad_requests_are_refused_with_a_reason_and_the_server_lives_on(
+    url: str, body: Any, status: int
+) -> None:
     try:
         assert post(url, body)[0] == status
     except (ConnectionError, urllib.error.URLError, json.JSONDecodeError):
@@ -128,7 +133,8 @@ def test_requests_do_not_wait_for_one_another() -> None:
     slow = Slow()
     with serving(slow, threads=8) as url:
         threads = [
-            threading.Thread(target=lambda n=n: RetrieverClient(url).search([f"a{n}", f"b{n}"], 1)) for n in range(4)
+            threading.Thread(target=lambda n=n: RetrieverClient(url).search([f"a{n}", f"b{n}"], 1))
+            for n in range(4)
         ]
         for thread in threads:
             thread.start()
@@ -160,29 +166,41 @@ def test_a_request_that_never_comes_is_given_up(url: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "TIMEOUT_S", 0.05)
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
     connection.putrequest("POST", "/retrieve")
+    connection.putheader("Content-Type", "application/json")
     connection.putheader("Content-Length", "1000")
     connection.endheaders(b'{"query": ')
     answer = connection.getresponse()
-    assert (answer.status, json.load(answer)) == (408, {"error": "the request was not complete within 0.05 s"})
+    assert (answer.status, json.load(answer)) == (
+        408,
+        {"error": "the request was not complete within 0.05 s"},
+    )
     connection.close()
 
 
+def test_pages_of_other_sites_get_nothing(url: str) -> None:
+    status, answer = post(url, {"queries": ["a"]}, **{"Content-Type": "text/plain"})
+    assert (status, answer) == (415, {"error": "Content-Type: must be application/json"})
+    status, answer = post(url, {"queries": ["a"]}, Host="attacker.example")
+    assert status == 400
+    assert "attacker.example" in answer["error"]
+
+
 def raw(url: str, data: bytes) -> bytes:
-    """The first bytes of the answer to what is sent as it is; b"" if the server closes the connection."""
+    """The first bytes of the answer to raw data; b"" if the server closes the connection."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(data)
         return connection.recv(100)
 
 
-def test_half_of_a_head_is_given_up(monkeypatch: pytest.MonkeyPatch, found: Bm25Index) -> None:
+def test_half_of_a_head_is_given_up(monkeypatch: pytest.MonkeyPatch, index: Bm25Index) -> None:
     monkeypatch.setattr(module, "TIMEOUT_S", 0.5)
-    with serving(found) as url:
+    with serving(index) as url:
         assert raw(url, b"") == b""
         assert raw(url, b"POST /retr") == b""
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=30) as connection:
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert connection.recv(1000).startswith(b"HTTP/1.1 200")
             connection.sendall(b"GET /hea")  # a second request of the same connection
             while connection.recv(1000):
@@ -203,10 +221,23 @@ def test_half_of_a_head_is_given_up(monkeypatch: pytest.MonkeyPatch, found: Bm25
 def test_broken_requests_are_answered_with_400_and_without_a_traceback(
     url: str, head: bytes, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    length = b"" if head.startswith((b"Content-Length", b"Transfer")) else b"Content-Length: %d\r\n" % len(body)
-    answer = raw(url, b"POST /retrieve HTTP/1.1\r\nHost: x\r\n" + head + length + b"\r\n" + body)
+    length = (
+        b""
+        if head.startswith((b"Content-Length", b"Transfer"))
+        else b"Content-Length: %d\r\n" % len(body)
+    )
+    answer = raw(
+        url,
+        b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        + head
+        + length
+        + b"\r\n"
+        + body,
+    )
     assert answer.split()[1] == b"400"
-    raw(url, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")  # what is left of the first is done by now
+    raw(
+        url, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )  # what is left of the first is done by now
     assert not caplog.records
 
 
@@ -219,14 +250,28 @@ def test_long_queries_are_cut_before_they_are_searched() -> None:
 def test_the_command_serves_on_loopback_and_ends_on_sigterm(tmp_path: Path) -> None:
     corpus = tmp_path / "c.jsonl"
     corpus.write_text('{"id": 7, "contents": "\\"T\\"\\nalpha beta"}\n')
-    command = [sys.executable, "-m", "gigpo_jax.envs.search.server", "--corpus", str(corpus), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "gigpo_jax.envs.search.server",
+        "--corpus",
+        str(corpus),
+        "--port",
+        "0",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().strip()
             assert url.startswith("http://127.0.0.1:")
-            assert RetrieverClient(url).search(["beta"], 3)[0][0].document == Document("7", '"T"\nalpha beta')
-            connection = http.client.HTTPConnection("127.0.0.1", int(url.split(":")[2].split("/")[0]), timeout=30)
+            assert RetrieverClient(url).search(["beta"], 3)[0][0].document == Document(
+                "7", '"T"\nalpha beta'
+            )
+            connection = http.client.HTTPConnection(
+                "127.0.0.1", int(url.split(":")[2].split("/")[0]), timeout=30
+            )
             connection.request("GET", "/health")
             assert json.load(connection.getresponse())["passages"] == 1
             connection.close()
@@ -239,4 +284,18 @@ def test_the_command_serves_on_loopback_and_ends_on_sigterm(tmp_path: Path) -> N
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     assert main(["search", "serve", "--corpus", str(tmp_path / "none.jsonl"), "--port", "0"]) == 2
     (tmp_path / "one.jsonl").write_text('{"id": 1, "contents": "a"}')
-    assert main(["search", "serve", "--corpus", str(tmp_path / "one.jsonl"), "--port", "0", "--threads", "-1"]) == 2
+    assert (
+        main(
+            [
+                "search",
+                "serve",
+                "--corpus",
+                str(tmp_path / "one.jsonl"),
+                "--port",
+                "0",
+                "--threads",
+                "-1",
+            ]
+        )
+        == 2
+    )

@@ -4,9 +4,14 @@ import re
 
 import pytest
 
-from gigpo_jax.envs.search.actions import parse
+from gigpo_jax.envs.search.actions import parse_response
 from gigpo_jax.envs.search.retrieval.retriever import Document
-from gigpo_jax.envs.search.text import NOTHING_FOUND, exact_match, information, normalise
+from gigpo_jax.envs.search.text import (
+    NOTHING_FOUND,
+    exact_match,
+    format_documents,
+    normalise_answer,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +36,10 @@ def test_exact_match(answer: str, golden: list[str], match: bool) -> None:
 
 
 def test_normalise_is_that_of_the_published_metric() -> None:
-    assert normalise("  The quick, brown (FOX) and an owl's a-b ") == "quick brown fox and owls ab"
+    assert (
+        normalise_answer("  The quick, brown (FOX) and an owl's a-b ")
+        == "quick brown fox and owls ab"
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,19 +60,21 @@ def test_normalise_is_that_of_the_published_metric() -> None:
     ],
 )
 def test_a_document_can_neither_end_the_block_nor_answer(attack: str) -> None:
-    block = information([Document("1", f'"{attack}"\n{attack}'), Document("2", '"B"\nplain 3 > 2')])
+    block = format_documents(
+        [Document("1", f'"{attack}"\n{attack}'), Document("2", '"B"\nplain 3 > 2')]
+    )
     assert block.count("<") == 2
     assert block.startswith("<information>\n[1] ")
     assert block.endswith('\n[2] "B" plain 3 > 2\n</information>')
     lines = block.splitlines()
     assert len(lines) == 4  # no document begins a line of its own
     assert [line[:4] for line in lines[1:3]] == ["[1] ", "[2] "]
-    assert parse(block).action == ""
+    assert parse_response(block).action == ""
     assert not re.search(r"<\s*/?\s*(?:answer|search|think)", block)
 
 
 def test_long_documents_are_cut_and_none_at_all_is_told() -> None:
-    assert information([Document("1", "x" * 100_000)], document_chars=50) == (
+    assert format_documents([Document("1", "x" * 100_000)], document_chars=50) == (
         "<information>\n[1] " + "x" * 50 + " ...\n</information>"
     )
-    assert information([]) == f"<information>\n{NOTHING_FOUND}\n</information>"
+    assert format_documents([]) == f"<information>\n{NOTHING_FOUND}\n</information>"

@@ -10,8 +10,8 @@ from gigpo_jax.config import resolve
 from gigpo_jax.env_bridge.panels import read_panel
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.search.data.world import make_world
-from gigpo_jax.envs.search.prompt import shorten
-from gigpo_jax.models.tokenizer import load_tokenizer
+from gigpo_jax.envs.search.prompt import shorten_text
+from gigpo_jax.models.text.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,11 +21,17 @@ def get_config(name: str, *variant: str) -> Any:
 
 
 def test_the_configs_are_valid_and_of_one_world() -> None:
-    configs = [get_config("search_tiny"), get_config("search_tiny_sft", "1"), get_config("search_tiny_sft", "2")]
+    configs = [
+        get_config("search_tiny"),
+        get_config("search_tiny_sft", "1"),
+        get_config("search_tiny_sft", "2"),
+    ]
     for config in configs:
         resolve(config)
         assert config.env.generate == configs[0].env.generate
-    made_from = read_panel(registry.panel_folder("search") / f"{configs[0].eval.panel}.json").made_from
+    made_from = read_panel(
+        registry.panel_folder("search") / f"{configs[0].eval.panel}.json"
+    ).made_from
     assert configs[0].env.generate.to_dict() == made_from
     with pytest.raises(ValueError, match="no such stage; choose 1 or 2"):
         get_config("search_tiny_sft", "3")
@@ -38,7 +44,7 @@ def test_the_warm_start_is_small_and_knows_every_word_of_the_world() -> None:
     world = make_world(**get_config("search_tiny").env.generate)
     unknown = tokenizer.token_id("<unk>")
     texts = [text for question in world.questions for text in (question.text, *question.golden)]
-    texts += [shorten(document.contents) for document in world.documents]
+    texts += [shorten_text(document.contents) for document in world.documents]
     words = sorted(set(" ".join(texts).lower().replace("?", " ? ").split()))
     assert len(words) > 400
     assert unknown not in tokenizer.encode(" ".join(words))

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from gigpo_jax.env_bridge.history import History
-from gigpo_jax.env_bridge.prompts import build_prompt
+from gigpo_jax.env_bridge.prompts import History, build_prompt
 from gigpo_jax.env_bridge.types import IMAGE, Task
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.sokoban.env import best_action, cells_of, letters
-from gigpo_jax.envs.sokoban.picture import room_picture
+from gigpo_jax.envs.sokoban.env import choose_best, format_cells, parse_cells
+from gigpo_jax.envs.sokoban.picture import draw_room
 from gigpo_jax.envs.sokoban.prompt import parse
 
 THOUGHT = "<think>so</think>"
@@ -18,7 +17,11 @@ THOUGHT = "<think>so</think>"
     ("response", "action", "valid"),
     [
         (f"{THOUGHT}<action>up</action>", "up", True),
-        (f"{THOUGHT}<action> Go DOWN, then up </action>", "up", True),  # the order of the names decides
+        (
+            f"{THOUGHT}<action> Go DOWN, then up </action>",
+            "up",
+            True,
+        ),  # the order of the names decides
         (f"{THOUGHT}<action>leftwards</action>", "left", True),
         (f"{THOUGHT}<action>still</action>", "still", True),
         (f"{THOUGHT}<ACTION>right</ACTION>", "right", True),
@@ -35,24 +38,31 @@ THOUGHT = "<think>so</think>"
     ],
 )
 def test_responses_are_read_as_published(response: str, action: str, valid: bool) -> None:
-    found = parse(response)
-    assert (found.action, found.valid) == (action, valid)
+    parsed = parse(response)
+    assert (parsed.action, parsed.valid) == (action, valid)
 
 
 @pytest.mark.parametrize("options", [{}, {"size": 7, "boxes": 2, "max_steps": 40}])
-def test_the_expert_solves_every_level_without_regret_and_as_fast_as_possible(options: dict[str, int]) -> None:
+def test_the_expert_solves_every_level_without_regret_and_as_fast_as_possible(
+    options: dict[str, int],
+) -> None:
     env = registry.make("sokoban", observation="text", regret=True, **options)
     for task in env.tasks("train")[:25]:
-        observation, total = env.reset(task), 0.0
-        steps, done = 0, False
+        observation = env.reset(task)
+        total = 0.0
+        steps = 0
+        done = False
         while not done:
-            result = env.step(best_action(observation.anchor))
-            observation, total, steps, done = result.observation, total + result.reward, steps + 1, result.done
+            result = env.step(choose_best(observation.anchor))
+            observation = result.observation
+            total = total + result.reward
+            steps = steps + 1
+            done = result.done
             assert result.info["regret"] == 0
         assert result.info == {"won": True, "score": 1.0, "regret": 0.0}
         assert total == pytest.approx(10 + options.get("boxes", 1) - 0.1 * steps)
-        after = env.step("up")
-        assert (after.reward, after.done) == (0.0, True)
+        last_result = env.step("up")
+        assert (last_result.reward, last_result.done) == (0.0, True)
 
 
 def test_regret_counts_wasted_moves_and_a_lost_game_costs_what_is_left_once() -> None:
@@ -63,9 +73,13 @@ def test_regret_counts_wasted_moves_and_a_lost_game_costs_what_is_left_once() ->
         wasted = env.step("jump")  # nothing moves: one action more
         assert wasted.info["regret"] == 1
         assert wasted.observation.anchor == observation.anchor
-        regrets = [env.step(action).info["regret"] for action in ("up", "left", "left", "down", "right")]
+        regrets = [
+            env.step(action).info["regret"] for action in ("up", "left", "left", "down", "right")
+        ]
         assert all(0 <= regret <= 20 for regret in regrets)
-        hopeless = [place for place, regret in enumerate(regrets) if regret > 2]  # a step back costs 2 at most
+        hopeless = [
+            place for place, regret in enumerate(regrets) if regret > 2
+        ]  # a step back costs 2 at most
         lost += bool(hopeless)
         assert all(sum(regrets[place + 1 :]) == 0 for place in hopeless)
     assert 5 < lost < 55
@@ -75,11 +89,13 @@ def test_a_mediocre_demonstrator_errs_and_sometimes_loses() -> None:
     env = registry.make("sokoban", observation="text")
     won = []
     for seed, task in enumerate(env.tasks("train")[:60]):
-        observation, expert = env.reset(task), registry.make_expert("sokoban", seed, random_fraction=0.6)
+        observation = env.reset(task)
+        expert = registry.make_expert("sokoban", seed, random_fraction=0.6)
         done = False
         while not done:
             result = env.step(expert.act(observation))
-            observation, done = result.observation, result.done
+            observation = result.observation
+            done = result.done
         won.append(result.info["won"])
     assert 0.3 < np.mean(won) < 0.9
 
@@ -87,53 +103,65 @@ def test_a_mediocre_demonstrator_errs_and_sometimes_loses() -> None:
 def test_text_and_picture_show_the_same_state() -> None:
     text, picture = (registry.make("sokoban", observation=kind) for kind in ("text", "picture"))
     task = text.tasks("test")[3]
-    one, other = text.reset(task), picture.reset(task)
+    text_observation = text.reset(task)
+    picture_observation = picture.reset(task)
     for action in (None, "left", "up", "right", "down", "nonsense"):
         if action is not None:
-            one, other = text.step(action).observation, picture.step(action).observation
-        assert one.anchor == other.anchor
-        assert one.images == ()
-        assert one.text == "\n".join("".join(f" {c} \t" for c in row) for row in one.anchor.split("\n"))
-        assert other.text == IMAGE
-        cells, width = cells_of(other.anchor)
-        assert letters(cells, width) == other.anchor
-        np.testing.assert_array_equal(other.images[0], room_picture(np.frombuffer(cells, np.uint8).reshape(6, 6)))
+            text_observation = text.step(action).observation
+            picture_observation = picture.step(action).observation
+        assert text_observation.anchor == picture_observation.anchor
+        assert text_observation.images == ()
+        assert text_observation.text == "\n".join(
+            "".join(f" {c} \t" for c in row) for row in text_observation.anchor.split("\n")
+        )
+        assert picture_observation.text == IMAGE
+        cells, width = parse_cells(picture_observation.anchor)
+        assert format_cells(cells, width) == picture_observation.anchor
+        np.testing.assert_array_equal(
+            picture_observation.images[0], draw_room(np.frombuffer(cells, np.uint8).reshape(6, 6))
+        )
 
 
 def test_every_code_has_a_tile_of_its_own_and_a_picture_is_made_of_tiles() -> None:
-    tiles = room_picture(np.arange(7).reshape(1, 7))
+    tiles = draw_room(np.arange(7).reshape(1, 7))
     assert tiles.shape == (28, 196, 3)
     assert len({tiles[:, 28 * code : 28 * code + 28].tobytes() for code in range(7)}) == 7
     room = np.array([[0, 1], [3, 6]])
-    picture = room_picture(room)
+    picture = draw_room(room)
     for (row, column), code in np.ndenumerate(room):
         cell = picture[28 * row : 28 * row + 28, 28 * column : 28 * column + 28]
         np.testing.assert_array_equal(cell, tiles[:, 28 * code : 28 * code + 28])
 
 
 def test_prompts_show_steps_and_history_in_text_and_neither_beside_a_picture() -> None:
-    shown, room = {}, ""
+    prompts = {}
+    room = ""
     for kind in ("text", "picture"):
         env = registry.make("sokoban", observation=kind)
         first = env.reset(env.tasks("train")[0])
-        room, history = room or first.text, History(2)
+        room = room or first.text
+        history = History(2)
         history.add(first.text, "up")
         for style in ("full", "compact"):
-            template = registry.style("sokoban", style)
-            prompt = build_prompt(template, first, history, encode=lambda text, *images: list(text), limit=10**4)
-            shown[kind, style] = prompt.text
-    assert shown["text", "full"].count(room) == 2  # the history and now
-    assert "Steps taken so far: 1." in shown["text", "full"]
-    assert "You did: up" in shown["text", "full"]
-    assert shown["picture", "full"].count(IMAGE) == 1
-    assert "You did" not in shown["picture", "full"]
-    assert shown["picture", "compact"] == IMAGE
-    assert len(shown["text", "compact"].split()) == 36
+            template = registry.find_style("sokoban", style)
+            prompt = build_prompt(
+                template, first, history, encode=lambda text, *images: list(text), limit=10**4
+            )
+            prompts[kind, style] = prompt.text
+    assert prompts["text", "full"].count(room) == 2  # the history and now
+    assert "Steps taken so far: 1." in prompts["text", "full"]
+    assert "You did: up" in prompts["text", "full"]
+    assert prompts["picture", "full"].count(IMAGE) == 1
+    assert "You did" not in prompts["picture", "full"]
+    assert prompts["picture", "compact"] == IMAGE
+    assert len(prompts["text", "compact"].split()) == 36
 
 
 def test_a_level_follows_from_the_id_and_the_options_and_splits_share_none() -> None:
     env = registry.make("sokoban")
-    digests = {split: [env.digest(task) for task in env.tasks(split)[:300]] for split in ("train", "test")}
+    digests = {
+        split: [env.digest(task) for task in env.tasks(split)[:300]] for split in ("train", "test")
+    }
     assert not set(digests["train"]) & set(digests["test"])
     assert len(set(digests["train"])) > 200
     task = env.tasks("train")[0]

@@ -1,4 +1,6 @@
-"""The page that a person looks at: a purchase by clicking, the agent's text beside it, and everything escaped."""
+"""The page that a person looks at: a purchase by clicking, the agent's text beside it, and
+everything escaped.
+"""
 
 import json
 import shutil
@@ -13,7 +15,7 @@ from gigpo_jax.envs.webshop import Session, open_catalogue
 
 flask = pytest.importorskip("flask", reason="Flask is not installed (the extra `web`)")
 from gigpo_jax.envs.webshop import browse  # noqa: E402
-from gigpo_jax.envs.webshop.browse import make_app, make_server  # noqa: E402
+from gigpo_jax.envs.webshop.browse import make_app, make_page_server  # noqa: E402
 
 ATTACK = "<script>document.title='pwned'</script>\"><img src=x onerror=alert(1)>"
 
@@ -76,7 +78,7 @@ def test_nonsense_does_nothing(attacked):
 
 def test_an_idle_connection_holds_up_nobody_and_is_closed_in_the_end(reference, monkeypatch):
     monkeypatch.setattr(browse, "CONNECTION_S", 4.0)
-    server = make_server(open_catalogue(reference), 0)
+    server = make_page_server(open_catalogue(reference), 0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     address = ("127.0.0.1", server.server_port)
@@ -108,11 +110,16 @@ def test_a_purchase_by_clicking_in_a_browser(reference, tmp_path):
     catalogue = open_catalogue(reference, goals="human", draw_seed=42)
     goal = catalogue.goal(19)
     assert goal.options == ("multicolor",)
-    server = make_server(catalogue, 0)
+    server = make_page_server(catalogue, 0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     options = webdriver.ChromeOptions()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,900"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--window-size=1280,900",
+    ):
         options.add_argument(argument)
     service = webdriver.ChromeService(executable_path=shutil.which("chromedriver"))
     try:
@@ -142,10 +149,18 @@ def _buy(driver, port, goal):
     def follow(element):
         driver.execute_script("window.left = true")
         element.click()
-        wait.until(lambda d: d.execute_script("return !window.left && document.readyState === 'complete'"))
+        wait.until(
+            lambda d: d.execute_script("return !window.left && document.readyState === 'complete'")
+        )
 
     def press(text):
-        follow(next(button for button in driver.find_elements("css selector", "#shop button") if button.text == text))
+        follow(
+            next(
+                button
+                for button in driver.find_elements("css selector", "#shop button")
+                if button.text == text
+            )
+        )
 
     driver.get(f"http://127.0.0.1:{port}/")
     find("#goal").clear()

@@ -2,11 +2,11 @@
 
 import pytest
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.webshop.data.generate import ensure_catalogue
 from gigpo_jax.envs.webshop.expert.demonstrator import Demonstrator
 from gigpo_jax.envs.webshop.expert.expert import ShopExpert
-from gigpo_jax.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,8 @@ def env():
 
 
 def _play(env, task, expert):
-    observation, actions = env.reset(task), []
+    observation = env.reset(task)
+    actions = []
     while True:
         actions.append(expert.act(observation))
         result = env.step(actions[-1])
@@ -26,7 +27,10 @@ def _play(env, task, expert):
 
 def _scores(env, **fractions):
     tasks = env.tasks("train")[:60]
-    return [_play(env, task, Demonstrator(n, max_steps=8, **fractions))[1] for n, task in enumerate(tasks)]
+    return [
+        _play(env, task, Demonstrator(n, max_steps=8, **fractions))[1]
+        for n, task in enumerate(tasks)
+    ]
 
 
 def test_without_lapses_it_is_the_expert(env):
@@ -43,19 +47,26 @@ def test_each_lapse_costs_some_of_the_score(env):
 
 def test_one_who_forgets_everything_chooses_nothing(env):
     for task in env.tasks("train")[:20]:
-        wanted = {f"click[{value}]" for value in env.catalogue.goal(int(task.data)).options.values()}
+        choices = {
+            f"click[{value}]" for value in env.catalogue.goal(int(task.data)).options.values()
+        }
         actions, _ = _play(env, task, Demonstrator(max_steps=8, forget_fraction=1.0))
-        assert not wanted & set(actions)
+        assert not choices & set(actions)
         assert actions[-1] == "click[buy now]"
 
 
 def test_the_seed_decides_the_lapses(env):
-    task, fractions = env.tasks("train")[0], {"random_fraction": 0.3, "vague_fraction": 0.3, "forget_fraction": 0.3}
-    runs = [_play(env, task, Demonstrator(seed, max_steps=8, **fractions)) for seed in (*range(6), 0)]
+    task = env.tasks("train")[0]
+    fractions = {"random_fraction": 0.3, "vague_fraction": 0.3, "forget_fraction": 0.3}
+    runs = [
+        _play(env, task, Demonstrator(seed, max_steps=8, **fractions)) for seed in (*range(6), 0)
+    ]
     assert runs[0] == runs[-1]
     assert len({tuple(actions) for actions, _ in runs}) > 2
 
 
 def test_a_share_that_is_none_is_refused():
-    with pytest.raises(InputError, match=r"forget_fraction=1\.5: give a probability between 0 and 1"):
+    with pytest.raises(
+        InputError, match=r"forget_fraction=1\.5: give a probability between 0 and 1"
+    ):
         Demonstrator(0, forget_fraction=1.5)

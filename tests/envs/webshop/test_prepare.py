@@ -7,17 +7,25 @@ import shutil
 
 import pytest
 
-from gigpo_jax.env_bridge.paths import locked
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.paths import lock_folder
 from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.webshop import open_catalogue
 from gigpo_jax.envs.webshop.catalogue import store
 from gigpo_jax.envs.webshop.catalogue.sources import find_sources, parse_price, read_products
 from gigpo_jax.envs.webshop.data.generate import ensure_catalogue
-from gigpo_jax.errors import InputError
 from tests.envs.webshop.conftest import DATA
 
 NEEDED = (
-    *("asin", "name", "category", "query", "product_category", "full_description", "small_description"),
+    *(
+        "asin",
+        "name",
+        "category",
+        "query",
+        "product_category",
+        "full_description",
+        "small_description",
+    ),
     *("customization_options", "images"),
 )
 
@@ -54,7 +62,9 @@ def test_a_wrong_value_is_named(own_copy, key, value, says):
         open_catalogue(own_copy)
 
 
-@pytest.mark.parametrize("name", ["items_shuffle_1000.json", "items_ins_v2_1000.json", "items_human_ins.json"])
+@pytest.mark.parametrize(
+    "name", ["items_shuffle_1000.json", "items_ins_v2_1000.json", "items_human_ins.json"]
+)
 def test_a_file_that_is_cut_short_is_named(own_copy, name):
     path = own_copy / name
     path.write_bytes(path.read_bytes()[:-1000])
@@ -181,13 +191,16 @@ def _open_and_report(folder, cache, answers):
 def test_several_processes_make_one_catalogue(tmp_path):
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
-    workers = [context.Process(target=_open_and_report, args=("", str(tmp_path), answers)) for _ in range(3)]
+    workers = [
+        context.Process(target=_open_and_report, args=("", str(tmp_path), answers))
+        for _ in range(3)
+    ]
     for worker in workers:
         worker.start()
-    found = {answers.get(timeout=120) for _ in workers}
+    contents = {answers.get(timeout=120) for _ in workers}
     for worker in workers:
         worker.join(timeout=60)
-    assert len(found) == 1
+    assert len(contents) == 1
     assert len([entry for entry in (tmp_path / "webshop").iterdir() if entry.is_dir()]) == 1
 
 
@@ -201,5 +214,9 @@ def test_a_generated_catalogue_of_an_older_version_is_prepared_anew(tmp_path):
 
 def test_waiting_for_another_builder_ends(tmp_path):
     out = tmp_path / "x"
-    with locked(out), pytest.raises(InputError, match="another process"), locked(out, timeout_s=0.1):
+    with (
+        lock_folder(out),
+        pytest.raises(InputError, match="another process"),
+        lock_folder(out, timeout_s=0.1),
+    ):
         pass

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.webshop import Session, open_catalogue
 from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue
 from gigpo_jax.envs.webshop.catalogue.goals import Goal
 from gigpo_jax.envs.webshop.data.generate import ensure_catalogue
-from gigpo_jax.envs.webshop.engine.remaining import best_purchases, remaining
-from gigpo_jax.errors import InputError
+from gigpo_jax.envs.webshop.engine.remaining import best_purchases, count_remaining_actions
 
 BUY = "click[buy now]"
 Key = tuple[Any, ...]
@@ -23,62 +23,84 @@ Key = tuple[Any, ...]
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
-    """12 products, so that a search can have two pages; the style "dark" also counts as the color "dark blue"."""
+    """12 products, so that a search can have two pages.
+
+    The style "dark" also counts as the color "dark blue".
+    """
     folder = tmp_path_factory.mktemp("shop")
     for path in ensure_catalogue(folder, products=12, seed=0).glob("items_*.json"):
         shutil.copy(path, folder)
     (path,) = folder.glob("items_shuffle*.json")
     products = json.loads(path.read_text())
     values = {"color": ("dark blue", "blue", "red"), "style": ("blue", "dark", "light")}
-    products[0]["customization_options"] = {name: [{"value": v} for v in some] for name, some in values.items()}
+    products[0]["customization_options"] = {
+        name: [{"value": value} for value in entries] for name, entries in values.items()
+    }
     path.write_text(json.dumps(products))
     return open_catalogue(folder)
 
 
 def key_of(session: Session) -> Key:
     keywords = " ".join(session._keywords)
-    return session.place, session.tail, tuple(sorted(session.options.items())), keywords, session._number
+    return (
+        session.place,
+        session.tail,
+        tuple(sorted(session.options.items())),
+        keywords,
+        session._page_number,
+    )
 
 
-def after(session: Session, action: str) -> Session:
-    """Where an action leads, in a session of its own."""
-    other = copy.copy(session)
-    other.options, other._visited = dict(session.options), set(session._visited)
-    other.step(action)
-    return other
+def copy_and_step(session: Session, action: str) -> Session:
+    """A copy of a session after an action."""
+    successor = copy.copy(session)
+    successor.options = dict(session.options)
+    successor._visited = set(session._visited)
+    successor.step(action)
+    return successor
 
 
-def every_page(first: Session, queries: list[str]) -> tuple[dict[Key, Session], dict[Key, set[Key]]]:
-    """All pages that clicks and these searches lead to, up to the second of a search; and the pages before each."""
-    pages, before, fresh = {key_of(first): first}, defaultdict(set), [first]
+def explore_pages(
+    first: Session, queries: list[str]
+) -> tuple[dict[Key, Session], dict[Key, set[Key]]]:
+    """All pages that clicks and these searches lead to, and the predecessors of each.
+
+    Only the first two pages of a search count.
+    """
+    pages = {key_of(first): first}
+    predecessors = defaultdict(set)
+    fresh = [first]
     while fresh:
         page = fresh.pop()
         for action in (*page.clicks, *(f"search[{query}]" for query in queries)):
-            if action == BUY or (action == "click[next >]" and page._number == 2):
+            if action == BUY or (action == "click[next >]" and page._page_number == 2):
                 continue
-            to = after(page, action)
-            before[key_of(to)].add(key_of(page))
-            if key_of(to) not in pages:
-                pages[key_of(to)] = to
-                fresh.append(to)
-    return pages, before
+            successor = copy_and_step(page, action)
+            key = key_of(successor)
+            predecessors[key].add(key_of(page))
+            if key not in pages:
+                pages[key] = successor
+                fresh.append(successor)
+    return pages, predecessors
 
 
-def searched(ends: set[Key], before: dict[Key, set[Key]]) -> dict[Key, int]:
+def count_actions(ends: set[Key], predecessors: dict[Key, set[Key]]) -> dict[Key, int]:
     """The fewest actions to one of these pages, and one more."""
-    found, frontier, length = dict[Key, int](), ends, 1
+    lengths: dict[Key, int] = {}
+    frontier = ends
+    length = 1
     while frontier:
-        found |= dict.fromkeys(frontier, length)
-        frontier = {page for key in frontier for page in before[key]} - found.keys()
+        lengths |= dict.fromkeys(frontier, length)
+        frontier = {page for key in frontier for page in predecessors[key]} - lengths.keys()
         length += 1
-    return found
+    return lengths
 
 
 def with_goal(session: Session, goal: Session) -> Session:
     """The same page, on the way to another goal."""
-    other = copy.copy(session)
-    other._goal = goal.goal
-    return other
+    successor = copy.copy(session)
+    successor._goal = goal.goal
+    return successor
 
 
 def test_from_every_page_it_is_what_a_search_finds(small: Catalogue) -> None:
@@ -86,24 +108,31 @@ def test_from_every_page_it_is_what_a_search_finds(small: Catalogue) -> None:
     queries = [titles[0], titles[6], " ".join(titles)]
     start = Session(small)
     start.reset(0)
-    pages, before = every_page(start, queries)
+    pages, predecessors = explore_pages(start, queries)
     assert len(pages) > 500
-    assert {session._number for session in pages.values()} == {1, 2}
+    assert {session._page_number for session in pages.values()} == {1, 2}
     lengths = set()
     for index in range(small.goal_count):
         goal = Session(small)
         goal.reset(index)
         best = best_purchases(small, index)
-        bought = {key: after(with_goal(page, goal), BUY) for key, page in pages.items() if BUY in page.clicks}
+        bought = {
+            key: copy_and_step(with_goal(page, goal), BUY)
+            for key, page in pages.items()
+            if BUY in page.clicks
+        }
         scores = {key: session.score.total for key, session in bought.items() if session.score}
         ends = {key for key, score in scores.items() if score == max(scores.values())}
         for key, session in bought.items():
-            assert remaining(session, best) == (0 if key in ends else None)
+            assert count_remaining_actions(session, best) == (0 if key in ends else None)
         if not {small.row(asin) for asin in best} & {0, 6}:
             continue  # none of the searches above names it
-        expected = searched(ends, before)
+        expected = count_actions(ends, predecessors)
         for key, page in pages.items():
-            assert remaining(with_goal(page, goal), best) == expected[key], (index, key)
+            assert count_remaining_actions(with_goal(page, goal), best) == expected[key], (
+                index,
+                key,
+            )
         lengths |= set(expected.values())
     assert lengths >= {1, 2, 3, 4, 5}
 
@@ -111,9 +140,9 @@ def test_from_every_page_it_is_what_a_search_finds(small: Catalogue) -> None:
 def test_the_title_of_every_product_finds_it(tmp_path: Path) -> None:
     catalogue = open_catalogue(ensure_catalogue(tmp_path))
     for row in range(len(catalogue)):
-        found = catalogue.search(catalogue.product(row).title.lower().split(" "))
-        assert found is not None
-        assert row in found[:10]
+        rows = catalogue.search(catalogue.product(row).title.lower().split(" "))
+        assert rows is not None
+        assert row in rows[:10]
 
 
 def choices(goal: Goal) -> list[str]:
@@ -128,7 +157,10 @@ def test_an_episode_counts_the_actions_that_it_wasted(small: Catalogue) -> None:
     right = [f"search[{goal.name.lower()}]", f"click[{goal.asin.lower()}]", *choices(goal), BUY]
     for actions, wasted in (
         (right, [0] * len(right)),
-        (["click[description]", *right], [1] + [0] * len(right)),  # without effect on the first page
+        (
+            ["click[description]", *right],
+            [1] + [0] * len(right),
+        ),  # without effect on the first page
         ([*right[:2], BUY], [0, 0, 2 + 1]),  # the two that led there, and itself
     ):
         env.reset(task)
@@ -149,9 +181,9 @@ def test_the_chosen_options_can_be_part_of_the_anchor(small: Catalogue) -> None:
         env.reset(task)
         env.step(f"search[{goal.name.lower()}]")
         actions = (f"click[{goal.asin.lower()}]", *choices(goal))
-        found = [env.step(action).observation for action in actions]
-        assert len({observation.text for observation in found}) == 1
-        anchors[anchor] = len({observation.anchor for observation in found})
+        observations = [env.step(action).observation for action in actions]
+        assert len({observation.text for observation in observations}) == 1
+        anchors[anchor] = len({observation.anchor for observation in observations})
     assert anchors == {"page": 1, "page+options": 1 + len(goal.options)}
     with pytest.raises(InputError, match="choose one of page, page"):
         registry.make("webshop", data=small.folder, anchor="pages")

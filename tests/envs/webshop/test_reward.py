@@ -4,12 +4,17 @@ import sys
 
 import pytest
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.webshop.catalogue.goals import Goal
 from gigpo_jax.envs.webshop.catalogue.sources import Product
-from gigpo_jax.envs.webshop.engine.nouns import builtin_nouns, file_nouns, open_tagger
-from gigpo_jax.envs.webshop.engine.reward import COLOURS, matched_options, normalise_colour, score
+from gigpo_jax.envs.webshop.engine.nouns import load_file_tagger, open_tagger, tag_builtin
+from gigpo_jax.envs.webshop.engine.reward import (
+    COLOURS,
+    count_matching_options,
+    normalise_colour,
+    score_purchase,
+)
 from gigpo_jax.envs.webshop.engine.text_similarity import token_set_ratio
-from gigpo_jax.errors import InputError
 
 
 def _product(**changes):
@@ -66,16 +71,21 @@ def test_colours_are_the_first_substring_in_alphabetical_order():
     assert list(COLOURS) == sorted(COLOURS)
     assert normalise_colour("standard") == "tan"
     assert normalise_colour("rose gold") == "gold"
-    assert normalise_colour(("color", "rose gold")) == ("color", "rose gold")  # a tuple is asked for an element
+    assert normalise_colour(("color", "rose gold")) == (
+        "color",
+        "rose gold",
+    )  # a tuple is asked for an element
     assert normalise_colour(("color", "black")) == "black"
 
 
 def test_a_synthetic_goal_cannot_ask_for_a_hidden_colour():
-    assert matched_options(["standard"], ["standard"]) == 1
-    assert matched_options(["standard"], [("size", "standard")]) == 0
-    assert matched_options(["large"], [("size", "large")]) == 1
-    assert matched_options([], ["red"]) == 0
-    assert matched_options(["red", "x"], ["dark red", "ruby red", "y"]) == 1  # dark is first in "dark red"
+    assert count_matching_options(["standard"], ["standard"]) == 1
+    assert count_matching_options(["standard"], [("size", "standard")]) == 0
+    assert count_matching_options(["large"], [("size", "large")]) == 1
+    assert count_matching_options([], ["red"]) == 0
+    assert (
+        count_matching_options(["red", "x"], ["dark red", "ruby red", "y"]) == 1
+    )  # dark is first in "dark red"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +93,12 @@ def test_a_synthetic_goal_cannot_ask_for_a_hidden_colour():
     [
         ({}, ["shoes"], ["shoes"], 1.0),
         ({"query": "x"}, ["shoes"], ["shoes"], 1.0),
-        ({"query": "x", "product_category": "A › Z"}, ["a"], ["a", "b", "c", "d", "e"], 0.5),  # 0.2 is not above 0.2
+        (
+            {"query": "x", "product_category": "A › Z"},
+            ["a"],
+            ["a", "b", "c", "d", "e"],
+            0.5,
+        ),  # 0.2 is not above 0.2
         ({"query": "x", "product_category": " B ›A"}, ["a"], ["a", "b", "c", "d", "e"], 1.0),
         ({}, ["a"], list("abcdefghijk"), 0.1),
         ({}, ["x"], ["a"], 0.0),
@@ -93,17 +108,22 @@ def test_a_synthetic_goal_cannot_ask_for_a_hidden_colour():
     ],
 )
 def test_kind_of_thing(product, nouns, goal_nouns, expected):
-    assert score(_product(**product), 5.0, {}, _goal(), nouns=nouns, goal_nouns=goal_nouns).type == expected
+    assert (
+        score_purchase(
+            _product(**product), 5.0, {}, _goal(), nouns=nouns, goal_nouns=goal_nouns
+        ).type
+        == expected
+    )
 
 
 def test_attributes_are_also_looked_for_in_the_texts():
     goal = _goal(attributes=("non slip", "soft", "halves", "shoes", "missing"), price_cap=9.0)
-    found = score(_product(), 10.0, {}, goal, nouns=["shoes"], goal_nouns=["shoes"])
-    assert (found.attributes, found.price, found.total) == (4, False, 4 / 6)
+    score = score_purchase(_product(), 10.0, {}, goal, nouns=["shoes"], goal_nouns=["shoes"])
+    assert (score.attributes, score.price, score.total) == (4, False, 4 / 6)
 
 
 def test_taggers(tmp_path, monkeypatch):
-    assert builtin_nouns("COSYCOST Comfortable Throw Pillow Cover for the Home Office, 2 Pack") == (
+    assert tag_builtin("COSYCOST Comfortable Throw Pillow Cover for the Home Office, 2 Pack") == (
         "cosycost",
         "throw",
         "pillow",
@@ -113,8 +133,8 @@ def test_taggers(tmp_path, monkeypatch):
     )
     path = tmp_path / "nouns.json"
     path.write_text('{"Red Shoes": ["footwear"]}')
-    assert list(file_nouns(path)("Red Shoes")) == ["footwear"]
-    assert list(file_nouns(path)("Red Hats")) == ["hats"]
+    assert list(load_file_tagger(path)("Red Shoes")) == ["footwear"]
+    assert list(load_file_tagger(path)("Red Hats")) == ["hats"]
     path.write_text('{"Red Shoes": 1}')
     with pytest.raises(InputError, match="title -> list of nouns"):
         open_tagger(path)

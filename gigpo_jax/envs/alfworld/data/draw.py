@@ -4,191 +4,313 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld.data.package import Package
-from gigpo_jax.envs.alfworld.data.planner import walkthrough
+from gigpo_jax.envs.alfworld.data.planner import plan_walkthrough
 from gigpo_jax.envs.alfworld.data.room import Room, Thing
-from gigpo_jax.envs.alfworld.data.scenes import Receptacle, Scene, coordinate, location_name, read_scene, split_scenes
-from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, Goal
-from gigpo_jax.errors import InputError
+from gigpo_jax.envs.alfworld.data.scenes import (
+    Receptacle,
+    Scene,
+    format_coordinate,
+    list_scenes,
+    name_location,
+    read_scene,
+)
+from gigpo_jax.envs.alfworld.tasks import Change, Goal
 
 _LAMP = "DeskLamp"
-_LAMP_STANDS_ON = ("Desk", "SideTable", "Dresser", "Shelf", "DiningTable", "CoffeeTable")
-_COPIES = ((0, 1, 2, 3), (3, 5, 3, 1))  # of each object type in a full room, with weights
-_OPEN_WEIGHT, _CLOSED_WEIGHT = 3, 1  # objects are more often in open receptacles
+_LAMP_STANDS = ("Desk", "SideTable", "Dresser", "Shelf", "DiningTable", "CoffeeTable")
+# Copies of each object type in a full room, with their weights.
+_COPIES = (0, 1, 2, 3)
+_COPY_WEIGHTS = (3, 5, 3, 1)
+# Further copies of the task's object in a full room, with their weights.
+_EXTRA_COPIES = (0, 1, 2)
+_EXTRA_COPY_WEIGHTS = (3, 2, 1)
+# Objects are more often in open receptacles.
+_OPEN_WEIGHT = 3
+_CLOSED_WEIGHT = 1
 _ATTEMPTS = 1000
 
 
 @dataclass(frozen=True)
 class RoomSize:
-    """The size of rooms."""
+    """The size of rooms.
 
-    receptacles: tuple[int, int] | None = None  # least and greatest number; None for all that the floor plan has
-    objects: tuple[int, int] | None = None  # least and greatest number; None for what such a room usually holds
+    Attributes:
+      receptacles: Least and greatest number; None for all that the floor plan has.
+      objects: Least and greatest number; None for the usual number in such a room.
+    """
+
+    receptacles: tuple[int, int] | None = None
+    objects: tuple[int, int] | None = None
 
 
 SIZES = {"full": RoomSize(), "small": RoomSize(receptacles=(4, 6), objects=(3, 5))}
 
 
-def room_size(size: str, receptacles: object = None, objects: object = None) -> RoomSize:
-    """A named size, with one or both of its ranges replaced by a number or a (least, greatest) pair.
+def make_room_size(size: str, receptacles: object = None, objects: object = None) -> RoomSize:
+    """Returns a named size, its ranges replaced where given.
+
+    Args:
+      size: Key of `SIZES`.
+      receptacles: Number, or (least, greatest) pair.
+      objects: Number, or (least, greatest) pair.
 
     Raises:
       InputError: an unknown name, or a range in which no task fits.
     """
     if size not in SIZES:
-        raise InputError(f"size={size!r}: no such size; choose one of {', '.join(sorted(SIZES))}")
-    named = SIZES[size]
-    return RoomSize(
-        _pair("receptacles", receptacles, 3) if receptacles is not None else named.receptacles,
-        _pair("objects", objects, 2) if objects is not None else named.objects,
+        raise InputError(
+            "no such size",
+            key="size",
+            value=repr(size),
+            fix=f"choose one of {', '.join(sorted(SIZES))}",
+        )
+    receptacle_range = SIZES[size].receptacles
+    object_range = SIZES[size].objects
+    if receptacles is not None:
+        receptacle_range = _parse_range("receptacles", receptacles, 3)
+    if objects is not None:
+        object_range = _parse_range("objects", objects, 2)
+    return RoomSize(receptacle_range, object_range)
+
+
+def _parse_range(key: str, value: object, minimum: int) -> tuple[int, int]:
+    """Reads a number as an equal pair, or a pair.
+
+    Raises InputError for anything else.
+    """
+    bounds = tuple(value) if isinstance(value, list | tuple) else (value, value)
+    match bounds:
+        case (int(low), int(high)) if minimum <= low <= high:
+            return low, high
+    raise InputError(
+        f"give a number or a (least, greatest) pair, at least {minimum}",
+        key=key,
+        value=repr(value),
     )
 
 
-def _pair(key: str, value: object, least: int) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, list | tuple) else ()
-    if len(pair) != 2 or not all(isinstance(end, int) for end in pair) or not least <= pair[0] <= pair[1]:
-        raise InputError(f"{key}={value!r}: give a number or a (least, greatest) pair, at least {least}")
-    return pair[0], pair[1]
+# Games follow from seeds: reordering the calls of `rng` in this class, or changing how often one is
+# called, changes every generated game and breaks the panels that froze them.
+class _RoomDrawer:
+    """Draws a goal and a room for one floor plan."""
 
-
-class _Drawer:
     def __init__(self, package: Package, scene: Scene, size: RoomSize, rng: random.Random):
-        self.package, self.scene, self.size, self.rng = package, scene, size, rng
+        self._package = package
+        self._scene = scene
+        self._size = size
+        self._rng = rng
 
-    def _allowed(self, kind: str, places: Sequence[Receptacle]) -> list[Receptacle]:
-        if kind == _LAMP:
-            return [place for place in places if place.type in _LAMP_STANDS_ON]
-        return [place for place in places if kind in self.package.holds[place.type]]
+    def draw_goal(self, task_type: str) -> Goal | None:
+        """Draws a goal; None if the room has none.
 
-    def _place(self, places: Sequence[Receptacle]) -> Receptacle:
-        weights = [_CLOSED_WEIGHT if place.openable else _OPEN_WEIGHT for place in places]
-        return self.rng.choices(places, weights)[0]
-
-    def goal(self, task_type: str) -> Goal | None:
-        """A goal whose object can start in another receptacle than its target; None if the room has none."""
+        The object can start outside its target.
+        """
         if task_type == "look_at_obj_in_light":
-            if _LAMP not in self.scene.lamps or not self._allowed(_LAMP, self.scene.receptacles):
+            stands = self._allowed_receptacles(_LAMP, self._scene.receptacles)
+            if _LAMP not in self._scene.lamps or not stands:
                 return None
-            return Goal(task_type, self.rng.choice(self.scene.object_types), lamp=_LAMP)
-        goal = Goal(task_type, "")
-        if goal.change is not None and not self.scene.of_type(goal.change.tool):
+            return Goal(task_type, self._rng.choice(self._scene.object_types), lamp=_LAMP)
+        change = Goal(task_type, "").change
+        if change is not None and not self._scene.receptacles_of_type(change.tool):
             return None
-        room_types = sorted({place.type for place in self.scene.receptacles})
-        choices = {}
-        for kind in self.scene.object_types:
-            if goal.change is not None and kind not in self.package.actions[goal.change.ability]:
+        targets = self._list_targets(change)
+        if not targets:
+            return None
+        object_type = self._rng.choice(sorted(targets))
+        return Goal(task_type, object_type, receptacle=self._rng.choice(targets[object_type]))
+
+    def _list_targets(self, change: Change | None) -> dict[str, list[str]]:
+        """Returns object type -> receptacle types for a task."""
+        receptacle_types = sorted({receptacle.type for receptacle in self._scene.receptacles})
+        targets: dict[str, list[str]] = {}
+        for object_type in self._scene.object_types:
+            if change is not None and object_type not in self._package.actions[change.ability]:
                 continue
-            holders = [place for place in room_types if kind in self.package.holds[place]]
-            targets = [place for place in holders if goal.change is None or place != goal.change.tool]
-            if targets and len(holders) > 1:
-                choices[kind] = targets
-        if not choices:
-            return None
-        kind = self.rng.choice(sorted(choices))
-        return Goal(task_type, kind, receptacle=self.rng.choice(choices[kind]))
+            holders = [
+                kind for kind in receptacle_types if object_type in self._package.holds[kind]
+            ]
+            # With one type of receptacle the object could start in its target only.
+            if len(holders) < 2:
+                continue
+            if change is not None:
+                target_types = [kind for kind in holders if kind != change.tool]
+            else:
+                target_types = holders
+            targets[object_type] = target_types
+        return targets
 
-    def _sources(self, goal: Goal, places: Sequence[Receptacle]) -> list[Receptacle]:
-        """Where the task's objects may start; at the target only in a full room, if they must be changed first."""
-        anywhere = goal.change is not None and self.size.receptacles is None
-        return [place for place in self._allowed(goal.object, places) if anywhere or place.type != goal.receptacle]
-
-    def _choose_places(
-        self, goal: Goal, homes: list[Receptacle], lamp_on: Receptacle | None
-    ) -> list[Receptacle] | None:
-        """All receptacles; in a small room, those of the task and a few others; None if that is too many."""
-        if self.size.receptacles is None:
-            return list(self.scene.receptacles)
-        needed = list(homes) + ([lamp_on] if lamp_on else [])
-        if goal.receptacle:
-            needed.append(self.rng.choice(self.scene.of_type(goal.receptacle)))
-        if goal.change is not None:
-            needed.append(self.rng.choice(self.scene.of_type(goal.change.tool)))
-        chosen = {place.id: place for place in needed}
-        wanted = self.rng.randint(*self.size.receptacles)
-        others = [place for place in self.scene.receptacles if place.id not in chosen]
-        if not 0 <= wanted - len(chosen) <= len(others):
-            return None
-        for place in self.rng.sample(others, wanted - len(chosen)):
-            chosen[place.id] = place
-        return [chosen[name] for name in sorted(chosen)]
-
-    def _clutter(self, goal: Goal, places: list[Receptacle], needed: int) -> list[tuple[str, Receptacle]] | None:
-        """Objects that the task does not need; None if too few fit in the receptacles."""
-        kinds = [kind for kind in self.scene.object_types if kind != goal.object and self._allowed(kind, places)]
-        if self.size.objects is None:
-            counts = self.rng.choices(*_COPIES, k=len(kinds))
-            drawn = [kind for kind, count in zip(kinds, counts) for _ in range(count)]
-        else:
-            wanted = self.rng.randint(*self.size.objects) - needed
-            if wanted > 0 and not kinds:
-                return None
-            drawn = [self.rng.choice(kinds) for _ in range(wanted)]
-        return [(kind, self._place(self._allowed(kind, places))) for kind in drawn]
-
-    def _copies(self, goal: Goal) -> int:
-        if self.size.objects is not None:
-            return goal.count
-        return goal.count + self.rng.choices((0, 1, 2), (3, 2, 1))[0]
-
-    def room(self, goal: Goal) -> Room | None:
+    def draw_room(self, goal: Goal) -> Room | None:
         """A room for a goal; None if this draw fails."""
-        sources = self._sources(goal, self.scene.receptacles)
+        sources = self._list_sources(goal)
         if not sources:
             return None
-        lamp_on = self._place(self._allowed(_LAMP, self.scene.receptacles)) if goal.lamp else None
-        homes = [self._place(sources) for _ in range(self._copies(goal))]
-        places = self._choose_places(goal, homes, lamp_on)
-        if places is None:
+        lamp_stand = None
+        if goal.lamp:
+            stands = self._allowed_receptacles(_LAMP, self._scene.receptacles)
+            lamp_stand = self._draw_place(stands)
+        copies = self._draw_copies(goal)
+        places = [self._draw_place(sources) for _ in range(copies)]
+        receptacles = self._draw_receptacles(goal, places, lamp_stand)
+        if receptacles is None:
             return None
-        lying = [(goal.object, home) for home in homes]
-        if lamp_on is not None:
-            lying.append((goal.lamp, lamp_on))
-        clutter = self._clutter(goal, places, len(lying))
+        objects = [(goal.object, place) for place in places]
+        if lamp_stand is not None:
+            objects.append((goal.lamp, lamp_stand))
+        clutter = self._draw_clutter(goal, receptacles, len(objects))
         if clutter is None:
             return None
-        lying += clutter
-        return Room(self.scene.number, tuple(places), self._named(lying), self._start(places), goal)
+        things = self._name_objects(objects + clutter)
+        # The agent starts where nothing is, so that the first text lists the whole room.
+        start = self._draw_start(receptacles)
+        return Room(self._scene.number, tuple(receptacles), things, start, goal)
 
-    def _named(self, lying: list[tuple[str, Receptacle]]) -> tuple[Thing, ...]:
+    def _allowed_receptacles(
+        self, object_type: str, receptacles: Sequence[Receptacle]
+    ) -> list[Receptacle]:
+        if object_type == _LAMP:
+            return [receptacle for receptacle in receptacles if receptacle.type in _LAMP_STANDS]
+        return [
+            receptacle
+            for receptacle in receptacles
+            if object_type in self._package.holds[receptacle.type]
+        ]
+
+    def _draw_place(self, receptacles: Sequence[Receptacle]) -> Receptacle:
+        weights = []
+        for receptacle in receptacles:
+            weights.append(_CLOSED_WEIGHT if receptacle.openable else _OPEN_WEIGHT)
+        return self._rng.choices(receptacles, weights)[0]
+
+    def _list_sources(self, goal: Goal) -> list[Receptacle]:
+        """The receptacles in which the task's objects may start."""
+        receptacles = self._allowed_receptacles(goal.object, self._scene.receptacles)
+        # An object that must be changed may start at the target, as the goal does not hold there
+        # yet; in a small room it always starts elsewhere.
+        if goal.change is not None and self._size.receptacles is None:
+            return receptacles
+        return [receptacle for receptacle in receptacles if receptacle.type != goal.receptacle]
+
+    def _draw_copies(self, goal: Goal) -> int:
+        """Number of the task's objects."""
+        if self._size.objects is not None:
+            return goal.count
+        return goal.count + self._rng.choices(_EXTRA_COPIES, _EXTRA_COPY_WEIGHTS)[0]
+
+    def _draw_receptacles(
+        self, goal: Goal, places: list[Receptacle], lamp_stand: Receptacle | None
+    ) -> list[Receptacle] | None:
+        """The receptacles of the room.
+
+        A full room has all; a small one those of the task and a few others, None if the task needs
+        too many.
+        """
+        if self._size.receptacles is None:
+            return list(self._scene.receptacles)
+        needed = list(places)
+        if lamp_stand is not None:
+            needed.append(lamp_stand)
+        if goal.receptacle:
+            needed.append(self._rng.choice(self._scene.receptacles_of_type(goal.receptacle)))
+        if goal.change is not None:
+            needed.append(self._rng.choice(self._scene.receptacles_of_type(goal.change.tool)))
+        selection = {receptacle.id: receptacle for receptacle in needed}
+        count = self._rng.randint(*self._size.receptacles)
+        candidates = [
+            receptacle for receptacle in self._scene.receptacles if receptacle.id not in selection
+        ]
+        # The task's receptacles may coincide, or be more than the drawn number allows.
+        missing_count = count - len(selection)
+        if not 0 <= missing_count <= len(candidates):
+            return None
+        for receptacle in self._rng.sample(candidates, missing_count):
+            selection[receptacle.id] = receptacle
+        # In the order of ids, whatever the order of draws: the game lists things by id.
+        return [selection[raw_id] for raw_id in sorted(selection)]
+
+    def _draw_clutter(
+        self, goal: Goal, receptacles: list[Receptacle], needed_count: int
+    ) -> list[tuple[str, Receptacle]] | None:
+        """Draws objects that the task does not need.
+
+        None if too few fit in the receptacles.
+        """
+        candidates = []
+        for object_type in self._scene.object_types:
+            if object_type != goal.object and self._allowed_receptacles(object_type, receptacles):
+                candidates.append(object_type)
+        object_types = []
+        if self._size.objects is None:
+            counts = self._rng.choices(_COPIES, _COPY_WEIGHTS, k=len(candidates))
+            for object_type, count in zip(candidates, counts):
+                object_types += [object_type] * count
+        else:
+            count = self._rng.randint(*self._size.objects) - needed_count
+            if count > 0 and not candidates:
+                return None
+            object_types = [self._rng.choice(candidates) for _ in range(count)]
+        clutter = []
+        for object_type in object_types:
+            place = self._draw_place(self._allowed_receptacles(object_type, receptacles))
+            clutter.append((object_type, place))
+        return clutter
+
+    def _name_objects(self, objects: list[tuple[str, Receptacle]]) -> tuple[Thing, ...]:
+        """Gives every object a raw id, with random coordinates."""
         things: dict[str, Thing] = {}
-        for kind, place in lying:
-            while True:
-                where = "|".join(coordinate(self.rng.randrange(-900, 901) / 100) for _ in range(3))
-                if f"{kind}|{where}" not in things:
-                    break
-            things[f"{kind}|{where}"] = Thing(f"{kind}|{where}", kind, place.id)
-        return tuple(things[name] for name in sorted(things))
+        for object_type, place in objects:
+            raw_id = self._draw_id(object_type)
+            while raw_id in things:
+                raw_id = self._draw_id(object_type)
+            things[raw_id] = Thing(raw_id, object_type, place.id)
+        return tuple(things[raw_id] for raw_id in sorted(things))
 
-    def _start(self, places: list[Receptacle]) -> str:
-        taken = {place.location for place in places}
+    def _draw_id(self, object_type: str) -> str:
+        coordinates = [self._rng.randrange(-900, 901) / 100 for _ in range(3)]
+        return "|".join((object_type, *map(format_coordinate, coordinates)))
+
+    def _draw_start(self, receptacles: list[Receptacle]) -> str:
+        """A location with no receptacle."""
+        occupied = {receptacle.location for receptacle in receptacles}
         while True:
-            x, z, turn = self.rng.randint(-8, 8), self.rng.randint(-8, 8), self.rng.randrange(4)
-            start = location_name(x / 4, z / 4, 90 * turn, 30)
-            if start not in taken:
+            x = self._rng.randint(-8, 8)
+            z = self._rng.randint(-8, 8)
+            quarter_turns = self._rng.randrange(4)
+            start = name_location(x / 4, z / 4, 90 * quarter_turns, 30)
+            if start not in occupied:
                 return start
 
 
-def draw_room(
+def draw_game(
     package: Package, split: str, task_type: str, size: RoomSize, rng: random.Random
 ) -> tuple[Room, tuple[str, ...]]:
-    """Draws rooms until one has a solvable task that does not hold at the start; with its shortest walkthrough.
+    """Draws rooms until one has a solvable, unsolved task.
+
+    Returns:
+      The room, and its shortest walkthrough.
 
     Raises:
-      InputError: no solvable room in many draws: the size does not fit the rooms or the task.
+      InputError: no such room in many draws: the size does not fit the rooms or the task.
     """
-    assert task_type in TASK_TYPES, task_type
-    kinds = package.room_kinds[task_type]
-    numbers = {number for kind in kinds for number in package.room_of[kind]}
-    scenes = [number for number in split_scenes(package, split) if number in numbers]
+    task_scenes: set[int] = set()
+    for room_kind in package.room_kinds[task_type]:
+        task_scenes.update(package.scenes_of[room_kind])
+    # The list of the split gives the order of the choice, and not the set.
+    scenes = [number for number in list_scenes(package, split) if number in task_scenes]
     for _ in range(_ATTEMPTS):
-        drawer = _Drawer(package, read_scene(rng.choice(scenes)), size, rng)
-        goal = drawer.goal(task_type)
-        room = drawer.room(goal) if goal is not None else None
+        drawer = _RoomDrawer(package, read_scene(rng.choice(scenes)), size, rng)
+        goal = drawer.draw_goal(task_type)
+        room = drawer.draw_room(goal) if goal is not None else None
         if room is None:
             continue
-        if plan := walkthrough(package, room):
+        plan = plan_walkthrough(package, room)
+        # Neither unsolvable (None) nor solved at the start ().
+        if plan:
             return room, plan
     raise InputError(
-        f"receptacles={size.receptacles}, objects={size.objects}: no room of {split} has a solvable {task_type} game of"
-        " that size; allow at least 4 receptacles, and no more than the rooms have (some 10 to 30)"
+        f"no room of {split} has a solvable {task_type} game with objects={size.objects}",
+        key="receptacles",
+        value=str(size.receptacles),
+        fix="allow at least 4 receptacles, and no more than the rooms have (some 10 to 30)",
     )

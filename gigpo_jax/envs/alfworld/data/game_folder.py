@@ -1,7 +1,7 @@
 """Lists the games of a data folder, genuine or generated.
 
-A genuine split has thousands of files of 50 kB and more, so no file is parsed: the task type is in the folder's name,
-and `solvable` is in the last bytes of the file.
+A genuine split has thousands of files of 50 kB and more, so no file is parsed: the task type is in
+the folder's name, and `solvable` is in the last bytes of the file.
 """
 
 import json
@@ -12,131 +12,191 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from gigpo_jax.env_bridge.paths import filled_in
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.paths import expand_path
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs.alfworld.data.scenes import SPLITS
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
-from gigpo_jax.errors import InputError
 
 GAME_FILE = "game.tw-pddl"
 TRAJ_FILE = "traj_data.json"
-MANIFEST = "manifest.json"  # of generated games, in the folder of their split
+MANIFEST = "manifest.json"  # file of generated games, in the folder of their split
 _LOG = logging.getLogger(__name__)
-_NAMED = 8  # folders that a message lists
-_TAIL = 16384  # bytes; a walkthrough of 300 commands fits
+_MAX_LISTED_FOLDERS = 8  # in a message
+_TAIL_BYTES = 16384  # a walkthrough of 300 commands fits
 _SOLVABLE = re.compile(rb'"solvable"\s*:\s*(true|false|null)')
-_GET = (
-    "generate games with: python -m gigpo_jax.envs alfworld generate --out {data} --split {split} --games 1000;"
-    " or get the genuine ones with alfworld-download and use data=$ALFWORLD_DATA/json_2.1.1"
+_ADVICE = (
+    "generate games with: gigpo envs alfworld generate --out {data} --split {split}"
+    " --games 1000; or get the genuine ones with alfworld-download and use"
+    " data=$ALFWORLD_DATA/json_2.1.1"
 )
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A folder of a split that is not a task."""
+    """A folder of a split that is not a task.
 
-    path: str  # relative to the data folder
-    reason: str  # in words
+    Attributes:
+      path: Path, relative to the data folder.
+      reason: Reason in words.
+    """
+
+    path: str
+    reason: str
 
 
-def data_folder(data: str | os.PathLike) -> Path:
-    """The data folder, with ~ and environment variables filled in; InputError if there is none."""
+def find_data(data: str | os.PathLike) -> Path:
+    """Returns the data folder, its path expanded.
+
+    ~ and environment variables are filled in. Raises InputError if there is no such folder.
+    """
     if not isinstance(data, str | os.PathLike) or not os.fspath(data):
-        raise InputError(f"data={data!r}: name the folder with the games; " + _GET.format(data="DIR", split="train"))
-    folder = filled_in("data", data)
+        advice = _ADVICE.format(data="DIR", split="train")
+        raise InputError("name the folder with the games", key="data", value=repr(data), fix=advice)
+    folder = expand_path("data", data)
     if not folder.is_dir():
-        raise InputError(f"data={folder}: no such folder; " + _GET.format(data=folder, split="train"))
+        advice = _ADVICE.format(data=folder, split="train")
+        raise InputError("no such folder", key="data", value=str(folder), fix=advice)
     return folder
 
 
-def _how(data: Path, split: str) -> str:
+def _advise(data: Path, split: str) -> str:
     if data.name in SPLITS and (data / MANIFEST).is_file():
         return f"this is the folder of one split: use data={data.parent}"
-    return _GET.format(data=data, split=split if split in SPLITS else "train")
+    return _ADVICE.format(data=data, split=split if split in SPLITS else "train")
 
 
-def _solvable(path: str) -> bool | None:
-    """The key `solvable` of a game file; None if it has none."""
+def _read_solvable(path: str) -> bool | None:
+    """Reads a game file's key `solvable`; None without one."""
     try:
         with open(path, "rb", buffering=0) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             tail = file.read().rstrip()
+        match = None
         # A quote inside a JSON text has a backslash before it, so this finds keys only.
         start = tail.rfind(b'"solvable"')
-        found = _SOLVABLE.match(tail, start) if start > 0 and tail[start - 1 : start] != b"\\" else None
-        if found is None or not tail.endswith(b"}"):
+        if start > 0 and tail[start - 1 : start] != b"\\":
+            match = _SOLVABLE.match(tail, start)
+        # An unusual or a cut file is parsed whole, which also finds the damage.
+        if match is None or not tail.endswith(b"}"):
             with open(path, encoding="utf-8") as text:
-                answer = json.load(text).get("solvable")
-            return answer if isinstance(answer, bool) else None
+                solvable = json.load(text).get("solvable")
+            return solvable if isinstance(solvable, bool) else None
     except OSError as err:
-        raise InputError(f"{path}: cannot read it ({err.strerror})") from err
+        raise InputError(f"cannot read it ({err.strerror})", key=path) from err
     except (ValueError, AttributeError) as err:
-        raise InputError(f"{path}: not a complete game file; {_remedy(Path(path))}") from err
-    return {b"true": True, b"false": False, b"null": None}[found.group(1)]
+        raise InputError(
+            "not a complete game file", key=path, fix=_suggest_fix(Path(path))
+        ) from err
+    return {b"true": True, b"false": False, b"null": None}[match.group(1)]
 
 
-def _remedy(path: Path) -> str:
+def _suggest_fix(path: Path) -> str:
     split = path.parents[2]
     if (split / MANIFEST).is_file():
         return f"delete {split} and generate it again"
     return "delete its folder, or get it again with alfworld-download"
 
 
-def _task_type(folder: str, name: str) -> str:
-    """The task type, from the folder's name or from its traj_data.json; "" if neither has it."""
-    if (kind := name.partition("-")[0]) in TASK_TYPES:
-        return kind
+def _read_task_type(folder: str, name: str) -> str:
+    """Reads the task type; "" if there is none.
+
+    It is in the folder's name or in its traj_data.json.
+    """
+    task_type = name.partition("-")[0]
+    if task_type in TASK_TYPES:
+        return task_type
     try:
         with open(os.path.join(folder, TRAJ_FILE), encoding="utf-8") as file:
-            told = json.load(file).get("task_type", "")
+            task_type = json.load(file).get("task_type", "")
     except (OSError, ValueError, AttributeError):
         return ""
-    return told if told in TASK_TYPES else ""
+    return task_type if task_type in TASK_TYPES else ""
 
 
-def _look_at(folder: str, name: str, files: list[str]) -> tuple[str, str]:
-    """The task type of a game's folder, or "" and the reason to skip it; `name` is its path in the data folder."""
+def _inspect_folder(folder: str, name: str, files: list[str]) -> tuple[str, str]:
+    """Decides whether a game's folder is a task.
+
+    Args:
+      folder: Folder of the game.
+      name: Path of the folder in the data folder.
+      files: Names of its files.
+
+    Returns:
+      The task type and ""; or "" and the reason to skip the folder.
+    """
+    # The official loader skips these, too.
     for word in ("movable", "Sliced"):
         if word in name:
             return "", f"{word} in its path: the games do not support that"
-    kind = _task_type(folder, name.split("/")[1] if "/" in name else name)
-    if not kind:
+    # The path is SPLIT/TASK-OBJECT-..-ROOM/TRIAL.
+    task_type = _read_task_type(folder, name.split("/")[1] if "/" in name else name)
+    if not task_type:
         return "", "its task type is none of the six"
     if GAME_FILE not in files:
         return "", f"no {GAME_FILE} in it"
-    solvable = _solvable(os.path.join(folder, GAME_FILE))
-    if solvable is not True:
-        return "", "marked unsolvable" if solvable is False else "not marked as solvable"
-    return kind, ""
+    solvable = _read_solvable(os.path.join(folder, GAME_FILE))
+    # The official loader wants the mark as well.
+    if solvable is None:
+        return "", "not marked as solvable"
+    if not solvable:
+        return "", "marked unsolvable"
+    return task_type, ""
 
 
 def list_games(data: Path, split: str) -> tuple[tuple[Task, ...], tuple[Skipped, ...]]:
-    """The tasks of a split and what was skipped, both sorted by path.
+    """Lists a split's tasks and skipped folders by path.
 
     Raises:
       InputError: no such split, no game in it, or a file that cannot be read.
     """
     root = data / split
     if split in ("", ".", "..") or "/" in split or os.sep in split or not root.is_dir():
-        there = sorted(entry.name for entry in data.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-        named = ", ".join(there[:_NAMED]) + (f" and {len(there) - _NAMED} more" if len(there) > _NAMED else "")
-        raise InputError(f"split={split!r}: no such folder in {data} (it has: {named or 'none'}); {_how(data, split)}")
-    tasks, skipped = [], []
-    base = os.fspath(data)
-    for where, folders, files in os.walk(root):
+        raise InputError(
+            f"no such folder in {data} (it has: {_list_folders(data)})",
+            key="split",
+            value=repr(split),
+            fix=_advise(data, split),
+        )
+    tasks: list[Task] = []
+    skipped: list[Skipped] = []
+    for path, folders, files in os.walk(root):
+        # In place: os.walk then does not enter these folders, such as a draft of `replace_folder`.
         folders[:] = [name for name in folders if not name.startswith(".")]
+        # Folders above the games. One with traj_data.json alone is listed as skipped.
         if GAME_FILE not in files and TRAJ_FILE not in files:
             continue
-        name = where[len(base) :].replace(os.sep, "/").lstrip("/")
-        kind, reason = _look_at(where, name, files)
-        if kind:
-            tasks.append(Task(name, kind, split, f"{name}/{GAME_FILE}"))
+        name = path[len(os.fspath(data)) :].replace(os.sep, "/").lstrip("/")
+        task_type, reason = _inspect_folder(path, name, files)
+        if task_type:
+            tasks.append(Task(name, task_type, split, f"{name}/{GAME_FILE}"))
         else:
             skipped.append(Skipped(name, reason))
-    reasons = Counter(entry.reason for entry in skipped)
-    for reason, count in sorted(reasons.items()):
+
+    reasons = sorted(Counter(folder.reason for folder in skipped).items())
+    for reason, count in reasons:
         _LOG.info("%s: %d folders skipped: %s", root, count, reason)
     if not tasks:
-        why = "; ".join(f"{count} skipped: {reason}" for reason, count in sorted(reasons.items()))
-        raise InputError(f"{root}: holds no game ({why or 'it is empty'}); {_how(data, split)}")
-    return tuple(sorted(tasks, key=lambda task: task.id)), tuple(sorted(skipped, key=lambda entry: entry.path))
+        summary = "; ".join(f"{count} skipped: {reason}" for reason, count in reasons)
+        raise InputError(
+            f"holds no game ({summary or 'it is empty'})", key=root, fix=_advise(data, split)
+        )
+    # The order of a folder differs between file systems.
+    tasks.sort(key=lambda task: task.id)
+    skipped.sort(key=lambda folder: folder.path)
+    return tuple(tasks), tuple(skipped)
+
+
+def _list_folders(data: Path) -> str:
+    """The names of a folder's folders, for a message."""
+    names = []
+    for entry in data.iterdir():
+        if entry.is_dir() and not entry.name.startswith("."):
+            names.append(entry.name)
+    if not names:
+        return "none"
+    names.sort()
+    text = ", ".join(names[:_MAX_LISTED_FOLDERS])
+    if len(names) > _MAX_LISTED_FOLDERS:
+        text += f" and {len(names) - _MAX_LISTED_FOLDERS} more"
+    return text

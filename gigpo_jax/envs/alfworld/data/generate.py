@@ -1,7 +1,7 @@
 """Makes ALFWorld games from the floor plans of the `alfworld` package, without any download.
 
-Game i of a split depends only on the split, the seed, the size, the task types and i, on any machine. A split
-appears whole or not at all, with a manifest of its arguments.
+Game i of a split depends only on the split, the seed, the size, the task types and i, on any
+machine. A split appears whole or not at all, with a manifest of its arguments.
 """
 
 import hashlib
@@ -9,46 +9,78 @@ import json
 import os
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.files import replace_folder
 from gigpo_jax.env_bridge.base import Progress, check_whole, no_progress
-from gigpo_jax.env_bridge.paths import filled_in
-from gigpo_jax.envs.alfworld.data.draw import RoomSize, draw_room, room_size
+from gigpo_jax.env_bridge.paths import expand_path
+from gigpo_jax.envs.alfworld.data.draw import RoomSize, draw_game, make_room_size
 from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, MANIFEST, TRAJ_FILE
 from gigpo_jax.envs.alfworld.data.package import Package, read_package
-from gigpo_jax.envs.alfworld.data.room import Room, problem_pddl
-from gigpo_jax.envs.alfworld.data.scenes import split_scenes
-from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
-from gigpo_jax.errors import InputError
-from gigpo_jax.files import replacing_folder
+from gigpo_jax.envs.alfworld.data.room import Room, make_problem
+from gigpo_jax.envs.alfworld.data.scenes import list_scenes
+from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, check_task_types
 
 VERSION = 1  # raise it whenever the same arguments would give other games
 
 
-def make_game(package: Package, split: str, index: int, seed: int, size: RoomSize, task_types: Sequence[str]) -> tuple:
-    """Game `index` of a split: the room, the task in words and the walkthrough. Task types take turns."""
+@dataclass(frozen=True)
+class _GeneratedGame:
+    """A game before it is written.
+
+    Attributes:
+      room: Room with the goal.
+      task: Task in words.
+      walkthrough: Shortest commands that reach the goal.
+    """
+
+    room: Room
+    task: str
+    walkthrough: tuple[str, ...]
+
+
+def _make_game(package: Package, manifest: Mapping, size: RoomSize, index: int) -> _GeneratedGame:
+    """Makes game `index` of a split. Task types take turns."""
+    task_types = manifest["task_types"]
     task_type = task_types[index % len(task_types)]
-    key = f"gigpo_jax alfworld {VERSION}|{split}|{seed}|{size.receptacles}|{size.objects}|{task_type}|{index}"
+    split = manifest["split"]
+    key = (
+        f"gigpo_jax alfworld {VERSION}|{split}|{manifest['seed']}|{size.receptacles}|"
+        f"{size.objects}|{task_type}|{index}"
+    )
+    # A text as a seed is hashed with SHA-512: equal in every process, unlike hash(). Each game has
+    # a generator of its own, so game i does not depend on the number of games.
     rng = random.Random(key)
-    room, plan = draw_room(package, split, task_type, size, rng)
-    goal, phrases = room.goal, package.phrases[task_type]
-    task = phrases[rng.randrange(2) % len(phrases)].format(
+    room, walkthrough = draw_game(package, split, task_type, size, rng)
+    goal = room.goal
+    phrases = package.phrases[task_type]
+    phrase = phrases[rng.randrange(2) % len(phrases)]
+    task = phrase.format(
         obj=goal.object.lower(), recep=goal.receptacle.lower(), toggle=goal.lamp.lower()
     )
-    return room, task, plan
+    return _GeneratedGame(room, task, walkthrough)
 
 
-def _files(package: Package, room: Room, task: str, plan: tuple[str, ...], name: str) -> dict[str, str]:
+def _make_files(package: Package, game: _GeneratedGame, trial: str) -> dict[str, str]:
+    """Makes the texts of a game by file name.
+
+    They have the layout of the genuine data.
+    """
+    room = game.room
     goal = room.goal
-    game = {
+    # The keys of genuine games.
+    game_file = {
         "pddl_domain": package.domain,
-        "grammar": package.grammar.replace("UNKNOWN GOAL", task),
-        "pddl_problem": problem_pddl(package, room),
+        "grammar": package.grammar.replace("UNKNOWN GOAL", game.task),
+        "pddl_problem": make_problem(package, room),
         "solvable": True,
-        "walkthrough": list(plan),
+        "walkthrough": list(game.walkthrough),
     }
-    traj = {
-        "task_id": name,
+    # The official engine's expert reads the task from this file.
+    trajectory = {
+        "task_id": trial,
         "task_type": goal.type,
         "pddl_params": {
             "object_target": goal.object,
@@ -58,47 +90,55 @@ def _files(package: Package, room: Room, task: str, plan: tuple[str, ...], name:
             "object_sliced": False,
         },
         "scene": {"floor_plan": f"FloorPlan{room.scene}", "scene_num": room.scene},
-        "turk_annotations": {"anns": [{"task_desc": task, "high_descs": []}]},
+        "turk_annotations": {"anns": [{"task_desc": game.task, "high_descs": []}]},
     }
-    return {GAME_FILE: json.dumps(game), TRAJ_FILE: json.dumps(traj)}
+    return {GAME_FILE: json.dumps(game_file), TRAJ_FILE: json.dumps(trajectory)}
 
 
 def _write_games(folder: Path, manifest: Mapping, size: RoomSize, progress: Progress) -> None:
     package = read_package()
     for index in range(manifest["games"]):
-        room, task, plan = make_game(package, manifest["split"], index, manifest["seed"], size, manifest["task_types"])
-        goal = room.goal
+        game = _make_game(package, manifest, size, index)
+        goal = game.room.goal
+        target = goal.receptacle or goal.lamp
+        task_folder = f"{goal.type}-{goal.object}-None-{target}-{game.room.scene}"
         trial = f"trial_S{manifest['seed']}_{index:06d}"
-        task_folder = f"{goal.type}-{goal.object}-None-{goal.receptacle or goal.lamp}-{room.scene}"
-        here = folder / task_folder / trial
-        here.mkdir(parents=True)
-        for file_name, text in _files(package, room, task, plan, trial).items():
-            (here / file_name).write_text(text, encoding="utf-8", newline="\n")
+        game_folder = folder / task_folder / trial
+        game_folder.mkdir(parents=True)
+        for file_name, text in _make_files(package, game, trial).items():
+            # newline: the hash of a split is the same on all systems.
+            (game_folder / file_name).write_text(text, encoding="utf-8", newline="\n")
         progress(1)
-    text = json.dumps({**manifest, "sha256": _content_hash(folder)}, indent=1)
+    text = json.dumps({**manifest, "sha256": _hash_games(folder)}, indent=1)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
-def _content_hash(folder: Path) -> str:
-    """SHA-256 over the names and bytes of all games of a split, in the order of their numbers."""
+def _hash_games(folder: Path) -> str:
+    """Hashes all games of a split with SHA-256.
+
+    Names and bytes count, in the order of the games' numbers.
+    """
     digest = hashlib.sha256()
+    # By the game's number; the folder above begins with the task type.
     for trial in sorted(folder.glob("*/trial_*"), key=lambda path: path.name):
         for name in (GAME_FILE, TRAJ_FILE):
             content = (trial / name).read_bytes()
-            digest.update(f"{trial.parent.name}/{trial.name}/{name}\n{len(content)}\n".encode() + content)
+            # With the length, no bytes can move from one file to the next unnoticed.
+            header = f"{trial.parent.name}/{trial.name}/{name}\n{len(content)}\n"
+            digest.update(header.encode() + content)
     return digest.hexdigest()
 
 
-def _manifest(split: str, games: int, seed: int, size: RoomSize, task_types: Sequence[str]) -> dict:
+def _make_manifest(
+    split: str, games: int, seed: int, size: RoomSize, task_types: Sequence[str] | None
+) -> dict:
+    """Checks the arguments of a split; returns its manifest."""
+    if task_types is None:
+        task_types = TASK_TYPES
     check_whole("games", games, 1)
     check_whole("seed", seed)
-    if isinstance(task_types, str):
-        raise InputError(f"task_types={task_types!r}: give a list of task types")
-    if unknown := [kind for kind in task_types if kind not in TASK_TYPES]:
-        raise InputError(f"task_types={unknown[0]!r}: no such task type; choose among {', '.join(TASK_TYPES)}")
-    if not task_types:
-        raise InputError(f"task_types=(): give at least one of {', '.join(TASK_TYPES)}")
-    split_scenes(read_package(), split)
+    check_task_types(task_types)
+    list_scenes(read_package(), split)  # raises for an unknown split
     return {
         "made_by": "gigpo_jax.envs.alfworld.data.generate",
         "version": VERSION,
@@ -111,27 +151,45 @@ def _manifest(split: str, games: int, seed: int, size: RoomSize, task_types: Seq
     }
 
 
-def _already_there(folder: Path, manifest: Mapping) -> bool:
-    """Whether a complete split with the same arguments is there; InputError if other or damaged files are."""
+def _has_split(folder: Path, manifest: Mapping) -> bool:
+    """Tells whether a folder has a manifest's split, complete.
+
+    Raises:
+      InputError: the folder has other files, or damaged ones.
+    """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     try:
-        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        sha256 = found.pop("sha256")
+        # The manifest first: a folder of genuine games must never be taken for a generated one.
+        present = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        sha256 = present.pop("sha256")
     except (OSError, ValueError, KeyError, AttributeError):
-        raise InputError(f"out={folder}: holds files that are not generated games; choose another folder") from None
-    other = [key for key in manifest if found.get(key) != manifest[key]]
-    if other:
         raise InputError(
-            f"out={folder}: holds games made with {other[0]}={found.get(other[0])!r}, not {manifest[other[0]]!r};"
-            " choose another folder or delete this one"
-        )
+            "holds files that are not generated games",
+            key="out",
+            value=str(folder),
+            fix="choose another folder",
+        ) from None
+    for key, value in manifest.items():
+        if present.get(key) != value:
+            raise InputError(
+                f"holds games made with {key}={present.get(key)!r}, not {value!r}",
+                key="out",
+                value=str(folder),
+                fix="choose another folder or delete this one",
+            )
     try:
-        whole = _content_hash(folder) == sha256
+        # All files, not only their number: an edited game would change results in silence.
+        complete = _hash_games(folder) == sha256
     except OSError:
-        whole = False
-    if not whole:
-        raise InputError(f"out={folder}: a game in it is missing or damaged; delete this folder and run this again")
+        complete = False
+    if not complete:
+        raise InputError(
+            "a game in it is missing or damaged",
+            key="out",
+            value=str(folder),
+            fix="delete this folder and run this again",
+        )
     return True
 
 
@@ -147,43 +205,54 @@ def generate_games(
     task_types: Sequence[str] | None = None,
     progress: Progress = no_progress,
 ) -> Path:
-    """Writes the games of one split to `out/split`, in the layout of the genuine data, unless it already holds them.
+    """Writes the games of one split, unless they are there.
 
-    The parameters are the options of the command `alfworld generate`.
+    They have the layout of the genuine data. The parameters are the options of the command
+    `alfworld generate`.
 
     Args:
-      out: the data folder; each split is a folder in it.
+      out: Data folder; each split is a folder in it.
       split: "train", "valid_seen" or "valid_unseen".
-      games: how many.
-      seed: of the games.
+      games: Number of games.
+      seed: Seed of the games.
       size: "small" or "full".
-      receptacles: a number or a (least, greatest) pair; default: those of the size.
-      objects: likewise; includes the objects of the task and the lamp.
-      task_types: the task types, in turn; default: all six.
-      progress: called with 1 after every game.
+      receptacles: Number or (least, greatest) pair; default: those of the size.
+      objects: Number or (least, greatest) pair, the task's objects and the lamp included.
+      task_types: Task types, in turn; default: all six.
+      progress: Function that is called with 1 after every game.
+
+    Returns:
+      Folder of the split.
 
     Raises:
-      InputError: the `alfworld` package is missing, an argument is wrong, or the folder holds other files.
+      InputError: the `alfworld` package is missing, an argument is wrong, or the folder holds other
+        files.
     """
-    exact = room_size(size, receptacles, objects)
-    manifest = _manifest(split, games, seed, exact, TASK_TYPES if task_types is None else task_types)
+    room_size = make_room_size(size, receptacles, objects)
+    manifest = _make_manifest(split, games, seed, room_size, task_types)
     if not os.fspath(out):
-        raise InputError("out='': name the data folder to write to")
-    folder = filled_in("out", out) / split
-    _ensure_split(folder, manifest, exact, progress)
+        raise InputError("name the data folder to write to", key="out", value="''")
+    folder = expand_path("out", out) / split
+    _ensure_split(folder, manifest, room_size, progress)
     return folder
 
 
 def _ensure_split(folder: Path, manifest: Mapping, size: RoomSize, progress: Progress) -> None:
     """Writes the games of a split, unless they are there."""
-    if _already_there(folder, manifest):
+    if _has_split(folder, manifest):
         return
     try:
-        with replacing_folder(folder) as draft:
+        with replace_folder(folder) as draft:
             _write_games(draft, manifest, size, progress)
     except OSError as err:
-        if not _already_there(folder, manifest):  # another process was faster
-            raise InputError(f"out={folder}: cannot be written ({err.strerror}); choose another folder") from err
+        # The rename fails if another process was faster; then its games are there.
+        if not _has_split(folder, manifest):
+            raise InputError(
+                f"cannot be written ({err.strerror})",
+                key="out",
+                value=str(folder),
+                fix="choose another folder",
+            ) from err
 
 
 def ensure_games(
@@ -197,24 +266,35 @@ def ensure_games(
     task_types: Sequence[str] | None = None,
     progress: Progress = no_progress,
 ) -> Path:
-    """Generates the splits of a data folder, or finds those made before; safe to call from several processes at once.
+    """Generates the splits of a data folder, once.
+
+    Processes may call it at the same time.
 
     Args:
-      cache_root: the data folder is made in it; its name has a hash of the arguments.
-      splits: split -> number of games, such as {"train": 512, "valid_unseen": 128}.
-      seed, size, receptacles, objects, task_types, progress: as for `generate_games`.
+      cache_root: Parent of the data folder, whose name has a hash of the arguments.
+      splits: Split -> number of games, such as {"train": 512, "valid_unseen": 128}.
+      seed, size, receptacles, objects, task_types, progress: Arguments of `generate_games`.
+
+    Returns:
+      Data folder.
     """
     if not splits or not isinstance(splits, Mapping):
         raise InputError(
-            f'splits={splits!r}: say how many games of which split, such as {{"train": 512, "valid_unseen": 128}}'
+            'say how many games of which split, such as {"train": 512, "valid_unseen": 128}',
+            key="splits",
+            value=repr(splits),
         )
     for split, games in splits.items():
         check_whole(f"splits.{split}", games, 1)
-    exact = room_size(size, receptacles, objects)
-    types = TASK_TYPES if task_types is None else task_types
-    plan = [_manifest(split, splits[split], seed, exact, types) for split in sorted(splits)]
-    digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
+    room_size = make_room_size(size, receptacles, objects)
+    # Checked before anything is written: a wrong split leaves no half data folder.
+    manifests = [
+        _make_manifest(split, splits[split], seed, room_size, task_types)
+        # Sorted: the order of a config's keys must not name another data folder.
+        for split in sorted(splits)
+    ]
+    digest = hashlib.sha256(json.dumps(manifests, sort_keys=True).encode()).hexdigest()[:12]
     data = Path(cache_root) / f"alfworld-{size}-seed{seed}-{digest}"
-    for manifest in plan:
-        _ensure_split(data / manifest["split"], manifest, exact, progress)
+    for manifest in manifests:
+        _ensure_split(data / manifest["split"], manifest, room_size, progress)
     return data

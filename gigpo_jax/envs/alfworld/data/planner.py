@@ -1,7 +1,8 @@
 """The shortest walkthrough of a room, from full knowledge of it.
 
-An agent carries one object at a time. A shortest plan takes each object of the task in some order: take it, change it
-if the task says so, put it down. All choices of objects, receptacles and tools are tried.
+An agent carries one object at a time. A shortest plan takes each object of the task in some order:
+take it, change it if the task says so, put it down. All choices of objects, receptacles and tools
+are tried.
 """
 
 import itertools
@@ -9,118 +10,153 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gigpo_jax.envs.alfworld.data.package import Package
-from gigpo_jax.envs.alfworld.data.room import Room, Thing, display_names
+from gigpo_jax.envs.alfworld.data.room import Room, Thing, make_display_names
 from gigpo_jax.envs.alfworld.data.scenes import Receptacle
 
 
 @dataclass
 class _Walk:
-    """A plan under construction, with the agent's location and the open receptacles after its commands."""
+    """A plan under construction.
+
+    Attributes:
+      names: Raw id -> display name.
+      location: Location of the agent after the commands.
+      opened: Receptacles that are open after them.
+      commands: Commands so far.
+    """
 
     names: dict[str, str]
     location: str
     opened: frozenset[str] = frozenset()
     commands: tuple[str, ...] = ()
 
-    def say(self, command: str) -> None:
+    def add(self, command: str) -> None:
         self.commands += (command,)
 
-    def visit(self, place: Receptacle, *, reach_in: bool = True) -> None:
-        if self.location != place.location:
-            self.location = place.location
-            self.say(f"go to {self.names[place.id]}")
-        if reach_in and place.openable and place.id not in self.opened:
-            self.opened |= {place.id}
-            self.say(f"open {self.names[place.id]}")
+    def visit(self, receptacle: Receptacle, *, reach_in: bool = True) -> None:
+        """Walks to a receptacle; opens it to reach in."""
+        name = self.names[receptacle.id]
+        if self.location != receptacle.location:
+            self.location = receptacle.location
+            self.add(f"go to {name}")
+        if reach_in and receptacle.openable and receptacle.id not in self.opened:
+            self.opened |= {receptacle.id}
+            self.add(f"open {name}")
+
+    def take(self, thing: Thing, receptacle: Receptacle) -> None:
+        self.visit(receptacle)
+        self.add(f"take {self.names[thing.id]} from {self.names[receptacle.id]}")
+
+    def put_down(self, thing: Thing, receptacle: Receptacle) -> None:
+        self.visit(receptacle)
+        self.add(f"move {self.names[thing.id]} to {self.names[receptacle.id]}")
 
 
-class _Plans:
+class _Planner:
+    """The plans for one room."""
+
     def __init__(self, package: Package, room: Room):
-        self.package, self.room, self.goal = package, room, room.goal
-        self.names = display_names([place.id for place in room.receptacles] + [thing.id for thing in room.things])
-        self.places = {place.id: place for place in room.receptacles}
-        self.objects = [thing for thing in room.things if thing.type == room.goal.object]
+        self._package = package
+        self._room = room
+        self._goal = room.goal
+        raw_ids = [receptacle.id for receptacle in room.receptacles]
+        raw_ids += [thing.id for thing in room.things]
+        self._names = make_display_names(raw_ids)
+        self._receptacles = {receptacle.id: receptacle for receptacle in room.receptacles}
+        self._objects = [thing for thing in room.things if thing.type == room.goal.object]
 
-    def _start(self) -> _Walk:
-        return _Walk(self.names, self.room.start)
+    def _start_walk(self) -> _Walk:
+        return _Walk(self._names, self._room.start)
 
-    def _of_type(self, kind: str) -> list[Receptacle]:
-        return [place for place in self.room.receptacles if place.type == kind]
+    def _receptacles_of_type(self, kind: str) -> list[Receptacle]:
+        return [receptacle for receptacle in self._room.receptacles if receptacle.type == kind]
 
-    def _take(self, walk: _Walk, thing: Thing) -> None:
-        place = self.places[thing.place]
-        walk.visit(place)
-        walk.say(f"take {self.names[thing.id]} from {self.names[place.id]}")
+    def plan_one(self) -> Iterator[_Walk]:
+        """Plans for one object, changed as the task says.
 
-    def _put(self, walk: _Walk, thing: Thing, target: Receptacle) -> None:
-        walk.visit(target)
-        walk.say(f"move {self.names[thing.id]} to {self.names[target.id]}")
-
-    def put_one(self) -> Iterator[_Walk]:
-        """Plans for one object, cleaned, heated or cooled if the task says so."""
-        change = self.goal.change
-        tools: list[Receptacle | None] = [None]
-        if change is not None:
-            tools = list(self._of_type(change.tool))
-            self.objects = [thing for thing in self.objects if thing.type in self.package.actions[change.ability]]
-        targets = self._targets()
-        for thing, tool, target in itertools.product(self.objects, tools, targets):
-            walk = self._start()
-            self._take(walk, thing)
-            if change is not None and tool is not None:
-                walk.visit(tool, reach_in=False)
-                walk.say(f"{change.verb} {self.names[thing.id]} with {self.names[tool.id]}")
-            self._put(walk, thing, target)
+        The change is to clean, heat or cool it.
+        """
+        change = self._goal.change
+        if change is None:
+            for thing, target in itertools.product(self._objects, self._targets()):
+                walk = self._start_walk()
+                walk.take(thing, self._receptacles[thing.place])
+                walk.put_down(thing, target)
+                yield walk
+            return
+        tools = self._receptacles_of_type(change.tool)
+        changeable_types = self._package.actions[change.ability]
+        objects = [thing for thing in self._objects if thing.type in changeable_types]
+        for thing, tool, target in itertools.product(objects, tools, self._targets()):
+            walk = self._start_walk()
+            walk.take(thing, self._receptacles[thing.place])
+            walk.visit(tool, reach_in=False)
+            walk.add(f"{change.verb} {self._names[thing.id]} with {self._names[tool.id]}")
+            walk.put_down(thing, target)
             yield walk
 
-    def put_two(self) -> Iterator[_Walk]:
-        """Plans for two objects of a type in one receptacle; those that start there count."""
+    def plan_two(self) -> Iterator[_Walk]:
+        """Plans for two objects of a type in a receptacle.
+
+        Those that start there count.
+        """
         for target in self._targets():
-            there = sum(thing.place == target.id for thing in self.objects)
-            others = [thing for thing in self.objects if thing.place != target.id]
-            for errands in itertools.permutations(others, max(0, self.goal.count - there)):
-                walk = self._start()
-                for thing in errands:
-                    self._take(walk, thing)
-                    self._put(walk, thing, target)
+            # Objects that start in this target stay there and count.
+            outside = [thing for thing in self._objects if thing.place != target.id]
+            inside_count = len(self._objects) - len(outside)
+            missing_count = max(0, self._goal.count - inside_count)
+            # Either order: what is opened on the way makes one of them shorter.
+            for things in itertools.permutations(outside, missing_count):
+                walk = self._start_walk()
+                for thing in things:
+                    walk.take(thing, self._receptacles[thing.place])
+                    walk.put_down(thing, target)
                 yield walk
 
-    def look(self) -> Iterator[_Walk]:
-        """Plans that end at a lamp that is on, with the object in hand."""
-        lamps = [thing for thing in self.room.things if thing.type == self.goal.lamp]
-        for thing, lamp in itertools.product(self.objects, lamps):
-            walk = self._start()
-            self._take(walk, thing)
-            walk.visit(self.places[lamp.place], reach_in=False)
-            walk.say(f"use {self.names[lamp.id]}")
+    def plan_look(self) -> Iterator[_Walk]:
+        """Plans walks to a lit lamp, the object in hand."""
+        lamps = [thing for thing in self._room.things if thing.type == self._goal.lamp]
+        for thing, lamp in itertools.product(self._objects, lamps):
+            walk = self._start_walk()
+            walk.take(thing, self._receptacles[thing.place])
+            walk.visit(self._receptacles[lamp.place], reach_in=False)
+            walk.add(f"use {self._names[lamp.id]}")
             yield walk
 
     def _targets(self) -> list[Receptacle]:
-        if self.goal.object not in self.package.holds.get(self.goal.receptacle, ()):
+        if self._goal.object not in self._package.holds.get(self._goal.receptacle, ()):
             return []
-        return self._of_type(self.goal.receptacle)
+        return self._receptacles_of_type(self._goal.receptacle)
 
-    def satisfied(self) -> bool:
-        """Whether the goal holds at the start; it cannot if the task needs a change of state or a lamp."""
-        if self.goal.change is not None or self.goal.lamp:
+    def holds_at_start(self) -> bool:
+        """Whether the goal holds at the start."""
+        # A change of state or a lamp that is on never does.
+        if self._goal.change is not None or self._goal.lamp:
             return False
-        types = {place.id: place.type for place in self.room.receptacles}
-        lying = [thing.place for thing in self.objects if types[thing.place] == self.goal.receptacle]
-        return any(lying.count(place) >= self.goal.count for place in lying)
+        places = [thing.place for thing in self._objects]
+        return any(
+            places.count(target.id) >= self._goal.count
+            for target in self._receptacles_of_type(self._goal.receptacle)
+        )
 
 
-def walkthrough(package: Package, room: Room) -> tuple[str, ...] | None:
-    """The shortest commands that reach the goal: () if it holds at the start, None if it cannot be reached.
+def plan_walkthrough(package: Package, room: Room) -> tuple[str, ...] | None:
+    """Returns the shortest commands that reach the goal.
 
-    Of several shortest plans, the first in alphabetical order.
+    Of several, they are the first in alphabetical order.
+
+    Returns:
+      Commands; () if the goal holds at the start, None if it cannot be reached.
     """
-    plans = _Plans(package, room)
-    if plans.satisfied():
+    planner = _Planner(package, room)
+    if planner.holds_at_start():
         return ()
     if room.goal.lamp:
-        walks = plans.look()
+        walks = planner.plan_look()
     elif room.goal.count == 2:
-        walks = plans.put_two()
+        walks = planner.plan_two()
     else:
-        walks = plans.put_one()
-    return min((walk.commands for walk in walks), key=lambda commands: (len(commands), commands), default=None)
+        walks = planner.plan_one()
+    plans = [walk.commands for walk in walks]
+    # The text decides between equal lengths: the walkthrough is in the hashed game file.
+    return min(plans, key=lambda commands: (len(commands), commands), default=None)

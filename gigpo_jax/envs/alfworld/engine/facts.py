@@ -1,14 +1,16 @@
-"""The ALFRED domain: kinds of things, predicates, actions, and the integers that stand for facts.
+"""The ALFRED domain: kinds of things, predicates, actions, and facts as integers.
 
-A fact that can change is an integer: predicate, first and second argument in fields of 20 bits. A state is a set of
-such integers, so copies, goal checks and membership tests are cheap.
+A fact that can change is an integer: predicate, first and second argument in fields of 20 bits.
 """
 
 from typing import Final
 
+# A state is a set of integers, so that copies, goal checks and membership tests are cheap.
+_ARGUMENT_MASK: Final = 0xFFFFF
+
 KINDS: Final = frozenset({"agent", "location", "receptacle", "object", "rtype", "otype"})
 
-# Predicate (lower case) -> the kinds of its arguments; "any" where the domain does not restrict it.
+# Predicate -> kinds of its arguments; "any" where the domain does not restrict it.
 PREDICATES: Final[dict[str, tuple[str, ...]]] = {
     "atlocation": ("agent", "location"),
     "receptacleatlocation": ("receptacle", "location"),
@@ -45,7 +47,21 @@ PREDICATES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 # The predicates that an action can change, numbered; the others are constant during a game.
-AT, OBJECT_AT, OPENED, IN, CHECKED, HOLDS, HOLDS_ANY, IS_CLEAN, IS_HOT, IS_COOL, ON, TOGGLED, SLICED = range(1, 14)
+(
+    AT,
+    OBJECT_AT,
+    OPENED,
+    IN,
+    CHECKED,
+    HOLDS,
+    HOLDS_ANY,
+    IS_CLEAN,
+    IS_HOT,
+    IS_COOL,
+    ON,
+    TOGGLED,
+    SLICED,
+) = range(1, 14)
 FLUENTS: Final[dict[str, int]] = {
     "atlocation": AT,
     "objectatlocation": OBJECT_AT,
@@ -62,8 +78,10 @@ FLUENTS: Final[dict[str, int]] = {
     "issliced": SLICED,
 }
 
-# The actions; those before LOOK have one or two arguments.
-GO, OPEN, CLOSE, TAKE, MOVE, CLEAN, HEAT, COOL, USE, SLICE, EXAMINE, LOOK, INVENTORY, ASK = range(14)
+# The actions. Those before LOOK have one or two arguments, and a format below.
+GO, OPEN, CLOSE, TAKE, MOVE, CLEAN, HEAT, COOL, USE, SLICE, EXAMINE, LOOK, INVENTORY, ASK = range(
+    14
+)
 FORMATS: Final = (
     "go to {}",
     "open {}",
@@ -78,13 +96,28 @@ FORMATS: Final = (
     "examine {}",
 )
 
-MASK: Final = 0xFFFFF
 
+def encode_fact(predicate: int, first: int, second: int = 0) -> int:
+    """The number of a fact.
 
-def code(predicate: int, first: int, second: int = 0) -> int:
-    """The number of a fact; `first` and `second` are indices of things."""
+    Args:
+      predicate: Number of the predicate, one of `FLUENTS`.
+      first: Index of the first thing.
+      second: Index of the second thing; 0 for a predicate with one argument.
+    """
+    # Games have far fewer than 2^20 things. Numbers sort by predicate, then by things.
     return predicate << 40 | first << 20 | second
 
 
-def predicate_of(fact: int) -> int:
+def get_predicate(fact: int) -> int:
     return fact >> 40
+
+
+def get_first(fact: int) -> int:
+    """Index of a fact's first thing."""
+    return fact >> 20 & _ARGUMENT_MASK
+
+
+def get_second(fact: int) -> int:
+    """Index of a fact's second thing."""
+    return fact & _ARGUMENT_MASK

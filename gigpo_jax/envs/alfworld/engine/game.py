@@ -1,10 +1,11 @@
-"""The native engine: ALFRED's rules in Python, with text that is identical to the official engine's.
+"""The native engine: ALFRED's rules, with text identical to the official engine's.
 
 It keeps the quirks of the official engine:
 
 - Only a held object can be examined: the rule for objects in receptacles is misspelt in the domain.
 - A lamp is always turned "on": the fact that the grammar tests is never deleted.
-- "Next to it, you see" lists objects that were moved from one receptacle at this location to another one there.
+- "Next to it, you see" lists objects that were moved from one receptacle at this location to
+  another one there.
 - Where there is no receptacle, `look` sees nothing; only the first text lists the room.
 - The game continues after the goal is reached; `done` is false again if the goal is undone.
 """
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from gigpo_jax.envs.alfworld.engine import facts as f
 from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
-from gigpo_jax.envs.alfworld.engine.remaining import remaining
+from gigpo_jax.envs.alfworld.engine.remaining import count_remaining
 
 NOTHING_HAPPENS = "Nothing happens."
 WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
@@ -37,263 +38,382 @@ _HELP_ROWS = (
     ("slice (object) with (object):", "slice an object using a sharp object"),
 )
 HELP = "Available commands:\n" + "".join(
-    f"  {usage} {text}\n" if usage.endswith(" ") else f"  {usage:<33} {text}\n" for usage, text in _HELP_ROWS
+    f"  {usage} {text}\n" if usage.endswith(" ") else f"  {usage:<33} {text}\n"
+    for usage, text in _HELP_ROWS
 )
 
-_BARE = {"look": (f.LOOK, 0, 0), "inventory": (f.INVENTORY, 0, 0), "help": (f.ASK, 0, 0)}
+_MIDDLE = "You are in the middle of a room. Looking quickly around you, you see "
+# Words of the facts in `describe_state`. The place stands there by name; no rule and no text
+# depends on CHECKED and ON.
+_STATE_WORDS = {
+    f.OBJECT_AT: "at",
+    f.OPENED: "open",
+    f.IN: "in",
+    f.HOLDS: "holds",
+    f.HOLDS_ANY: "holds",
+    f.IS_CLEAN: "clean",
+    f.IS_HOT: "hot",
+    f.IS_COOL: "cool",
+    f.TOGGLED: "used",
+    f.SLICED: "sliced",
+}
+_BINARY_PREDICATES = frozenset((f.OBJECT_AT, f.IN, f.HOLDS))
+# Commands without an argument.
+_BARE_COMMANDS = {"look": (f.LOOK, 0, 0), "inventory": (f.INVENTORY, 0, 0), "help": (f.ASK, 0, 0)}
 
 
-class Step(NamedTuple):
-    """The result of a reset or a step."""
+class GameStep(NamedTuple):
+    """The result of a reset or a step.
 
-    feedback: str  # the text of the game
-    admissible: tuple[str, ...]  # the admissible commands, sorted
-    reward: float  # 1.0 when the goal holds after a step, else 0.0
-    done: bool  # whether the goal holds after a step
-    won: bool  # whether the goal holds
+    Attributes:
+      feedback: Text of the game.
+      admissible: Admissible commands, sorted.
+      reward: 1.0 if the goal holds after a step, else 0.0.
+      done: Whether the goal holds after a step.
+      won: Whether the goal holds.
+    """
+
+    feedback: str
+    admissible: tuple[str, ...]
+    reward: float
+    done: bool
+    won: bool
 
 
 class Game:
-    """Plays one ALFWorld game: the path of a `game.tw-pddl`, of its folder, or a `GameFile`, which games may share.
+    """Plays one ALFWorld game.
+
+    Args:
+      game: Path of a `game.tw-pddl` or of its folder, or a `GameFile`, which games may share.
 
     Raises:
       InputError: this engine cannot play the file.
     """
 
-    __slots__ = ("_contents", "_held", "_place", "_state", "_taken", "_won", "admissible", "file")
+    __slots__ = (
+        "_contents",
+        "_deleted_contents",
+        "_held",
+        "_place",
+        "_state",
+        "_won",
+        "admissible",
+        "file",
+    )
     admissible: tuple[str, ...]  # sorted
     _won: bool
 
     def __init__(self, game: str | os.PathLike[str] | GameFile) -> None:
         self.file = game if isinstance(game, GameFile) else load_game(game)
-        self._start()
+        self._restart()
 
     def remaining(self) -> int | None:
-        """The fewest commands that reach the goal from here; None if none do."""
-        return remaining(self.file, self._state, self._contents, self._held, self._place)
+        """Counts the fewest commands to the goal; None if unreachable."""
+        return count_remaining(self.file, self._state, self._contents, self._held, self._place)
 
-    def reset(self) -> Step:
-        """Restarts the game. The first text has the room and the task."""
-        self._start()
+    def describe_state(self) -> str:
+        """Describes the place and all changes since the start.
+
+        Equal texts of one game have equal futures: the same admissible commands, feedback and
+        rewards follow from the same commands.
+        """
+        # Deleted facts IN stay deleted for `look` where an object went through a third receptacle.
+        facts = (self._state ^ self.file.state) | self._deleted_contents
+        lines = []
+        for fact in sorted(facts):
+            predicate = _STATE_WORDS.get(f.get_predicate(fact))
+            if predicate is None:
+                continue
+            words = [predicate, self.file.names[f.get_first(fact)]]
+            if f.get_predicate(fact) in _BINARY_PREDICATES:
+                words.append(self.file.names[f.get_second(fact)])
+            if fact not in self._state:
+                words.insert(0, "not")
+            lines.append(" ".join(words))
+        receptacles = self.file.beside.get(self._place, ())
+        place = _join_words([self.file.names[receptacle] for receptacle in receptacles])
+        return "\n".join((f"at {place or 'the start'}", *lines))
+
+    def reset(self) -> GameStep:
+        """Restarts the game; its text has room and task."""
+        self._restart()
         file = self.file
+        # A game may begin in front of a receptacle; generated ones never do.
         if self._place in file.beside:
-            seen = self._look()
+            surroundings = self._describe_surroundings()
         else:
-            seen = f"{_MIDDLE}{_listed(file.names[receptacle] for receptacle in sorted(file.location))}."
-        feedback = f"{WELCOME}\n\n{seen}\n\nYour task is to: {file.task}."
-        return Step(feedback, self.admissible, 0.0, False, self._won)
+            surroundings = f"{_MIDDLE}{self._list_things(sorted(file.location))}."
+        feedback = f"{WELCOME}\n\n{surroundings}\n\nYour task is to: {file.task}."
+        return GameStep(feedback, self.admissible, 0.0, False, self._won)
 
-    def step(self, command: str) -> Step:
-        """Carries out a command; one that is not admissible has no effect. White space around it is stripped."""
+    def step(self, command: str) -> GameStep:
+        """Carries out a command; others have no effect.
+
+        White space around it is stripped. Others are those that are not admissible.
+        """
         command = command.strip()
-        won = self._won
+        # Case and inner blanks count, as in the official engine: "GO TO CABINET 1" does nothing.
         if command not in self.admissible:
-            return Step(NOTHING_HAPPENS, self.admissible, float(won), won, won)
-        action, first, second = _BARE.get(command) or self.file.commands[command]
-        play, changed = _ACTIONS[action]
+            return GameStep(
+                NOTHING_HAPPENS, self.admissible, float(self._won), self._won, self._won
+            )
+        # Every admissible command was made by `make_command`, so the file knows it.
+        action, first, second = _BARE_COMMANDS.get(command) or self.file.commands[command]
+        play, changed_predicates = _ACTIONS[action]
         feedback = play(self, first, second)
+        # The other actions (examine, look, inventory, help) change no command.
         if action < f.EXAMINE:
-            self.admissible = self._commands()
-        if not self.file.goal.predicates.isdisjoint(changed):
-            self._won = won = self.file.goal.holds(self._state)
-        return Step(feedback, self.admissible, float(won), won, won)
+            self.admissible = self._list_commands()
+        if not self.file.goal.predicates.isdisjoint(changed_predicates):
+            self._won = self.file.goal.holds(self._state)
+        return GameStep(feedback, self.admissible, float(self._won), self._won, self._won)
 
-    def _start(self) -> None:
+    def _restart(self) -> None:
         file = self.file
         self._state = set(file.state)
-        self._contents = {receptacle: list(objects) for receptacle, objects in file.contents.items()}
+        self._contents = {
+            receptacle: list(objects) for receptacle, objects in file.contents.items()
+        }
+        # Copies: games share the file, which never changes.
         self._held = list(file.held)
         self._place = file.start
-        self._taken: set[int] = set()  # facts IN that were deleted: not_inreceptacle of the official engine
-        self.admissible = self._commands()
+        # Deleted facts IN, the official engine's not_inreceptacle: `look` lists by them.
+        self._deleted_contents: set[int] = set()
+        self.admissible = self._list_commands()
         self._won = file.goal.holds(self._state)
 
     # Admissible commands
 
-    def _commands(self) -> tuple[str, ...]:
-        file, state, held = self.file, self._state, self._held
-        text = file.command
-        before: list[str] = []  # before "go to ..." in alphabetical order
-        after = ["help", "inventory", "look"]
-        free = f.code(f.HOLDS_ANY, file.agent) not in state
-        for receptacle in file.beside.get(self._place, ()):
-            before.append(text(f.EXAMINE, receptacle))
-            contents = self._contents.get(receptacle, ())
-            if receptacle not in file.openable or f.code(f.OPENED, receptacle) in state:
-                if receptacle in file.openable:
-                    before.append(text(f.CLOSE, receptacle))
-                if free:
-                    after += [text(f.TAKE, thing, receptacle) for thing in contents if thing in file.pickupable]
-                after += [
-                    text(f.MOVE, thing, receptacle) for thing in held if receptacle in file.accepts.get(thing, ())
-                ]
-            else:
-                after.append(text(f.OPEN, receptacle))
-            after += [text(f.USE, thing) for thing in contents if thing in file.toggleable]
-            if held:
-                self._treatments(receptacle, before, after)
-        for thing in held:
-            before.append(text(f.EXAMINE, thing))
-            if thing in file.knives:
-                after += [text(f.SLICE, other, thing) for other in file.sliceable if self._is_here(other)]
-        return (*sorted(set(before)), *file.ways(self._place), *sorted(set(after)))
+    def _list_commands(self) -> tuple[str, ...]:
+        # The "go to" commands of a place are kept sorted in the file, and all other commands come
+        # before or after them in the alphabet: only these few are sorted at every step.
+        early_commands: list[str] = []  # clean, close, cool, examine
+        late_commands = ["help", "inventory", "look"]
+        for receptacle in self.file.beside.get(self._place, ()):
+            self._add_receptacle_commands(receptacle, early_commands, late_commands)
+        self._add_hand_commands(early_commands, late_commands)
+        return (
+            # Sets: an object in two receptacles at one place gives the same command twice.
+            *sorted(set(early_commands)),
+            *self.file.list_go_commands(self._place),
+            *sorted(set(late_commands)),
+        )
 
-    def _treatments(self, receptacle: int, before: list[str], after: list[str]) -> None:
-        """Adds the commands that clean, cool or heat held objects."""
+    def _add_receptacle_commands(
+        self, receptacle: int, early_commands: list[str], late_commands: list[str]
+    ) -> None:
         file = self.file
-        text = file.command
-        if receptacle in file.washers:
-            before += [text(f.CLEAN, thing, receptacle) for thing in self._held if thing in file.cleanable]
-        if receptacle in file.coolers:
-            before += [text(f.COOL, thing, receptacle) for thing in self._held if thing in file.coolable]
-        if receptacle in file.heaters:
-            after += [text(f.HEAT, thing, receptacle) for thing in self._held if thing in file.heatable]
+        make_command = file.make_command
+        contents = self._contents.get(receptacle, ())
+        has_door = receptacle in file.openable
+        early_commands.append(make_command(f.EXAMINE, receptacle))
+        if has_door and f.encode_fact(f.OPENED, receptacle) not in self._state:
+            late_commands.append(make_command(f.OPEN, receptacle))
+        else:
+            if has_door:
+                early_commands.append(make_command(f.CLOSE, receptacle))
+            # The rule tests this fact, which any move deletes, even with a second object in the
+            # hand.
+            if f.encode_fact(f.HOLDS_ANY, file.agent) not in self._state:
+                for thing in contents:
+                    if thing in file.pickupable:
+                        late_commands.append(make_command(f.TAKE, thing, receptacle))
+            for thing in self._held:
+                if receptacle in file.accepts.get(thing, ()):
+                    late_commands.append(make_command(f.MOVE, thing, receptacle))
+        for thing in contents:
+            if thing in file.toggleable:
+                late_commands.append(make_command(f.USE, thing))
+        for thing in self._held:
+            if receptacle in file.washers and thing in file.cleanable:
+                early_commands.append(make_command(f.CLEAN, thing, receptacle))
+            if receptacle in file.coolers and thing in file.coolable:
+                early_commands.append(make_command(f.COOL, thing, receptacle))
+            if receptacle in file.heaters and thing in file.heatable:
+                late_commands.append(make_command(f.HEAT, thing, receptacle))
+
+    def _add_hand_commands(self, early_commands: list[str], late_commands: list[str]) -> None:
+        file = self.file
+        for thing in self._held:
+            early_commands.append(file.make_command(f.EXAMINE, thing))
+            if thing not in file.knives:
+                continue
+            for food in file.sliceable:
+                if self._is_here(food):
+                    late_commands.append(file.make_command(f.SLICE, food, thing))
 
     def _is_here(self, thing: int) -> bool:
-        return f.code(f.OBJECT_AT, thing, self._place) in self._state
+        return f.encode_fact(f.OBJECT_AT, thing, self._place) in self._state
 
     # Effects and feedback of actions, which are admissible when these are called
 
     def _go(self, receptacle: int, _: int) -> str:
         agent = self.file.agent
-        self._state.discard(f.code(f.AT, agent, self._place))
+        self._state.discard(f.encode_fact(f.AT, agent, self._place))
         self._place = self.file.location[receptacle]
-        self._state.add(f.code(f.AT, agent, self._place))
-        return f"You arrive at {self.file.names[receptacle]}. {self._receptacle(receptacle)}"
+        self._state.add(f.encode_fact(f.AT, agent, self._place))
+        return (
+            f"You arrive at {self.file.names[receptacle]}. {self._describe_receptacle(receptacle)}"
+        )
 
     def _open(self, receptacle: int, _: int) -> str:
-        self._state.add(f.code(f.OPENED, receptacle))
-        self._state.add(f.code(f.CHECKED, receptacle))
-        return f"You open the {self.file.names[receptacle]}. {self._receptacle(receptacle)}"
+        self._state.add(f.encode_fact(f.OPENED, receptacle))
+        self._state.add(f.encode_fact(f.CHECKED, receptacle))
+        return (
+            f"You open the {self.file.names[receptacle]}. {self._describe_receptacle(receptacle)}"
+        )
 
     def _close(self, receptacle: int, _: int) -> str:
-        self._state.discard(f.code(f.OPENED, receptacle))
+        self._state.discard(f.encode_fact(f.OPENED, receptacle))
         return f"You close the {self.file.names[receptacle]}."
 
     def _take(self, thing: int, receptacle: int) -> str:
-        file, state = self.file, self._state
-        state -= {f.code(f.IN, thing, receptacle), f.code(f.OBJECT_AT, thing, self._place)}
-        state |= {f.code(f.HOLDS, file.agent, thing), f.code(f.HOLDS_ANY, file.agent)}
-        self._taken.add(f.code(f.IN, thing, receptacle))
+        file = self.file
+        inside = f.encode_fact(f.IN, thing, receptacle)
+        self._state -= {inside, f.encode_fact(f.OBJECT_AT, thing, self._place)}
+        self._state |= self._encode_holding(thing)
+        # `not_inreceptacle` of the official engine: only a move back into this receptacle deletes
+        # it.
+        self._deleted_contents.add(inside)
         self._contents[receptacle].remove(thing)
         if thing not in self._held:
             insort(self._held, thing)
         return f"You pick up the {file.names[thing]} from the {file.names[receptacle]}."
 
     def _move(self, thing: int, receptacle: int) -> str:
-        file, state = self.file, self._state
-        state -= {f.code(f.HOLDS, file.agent, thing), f.code(f.HOLDS_ANY, file.agent)}
-        state |= {f.code(f.IN, thing, receptacle), f.code(f.OBJECT_AT, thing, self._place)}
-        self._taken.discard(f.code(f.IN, thing, receptacle))
+        file = self.file
+        inside = f.encode_fact(f.IN, thing, receptacle)
+        self._state -= self._encode_holding(thing)
+        self._state |= {inside, f.encode_fact(f.OBJECT_AT, thing, self._place)}
+        self._deleted_contents.discard(inside)
         self._held.remove(thing)
         contents = self._contents.setdefault(receptacle, [])
-        if thing not in contents:  # an object can be in two receptacles, and held as well
+        # In downloaded games an object can be in two receptacles, and in the hand as well.
+        if thing not in contents:
             insort(contents, thing)
         return f"You move the {file.names[thing]} to the {file.names[receptacle]}."
 
+    def _encode_holding(self, thing: int) -> set[int]:
+        agent = self.file.agent
+        return {f.encode_fact(f.HOLDS, agent, thing), f.encode_fact(f.HOLDS_ANY, agent)}
+
     def _clean(self, thing: int, receptacle: int) -> str:
-        self._state.add(f.code(f.IS_CLEAN, thing))
+        self._state.add(f.encode_fact(f.IS_CLEAN, thing))
         return f"You clean the {self.file.names[thing]} using the {self.file.names[receptacle]}."
 
     def _heat(self, thing: int, receptacle: int) -> str:
-        self._state.add(f.code(f.IS_HOT, thing))
-        self._state.discard(f.code(f.IS_COOL, thing))
+        self._state.add(f.encode_fact(f.IS_HOT, thing))
+        self._state.discard(f.encode_fact(f.IS_COOL, thing))
         return f"You heat the {self.file.names[thing]} using the {self.file.names[receptacle]}."
 
     def _cool(self, thing: int, receptacle: int) -> str:
-        self._state.add(f.code(f.IS_COOL, thing))
-        self._state.discard(f.code(f.IS_HOT, thing))
+        self._state.add(f.encode_fact(f.IS_COOL, thing))
+        self._state.discard(f.encode_fact(f.IS_HOT, thing))
         return f"You cool the {self.file.names[thing]} using the {self.file.names[receptacle]}."
 
     def _use(self, thing: int, _: int) -> str:
-        self._state ^= {f.code(f.ON, thing)}
-        self._state.add(f.code(f.TOGGLED, thing))
+        # ON flips, while TOGGLED stays for ever. The text tests the second one: a lamp is never
+        # off.
+        self._state ^= {f.encode_fact(f.ON, thing)}
+        self._state.add(f.encode_fact(f.TOGGLED, thing))
         return f"You turn on the {self.file.names[thing]}."
 
     def _slice(self, thing: int, knife: int) -> str:
-        self._state.add(f.code(f.SLICED, thing))
+        self._state.add(f.encode_fact(f.SLICED, thing))
         return f"You sliced the {self.file.names[thing]} with the {self.file.names[knife]}."
 
     def _examine(self, thing: int, _: int) -> str:
-        self._state.add(f.code(f.CHECKED, thing))
-        return self._receptacle(thing) if thing in self.file.location else self._object(thing)
+        self._state.add(f.encode_fact(f.CHECKED, thing))
+        if thing in self.file.location:
+            return self._describe_receptacle(thing)
+        return self._describe_object(thing)
 
     def _look_around(self, _: int, __: int) -> str:
-        self._state.add(f.code(f.CHECKED, self._place))
-        return self._look()
+        self._state.add(f.encode_fact(f.CHECKED, self._place))
+        return self._describe_surroundings()
 
-    def _inventory(self, _: int, __: int) -> str:
+    def _check_inventory(self, _: int, __: int) -> str:
         agent = self.file.agent
-        self._state.add(f.code(f.CHECKED, agent))
-        if f.code(f.HOLDS_ANY, agent) not in self._state:
+        self._state.add(f.encode_fact(f.CHECKED, agent))
+        if f.encode_fact(f.HOLDS_ANY, agent) not in self._state:
             return "You are not carrying anything."
-        return f"You are carrying: {_listed(self.file.names[thing] for thing in self._held)}."
+        return f"You are carrying: {self._list_things(self._held)}."
 
-    def _help(self, _: int, __: int) -> str:
-        self._state.add(f.code(f.CHECKED, self.file.agent))
+    def _show_help(self, _: int, __: int) -> str:
+        self._state.add(f.encode_fact(f.CHECKED, self.file.agent))
         return HELP
 
     # Descriptions
 
-    def _look(self) -> str:
+    def _describe_surroundings(self) -> str:
         file = self.file
-        beside = file.beside.get(self._place)
-        if beside is None:
+        receptacles = file.beside.get(self._place)
+        if receptacles is None:
             return f"{_MIDDLE}nothing."
-        facing = _joined([file.names[receptacle] for receptacle in beside])
-        strays = (
-            file.names[fact >> 20 & f.MASK]
-            for fact in sorted(self._taken)
-            if fact & f.MASK in beside and self._is_here(fact >> 20 & f.MASK)
-        )
-        return f"You are facing the {facing}. Next to it, you see {_listed(strays)}."
+        facing = _join_words([file.names[receptacle] for receptacle in receptacles])
+        strays = []
+        for fact in sorted(self._deleted_contents):
+            thing = f.get_first(fact)
+            # Taken from a receptacle here, and put into another one here.
+            if f.get_second(fact) in receptacles and self._is_here(thing):
+                strays.append(thing)
+        return f"You are facing the {facing}. Next to it, you see {self._list_things(strays)}."
 
-    def _receptacle(self, receptacle: int) -> str:
-        file = self.file
-        name = file.names[receptacle]
-        if receptacle not in file.openable:
-            start = f"On the {name}, you see"
-        elif f.code(f.OPENED, receptacle) in self._state:
-            start = f"The {name} is open. In it, you see"
+    def _describe_receptacle(self, receptacle: int) -> str:
+        name = self.file.names[receptacle]
+        if receptacle not in self.file.openable:
+            introduction = f"On the {name}, you see"
+        elif f.encode_fact(f.OPENED, receptacle) in self._state:
+            introduction = f"The {name} is open. In it, you see"
         else:
             return f"The {name} is closed."
-        return f"{start} {_listed(file.names[thing] for thing in self._contents.get(receptacle, ()))}."
+        return f"{introduction} {self._list_things(self._contents.get(receptacle, ()))}."
 
-    def _object(self, thing: int) -> str:
-        file, state = self.file, self._state
+    def _describe_object(self, thing: int) -> str:
+        file = self.file
         name = file.names[thing]
         if thing in file.vessels:
-            inside = _listed(file.names[inner] for inner in file.inside.get(thing, ()) if inner != thing)
-            return f"This is a normal {name}. In it, you see {inside}."
-        clean, sliced = f.code(f.IS_CLEAN, thing) in state, f.code(f.SLICED, thing) in state
-        hot, cool = f.code(f.IS_HOT, thing) in state, f.code(f.IS_COOL, thing) in state
-        words = ["hot" if hot else "cool"] if hot or cool else []
-        words += ["clean"] if clean else []
-        if sliced and words:
-            return f"This is a {' and '.join(words)} sliced {name}."
-        if words:  # "cold" if it is only cool
-            return f"This is a {'cold' if words == ['cool'] else ' and '.join(words)} {name}."
-        if thing in file.toggleable and f.code(f.TOGGLED, thing) in state:
+            # From the start of the game: no rule of the domain changes what is inside an object.
+            contents = [content for content in file.inside.get(thing, ()) if content != thing]
+            return f"This is a normal {name}. In it, you see {self._list_things(contents)}."
+        is_sliced = f.encode_fact(f.SLICED, thing) in self._state
+        adjectives = self._list_adjectives(thing)
+        if adjectives and is_sliced:
+            return f"This is a {' and '.join(adjectives)} sliced {name}."
+        if adjectives == ["cool"]:
+            return f"This is a cold {name}."  # the word differs where nothing else is said
+        if adjectives:
+            return f"This is a {' and '.join(adjectives)} {name}."
+        if thing in file.toggleable and f.encode_fact(f.TOGGLED, thing) in self._state:
             return f"This {name} is on."
-        if thing in file.sliceable and sliced:
+        if thing in file.sliceable and is_sliced:
             return f"This is a sliced {name}."
         return f"There's nothing special about {name}."
 
+    def _list_adjectives(self, thing: int) -> list[str]:
+        adjectives = []
+        if f.encode_fact(f.IS_HOT, thing) in self._state:
+            adjectives.append("hot")
+        elif f.encode_fact(f.IS_COOL, thing) in self._state:
+            adjectives.append("cool")
+        if f.encode_fact(f.IS_CLEAN, thing) in self._state:
+            adjectives.append("clean")
+        return adjectives
 
-_MIDDLE = "You are in the middle of a room. Looking quickly around you, you see "
+    def _list_things(self, things: Iterable[int]) -> str:
+        return _join_words([f"a {self.file.names[thing]}" for thing in things]) or "nothing"
 
 
-def _listed(names: Iterable[str]) -> str:
-    return _joined([f"a {name}" for name in names]) or "nothing"
+def _join_words(words: list[str]) -> str:
+    if not words:
+        return ""
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words[:-1])}, and {words[-1]}"
 
 
-def _joined(parts: list[str]) -> str:
-    if len(parts) < 2:
-        return parts[0] if parts else ""
-    return f"{', '.join(parts[:-1])}, and {parts[-1]}"
-
-
-# For each action its method, and the predicates that it can change: a goal without them is not checked again.
+# Action -> its method, and the predicates that it can change. A goal without them is not checked
+# again, so that walking and looking cost no check.
 _ACTIONS: tuple[tuple[Callable[[Game, int, int], str], tuple[int, ...]], ...] = (
     (Game._go, (f.AT,)),
     (Game._open, (f.OPENED, f.CHECKED)),
@@ -307,6 +427,6 @@ _ACTIONS: tuple[tuple[Callable[[Game, int, int], str], tuple[int, ...]], ...] = 
     (Game._slice, (f.SLICED,)),
     (Game._examine, (f.CHECKED,)),
     (Game._look_around, (f.CHECKED,)),
-    (Game._inventory, (f.CHECKED,)),
-    (Game._help, (f.CHECKED,)),
+    (Game._check_inventory, (f.CHECKED,)),
+    (Game._show_help, (f.CHECKED,)),
 )

@@ -1,8 +1,9 @@
 """Checks that a game has the domain and the grammar that the native engine implements.
 
-Every game file has its own copy of both texts. Copies in downloaded games differ in comments, spacing, unused rules and
-the place of the help text, so their meaning is compared: of the domain, its types and the conditions and effects of its
-actions; of the grammar, the commands and the production rules that are reachable from them.
+Every game file has its own copy of both texts. Copies in downloaded games differ in comments,
+spacing, unused rules and the place of the help text, so their meaning is compared: of the domain,
+its types and the conditions and effects of its actions; of the grammar, the commands and the
+production rules that are reachable from them.
 """
 
 import hashlib
@@ -10,20 +11,25 @@ import json
 import re
 from typing import Any
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld.engine.pddl_problem import Expression, parse_expression
-from gigpo_jax.errors import InputError
 
-# Digests of the meanings, and of the texts as alfworld 0.4.2 ships them (data/alfred.pddl, data/alfred.twl2).
+# Digests of the meanings, and of the texts as alfworld 0.4.2 ships them (data/alfred.pddl,
+# data/alfred.twl2).
 DOMAIN = "bd1999738e15fc6c6d7629b71d4bdf33"
 GRAMMAR = "de84ec717f2680b5b4a6bc1b5d603164"
-_known = {"633084ef40803497ab9d923d0e3ccb04", "73c83b79b733369d23e65b082c8e536f"}
-_MOST_KNOWN = 1000
+# Digests of texts whose meaning was checked: a split has thousands of games with the same texts,
+# and a meaning takes far longer than a digest. Bounded: a folder may hold ever different texts.
+_checked_texts = {"633084ef40803497ab9d923d0e3ccb04", "73c83b79b733369d23e65b082c8e536f"}
+_MAX_CHECKED_TEXTS = 1000
 
 _TASK = re.compile(r'"Your task is to: ([^"\n]*)\."')
 # Markup of the grammar's text generator: a phrase with it is not shown as it is written.
 _MARKUP = re.compile(r"[;|<>\[\]#{}\\\x00-\x1f]")
 _HASH_LINE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-_TOKEN = re.compile(r'\s*(?:"""(?P<block>.*?)"""|"(?P<text>[^"]*)"|(?P<word>::|[;{}]|[\w/-]+))', re.DOTALL)
+_TOKEN = re.compile(
+    r'\s*(?:"""(?P<block>.*?)"""|"(?P<text>[^"]*)"|(?P<word>::|[;{}]|[\w/-]+))', re.DOTALL
+)
 _SYMBOL = re.compile(r"#([\w()/!<>\-\s,.]+)#")
 ACTIONS = {
     "gotolocation",
@@ -42,79 +48,106 @@ ACTIONS = {
     "inventory",
     "help",
 }
-_LISTS = "#list_empty##list_separator##list_last_separator#"  # used by every list, without being named
+# Symbols that every list uses without naming them.
+_LIST_SYMBOLS = "#list_empty##list_separator##list_last_separator#"
 
 
-def digest(text: str) -> str:
+def digest_text(text: str) -> str:
     """A BLAKE2b digest of a text, 32 hexadecimal digits."""
+    # JSON may hold half of a surrogate pair, which strict UTF-8 refuses.
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def domain_meaning(domain: str) -> str:
-    """The domain's types and actions as JSON, sorted, without costs; ValueError if it is not a domain."""
+def extract_domain_meaning(domain: str) -> str:
+    """Returns a domain's types and actions as sorted JSON.
+
+    Costs are left out. Raises ValueError if the text is no domain.
+    """
     text = "\n".join(line.split(";", 1)[0] for line in domain.lower().split("\n"))
-    parts = [part for part in parse_expression(text) if isinstance(part, list)]
-    types = sorted(str(word) for part in parts if part[:1] == [":types"] for word in part[1:])
-    actions = sorted(json.dumps(_without_costs(part)) for part in parts if part[:1] == [":action"])
-    return json.dumps([types, actions])
+    types: list[str] = []
+    actions: list[str] = []
+    for section in parse_expression(text):
+        if isinstance(section, str):
+            continue
+        if section[:1] == [":types"]:
+            types += [str(word) for word in section[1:]]
+        elif section[:1] == [":action"]:
+            actions.append(json.dumps(_remove_costs(section)))
+    return json.dumps([sorted(types), sorted(actions)])
 
 
-def _without_costs(formula: Expression) -> Expression:
-    return [
-        _without_costs(part) if isinstance(part, list) else part
-        for part in formula
-        if not (isinstance(part, list) and part[:1] == ["increase"])
-    ]
+def _remove_costs(formula: Expression) -> Expression:
+    terms: Expression = []
+    for term in formula:
+        if isinstance(term, str):
+            terms.append(term)
+        # Costs guide a planner and never change a state.
+        elif term[:1] != ["increase"]:
+            terms.append(_remove_costs(term))
+    return terms
 
 
-def grammar_meaning(grammar: str) -> str:
-    """The commands and the production rules reachable from them and the first text, as JSON with sorted keys.
+def extract_grammar_meaning(grammar: str) -> str:
+    """Returns a grammar's commands and the rules in use.
+
+    In use are the production rules that the commands or the first text reach.
 
     Args:
-      grammar: the text without its task phrase; ValueError if it is not a grammar.
+      grammar: Text of a grammar without its task phrase.
+
+    Returns:
+      JSON with sorted keys.
+
+    Raises:
+      ValueError: the text is no grammar.
     """
     rules, fields = _parse_grammar(grammar)
     fields = {name: field for name, field in fields.items() if name in ACTIONS}
     for field in fields.values():
-        field["feedback"] = _inlined(field.get("feedback", ""), rules)
-    reached: dict[str, Any] = {}
-    waiting = _SYMBOL.findall("#intro#" + _LISTS + "".join(field["feedback"] for field in fields.values()))
-    while waiting:
-        name = waiting.pop()
-        if name not in reached and name in rules:
-            reached[name] = rules[name]
-            waiting += [symbol for rule in rules[name] for symbol in _SYMBOL.findall(str(rule["rhs"]))]
-    return json.dumps([fields, reached], sort_keys=True)
+        field["feedback"] = _inline_plain_rule(field.get("feedback", ""), rules)
+
+    feedbacks = "".join(field["feedback"] for field in fields.values())
+    reachable_rules: dict[str, Any] = {}
+    # Rules that nothing reaches differ between games, and never show.
+    pending_symbols = _SYMBOL.findall("#intro#" + _LIST_SYMBOLS + feedbacks)
+    while pending_symbols:
+        name = pending_symbols.pop()
+        if name in reachable_rules or name not in rules:
+            continue
+        reachable_rules[name] = rules[name]
+        for rule in rules[name]:
+            pending_symbols += _SYMBOL.findall(str(rule["rhs"]))
+    return json.dumps([fields, reachable_rules], sort_keys=True)
 
 
-def _inlined(feedback: str, rules: dict[str, Any]) -> str:
-    """A feedback, with a rule that is one plain text put in its place; leading blank lines are not shown."""
-    found = _SYMBOL.fullmatch(feedback)
-    only = rules.get(found.group(1), []) if found else []
-    if len(only) == 1 and "condition" not in only[0] and not set(str(only[0]["rhs"])) & set("#{["):
-        feedback = str(only[0]["rhs"])
-    return feedback.replace("\\n", "\n").lstrip("\n") if "#" not in feedback else feedback
+def _inline_plain_rule(feedback: str, rules: dict[str, Any]) -> str:
+    """Replaces a symbol by its only rule, if plain text.
+
+    Leading blank lines of a text are not shown, so they are removed.
+    """
+    symbol = _SYMBOL.fullmatch(feedback)
+    alternatives = rules.get(symbol.group(1), []) if symbol else []
+    if len(alternatives) == 1:
+        text = str(alternatives[0]["rhs"])
+        if "condition" not in alternatives[0] and not set(text) & set("#{["):
+            feedback = text
+    if "#" in feedback:
+        return feedback
+    return feedback.replace("\\n", "\n").lstrip("\n")
 
 
 def _parse_grammar(grammar: str) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
-    """The production rules by name, and for each action (lower case) its template and feedback."""
-    words: list[str] = []
-    blocks: dict[int, str] = {}
-    text = _HASH_LINE.sub("", grammar).strip()
-    position = 0
-    while position < len(text):
-        found = _TOKEN.match(text, position)
-        if found is None:
-            raise ValueError(f"cannot read {text[position : position + 20]!r}")
-        position = found.end()
-        if found.lastgroup != "word":
-            blocks[len(words)] = found.group(found.lastgroup or 0)
-        words.append(found.group("word") or "")
+    """Reads the production rules and the actions' fields.
+
+    The rules are by name. Each action (lower case) has its template and feedback.
+    """
+    words, blocks = _tokenize_grammar(grammar)
     rules: dict[str, Any] = {}
     fields: dict[str, dict[str, str]] = {}
     action = ""
     index = 0
     while index < len(words):
+        # A rule or a field may be called "action", too; only `action NAME {` opens a block.
         if words[index] == "action" and words[index + 2 : index + 3] == ["{"]:
             action = words[index + 1].lower()
             fields[action] = {}
@@ -134,51 +167,90 @@ def _parse_grammar(grammar: str) -> tuple[dict[str, Any], dict[str, dict[str, st
     return rules, fields
 
 
+def _tokenize_grammar(grammar: str) -> tuple[list[str], dict[int, str]]:
+    """Splits a grammar into words and quoted texts.
+
+    A quoted text is "" among the words; the texts are by their index.
+    """
+    words: list[str] = []
+    quoted_texts: dict[int, str] = {}
+    text = _HASH_LINE.sub("", grammar).strip()
+    position = 0
+    while position < len(text):
+        token = _TOKEN.match(text, position)
+        if token is None:
+            raise ValueError(f"cannot read {text[position : position + 20]!r}")
+        position = token.end()
+        if token.lastgroup != "word":
+            quoted_texts[len(words)] = token.group(token.lastgroup or 0)
+        words.append(token.group("word") or "")
+    return words, quoted_texts
+
+
 def check_domain(domain: str, path: str) -> None:
-    text = digest(domain)
-    if text in _known:
+    """Raises InputError for a domain other than ALFRED's."""
+    text_digest = digest_text(domain)
+    if text_digest in _checked_texts:
         return
     try:
-        meaning = digest(domain_meaning(domain))
+        meaning = digest_text(extract_domain_meaning(domain))
     except (ValueError, RecursionError):
         meaning = ""
     if meaning != DOMAIN:
         raise InputError(
-            f"{path}: 'pddl_domain' is not the ALFRED domain of alfworld 0.4.2; play this game with engine=\"official\""
+            "'pddl_domain' is not the ALFRED domain of alfworld 0.4.2",
+            key=path,
+            fix='play this game with engine="official"',
         )
-    _remember(text)
+    _remember_text(text_digest)
 
 
 def split_task(grammar: str, path: str) -> str:
-    """Checks the grammar and returns its task phrase, without the full stop; `path` is the game file, for messages.
+    """Checks the grammar; returns its task phrase.
+
+    The phrase has no full stop.
+
+    Args:
+      grammar: Text of the grammar.
+      path: Game file, for messages.
 
     Raises:
       InputError: it is another grammar, has no phrase, or a phrase with markup.
     """
-    found = _TASK.search(grammar)
-    if found is None:
-        raise InputError(f"{path}: 'grammar' has no line \"Your task is to: ...\"; make or download the game again")
-    phrase = found.group(1)
+    # Generated and genuine games have the phrase in the text of their grammar.
+    task_line = _TASK.search(grammar)
+    if task_line is None:
+        raise InputError(
+            "'grammar' has no line \"Your task is to: ...\"",
+            key=path,
+            fix="make or download the game again",
+        )
+    phrase = task_line.group(1)
     if _MARKUP.search(phrase):
         raise InputError(
-            f'{path}: the task phrase {phrase!r} holds markup of the grammar; play this game with engine="official"'
+            f"the task phrase {phrase!r} holds markup of the grammar",
+            key=path,
+            fix='play this game with engine="official"',
         )
-    rest = grammar[: found.start(1)] + grammar[found.end(1) :]
-    text = digest(rest)
-    if text not in _known:
-        try:
-            meaning = digest(grammar_meaning(rest))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # rules of other shapes
-            meaning = ""
-        if meaning != GRAMMAR:
-            raise InputError(
-                f"{path}: 'grammar' is not the ALFRED grammar of alfworld 0.4.2; "
-                'play this game with engine="official"'
-            )
-        _remember(text)
+    # Without the phrase the grammars of all games are equal, so one digest serves a whole split.
+    rules = grammar[: task_line.start(1)] + grammar[task_line.end(1) :]
+    text_digest = digest_text(rules)
+    if text_digest in _checked_texts:
+        return phrase
+    try:
+        meaning = digest_text(extract_grammar_meaning(rules))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        meaning = ""  # rules of other shapes
+    if meaning != GRAMMAR:
+        raise InputError(
+            "'grammar' is not the ALFRED grammar of alfworld 0.4.2",
+            key=path,
+            fix='play this game with engine="official"',
+        )
+    _remember_text(text_digest)
     return phrase
 
 
-def _remember(text: str) -> None:
-    if len(_known) < _MOST_KNOWN:
-        _known.add(text)
+def _remember_text(text_digest: str) -> None:
+    if len(_checked_texts) < _MAX_CHECKED_TEXTS:
+        _checked_texts.add(text_digest)

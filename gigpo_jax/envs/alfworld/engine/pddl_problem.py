@@ -1,152 +1,227 @@
-"""Parses a game's PDDL problem: objects, initial facts, goal. What it does not know is refused."""
+"""Parses a game's PDDL problem: objects, initial facts, goal. Unknown content is refused."""
 
 from dataclasses import dataclass
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld.engine.facts import KINDS, PREDICATES
-from gigpo_jax.errors import InputError
 
 Expression = list["str | Expression"]  # a nested list of lower-case words, as the parentheses say
+Tuples = dict[tuple[str, ...], None]  # arguments of a predicate's facts: a set that keeps its order
+
+_SECTIONS = ("(:objects", "(:init", "(:goal")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem's content, all words in lower case."""
+    """A problem's content, all words in lower case.
 
-    kinds: dict[str, str]  # thing -> its kind ("receptacle", "object", ...), for every declared thing
-    facts: dict[
-        str, dict[tuple[str, ...], None]
-    ]  # predicate -> the arguments for which it holds at the start, in order
-    mentioned: frozenset[str]  # the things in some fact
-    goal: Expression  # the goal formula
+    Attributes:
+      kinds: Thing -> kind ("receptacle", "object", ...), for every declared thing.
+      facts: Predicate -> arguments of its facts at the start, in order.
+      mentioned: Things in some fact.
+      goal: Goal formula.
+    """
+
+    kinds: dict[str, str]
+    facts: dict[str, Tuples]
+    mentioned: frozenset[str]
+    goal: Expression
 
 
 def parse_problem(text: str, path: str) -> Problem:
-    """Parses the `pddl_problem` text of a game; `path` is the game file, for messages.
+    """Parses the `pddl_problem` text of a game.
+
+    Args:
+      text: PDDL problem.
+      path: Game file, for messages.
 
     Raises:
       InputError: a section is missing or cut, a fact or a kind is unknown, a thing is undeclared.
     """
     if ";" in text:
-        text = "\n".join(line.split(";", 1)[0] for line in text.split("\n"))
+        text = _remove_comments(text)
+    # PDDL does not tell cases apart.
     text = text.lower()
+    # A download that broke off is the usual damage. This test gives it a message of its own.
     if text.count("(") != text.count(")"):
-        raise InputError(f"{path}: 'pddl_problem' is cut short (parentheses do not match); make or download it again")
-    begins = [text.find(section) for section in ("(:objects", "(:init", "(:goal")]
-    if -1 in begins:
-        missing = ("(:objects", "(:init", "(:goal")[begins.index(-1)]
-        raise InputError(f"{path}: 'pddl_problem' has no section {missing} ...); make or download the game again")
-    if begins != sorted(begins):
-        raise InputError(f"{path}: 'pddl_problem' must hold (:objects (:init (:goal in this order")
-    kinds = _objects(text[begins[0] + len("(:objects") : begins[1]], path)
-    facts = _init(text[begins[1] + len("(:init") : begins[2]], path)
-    mentioned = frozenset(thing for tuples in facts.values() for arguments in tuples for thing in arguments)
+        raise InputError(
+            "'pddl_problem' is cut short (parentheses do not match)",
+            key=path,
+            fix="make or download it again",
+        )
+    objects_section, init_section, goal_section = _split_sections(text, path)
+    kinds = _parse_objects(objects_section, path)
+    facts = _parse_init(init_section, path)
+    mentioned: set[str] = set()
+    for tuples in facts.values():
+        for arguments in tuples:
+            mentioned.update(arguments)
+    # After `mentioned`: the official engine counts the facts left out here when it numbers names.
     for name in facts:
-        facts[name] = _checked(name, facts[name], kinds, path)
+        facts[name] = _check_facts(name, facts[name], kinds, path)
     try:
-        goal = parse_expression(text[begins[2] :])
+        goal = parse_expression(goal_section)
     except (ValueError, IndexError):
-        raise InputError(f"{path}: the (:goal section of 'pddl_problem' is cut") from None
+        raise InputError("the (:goal section of 'pddl_problem' is cut", key=path) from None
     if len(goal) != 2 or not isinstance(goal[1], list):
-        raise InputError(f"{path}: the (:goal section of 'pddl_problem' must hold one formula")
-    return Problem(kinds, facts, mentioned, goal[1])
+        raise InputError("the (:goal section of 'pddl_problem' must hold one formula", key=path)
+    return Problem(kinds, facts, frozenset(mentioned), goal[1])
 
 
-def _objects(text: str, path: str) -> dict[str, str]:
+def _remove_comments(text: str) -> str:
+    return "\n".join(line.split(";", 1)[0] for line in text.split("\n"))
+
+
+def _split_sections(text: str, path: str) -> tuple[str, str, str]:
+    """The texts after (:objects, after (:init, and from (:goal on."""
+    starts = []
+    for section in _SECTIONS:
+        start = text.find(section)
+        if start < 0:
+            raise InputError(
+                f"'pddl_problem' has no section {section} ...)",
+                key=path,
+                fix="make or download the game again",
+            )
+        starts.append(start)
+    # The slices below rely on this order.
+    if starts != sorted(starts):
+        raise InputError("'pddl_problem' must hold (:objects (:init (:goal in this order", key=path)
+    objects_start, init_start, goal_start = starts
+    return (
+        text[objects_start + len("(:objects") : init_start],
+        text[init_start + len("(:init") : goal_start],
+        text[goal_start:],
+    )
+
+
+def _parse_objects(text: str, path: str) -> dict[str, str]:
+    """Thing -> kind."""
     words = text.replace(")", " ) ").split()
     if words and words[-1] == ")":
         words.pop()
     kinds: dict[str, str] = {}
-    waiting: list[str] = []
+    untyped_names: list[str] = []
     index = 0
     while index < len(words):
         word = words[index]
-        if word == "-":
-            kind = words[index + 1] if index + 1 < len(words) else ""
-            if kind not in KINDS:
-                raise InputError(f"{path}: unknown type {kind!r} in (:objects; known: {', '.join(sorted(KINDS))}")
-            for name in waiting:
-                if name in kinds:
-                    raise InputError(f"{path}: {name!r} is declared twice in (:objects")
-                kinds[name] = kind
-            waiting.clear()
-            index += 2
-        else:
-            waiting.append(word)
+        if word != "-":
+            untyped_names.append(word)
             index += 1
-    if waiting:
-        raise InputError(f"{path}: {waiting[0]!r} in (:objects has no type")
+            continue
+        kind = words[index + 1] if index + 1 < len(words) else ""
+        if kind not in KINDS:
+            raise InputError(
+                f"unknown type {kind!r} in (:objects",
+                key=path,
+                fix=f"known: {', '.join(sorted(KINDS))}",
+            )
+        # PDDL writes the type once, behind all names of it: `a b c - object`.
+        for name in untyped_names:
+            if name in kinds:
+                raise InputError(f"{name!r} is declared twice in (:objects", key=path)
+            kinds[name] = kind
+        untyped_names.clear()
+        index += 2
+    if untyped_names:
+        raise InputError(f"{untyped_names[0]!r} in (:objects has no type", key=path)
     return kinds
 
 
-def _init(text: str, path: str) -> dict[str, dict[tuple[str, ...], None]]:
-    """The facts; numeric and negated ones are skipped."""
-    buckets: dict[str, dict[tuple[str, ...], None]] = {"(" + name: {} for name in PREDICATES}
+def _parse_init(text: str, path: str) -> dict[str, Tuples]:
+    """Reads the arguments of the facts by predicate.
+
+    Numeric and negated facts are skipped.
+    """
+    # Facts have no nesting, so one split at the closing parentheses reads them. This section is
+    # most of a problem: a parser of nested lists would dominate the time to load a game.
+    facts_by_head: dict[str, Tuples] = {"(" + name: {} for name in PREDICATES}
     pieces = text.split(")")
     pieces.pop()  # the text after the section
-    in_number = in_not = False
+    inside_number = False
+    inside_not = False
     for piece in pieces:
         words = piece.split()
+        # "( name" with a blank is the same as "(name".
         if words and words[0] == "(":
             words[:2] = ["".join(words[:2])]
         head = words[0] if words else ""
-        bucket = buckets.get(head)
-        if bucket is not None:
-            bucket[tuple(words[1:])] = None
+        tuples = facts_by_head.get(head)
+        if tuples is not None:
+            tuples[tuple(words[1:])] = None
         elif not head:  # closes (not ...) or the section
-            in_not = False
+            inside_not = False
+        # The text between the two parentheses of (= (total-cost) 0).
         elif head[0] != "(":
-            if not in_number or len(words) != 1:
-                raise InputError(f"{path}: cannot read {head!r} in (:init, a fact is (name thing ...)")
-            in_number = False
+            if not inside_number or len(words) != 1:
+                raise InputError(
+                    f"cannot read {head!r} in (:init, a fact is (name thing ...)", key=path
+                )
+            inside_number = False
         elif head == "(=":
-            in_number = True
+            inside_number = True
         elif head == "(not":
-            in_not = True
+            inside_not = True
         else:
-            raise InputError(f"{path}: unknown fact {head} ...) in (:init; it is not of the ALFRED domain")
-    if in_number or in_not:
-        raise InputError(f"{path}: the (:init section of 'pddl_problem' is cut")
-    return {head[1:]: bucket for head, bucket in buckets.items() if bucket}
+            raise InputError(
+                f"unknown fact {head} ...) in (:init",
+                key=path,
+                fix="it is not of the ALFRED domain",
+            )
+    if inside_number or inside_not:
+        raise InputError("the (:init section of 'pddl_problem' is cut", key=path)
+    return {head[1:]: tuples for head, tuples in facts_by_head.items() if tuples}
 
 
-def _checked(
-    name: str, tuples: dict[tuple[str, ...], None], kinds: dict[str, str], path: str
-) -> dict[tuple[str, ...], None]:
-    """The facts of one predicate that can matter.
+def _check_facts(predicate: str, tuples: Tuples, kinds: dict[str, str], path: str) -> Tuples:
+    """Returns the facts of one predicate that can matter.
 
-    A fact about a thing of another kind than in the rules (an openable object that is no receptacle) is left out, as no
-    rule tests it. Where the rules say `object`, which in PDDL includes everything, it is refused.
+    A fact about a thing of another kind than in the rules (an openable object that is no
+    receptacle) is left out, as no rule tests it. Where the rules say `object`, which in PDDL
+    includes everything, it is refused.
     """
-    wanted = PREDICATES[name]
+    argument_kinds = PREDICATES[predicate]
     for arguments in tuples:
-        if len(arguments) != len(wanted):
-            raise InputError(f"{path}: ({name} {' '.join(arguments)}) needs {len(wanted)} argument(s)")
-    strange: set[str] = set()
-    for kind, column in zip(wanted, zip(*tuples)):
-        for argument in set(column):
-            found = kinds.get(argument)
-            if found is None:
-                raise InputError(f"{path}: ({name} ...) names {argument!r}, which (:objects does not declare")
-            if found == kind or kind == "any":
+        if len(arguments) != len(argument_kinds):
+            raise InputError(
+                f"({predicate} {' '.join(arguments)}) needs {len(argument_kinds)} argument(s)",
+                key=path,
+            )
+    irrelevant_things: set[str] = set()
+    for expected_kind, column in zip(argument_kinds, zip(*tuples)):
+        # A thing is in many facts, and its kind is tested once.
+        for thing in set(column):
+            kind = kinds.get(thing)
+            if kind is None:
+                raise InputError(
+                    f"({predicate} ...) names {thing!r}, which (:objects does not declare", key=path
+                )
+            if expected_kind in (kind, "any"):
                 continue
-            if kind == "object":
-                raise InputError(f"{path}: ({name} ...) needs an object, but {argument!r} is a {found}")
-            strange.add(argument)
-    if strange:
-        return {arguments: None for arguments in tuples if strange.isdisjoint(arguments)}
-    return tuples
+            if expected_kind == "object":
+                raise InputError(
+                    f"({predicate} ...) needs an object, but {thing!r} is a {kind}", key=path
+                )
+            irrelevant_things.add(thing)
+    if not irrelevant_things:
+        return tuples
+    return {arguments: None for arguments in tuples if irrelevant_things.isdisjoint(arguments)}
 
 
 def parse_expression(text: str) -> Expression:
-    """The first parenthesised expression of a text as a nested list; ValueError if it is cut."""
+    """Reads a text's first parenthesised expression.
+
+    It is a nested list. Raises ValueError if it is cut.
+    """
     stack: list[Expression] = [[]]
     for word in text.replace("(", " ( ").replace(")", " ) ").replace("?", " ?").split():
         if word == "(":
-            inner: Expression = []
-            stack[-1].append(inner)
-            stack.append(inner)
+            expression: Expression = []
+            stack[-1].append(expression)
+            stack.append(expression)
         elif word == ")":
             stack.pop()
+            # The first expression is complete; what follows is not read.
             if len(stack) == 1:
                 break
         else:

@@ -1,8 +1,8 @@
 """The fewest commands from any state of a game to its goal, from full knowledge of the room.
 
-An agent carries one object and every command costs one step, so a shortest plan is an order of errands: put down what
-is in the way, fetch an object, change it where the task asks for that, put it down. All choices of objects,
-receptacles and tools are few enough to try.
+An agent carries one object and every command costs one step, so a shortest plan is an order of
+errands: put down what is in the way, fetch an object, change it where the task asks for that, put
+it down. All choices of objects, receptacles and tools are few enough to try.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
@@ -10,125 +10,189 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from gigpo_jax.envs.alfworld.engine import facts as f
-from gigpo_jax.envs.alfworld.engine.game_file import GameFile
+from gigpo_jax.envs.alfworld.engine.game_file import GameFile, Term
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """A plan under construction."""
+    """A plan under construction.
+
+    Attributes:
+      file: Game.
+      receptacles: Object -> its receptacle.
+      opened: Open receptacles.
+      place: Location of the agent.
+      hand: Object in the hand; None if it is free.
+      length: Number of commands so far.
+    """
 
     file: GameFile
-    where: Mapping[int, int]  # object -> its receptacle
-    opened: frozenset[int]  # receptacles that are open
-    place: int  # of the agent
-    hand: int | None  # the object in it; None if it is free
-    length: int = 0  # commands so far
+    receptacles: Mapping[int, int]
+    opened: frozenset[int]
+    place: int
+    hand: int | None
+    length: int = 0
 
     def visit(self, receptacle: int, *, reach_in: bool = True) -> "_Walk":
-        """Walks to a receptacle; to reach into it, it must be open."""
-        place, opened = self.file.location[receptacle], self.opened
+        """Walks to a receptacle; opens it to reach in."""
+        place = self.file.location[receptacle]
+        opened = self.opened
         length = self.length + (place != self.place)
+        # A lamp or a tool is used without opening its receptacle.
         if reach_in and receptacle in self.file.openable and receptacle not in opened:
-            length, opened = length + 1, opened | {receptacle}
+            opened |= {receptacle}
+            length += 1
         return replace(self, place=place, opened=opened, length=length)
 
-    def put(self, receptacle: int) -> "_Walk":
-        """Puts down what is in the hand."""
+    def put_down(self, receptacle: int) -> "_Walk":
         assert self.hand is not None
-        there = self.visit(receptacle)
-        return replace(there, hand=None, where={**self.where, self.hand: receptacle}, length=there.length + 1)
+        arrival = self.visit(receptacle)
+        receptacles = {**self.receptacles, self.hand: receptacle}
+        return replace(arrival, hand=None, receptacles=receptacles, length=arrival.length + 1)
 
     def fetch(self, thing: int) -> Iterator["_Walk"]:
         """Takes an object into the hand."""
         if self.hand == thing:
             yield self
         elif self.hand is not None:
-            for receptacle in _accepting(self.file, self.hand):
-                yield from self.put(receptacle).fetch(thing)
-        elif thing in self.where and thing in self.file.pickupable:
-            there = self.visit(self.where[thing])
-            yield replace(there, hand=thing, length=there.length + 1)
+            # Both hands are one: any other object must be put down first, wherever that is allowed.
+            for receptacle in _list_accepting(self.file, self.hand):
+                yield from self.put_down(receptacle).fetch(thing)
+        elif thing in self.receptacles and thing in self.file.pickupable:
+            arrival = self.visit(self.receptacles[thing])
+            yield replace(arrival, hand=thing, length=arrival.length + 1)
 
-    def change(self, tools: Collection[int]) -> Iterator["_Walk"]:
-        """Uses one of the tools on what is in the hand."""
+    def use_tool(self, tools: Collection[int]) -> Iterator["_Walk"]:
+        """Changes the held object with one of the tools.
+
+        It is cleaned, heated or cooled.
+        """
         for tool in tools & self.file.location.keys():
-            there = self.visit(tool, reach_in=False)
-            yield replace(there, length=there.length + 1)
+            arrival = self.visit(tool, reach_in=False)
+            yield replace(arrival, length=arrival.length + 1)
 
 
-def remaining(
-    file: GameFile, state: Set[int], contents: Mapping[int, Sequence[int]], held: Sequence[int], place: int
+def count_remaining(
+    file: GameFile,
+    state: Set[int],
+    contents: Mapping[int, Sequence[int]],
+    held: Sequence[int],
+    place: int,
 ) -> int | None:
     """The fewest commands that reach the goal.
 
     Args:
-      state: the facts that hold.
-      contents: receptacle -> objects in it.
-      held: objects in the hand.
-      place: of the agent.
+      file: Game.
+      state: Facts that hold.
+      contents: Receptacle -> objects in it.
+      held: Objects in the hand.
+      place: Location of the agent.
 
     Returns:
-      0 if the goal holds; None if more than one object is held, or no plan of these errands reaches it.
+      0 if the goal holds. None if more than one object is held, or no plan of these errands reaches
+      it.
     """
     if file.goal.holds(state):
         return 0
     if len(held) > 1:
         return None
+    receptacles = {}
+    for receptacle, things in contents.items():
+        for thing in things:
+            receptacles[thing] = receptacle
+    opened = {
+        receptacle for receptacle in file.openable if f.encode_fact(f.OPENED, receptacle) in state
+    }
     start = _Walk(
         file=file,
-        where={thing: receptacle for receptacle, things in contents.items() for thing in things},
-        opened=frozenset(receptacle for receptacle in file.openable if f.code(f.OPENED, receptacle) in state),
+        receptacles=receptacles,
+        opened=frozenset(opened),
         place=place,
         hand=held[0] if held else None,
     )
-    first, *second = file.goal.needs
-    walks = (
-        _look(start, state, first, second[0]) if second else (w for term in first for w in _place(start, state, term))
-    )
-    return min((walk.length for walk in walks), default=None)
+    # All plans are tried: a room has few objects of the type, few targets and few tools.
+    lengths = [walk.length for walk in _plan_walks(start, state)]
+    return min(lengths, default=None)
 
 
-def _look(
-    start: _Walk, state: Set[int], lit: Sequence[frozenset[int]], holding: Sequence[frozenset[int]]
+def _plan_walks(start: _Walk, state: Set[int]) -> Iterator[_Walk]:
+    """All plans that reach the goal."""
+    needs = start.file.goal.needs
+    if len(needs) == 2:
+        lamp_terms, holding_terms = needs
+        # Two needs exist only in this task type: a lit lamp here, and the object in the hand.
+        yield from _plan_look(start, state, lamp_terms, holding_terms)
+        return
+    for term in needs[0]:
+        yield from _plan_placing(start, state, term)
+
+
+def _plan_look(
+    start: _Walk, state: Set[int], lamp_terms: Sequence[Term], holding_terms: Sequence[Term]
 ) -> Iterator[_Walk]:
-    """Fetches an object, walks to a lamp, and switches it on if it is not."""
-    for (hold,) in holding:
-        for walk in start.fetch(hold & f.MASK):
-            for term in lit:
-                by = {f.predicate_of(fact): fact for fact in term}
-                if by[f.IN] not in state:  # lamps stay where they are
+    """Fetches an object, and goes to a lit lamp.
+
+    A lamp that is off is switched on there.
+    """
+    for (holding_fact,) in holding_terms:
+        for walk in start.fetch(f.get_second(holding_fact)):
+            for term in lamp_terms:
+                facts = {f.get_predicate(fact): fact for fact in term}
+                # The goal lists every lamp with every receptacle; only the lamp's own is real.
+                if facts[f.IN] not in state:  # lamps stay where they are
                     continue
-                there = walk.visit(by[f.IN] & f.MASK, reach_in=False)
-                if there.place == by[f.AT] & f.MASK:
-                    yield replace(there, length=there.length + (by[f.TOGGLED] not in state))
+                arrival = walk.visit(f.get_second(facts[f.IN]), reach_in=False)
+                if arrival.place == f.get_second(facts[f.AT]):
+                    switching = facts[f.TOGGLED] not in state
+                    yield replace(arrival, length=arrival.length + switching)
 
 
-def _place(start: _Walk, state: Set[int], term: frozenset[int]) -> Iterator[_Walk]:
-    """Brings the objects of one alternative of the goal to their receptacle, in every order."""
-    lacking = [fact for fact in term if fact not in state]
-    tools = {_first(fact): _tools(start.file, fact) for fact in lacking if f.predicate_of(fact) != f.IN}
-    target = next(fact & f.MASK for fact in term if f.predicate_of(fact) == f.IN)
-    things = {_first(fact) for fact in lacking}
+def _plan_placing(start: _Walk, state: Set[int], term: Term) -> Iterator[_Walk]:
+    """Brings a term's objects to their receptacle.
+
+    The term is one alternative of the goal; every order of the objects is tried.
+    """
+    tools = {}
+    things = set()
+    target = -1
+    for fact in term:
+        thing = f.get_first(fact)
+        predicate = f.get_predicate(fact)
+        if predicate == f.IN:
+            target = f.get_second(fact)
+        # What holds already costs nothing, such as an object that is clean or in its place.
+        if fact in state:
+            continue
+        things.add(thing)
+        if predicate != f.IN:
+            tools[thing] = start.file.find_tools(predicate)
+
+    # A term names one receptacle, and the object may not be of a type that it accepts.
     if any(target not in start.file.accepts.get(thing, ()) for thing in things):
         return
+    # Every order is tried, because walks between receptacles differ in length.
     for order in permutations(sorted(things)):
         walks = [start]
         for thing in order:
-            walks = [ready for walk in walks for ready in walk.fetch(thing)]
-            if thing in tools:
-                walks = [ready for walk in walks for ready in walk.change(tools[thing])]
-            walks = [walk.put(target) for walk in walks]
+            walks = _bring(walks, thing, tools.get(thing), target)
         yield from walks
 
 
-def _first(fact: int) -> int:
-    return fact >> 20 & f.MASK
+def _bring(
+    walks: Sequence[_Walk], thing: int, tools: frozenset[int] | None, target: int
+) -> list[_Walk]:
+    """Continues walks by an object brought to the target.
+
+    It is changed on the way if there are tools.
+    """
+    continued_walks = []
+    for walk in walks:
+        for fetching in walk.fetch(thing):
+            changes = [fetching] if tools is None else fetching.use_tool(tools)
+            continued_walks += [change.put_down(target) for change in changes]
+    return continued_walks
 
 
-def _tools(file: GameFile, fact: int) -> frozenset[int]:
-    return {f.IS_CLEAN: file.washers, f.IS_HOT: file.heaters, f.IS_COOL: file.coolers}[f.predicate_of(fact)]
-
-
-def _accepting(file: GameFile, thing: int) -> Set[int]:
+def _list_accepting(file: GameFile, thing: int) -> Set[int]:
     """The receptacles that an object may be put into."""
     return file.accepts.get(thing, frozenset()) & file.location.keys()

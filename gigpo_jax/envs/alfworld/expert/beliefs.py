@@ -5,94 +5,126 @@ import re
 from gigpo_jax.env_bridge.types import Observation
 
 _NAME = re.compile(r"\ban? (\w+ \d+)")
-_SEEN = re.compile(r"(?:On the (\w+ \d+)|The (\w+ \d+) is open\. In it), you see ([^\n]*?)\.")
-_TOOK = re.compile(r"You pick up the (\w+ \d+) from the (\w+ \d+)\.")
-_PUT = re.compile(r"You move the (\w+ \d+) to the (\w+ \d+)\.")
-_CHANGED = re.compile(r"You (clean|heat|cool) the (\w+ \d+) using the \w+ \d+\.")
-_LIT = re.compile(r"You turn on the (\w+ \d+)\.")
-_CARRYING = re.compile(r"You are (?:carrying: an? (\w+ \d+)|not carrying anything)\.")
-_UNDOES = {"heat": "cool", "cool": "heat"}
+_CONTENTS = re.compile(r"(?:On the (\w+ \d+)|The (\w+ \d+) is open\. In it), you see ([^\n]*?)\.")
+_TAKE = re.compile(r"You pick up the (\w+ \d+) from the (\w+ \d+)\.")
+_MOVE = re.compile(r"You move the (\w+ \d+) to the (\w+ \d+)\.")
+_CHANGE = re.compile(r"You (clean|heat|cool) the (\w+ \d+) using the \w+ \d+\.")
+_USE = re.compile(r"You turn on the (\w+ \d+)\.")
+_INVENTORY = re.compile(r"You are (?:carrying: an? (\w+ \d+)|not carrying anything)\.")
+_UNDONE_BY = {"heat": "cool", "cool": "heat"}
 
 
-def kind_of(name: str) -> str:
+def get_type(name: str) -> str:
     """The type in a name: "mug" of "mug 2"."""
     return name.rpartition(" ")[0]
 
 
 class Beliefs:
-    """The known part of a room."""
+    """The observed part of a room.
 
-    def __init__(self, first: str):
-        listed = first.partition("you see")[2].partition("\n")[0]
-        self.places: tuple[str, ...] = tuple(dict.fromkeys(_NAME.findall(listed)))  # in the order of the first text
-        self.here: tuple[str, ...] = ()  # the places within reach
-        self.closed: set[str] = set()  # the places known to be closed
-        self.contents: dict[str, set[str]] = {}  # receptacle -> the objects last seen in it
-        self.held = ""  # the object in hand, "" if none
-        self.origin: dict[str, str] = {}  # object -> where it was last taken from
+    Attributes:
+      receptacles: Receptacles in the order of the first text.
+      here: Receptacles within reach.
+      closed: Receptacles that were closed when last observed.
+      contents: Receptacle -> objects last observed in it.
+      held: Object in hand, "" if none.
+      origin: Object -> receptacle from which it was last taken.
+      changed: Verb of a change -> objects in that state.
+      lit: Lamps that were switched on.
+      lamps: Lamp -> receptacle at which it can be used.
+      lampless: Receptacles at which no lamp can be used.
+    """
+
+    def __init__(self, first_text: str):
+        # Only this text lists all receptacles of the room.
+        listing = first_text.partition("you see")[2].partition("\n")[0]
+        self.receptacles: tuple[str, ...] = tuple(dict.fromkeys(_NAME.findall(listing)))
+        self.here: tuple[str, ...] = ()
+        self.closed: set[str] = set()
+        self.contents: dict[str, set[str]] = {}
+        self.held = ""
+        self.origin: dict[str, str] = {}
         self.changed: dict[str, set[str]] = {"clean": set(), "heat": set(), "cool": set()}
-        self.lit: set[str] = set()  # lamps that were switched on
-        self.lamps: dict[str, str] = {}  # lamp -> a receptacle from which it can be used
-        self.lampless: set[str] = set()  # receptacles from which no lamp can be used
+        self.lit: set[str] = set()
+        self.lamps: dict[str, str] = {}
+        self.lampless: set[str] = set()
 
     def update(self, observation: Observation) -> None:
-        self._read(observation.text)
+        """Reads the text and the admissible commands of an observation."""
+        self._read_text(observation.text)
         commands = observation.admissible or ()
-        places = set(self.places)
-        self.here = tuple(name for name in self.places if f"examine {name}" in commands)
-        doors_shut = {name for name in self.here if f"open {name}" in commands}
-        self.closed = (self.closed - set(self.here)) | doors_shut
+        # Whatever is here can be examined: the only list of receptacles within reach.
+        self.here = tuple(name for name in self.receptacles if f"examine {name}" in commands)
+        closed_here = {name for name in self.here if f"open {name}" in commands}
+        # What is elsewhere stays as it was observed last.
+        self.closed = (self.closed - set(self.here)) | closed_here
+        # With something in the hand nothing can be taken, and the list says nothing about contents.
         if not self.held:
-            self._glance(commands, [name for name in self.here if name not in doors_shut])
-        usable = [command.removeprefix("use ") for command in commands if command.startswith("use ")]
-        for lamp in usable:
-            if self.here and lamp not in places:
-                self.lamps[lamp] = self.here[0]
-        if not usable:
-            self.lampless |= set(self.here)
+            open_here = [name for name in self.here if name not in closed_here]
+            self._read_take_commands(commands, open_here)
+        self._read_use_commands(commands)
 
-    def _glance(self, commands: tuple[str, ...], within_reach: list[str]) -> None:
-        """With empty hands, the admissible commands list all objects within reach."""
-        for name in within_reach:
-            kept = {thing for thing in self.contents.get(name, ()) if thing in self.lamps}
-            self.contents[name] = kept
+    def _read_take_commands(self, commands: tuple[str, ...], open_here: list[str]) -> None:
+        """Learns the objects within reach from "take" commands.
+
+        With empty hands, the admissible commands list them all.
+        """
+        # All but lamps, which cannot be taken: those of an earlier text are kept.
+        for name in open_here:
+            contents = self.contents.get(name, set())
+            self.contents[name] = {thing for thing in contents if thing in self.lamps}
         for command in commands:
             if command.startswith("take "):
-                thing, _, place = command.removeprefix("take ").partition(" from ")
-                self.contents.setdefault(place, set()).add(thing)
+                thing, _, receptacle = command.removeprefix("take ").partition(" from ")
+                self.contents.setdefault(receptacle, set()).add(thing)
 
-    def _read(self, text: str) -> None:
-        for on, inside, listed in _SEEN.findall(text):
-            place = on or inside
-            if place in self.places:
-                self.contents[place] = set(_NAME.findall(listed))
-        if found := _TOOK.fullmatch(text):
-            thing, place = found.groups()
+    def _read_use_commands(self, commands: tuple[str, ...]) -> None:
+        lamps = [command.removeprefix("use ") for command in commands if command.startswith("use ")]
+        for lamp in lamps:
+            if self.here and lamp not in self.receptacles:
+                # Receptacles at one place share their lamps; the first one stands for the place.
+                self.lamps[lamp] = self.here[0]
+        if not lamps:
+            self.lampless |= set(self.here)
+
+    def _read_text(self, text: str) -> None:
+        for surface, container, listing in _CONTENTS.findall(text):
+            receptacle = surface or container
+            if receptacle in self.receptacles:
+                self.contents[receptacle] = set(_NAME.findall(listing))
+        if match := _TAKE.fullmatch(text):
+            thing, receptacle = match.groups()
             self.held = thing
-            self.origin[thing] = place
-            self.contents.setdefault(place, set()).discard(thing)
-        elif found := _PUT.fullmatch(text):
-            thing, place = found.groups()
+            self.origin[thing] = receptacle
+            self.contents.setdefault(receptacle, set()).discard(thing)
+        elif match := _MOVE.fullmatch(text):
+            thing, receptacle = match.groups()
             self.held = ""
-            self.contents.setdefault(place, set()).add(thing)
-        elif found := _CHANGED.fullmatch(text):
-            verb, thing = found.groups()
+            self.contents.setdefault(receptacle, set()).add(thing)
+        elif match := _CHANGE.fullmatch(text):
+            verb, thing = match.groups()
             self.changed[verb].add(thing)
-            self.changed.get(_UNDOES.get(verb, ""), set()).discard(thing)
-        elif found := _LIT.fullmatch(text):
-            self.lit.add(found.group(1))
-        elif found := _CARRYING.fullmatch(text):
-            self.held = found.group(1) or ""
+            # A hot object that is cooled is not hot any more, and the reverse.
+            if verb in _UNDONE_BY:
+                self.changed[_UNDONE_BY[verb]].discard(thing)
+        elif match := _USE.fullmatch(text):
+            self.lit.add(match.group(1))
+        elif match := _INVENTORY.fullmatch(text):
+            self.held = match.group(1) or ""
 
-    def where(self, kind: str) -> list[tuple[str, str]]:
-        return [
-            (thing, place)
-            for place in self.places
-            for thing in sorted(self.contents.get(place, ()))
-            if kind_of(thing) == kind
-        ]
+    def find_objects(self, object_type: str) -> list[tuple[str, str]]:
+        """The observed objects of a type, each with its receptacle."""
+        pairs = []
+        for receptacle in self.receptacles:
+            for thing in sorted(self.contents.get(receptacle, ())):
+                if get_type(thing) == object_type:
+                    pairs.append((thing, receptacle))
+        return pairs
 
-    def of_kind(self, kind: str) -> list[str]:
-        """The receptacles of a type; in a room without that basin, the other basin (one floor plan names them so)."""
-        named = [name for name in self.places if kind_of(name) == kind]
-        return named or [name for name in self.places if kind.endswith("basin") and name.split()[0].endswith("basin")]
+    def find_receptacles(self, receptacle_type: str) -> list[str]:
+        """The receptacles of a type."""
+        receptacles = [name for name in self.receptacles if get_type(name) == receptacle_type]
+        if receptacles or not receptacle_type.endswith("basin"):
+            return receptacles
+        # One floor plan names a basin by the other type, so any basin will do.
+        return [name for name in self.receptacles if get_type(name).endswith("basin")]

@@ -1,23 +1,30 @@
 """A demonstrator that errs at given rates, for a warm start that leaves something to learn.
 
-The expert continues from the state after each error, so every episode succeeds if it has enough steps.
+The expert continues from the state after each error, so every episode succeeds if it has enough
+steps.
 """
 
 import random
 from collections.abc import Sequence
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import check_fractions
 from gigpo_jax.env_bridge.types import Observation
-from gigpo_jax.envs.alfworld.expert.beliefs import kind_of
+from gigpo_jax.envs.alfworld.expert.beliefs import get_type
 from gigpo_jax.envs.alfworld.expert.expert import AlfworldExpert
-from gigpo_jax.envs.alfworld.expert.thoughts import thought
-from gigpo_jax.errors import InputError
+from gigpo_jax.envs.alfworld.expert.thoughts import explain_command
 
-_IDLE = ("look", "inventory", "examine", "help")
+_IDLE_COMMANDS = ("look", "inventory", "examine")
 
 
 class Demonstrator:
-    """Plays one episode. `registry.ENVIRONMENTS` explains the fractions; without any it is the expert itself."""
+    """Player of one episode, who lapses at times.
+
+    Without any fraction it is the expert itself. entry.py explains them.
+
+    Attributes:
+      lapse: Whether the last command differs from the expert's.
+    """
 
     def __init__(
         self,
@@ -35,60 +42,78 @@ class Demonstrator:
             forget_fraction=forget_fraction,
         )
         if random_fraction + detour_fraction + idle_fraction > 1.0:
-            raise InputError("random_fraction + detour_fraction + idle_fraction: must be at most 1 together")
+            raise InputError(
+                "must be at most 1 together",
+                key="random_fraction + detour_fraction + idle_fraction",
+            )
         self._expert = AlfworldExpert(seed)
         self._rng = random.Random(f"alfworld demonstrator {seed}")
-        self._random, self._detour = random_fraction, detour_fraction
-        self._idle, self._forget = idle_fraction, forget_fraction
-        self._forgotten: dict[str, bool] = {}
-        self.lapse = False
+        # Upper ends of the three ranges of one uniform number, which decides the kind of error.
+        self._random_end = random_fraction
+        self._detour_end = random_fraction + detour_fraction
+        self._idle_end = random_fraction + detour_fraction + idle_fraction
+        self._forget_fraction = forget_fraction
+        self._forgets: dict[str, bool] = {}  # object -> whether its change is left out
         self._command = ""
+        self.lapse = False
 
     @property
     def thought(self) -> str:
-        """The reason for the last command, if it was the expert's."""
-        goal, known = self._expert.goal, self._expert.beliefs
-        return "" if goal is None or known is None or self.lapse else thought(goal, known, self._command)
+        """Reason for the last command; "" after a lapse."""
+        goal = self._expert.goal
+        beliefs = self._expert.beliefs
+        if goal is None or beliefs is None or self.lapse:
+            return ""
+        return explain_command(goal, beliefs, self._command)
 
     def act(self, observation: Observation) -> str:
-        """The next command; afterwards `lapse` is whether it differs from the expert's."""
+        """The next command."""
+        # Before the draw: the expert must see every observation, lapse or not.
         best = self._expert.act(observation)
         commands = observation.admissible or ()
         draw = self._rng.random()
-        command = best
-        if draw < self._random:
-            command = self._one_of(commands, best)
-        elif draw < self._random + self._detour:
-            command = self._one_of([name for name in commands if name.startswith("go to ")], best)
-        elif draw < self._random + self._detour + self._idle:
-            command = self._one_of([name for name in commands if name.startswith(_IDLE) and name != "help"], best)
+        if draw < self._random_end:
+            command = self._choose(commands, best)
+        elif draw < self._detour_end:
+            go_commands = [name for name in commands if name.startswith("go to ")]
+            command = self._choose(go_commands, best)
+        elif draw < self._idle_end:
+            idle_commands = [name for name in commands if name.startswith(_IDLE_COMMANDS)]
+            command = self._choose(idle_commands, best)
         else:
-            command = self._forgetful(best, commands)
-        self.lapse, self._command = command != best, command
+            command = self._forget_change(best, commands)
+        self.lapse = command != best
+        self._command = command
         return command
 
-    def _one_of(self, commands: Sequence[str], otherwise: str) -> str:
-        return self._rng.choice(commands) if commands else otherwise
+    def _choose(self, commands: Sequence[str], default: str) -> str:
+        return self._rng.choice(commands) if commands else default
 
-    def _forgetful(self, best: str, commands: tuple[str, ...]) -> str:
-        """Leaves out a change of state at times, until the object was put down without an effect."""
-        goal, known = self._expert.goal, self._expert.beliefs
-        if goal is None or known is None or goal.change is None or kind_of(known.held) != goal.object:
+    def _forget_change(self, best: str, commands: tuple[str, ...]) -> str:
+        """Leaves out a change of state at times.
+
+        This lasts until the object was put down in vain.
+        """
+        goal = self._expert.goal
+        beliefs = self._expert.beliefs
+        if goal is None or beliefs is None or goal.change is None:
             return best
-        held = known.held
-        if held in known.changed[goal.change.verb]:
+        held = beliefs.held
+        if get_type(held) != goal.object or held in beliefs.changed[goal.change.verb]:
             return best
-        if held not in self._forgotten:
-            self._forgotten[held] = self._rng.random() < self._forget
-        if not self._forgotten[held]:
+        # Drawn once for each object: a lapse at random steps would be corrected at the next one.
+        if held not in self._forgets:
+            self._forgets[held] = self._rng.random() < self._forget_fraction
+        if not self._forgets[held]:
             return best
-        for name in known.of_kind(goal.receptacle):
+        targets = beliefs.find_receptacles(goal.receptacle)
+        for name in targets:
             if f"move {held} to {name}" in commands:
-                self._forgotten[held] = False
+                # It was put down in vain: now the expert takes it again and prepares it.
+                self._forgets[held] = False
                 return f"move {held} to {name}"
-        return self._towards(known.of_kind(goal.receptacle), commands, best)
-
-    def _towards(self, targets: list[str], commands: tuple[str, ...], best: str) -> str:
-        opening = [f"open {name}" for name in targets if f"open {name}" in commands]
-        going = [f"go to {name}" for name in targets if f"go to {name}" in commands]
-        return (opening + going + [best])[0]
+        for action in ("open", "go to"):
+            for name in targets:
+                if f"{action} {name}" in commands:
+                    return f"{action} {name}"
+        return best

@@ -1,7 +1,7 @@
 """Where objects are likely to be: the order of the expert's search.
 
-Receptacle type -> likely object types. A type that is not in the table may hold anything. Unlikely receptacles are
-searched last.
+Receptacle type -> likely object types. A type that is not in the table may hold anything. Unlikely
+receptacles are searched last.
 """
 
 _FOOD = frozenset({"apple", "bread", "egg", "lettuce", "potato", "tomato"})
@@ -19,11 +19,21 @@ _SEATS = frozenset({"basketball", "book", "box", "cloth", "laptop", "newspaper",
     _POCKET - {"cd", "watch"}
 )
 
+# Only an order of search: an object in an unlikely place is found later, never missed.
 LIKELY = {
     "armchair": _SEATS,
     "bathtubbasin": _WASHING,
     "bed": frozenset(
-        {"baseballbat", "basketball", "book", "cellphone", "laptop", "newspaper", "pillow", "tennisracket"}
+        {
+            "baseballbat",
+            "basketball",
+            "book",
+            "cellphone",
+            "laptop",
+            "newspaper",
+            "pillow",
+            "tennisracket",
+        }
     ),
     "coffeemachine": frozenset({"mug"}),
     "drawer": _CUTLERY
@@ -52,5 +62,6 @@ LIKELY = {
 }
 
 
-def is_likely(place_kind: str, object_kind: str) -> bool:
-    return place_kind not in LIKELY or object_kind in LIKELY[place_kind]
+def is_likely(receptacle_type: str, object_type: str) -> bool:
+    """Tells whether to look early for an object there."""
+    return receptacle_type not in LIKELY or object_type in LIKELY[receptacle_type]

@@ -1,61 +1,86 @@
-"""Why the expert gives a command, in words: the thoughts in examples of agents (docs/agents.md)."""
+"""The reasons for the expert's commands, in words, for agents' examples (docs/agents.md)."""
 
-from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs, kind_of
+from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs, get_type
 from gigpo_jax.envs.alfworld.tasks import Goal
 
-_DONE = {"clean": "clean", "heat": "hot", "cool": "cool"}
+_ADJECTIVES = {"clean": "clean", "heat": "hot", "cool": "cool"}
 
 
-def thought(goal: Goal, known: Beliefs, command: str) -> str:
-    """The reason for a command of the expert, "" if there is none to give; `known` is what it knew at that time."""
-    verb, _, rest = command.partition(" ")
-    what = rest.removeprefix("to ")
+def explain_command(goal: Goal, beliefs: Beliefs, command: str) -> str:
+    """Gives the reason for an expert's command, or "".
+
+    Args:
+      goal: Goal of the task.
+      beliefs: Knowledge of the room before the command.
+      command: Command of the expert.
+    """
+    verb, _, arguments = command.partition(" ")
+    name = arguments.removeprefix("to ")
     if verb == "go":
-        return f"{_plan(goal)} {_go(goal, known, what)}" if not known.here else _go(goal, known, what)
+        reason = _explain_go(goal, beliefs, name)
+        # Before the first step nothing is in reach: the first thought has the whole plan.
+        return reason if beliefs.here else f"{_describe_plan(goal)} {reason}"
     if verb == "open":
-        return f"The {what} is closed. I open it to " + ("put it in." if known.held else "look inside.")
+        purpose = "put it in." if beliefs.held else "look inside."
+        return f"The {name} is closed. I open it to {purpose}"
     if verb == "take":
-        return f"Here is the {what.partition(' from ')[0]}. I take it."
+        return f"Here is the {name.partition(' from ')[0]}. I take it."
     if verb == "move":
-        return f"This is the place for the {known.held}."
+        return f"This is the place for the {beliefs.held}."
     if verb == "use":
-        return f"I hold the {known.held} and the {what} is here. I turn it on to look at the {kind_of(known.held)}."
-    if verb in _DONE:
-        return f"Here I can {verb} the {known.held}."
+        return (
+            f"I hold the {beliefs.held} and the {name} is here. "
+            f"I turn it on to look at the {get_type(beliefs.held)}."
+        )
+    if verb in _ADJECTIVES:
+        return f"Here I can {verb} the {beliefs.held}."
     return ""
 
 
-def _plan(goal: Goal) -> str:
-    find = f"First I have to find {_one(goal.object)} and take it."
+def _describe_plan(goal: Goal) -> str:
+    plan = f"First I have to find {_add_article(goal.object)} and take it."
     if goal.lamp:
-        return f"{find} Then I turn on {_one(goal.lamp)} to look at it."
+        return f"{plan} Then I turn on {_add_article(goal.lamp)} to look at it."
+    target = _add_article(goal.receptacle)
     if goal.count == 2:
-        return f"{find} I put it in or on {_one(goal.receptacle)}. Then I do the same with a second one."
-    change = goal.change
-    then = f"Then I {change.verb} it with {_one(change.tool.lower())}, and at last" if change is not None else "Then"
-    return f"{find} {then} I put it in or on {_one(goal.receptacle)}."
+        return f"{plan} I put it in or on {target}. Then I do the same with a second one."
+    if goal.change is None:
+        return f"{plan} Then I put it in or on {target}."
+    tool = _add_article(goal.change.tool.lower())
+    return (
+        f"{plan} Then I {goal.change.verb} it with {tool}, and at last I put it in or on {target}."
+    )
 
 
-def _one(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+def _add_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
-def _go(goal: Goal, known: Beliefs, place: str) -> str:
-    held, change = known.held, goal.change
+def _explain_go(goal: Goal, beliefs: Beliefs, receptacle: str) -> str:
+    held = beliefs.held
     if not held:
-        seen = [thing for thing, where in known.where(goal.object) if where == place]
-        if seen:
-            return f"I saw the {seen[0]} at the {place}. I go there to take it."
-        what = f"another {goal.object}" if goal.count == 2 and known.origin else _one(goal.object)
-        return f"The {place} could have {what}. I look there."
+        return _explain_search(goal, beliefs, receptacle)
     if goal.lamp:
-        lamps = [lamp for lamp, where in known.lamps.items() if where == place]
+        for lamp, lamp_receptacle in beliefs.lamps.items():
+            if lamp_receptacle == receptacle:
+                return f"I hold the {held}. I saw the {lamp} at the {receptacle}."
         return (
-            f"I hold the {held}. I saw the {lamps[0]} at the {place}."
-            if lamps
-            else f"I hold the {held}. Now I look for {_one(goal.lamp)}. The {place} could have one."
+            f"I hold the {held}. Now I look for {_add_article(goal.lamp)}. "
+            f"The {receptacle} could have one."
         )
-    if change is not None and held not in known.changed[change.verb]:
-        return f"I hold the {held}. I {change.verb} it with the {place}, so I go there."
-    state = f"The {held} is {_DONE[change.verb]} now." if change is not None else f"I hold the {held}."
-    return f"{state} I bring it to the {place}."
+    change = goal.change
+    if change is None:
+        return f"I hold the {held}. I bring it to the {receptacle}."
+    if held not in beliefs.changed[change.verb]:
+        return f"I hold the {held}. I {change.verb} it with the {receptacle}, so I go there."
+    return f"The {held} is {_ADJECTIVES[change.verb]} now. I bring it to the {receptacle}."
+
+
+def _explain_search(goal: Goal, beliefs: Beliefs, receptacle: str) -> str:
+    for thing, thing_receptacle in beliefs.find_objects(goal.object):
+        if thing_receptacle == receptacle:
+            return f"I saw the {thing} at the {receptacle}. I go there to take it."
+    # Something was taken before, so this search is for the second object.
+    if goal.count == 2 and beliefs.origin:
+        return f"The {receptacle} could have another {goal.object}. I look there."
+    return f"The {receptacle} could have {_add_article(goal.object)}. I look there."

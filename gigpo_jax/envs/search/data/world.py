@@ -1,22 +1,25 @@
 """A synthetic world: passages about people, towns, books and guilds, and questions about them.
 
-Names are two words from short lists, so a small vocabulary covers them. Most names share a word with others, so a
-search for half a name finds wrong passages first. Training and test questions share no entity, including the
-intermediate ones of two-hop questions and the answers. All passages are in one corpus.
+Names are two words from short lists, so a small vocabulary covers them. Most names share a word
+with others, so a search for half a name finds wrong passages first. Training and test questions
+share no entity, including the intermediate ones of two-hop questions and the answers. All passages
+are in one corpus.
 """
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gigpo_jax.env_bridge.base import check_whole
-from gigpo_jax.envs.search.data.names import LARGEST, TRADES, Words, words
+from gigpo_jax.envs.search.data.names import LARGEST, TRADES, Words, select_words
 from gigpo_jax.envs.search.questions import Question
 from gigpo_jax.envs.search.retrieval.retriever import Document
 
 SPLITS = ("train", "test")
 KINDS = ("one_hop", "two_hop")
 _SHARE = {"train": 3, "test": 1}  # of the entities
+_TOWN_FACTS = ("It has a market.", "It has two schools.", "It is known for its walls.")
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,11 @@ class World:
 
 
 @dataclass(frozen=True)
-class _People:
-    """The entities of one split; a row is an entity with its facts."""
+class _Entities:
+    """The entities of one split, each with its facts.
+
+    A row is an entity.
+    """
 
     towns: list[tuple[str, str]]  # name, river
     people: list[tuple[str, str, str]]  # name, town of birth, trade
@@ -38,162 +44,221 @@ class _People:
 
 
 def check_world(seed: int, people: int, questions: int) -> None:
+    """InputError for arguments that `make_world` cannot use."""
     check_whole("people", people, 16, LARGEST)
     check_whole("questions", questions, 0)
     check_whole("seed", seed)
 
 
 def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> World:
-    """Makes a world; the same arguments give the same world on any machine.
+    """Makes a world.
+
+    The same arguments give the same world on any machine.
 
     Args:
-      seed: of the world.
-      people: their number, which sets those of towns, books and guilds. Passages: about seven times as many.
-      questions: limit of each split, drawn at random; 0 = all.
+      seed: Seed of names, facts and order.
+      people: Number of people, which sets those of towns, books and guilds. Passages: about seven
+        times as many.
+      questions: Limit of each split, drawn at random; 0 = all.
     """
     check_world(seed, people, questions)
+    # The order of the draws below is part of the format: another one gives another world.
     rng = random.Random(f"world {seed} {people}")
     documents: list[Document] = []
-    asked: list[Question] = []
-    splits = _populate(people, rng)
+    selection: list[Question] = []
+    splits = _draw_entities(people, rng)
     for split, entities in splits.items():
-        documents += _passages(entities, rng)
-        found = _questions(entities, split)
-        if questions and len(found) > questions:
-            found = [found[place] for place in sorted(rng.sample(range(len(found)), questions))]
-        asked += found
-    documents += _distractors(splits, words(people)["goods"], rng)
+        documents += _write_passages(entities, rng)
+        candidates = _write_questions(entities, split)
+        if questions and len(candidates) > questions:
+            # Sorted: a limit leaves questions out and keeps the order of the others.
+            rows = sorted(rng.sample(range(len(candidates)), questions))
+            candidates = [candidates[row] for row in rows]
+        selection += candidates
+    documents += _write_distractors(splits, select_words(people)["goods"], rng)
+    # The order decides between equal scores, so it must not tell gold passages from distractors.
     rng.shuffle(documents)
-    numbered = [Document(str(number), document.contents) for number, document in enumerate(documents)]
-    return World(tuple(numbered), tuple(asked))
+    numbered = []
+    for number, document in enumerate(documents):
+        numbered.append(Document(str(number), document.contents))
+    return World(tuple(numbered), tuple(selection))
 
 
-def _names(first: Sequence[str], second: Sequence[str], count: int, rng: random.Random, joint: str = " ") -> list[str]:
-    every = [f"{one}{joint}{other}" for one in first for other in second]
-    return rng.sample(every, min(count, len(every)))
+def _draw_names(
+    first: Sequence[str], second: Sequence[str], count: int, rng: random.Random, joint: str = " "
+) -> list[str]:
+    # All combinations, sampled without repeats: a name belongs to one entity alone.
+    names = [f"{start}{joint}{end}" for start, end in itertools.product(first, second)]
+    return rng.sample(names, min(count, len(names)))
 
 
-def _populate(people: int, rng: random.Random) -> dict[str, _People]:
-    lists = words(people)
-    everything = {
-        "people": _names(lists["first"], lists["last"], people, rng),
-        "towns": _names(lists["place"], lists["site"], people // 2, rng),
-        "rivers": _names(lists["water"], lists["stream"], people // 4, rng),
-        "books": _names(lists["topic"], lists["subject"], people // 2, rng, " of "),
-        "guilds": [f"{place} {goods} {house}" for place, goods, house in _guild_names(lists, people // 2, rng)],
+def _draw_guild_names(words: Words, count: int, rng: random.Random) -> list[str]:
+    names = list(itertools.product(words["place"], words["goods"], words["house"]))
+    return [" ".join(name) for name in rng.sample(names, count)]
+
+
+def _draw_entities(people: int, rng: random.Random) -> dict[str, _Entities]:
+    """Draws names, deals them to splits, relates each split's."""
+    words = select_words(people)
+    names = {
+        "people": _draw_names(words["first"], words["last"], people, rng),
+        "towns": _draw_names(words["place"], words["site"], people // 2, rng),
+        "rivers": _draw_names(words["water"], words["stream"], people // 4, rng),
+        "books": _draw_names(words["topic"], words["subject"], people // 2, rng, " of "),
+        "guilds": _draw_guild_names(words, people // 2, rng),
     }
+    # Names are dealt before facts are drawn: no fact relates entities of two splits, so nothing
+    # about the test can be learnt from training questions.
     total = sum(_SHARE.values())
-    dealt: dict[str, dict[str, list[str]]] = {split: {} for split in SPLITS}
-    for kind, names in everything.items():
-        first = len(names) * _SHARE["train"] // total
-        dealt["train"][kind], dealt["test"][kind] = names[:first], names[first:]
-    return {split: _relate(names, rng) for split, names in dealt.items()}
+    split_names: dict[str, dict[str, list[str]]] = {split: {} for split in SPLITS}
+    for kind, all_names in names.items():
+        boundary = len(all_names) * _SHARE["train"] // total
+        split_names["train"][kind] = all_names[:boundary]
+        split_names["test"][kind] = all_names[boundary:]
+    return {split: _draw_facts(kinds, rng) for split, kinds in split_names.items()}
 
 
-def _guild_names(lists: Words, count: int, rng: random.Random) -> list[tuple[str, str, str]]:
-    every = [(place, goods, house) for place in lists["place"] for goods in lists["goods"] for house in lists["house"]]
-    return rng.sample(every, count)
-
-
-def _relate(names: dict[str, list[str]], rng: random.Random) -> _People:
+def _draw_facts(names: dict[str, list[str]], rng: random.Random) -> _Entities:
     towns = [(town, rng.choice(names["rivers"])) for town in names["towns"]]
-    people = [(person, rng.choice(names["towns"]), rng.choice(TRADES)) for person in names["people"]]
+    people = [
+        (person, rng.choice(names["towns"]), rng.choice(TRADES)) for person in names["people"]
+    ]
     books = [(book, rng.choice(names["people"])) for book in names["books"]]
-    guilds = [(guild, rng.choice(names["people"]), rng.choice(names["towns"])) for guild in names["guilds"]]
-    return _People(towns, people, books, guilds)
+    guilds = [
+        (guild, rng.choice(names["people"]), rng.choice(names["towns"]))
+        for guild in names["guilds"]
+    ]
+    return _Entities(towns, people, books, guilds)
 
 
-def title(name: str) -> str:
+def capitalise_name(name: str) -> str:
+    """Capitalises a name as passages write it.
+
+    "songs of bees" -> "Songs of Bees".
+    """
     return " ".join(word if word == "of" else word.capitalize() for word in name.split())
 
 
-def _document(name: str, *sentences: str) -> Document:
-    return Document("", f'"{title(name)}"\n' + " ".join(sentences))
+def _passage(title: str, *sentences: str) -> Document:
+    return Document("", f'"{title}"\n' + " ".join(sentences))
 
 
-def _passages(world: _People, rng: random.Random) -> list[Document]:
-    """One passage for each entity, with its facts and some unrelated text."""
+def _write_passages(entities: _Entities, rng: random.Random) -> list[Document]:
+    """Writes one passage for each entity, with its facts.
+
+    Each has some unrelated text too.
+    """
     documents = []
-    for town, river in world.towns:
-        documents.append(
-            _document(
-                town,
-                f"{title(town)} is a town on the {title(river)}.",
-                rng.choice(("It has a market.", "It has two schools.", "It is known for its walls.")),
-            )
-        )
-    for person, town, trade in world.people:
+    for town, river in entities.towns:
+        title = capitalise_name(town)
+        fact = f"{title} is a town on the {capitalise_name(river)}."
+        documents.append(_passage(title, fact, rng.choice(_TOWN_FACTS)))
+    for person, town, trade in entities.people:
+        title = capitalise_name(person)
         year = rng.randrange(1700, 1900)
-        documents.append(
-            _document(person, f"{title(person)} was born in {title(town)} in {year} and worked as a {trade}.")
-        )
-    for book, author in world.books:
+        fact = f"{title} was born in {capitalise_name(town)} in {year} and worked as a {trade}."
+        documents.append(_passage(title, fact))
+    for book, author in entities.books:
+        title = capitalise_name(book)
         pages = rng.randrange(60, 600)
-        documents.append(_document(book, f"{title(book)} is a book of {pages} pages by {title(author)}."))
-    for guild, founder, town in world.guilds:
+        fact = f"{title} is a book of {pages} pages by {capitalise_name(author)}."
+        documents.append(_passage(title, fact))
+    for guild, founder, town in entities.guilds:
+        title = capitalise_name(guild)
         year = rng.randrange(1700, 1900)
-        documents.append(
-            _document(guild, f"{title(guild)} was founded by {title(founder)} in {year}. It trades in {title(town)}.")
+        facts = (
+            f"{title} was founded by {capitalise_name(founder)} in {year}.",
+            f"It trades in {capitalise_name(town)}.",
         )
+        documents.append(_passage(title, *facts))
     return documents
 
 
-def _distractors(splits: dict[str, _People], goods: Sequence[str], rng: random.Random) -> list[Document]:
-    """Passages that name the same entities and answer no question about them."""
+def _write_distractors(
+    splits: dict[str, _Entities], goods: Sequence[str], rng: random.Random
+) -> list[Document]:
+    """Writes passages that name the entities and answer no question."""
     documents = []
-    for world in splits.values():
-        towns = [title(town) for town, _ in world.towns]
-        for person, _, _ in world.people:
-            name = title(person)
-            for sentence in rng.sample(
-                (
-                    f"A ship called {name} was lost near {rng.choice(towns)} in {rng.randrange(1750, 1900)}.",
-                    f"{name} visited {rng.choice(towns)} in {rng.randrange(1750, 1900)} and did not stay.",
-                    f"{name} wrote to the council of {rng.choice(towns)} about the price of {rng.choice(goods)}.",
-                    f"A street in {rng.choice(towns)} was named after {name}.",
-                    f"{name} was painted in {rng.choice(towns)} by a stranger.",
-                ),
-                3,
-            ):
-                documents.append(Document("", f'"News of {rng.randrange(1750, 1900)}"\n{sentence}'))
-        for town, river in world.towns:
-            other = rng.choice(world.towns)[1]
+    for entities in splits.values():
+        # Distractors name the entities of their split: a name alone does not find its passage.
+        towns = [capitalise_name(town) for town, _ in entities.towns]
+        for person, _, _ in entities.people:
+            documents += _write_news(capitalise_name(person), towns, goods, rng)
+        for town, river in entities.towns:
+            title = capitalise_name(town)
+            stream = capitalise_name(rng.choice(entities.towns)[1])
+            fact = f"The fair of {title} moved away from the {stream} once."
+            documents.append(_passage(f"{title} fair", fact))
+            title = capitalise_name(river)
+            documents.append(_passage(title, f"{title} is a river that freezes in winter."))
+        for book, _ in entities.books:
+            title = capitalise_name(book)
+            reader = capitalise_name(rng.choice(entities.people)[0])
             documents.append(
-                Document(
-                    "", f'"{title(town)} fair"\nThe fair of {title(town)} moved away from the {title(other)} once.'
-                )
+                _passage(f"Notes on {title}", f"{reader} praised {title} in a letter.")
             )
-            documents.append(Document("", f'"{title(river)}"\n{title(river)} is a river that freezes in winter.'))
-        for book, _ in world.books:
-            reader = title(rng.choice(world.people)[0])
-            documents.append(Document("", f'"Notes on {title(book)}"\n{reader} praised {title(book)} in a letter.'))
-        for guild, _, _ in world.guilds:
-            rival = title(rng.choice(world.people)[0])
-            documents.append(Document("", f'"{title(guild)} strike"\n{rival} spoke at the strike of {title(guild)}.'))
+        for guild, _, _ in entities.guilds:
+            title = capitalise_name(guild)
+            rival = capitalise_name(rng.choice(entities.people)[0])
+            documents.append(
+                _passage(f"{title} strike", f"{rival} spoke at the strike of {title}.")
+            )
     return documents
 
 
-def _questions(world: _People, split: str) -> list[Question]:
-    river = dict(world.towns)
-    birth = {person: town for person, town, _ in world.people}
-    one: list[tuple[str, ...]] = []  # question, answer, the entities whose passages it needs
-    two: list[tuple[str, ...]] = []
-    for person, town, trade in world.people:
-        one.append((f"In which town was {title(person)} born?", town, person))
-        one.append((f"What did {title(person)} work as?", trade, person))
-        two.append((f"On which river lies the town where {title(person)} was born?", river[town], person, town))
-    for town, stream in world.towns:
-        one.append((f"On which river lies {title(town)}?", stream, town))
-    for book, author in world.books:
-        one.append((f"Who wrote {title(book)}?", author, book))
-        two.append((f"In which town was the author of {title(book)} born?", birth[author], book, author))
-    for guild, founder, town in world.guilds:
-        one.append((f"Who founded {title(guild)}?", founder, guild))
-        two.append((f"In which town was the founder of {title(guild)} born?", birth[founder], guild, founder))
-        two.append((f"On which river lies the town where {title(guild)} trades?", river[town], guild, town))
-    made = []
-    for kind, rows in zip(KINDS, (one, two)):
+def _write_news(
+    person: str, towns: Sequence[str], goods: Sequence[str], rng: random.Random
+) -> list[Document]:
+    """Three passages that mention a person and a town."""
+    lost = (rng.choice(towns), rng.randrange(1750, 1900))
+    visit = (rng.choice(towns), rng.randrange(1750, 1900))
+    letter = (rng.choice(towns), rng.choice(goods))
+    sentences = (
+        f"A ship called {person} was lost near {lost[0]} in {lost[1]}.",
+        f"{person} visited {visit[0]} in {visit[1]} and did not stay.",
+        f"{person} wrote to the council of {letter[0]} about the price of {letter[1]}.",
+        f"A street in {rng.choice(towns)} was named after {person}.",
+        f"{person} was painted in {rng.choice(towns)} by a stranger.",
+    )
+    documents = []
+    for sentence in rng.sample(sentences, 3):
+        documents.append(_passage(f"News of {rng.randrange(1750, 1900)}", sentence))
+    return documents
+
+
+def _write_questions(entities: _Entities, split: str) -> list[Question]:
+    """Writes all questions about a split's entities, one hop first."""
+    rivers = dict(entities.towns)
+    birth_towns = {person: town for person, town, _ in entities.people}
+    # question, answer, the entities whose passages it needs
+    one_hop: list[tuple[str, ...]] = []
+    two_hop: list[tuple[str, ...]] = []
+    for person, town, trade in entities.people:
+        name = capitalise_name(person)
+        one_hop.append((f"In which town was {name} born?", town, person))
+        one_hop.append((f"What did {name} work as?", trade, person))
+        question = f"On which river lies the town where {name} was born?"
+        # The passage of the first entity names the second one, so two searches are needed.
+        two_hop.append((question, rivers[town], person, town))
+    for town, river in entities.towns:
+        one_hop.append((f"On which river lies {capitalise_name(town)}?", river, town))
+    for book, author in entities.books:
+        name = capitalise_name(book)
+        one_hop.append((f"Who wrote {name}?", author, book))
+        question = f"In which town was the author of {name} born?"
+        two_hop.append((question, birth_towns[author], book, author))
+    for guild, founder, town in entities.guilds:
+        name = capitalise_name(guild)
+        one_hop.append((f"Who founded {name}?", founder, guild))
+        question = f"In which town was the founder of {name} born?"
+        two_hop.append((question, birth_towns[founder], guild, founder))
+        question = f"On which river lies the town where {name} trades?"
+        two_hop.append((question, rivers[town], guild, town))
+
+    questions = []
+    for kind, rows in zip(KINDS, (one_hop, two_hop), strict=True):
         for number, (text, answer, *needed) in enumerate(rows):
-            passages = tuple(title(name) for name in needed)
-            made.append(Question(f"{kind}/{number:05d}", text, (title(answer),), kind, split, passages))
-    return made
+            golden = (capitalise_name(answer),)
+            titles = tuple(capitalise_name(name) for name in needed)
+            questions.append(Question(f"{kind}/{number:05d}", text, golden, kind, split, titles))
+    return questions

@@ -10,72 +10,107 @@ import zlib
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.search.retrieval.retriever import Document
-from gigpo_jax.errors import InputError
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 
 
-def corpus_files(path: str | os.PathLike[str]) -> list[Path]:
-    """The files of a corpus: a file, or the JSON lines files of a folder, by name."""
+def list_corpus_files(path: str | os.PathLike[str]) -> list[Path]:
+    """Lists a corpus's files.
+
+    That is one file, or the JSON lines files of a folder by name.
+    """
     root = Path(path)
-    files = sorted(p for p in root.iterdir() if p.name.endswith(SUFFIXES)) if root.is_dir() else [root]
+    files = [root]
+    if root.is_dir():
+        files = sorted(file for file in root.iterdir() if file.name.endswith(SUFFIXES))
     if not files or not all(file.is_file() for file in files):
-        raise InputError(f"--corpus {path}: no such corpus; give a file of JSON lines {{id, contents}}, or a folder")
+        raise InputError(
+            "no such corpus",
+            key="--corpus",
+            value=path,
+            fix="give a file of JSON lines {id, contents}, or a folder",
+        )
     return files
 
 
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
+def _open_binary(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    return open(path, "rb")
 
 
-def read_lines(path: Path) -> Iterator[tuple[str, dict]]:
-    """The JSON objects of a file, each with its place ("file:line") for messages; blank lines are skipped.
+def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields a file's JSON objects, each with its place.
+
+    A place is "file:line". Blank lines are skipped.
 
     Raises:
       InputError: a line is not UTF-8 or not a JSON object, or the file cannot be read.
     """
     try:
-        with _open(path) as file:
+        with _open_binary(path) as file:
             for number, line in enumerate(file, 1):
-                where = f"{path}:{number}"
+                place = f"{path}:{number}"
+                # Only at the start of a file; elsewhere these bytes belong to the text.
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line.decode("utf-8"))
-                except UnicodeDecodeError as err:
-                    raise InputError(f"{where}: not UTF-8 ({err.reason}); convert the file") from err
-                except (ValueError, RecursionError) as err:
-                    raise InputError(f"{where}: not JSON ({err}); each line must be an object") from err
-                if not isinstance(row, dict):
-                    raise InputError(f"{where}: a JSON {type(row).__name__}; each line must be an object")
-                yield where, row
+                if line.strip():
+                    yield place, _parse_object(line, place)
+    # A gzip file that was cut raises EOFError, and a damaged one zlib.error.
     except (OSError, EOFError, zlib.error) as err:
-        raise InputError(f"{path}: cannot be read ({err})") from err
+        raise InputError(f"cannot be read ({err})", key=path) from err
+
+
+def _parse_object(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as err:
+        raise InputError(f"not UTF-8 ({err.reason})", key=place, fix="convert the file") from err
+    except (ValueError, RecursionError) as err:
+        raise InputError(
+            f"not JSON ({err})", key=place, fix="write an object in each line"
+        ) from err
+    if not isinstance(row, dict):
+        raise InputError(
+            f"a JSON {type(row).__name__}", key=place, fix="write an object in each line"
+        )
+    return row
 
 
 def read_corpus(path: str | os.PathLike[str]) -> Iterator[Document]:
-    """The documents of a corpus, in order; InputError for a row without an id or text."""
-    for file in corpus_files(path):
-        for where, row in read_lines(file):
-            name, contents = row.get("id"), row.get("contents")
+    """Yields the documents of a corpus in order.
+
+    InputError for a row without id or text.
+    """
+    for file in list_corpus_files(path):
+        for place, row in read_lines(file):
+            name = row.get("id")
+            # bool is a kind of int in Python, and true is no id.
             if isinstance(name, bool) or not isinstance(name, (str, int)) or name == "":
-                raise InputError(f"{where}: id={name!r}; every passage needs an id, a text or a whole number")
+                raise InputError(
+                    f"id={name!r}",
+                    key=place,
+                    fix="give each passage an id, a text or a whole number",
+                )
+            contents = row.get("contents")
             if not isinstance(contents, str) or not contents.strip():
-                raise InputError(f'{where}: the passage {name!r} has no "contents"; it has to be text')
+                raise InputError(
+                    f'the passage {name!r} has no "contents"', key=place, fix="it has to be text"
+                )
             yield Document(str(name), contents)
 
 
 class Passages:
-    """Documents in the memory-mapped files of `PassageWriter`; each is decoded on access."""
+    """Documents in the memory-mapped files of `PassageWriter`, decoded on access."""
 
     def __init__(self, folder: Path) -> None:
+        # Byte offsets [2 N] i64: the ends of id and contents of each document in turn.
         self._ends = np.load(folder / "passages.npy", mmap_mode="r")
         with open(folder / "passages.blob", "rb") as file:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -86,36 +121,46 @@ class Passages:
     def __getitem__(self, index: int) -> Document:
         if not 0 <= index < len(self):
             raise IndexError(index)
+        # A document starts where the one before it ends.
         start = int(self._ends[2 * index - 1]) if index else 0
-        middle, end = int(self._ends[2 * index]), int(self._ends[2 * index + 1])
-        return Document(self._text(start, middle), self._text(middle, end))
+        middle = int(self._ends[2 * index])
+        end = int(self._ends[2 * index + 1])
+        return Document(self._decode(start, middle), self._decode(middle, end))
 
-    def _text(self, start: int, end: int) -> str:
+    def _decode(self, start: int, end: int) -> str:
         return self._data[start:end].decode("utf-8", "surrogatepass")
 
 
 class PassageWriter:
-    """Writes `Passages`, document by document. `digest` is a hash of the ids and contents so far."""
+    """Writes `Passages`, document by document.
+
+    Attributes:
+      digest: Hash of all ids and contents written so far.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = open(folder / "passages.blob", "wb")  # noqa: SIM115  closed by `close`
         self._ends = array("q")
         self._size = 0
-        self._seen: set[bytes] = set()
+        self._id_hashes: set[bytes] = set()
         self.digest = hashlib.blake2b(digest_size=16)
 
     def add(self, document: Document) -> None:
         """Appends a document; InputError if its id occurred before."""
         name = document.id.encode("utf-8", "surrogatepass")
-        key = hashlib.blake2b(name, digest_size=12).digest()  # 12 bytes, however long an id
-        if key in self._seen:
-            raise InputError(f"corpus: the id {document.id!r} occurs twice; ids must be unique")
-        self._seen.add(key)
+        # 12 bytes however long an id: 21 million ids must fit in memory, without collisions.
+        id_hash = hashlib.blake2b(name, digest_size=12).digest()
+        if id_hash in self._id_hashes:
+            raise InputError(
+                f"the id {document.id!r} occurs twice", key="corpus", fix="give each its own"
+            )
+        self._id_hashes.add(id_hash)
         for data in (name, document.contents.encode("utf-8", "surrogatepass")):
             self._file.write(data)
             self._size += len(data)
             self._ends.append(self._size)
+            # The length keeps "ab" + "c" apart from "a" + "bc".
             self.digest.update(len(data).to_bytes(8, "little") + data)
 
     def close(self) -> None:

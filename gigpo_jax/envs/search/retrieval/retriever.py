@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gigpo_jax.errors import InputError
+from gigpo_jax.core.errors import InputError
 
 MAX_QUERY_CHARS = 2000  # longer queries are cut; they would be slow to tokenize
 MAX_TOPK = 1000
@@ -22,13 +22,13 @@ class Document:
 
     @property
     def title(self) -> str:
-        """Without its quotes."""
+        """The title without its quotes."""
         return self.contents.partition("\n")[0].strip('"')
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A found document, and the retriever's score: larger is better."""
+    """A retrieved document, and the retriever's score: larger is better."""
 
     document: Document
     score: float
@@ -37,12 +37,14 @@ class Hit:
 class Retriever(Protocol):
     """Searches documents; safe to call from several threads.
 
-    A retriever in another process also has `submit(queries, topk)`, which returns a `concurrent.futures.Future` of the
-    result of `search`.
+    A retriever in another process also has `submit(queries, topk)`, which returns a
+    `concurrent.futures.Future` of the result of `search`.
     """
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        """For each query at most `topk` hits, the best first; equal scores in the order of the corpus.
+        """At most `topk` hits for each query, best first.
+
+        Hits of equal score keep the order of the corpus.
 
         Raises:
           EnvError: the retriever failed.
@@ -50,18 +52,32 @@ class Retriever(Protocol):
         ...
 
 
-def optional(module: str, *, key: str = "", install: str = INSTALL) -> Any:
-    """A module of an optional package, imported on use; `key` is the setting that needs it, for the message."""
+def import_optional(module: str, *, key: str = "", install: str = INSTALL) -> Any:
+    """Imports a module of an optional package.
+
+    Args:
+      module: Name of the module.
+      key: Setting that needs the package, for the message.
+      install: Command that installs the package.
+
+    Raises:
+      InputError: the package is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as err:
-        raise InputError(f"{key}{module.partition('.')[0]} is not installed ({err}); {install}") from err
+        package = module.partition(".")[0]
+        raise InputError(f"{package} is not installed ({err})", key=key, fix=install) from err
 
 
 async def search_async(retriever: Retriever, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-    """As `Retriever.search`; does not block the event loop if the retriever is in another process."""
+    """Searches as `Retriever.search`.
+
+    A retriever in another process does not block the event loop.
+    """
+    # Without it the retriever searches in this process and blocks the loop meanwhile.
     submit = getattr(retriever, "submit", None)
     if submit is None:
         return retriever.search(queries, topk)
-    found: list[list[Hit]] = await asyncio.wrap_future(submit(queries, topk))
-    return found
+    hits: list[list[Hit]] = await asyncio.wrap_future(submit(queries, topk))
+    return hits

@@ -1,74 +1,97 @@
-"""The fewest moves to the goal from every state of a room, by search backwards from the solved ones."""
+"""The fewest moves to the goal from every state of a room, by search from the solved ones."""
 
 import functools
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from gigpo_jax.envs.sokoban.engine.room import (
     BOX,
     BOX_ON_TARGET,
-    FLOOR,
     PLAYER,
     PLAYER_ON_TARGET,
     TARGET,
     WALL,
+    remove_pieces,
 )
 
-State = tuple[int, tuple[int, ...]]  # the player's cell, the cells of the boxes in ascending order
-# Code of a cell -> without box and player; a translation table of bytes.
-_FIXED = bytes((WALL, FLOOR, TARGET, TARGET, FLOOR, FLOOR, TARGET)).ljust(256, b"\0")
+State = tuple[int, tuple[int, ...]]  # cell of the player, cells of the boxes in ascending order
 
 
-def distances(cells: bytes, width: int) -> dict[State, int]:
-    """The fewest moves from every state of a room that can still be solved; a state that is absent cannot.
+def find_distances(cells: bytes, width: int) -> dict[State, int]:
+    """Finds the fewest moves from every solvable state.
 
     Args:
-      cells: the room row by row, with as many boxes as targets.
-      width: cells of a row.
+      cells: Room row by row, with as many boxes as targets.
+      width: Cells of a row.
+
+    Returns:
+      State -> moves; a state that cannot be solved is absent.
     """
-    return _distances(cells.translate(_FIXED), width)
+    return _search_backwards(remove_pieces(cells), width)
 
 
-def state_of(cells: bytes) -> State:
+def find_state(cells: bytes) -> State:
     """Player and boxes of a room."""
-    player = next(place for place, code in enumerate(cells) if code in (PLAYER, PLAYER_ON_TARGET))
-    return player, tuple(place for place, code in enumerate(cells) if code in (BOX, BOX_ON_TARGET))
+    player = next(cell for cell, code in enumerate(cells) if code in (PLAYER, PLAYER_ON_TARGET))
+    boxes = tuple(cell for cell, code in enumerate(cells) if code in (BOX, BOX_ON_TARGET))
+    return player, boxes
 
 
-def moved(cells: bytes, state: State, move: int) -> State:
-    """The state after a move by `move` cells; the same if something is in the way."""
+def move_player(cells: bytes, state: State, offset: int) -> State:
+    """The state after a move.
+
+    Args:
+      cells: Room; only its walls count.
+      state: State before the move.
+      offset: Difference of the player's cells.
+
+    Returns:
+      The same state if something is in the way.
+    """
     player, boxes = state
-    front = player + move
+    front = player + offset
     if cells[front] == WALL:
         return state
     if front in boxes:
-        if cells[front + move] == WALL or front + move in boxes:
+        pushed_box = front + offset
+        # Two boxes in a row cannot be pushed.
+        if cells[pushed_box] == WALL or pushed_box in boxes:
             return state
-        boxes = tuple(sorted(front + move if box == front else box for box in boxes))
+        boxes = tuple(sorted(pushed_box if box == front else box for box in boxes))
     return front, boxes
 
 
-@functools.lru_cache(maxsize=32)  # the episodes of a group play the same room
-def _distances(fixed: bytes, width: int) -> dict[State, int]:
-    free = {place for place, code in enumerate(fixed) if code != WALL}
-    targets = tuple(place for place, code in enumerate(fixed) if code == TARGET)
-    found: dict[State, int] = {(player, targets): 0 for player in sorted(free.difference(targets))}
-    front: Sequence[State] = list(found)
-    for length in itertools.count(1):
-        if not front:
-            return found
-        ahead = []
-        for player, boxes in front:
-            for move in (-width, width, -1, 1):
-                behind, pulled = player - move, player + move
-                if behind not in free or behind in boxes:
-                    continue
-                before = [(behind, boxes)]
-                if pulled in boxes:  # it may have been pushed there
-                    before.append((behind, tuple(sorted(player if box == pulled else box for box in boxes))))
-                for state in before:
-                    if state not in found:
-                        found[state] = length
-                        ahead.append(state)
-        front = ahead
-    raise AssertionError  # the loop has no end
+# The episodes of a group play the same room, and a search visits all its states.
+@functools.lru_cache(maxsize=32)
+def _search_backwards(fixed: bytes, width: int) -> dict[State, int]:
+    free = {cell for cell, code in enumerate(fixed) if code != WALL}
+    targets = tuple(cell for cell, code in enumerate(fixed) if code == TARGET)
+    distances: dict[State, int] = {}
+    for player in sorted(free.difference(targets)):
+        distances[player, targets] = 0
+    front = list(distances)
+    length = 0
+    while front:
+        length += 1
+        next_front = []
+        for state in front:
+            for predecessor in _list_predecessors(state, free, width):
+                # Breadth first: the first visit has the fewest moves.
+                if predecessor not in distances:
+                    distances[predecessor] = length
+                    next_front.append(predecessor)
+        front = next_front
+    return distances
+
+
+def _list_predecessors(state: State, free: set[int], width: int) -> Iterator[State]:
+    """The states from which one move leads to a state."""
+    player, boxes = state
+    for offset in (-width, width, -1, 1):
+        origin = player - offset
+        front = player + offset
+        # The player must have stood there.
+        if origin not in free or origin in boxes:
+            continue
+        yield origin, boxes
+        if front in boxes:  # the move may have pushed this box there
+            yield origin, tuple(sorted(player if box == front else box for box in boxes))

@@ -1,13 +1,14 @@
 """Goals of WebShop: templates, and the random draws of prices and price caps.
 
-Goals are made from templates (a human annotation, or a product with a synthetic instruction and the combinations of
-its option values) and draws, which come from one `random.Random` in the original's order: all prices in load order,
-then the caps in the order of the templates. The list is then shuffled with a seed of its own.
+Goals are made from templates (a human annotation, or a product with a synthetic instruction and the
+combinations of its option values) and draws, which come from one `random.Random` in the original's
+order: all prices in load order, then the caps in the order of the templates. The list is then
+shuffled with a seed of its own.
 """
 
-import functools
+import bisect
 import itertools
-import operator
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.webshop.catalogue.sources import Product
-from gigpo_jax.errors import InputError
 
 KINDS = ("human", "synthetic")
 NO_CAP = 1000000
@@ -36,125 +37,182 @@ class Goal:
     name: str
     product_category: str
     instruction: str  # the task in words
-    attributes: tuple[str, ...]  # that the product must have
-    options: tuple[str, ...] | dict[str, str]  # to choose: values (human goals) or name -> value (synthetic goals)
+    attributes: tuple[str, ...]  # attributes that the product must have
+    # options to choose: values (human goals) or name -> value (synthetic goals)
+    options: tuple[str, ...] | dict[str, str]
     price_cap: float  # in dollars; `NO_CAP` for none
     weight: float  # of random draws
 
 
 @dataclass(frozen=True)
 class Template:
-    """The source of the goals of one annotation (human) or of one product (synthetic)."""
+    """The source of the goals of one annotation or product.
 
-    row: int  # the product
+    Annotations give human goals, products synthetic ones.
+    """
+
+    row: int  # row of the product
     number: int  # of the annotation among those of its product; 0 for synthetic instructions
     instruction: str  # its text, without a price
-    attributes: tuple[str, ...]  # that the product must have; never empty
-    options: tuple[str, ...] | None  # the values of a human annotation; None for a synthetic one (all combinations)
-    goals: int  # their number
+    attributes: tuple[str, ...]  # attributes that the product must have; never empty
+    # the values of a human annotation; None for a synthetic one (all combinations)
+    options: tuple[str, ...] | None
+    goals: int  # number of its goals
 
 
 def human_templates(row: int, asin: str, annotations: Mapping[str, Any]) -> Iterator[Template]:
-    """The human goals of a product; those without attributes are left out."""
+    """Yields the templates of a product's human goals.
+
+    Goals without attributes are left out.
+    """
     for number, annotation in enumerate(annotations.get(asin) or ()):
-        where = f"items_human_ins.json: annotation {number} of {asin!r}"
+        place = f"items_human_ins.json: annotation {number} of {asin!r}"
         for key in ("instruction", "instruction_attributes", "instruction_options"):
             if not isinstance(annotation, dict) or key not in annotation:
-                raise InputError(f"{where}: has no {key!r}; get the file again or remove the annotation")
+                raise InputError(
+                    f"has no {key!r}", key=place, fix="get the file again or remove the annotation"
+                )
+        instruction = annotation["instruction"]
         attributes = annotation["instruction_attributes"]
+        options = annotation["instruction_options"]
         if not attributes:
             continue
-        options = annotation["instruction_options"]
-        texts = (annotation["instruction"], *attributes, *options)
-        if not (isinstance(attributes, list) and isinstance(options, list) and all(isinstance(t, str) for t in texts)):
-            raise InputError(f"{where}: needs a text 'instruction' and lists of texts for its attributes and options")
-        yield Template(row, number, annotation["instruction"].strip("."), tuple(attributes), tuple(options), 1)
+        texts_valid = _is_text_list(attributes) and _is_text_list(options)
+        if not isinstance(instruction, str) or not texts_valid:
+            raise InputError(
+                "needs a text 'instruction' and lists of texts for its attributes and options",
+                key=place,
+            )
+        yield Template(
+            row=row,
+            number=number,
+            instruction=instruction.strip("."),
+            attributes=tuple(attributes),
+            options=tuple(options),
+            goals=1,
+        )
+
+
+def _is_text_list(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
 
 
 def synthetic_template(row: int, product: Product, annotation: Any) -> Template | None:
-    """The template of a product's synthetic instruction; None if it has none."""
+    """Returns the template of a product's synthetic instruction, if any."""
     if not isinstance(annotation, dict) or annotation.get("instruction") is None:
         return None
+    instruction = annotation["instruction"]
     attributes = annotation.get("instruction_attributes")
-    if not isinstance(attributes, list) or not attributes:
-        attributes = [None]
-    if not all(isinstance(text, str) for text in (annotation["instruction"], *attributes)):
+    if not isinstance(instruction, str) or not attributes or not _is_text_list(attributes):
         raise InputError(
-            f"items_ins_v2: {product.asin!r} has an 'instruction' without a list of 'instruction_attributes'; "
-            "add the list or make the instruction null"
+            f"{product.asin!r} has an 'instruction' without a list of 'instruction_attributes'",
+            key="items_ins_v2",
+            fix="add the list or make the instruction null",
         )
-    goals = 1
-    for values in product.options.values():
-        goals *= len(values)
-    return Template(row, 0, annotation["instruction"], tuple(attributes), None, goals)
+    goals = math.prod(len(values) for values in product.options.values())
+    return Template(
+        row=row,
+        number=0,
+        instruction=instruction,
+        attributes=tuple(attributes),
+        options=None,
+        goals=goals,
+    )
 
 
 def draw_prices(pricing: Iterable[Sequence[float]], rng: random.Random) -> np.ndarray:
-    """The price of each product, [P] f64; uniform in its range."""
-    return np.array([p[0] if len(p) == 1 else rng.uniform(*p) for p in pricing], dtype=np.float64)
+    """Draws each product's price, uniform in its range, [P] f64."""
+    prices = []
+    for price_range in pricing:
+        # No draw for a single price: the original draws only for ranges.
+        fixed = len(price_range) == 1
+        prices.append(price_range[0] if fixed else rng.uniform(*price_range))
+    return np.array(prices, dtype=np.float64)
 
 
 def draw_caps(prices: Iterable[float], rng: random.Random) -> np.ndarray:
-    """A cap above each price, [M] f64; `NO_CAP` where fewer than two steps remain."""
-    caps = []
+    """Draws a cap above each price, [M] f64.
+
+    `NO_CAP` where fewer than two steps remain.
+    """
+    caps: list[float] = []
     for price in prices:
-        first = next((i for i, step in enumerate(_PRICE_STEPS) if step > price), len(_PRICE_STEPS))
-        steps = list(_PRICE_STEPS[first : first + 4])
+        # Right: a cap is above the price, never equal.
+        first = bisect.bisect_right(_PRICE_STEPS, price)
+        steps = _PRICE_STEPS[first : first + 4]
+        # Two draws of which the upper one counts: the original uses up as many random numbers.
         caps.append(max(rng.sample(steps, 2)) if len(steps) >= 2 else NO_CAP)
     return np.array(caps, dtype=np.float64)
 
 
-def shuffled(count: int) -> np.ndarray:
+def shuffle_goals(count: int) -> np.ndarray:
     """The order of the goal list, [G] i64."""
     order = list(range(count))
+    # The original's seed, so that equal draws give equal lists.
     random.Random(_SHUFFLE_SEED).shuffle(order)
     return np.array(order, dtype=np.int64)
 
 
-def weights(attributes: Sequence[tuple[str, ...]], goals: Sequence[int]) -> np.ndarray:
-    """The weight of each synthetic template's goals, [M] f64: higher for rare attributes."""
+def goal_weights(attributes: Sequence[tuple[str, ...]], goals: Sequence[int]) -> np.ndarray:
+    """Returns the weight of each synthetic template's goals, [M] f64.
+
+    It is higher for rare attributes.
+    """
     counts: dict[str, int] = {}
-    for names, number in zip(attributes, goals):
+    for names, number in zip(attributes, goals, strict=True):
         for name in names:
             counts[name] = counts.get(name, 0) + number
-    out = np.zeros(len(goals))
-    for row, (names, number) in enumerate(zip(attributes, goals)):
-        if number:
-            # Not `sum`: since Python 3.12 it compensates rounding, and the last digits differ from the original's.
-            out[row] = functools.reduce(operator.add, (1.0 / counts[name] for name in names)) / len(names)
-    return out
+    weights = np.zeros(len(goals))
+    for row, names in enumerate(attributes):
+        if not goals[row]:
+            continue
+        # Not `sum`: since Python 3.12 it compensates rounding, and the last digits differ from
+        # the original's.
+        total = 0.0
+        for name in names:
+            total += 1.0 / counts[name]
+        weights[row] = total / len(names)
+    return weights
 
 
-def combination(options: Mapping[str, Sequence[str]], index: int) -> dict[str, str]:
-    """Combination number `index` of the option values: names sorted, the last name varies fastest."""
+def option_combination(options: Mapping[str, Sequence[str]], index: int) -> dict[str, str]:
+    """Combination number `index` of the option values.
+
+    Names are sorted, the last name varies fastest.
+    """
     names = sorted(options)
-    chosen: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name in reversed(names):
         index, position = divmod(index, len(options[name]))
-        chosen[name] = options[name][position]
-    return {name: chosen[name] for name in names}
+        values[name] = options[name][position]
+    return {name: values[name] for name in names}
+
+
+def option_combinations(options: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    """All combinations, in the order of `option_combination`."""
+    return itertools.product(*(options[name] for name in sorted(options)))
 
 
 def price_text(cap: float) -> str:
+    """Returns an instruction's end: its price cap; empty for none."""
     return "" if cap >= NO_CAP else f", and price lower than {cap:.2f} dollars"
 
 
 def synthetic_text(instruction: str, options: Mapping[str, str], cap: float) -> str:
+    """A synthetic instruction with its options and its price cap."""
     listed = ", and ".join(f"{name}: {value}" for name, value in options.items())
-    return f"{instruction}{f' with {listed}' if listed else ''}{price_text(cap)}"
+    option_text = f" with {listed}" if listed else ""
+    return f"{instruction}{option_text}{price_text(cap)}"
 
 
-def distinct(keys: Iterable[Any]) -> np.ndarray:
-    """Positions of the first of each group of equal keys, [K] i64."""
-    seen: set[Any] = set()
-    first = [i for i, key in enumerate(keys) if not (key in seen or seen.add(key))]  # type: ignore[func-returns-value]
-    return np.array(first, dtype=np.int64)
+def first_positions(keys: Iterable[Any]) -> np.ndarray:
+    """Returns the first position of each distinct key, [K] i64."""
+    positions: dict[Any, int] = {}
+    for position, key in enumerate(keys):
+        positions.setdefault(key, position)
+    return np.array(list(positions.values()), dtype=np.int64)
 
 
 def test_size(goals: int) -> int:
+    """The number of test goals in a list of goals."""
     return min(TEST_GOALS, goals // 2)
-
-
-def combinations(options: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """All combinations, in the order of `combination`."""
-    return itertools.product(*(options[name] for name in sorted(options)))

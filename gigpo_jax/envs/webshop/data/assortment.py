@@ -16,7 +16,8 @@ class Shelf:
     path: str  # the product category, from general to special
     things: tuple[str, ...]  # names of products
     attributes: tuple[str, ...]  # possible annotations
-    options: tuple[str, ...]  # possible options; "size of shoes" is an option called size with its own values
+    # possible options; "size of shoes" is an option called size with its own values
+    options: tuple[str, ...]
     price: tuple[float, float]  # usual lowest and highest price, in dollars
 
 
@@ -26,8 +27,8 @@ class Assortment:
 
     shelves: tuple[Shelf, ...]  # the kinds of products
     values: dict[str, tuple[str, ...]]  # option -> its values
-    # Option -> values with a colour word inside another word; a synthetic goal with such a value cannot be met (see
-    # `reward.py`), as in the genuine catalogue.
+    # Option -> values with a colour word inside another word; a synthetic goal with such a value
+    # cannot be met (see `reward.py`), as in the genuine catalogue.
     traps: dict[str, tuple[str, ...]]
     brands: tuple[str, ...]  # brands, looks, endings: parts of titles
     looks: tuple[str, ...]
@@ -39,13 +40,18 @@ class Assortment:
 
 
 @functools.cache
-def assortment() -> Assortment:
-    data: dict[str, Any] = json.loads((Path(__file__).parent / "assortment.json").read_text(encoding="utf-8"))
-    shelves = tuple(Shelf(**{key: _frozen(value) for key, value in shelf.items()}) for shelf in data.pop("shelves"))
-    return Assortment(shelves=shelves, **{key: _frozen(value) for key, value in data.items()})
+def load_assortment() -> Assortment:
+    """The vocabulary of `assortment.json`."""
+    text = (Path(__file__).parent / "assortment.json").read_text(encoding="utf-8")
+    data: dict[str, Any] = _freeze_lists(json.loads(text))
+    shelves = tuple(Shelf(**shelf) for shelf in data.pop("shelves"))
+    return Assortment(shelves=shelves, **data)
 
 
-def _frozen(value: Any) -> Any:
+def _freeze_lists(value: Any) -> Any:
+    """A JSON value with tuples for lists."""
     if isinstance(value, dict):
-        return {key: _frozen(inner) for key, inner in value.items()}
-    return tuple(value) if isinstance(value, list) else value
+        return {key: _freeze_lists(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return tuple(_freeze_lists(inner) for inner in value)
+    return value

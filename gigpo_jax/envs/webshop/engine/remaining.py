@@ -1,7 +1,8 @@
-"""The fewest actions from any page to the best purchase for a goal, from full knowledge of the catalogue.
+"""The fewest actions from any page to the best purchase, from full knowledge of the catalogue.
 
-The best purchase has the highest score of all products and options. A search is one action and can be made on every
-page. Some query finds the product among the first ten: the tests show that its title does, in the generated catalogue.
+The best purchase has the highest score of all products and options. A search is one action and can
+be made on every page. Some query finds the product among the first ten: the tests show that its
+title does, in the generated catalogue.
 """
 
 import functools
@@ -12,93 +13,145 @@ from itertools import combinations, product
 from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue
 from gigpo_jax.envs.webshop.catalogue.sources import Product
 from gigpo_jax.envs.webshop.engine import pages
-from gigpo_jax.envs.webshop.engine.reward import matched_options, score
+from gigpo_jax.envs.webshop.engine.reward import (
+    count_matching_options,
+    required_options,
+    score_purchase,
+)
 from gigpo_jax.envs.webshop.engine.session import Session, split_action
 
-_BUTTONS = {what.lower() for what in (pages.SEARCH, pages.BACK, pages.PREVIOUS, pages.BUY, *pages.SUB_PAGES)}
+_BUTTONS = {
+    button.lower()
+    for button in (pages.SEARCH, pages.BACK, pages.PREVIOUS, pages.BUY, *pages.SUB_PAGES)
+}
 
-Met = frozenset[int]  # which of the goal's options a value meets
+Matches = frozenset[int]  # indices of the goal's options that a value matches
 
 
 @dataclass(frozen=True)
 class Purchase:
-    """A product that, with the right options, is the best purchase."""
+    """A product that the right options make the best purchase."""
 
-    met: Mapping[str, Mapping[str, Met]]  # option name -> value that can be clicked -> what it meets
-    needed: int  # how many of the goal's options must be met
+    matches: Mapping[str, Mapping[str, Matches]]  # option name -> clickable value -> its matches
+    required: int  # number of the goal's options that must be matched
 
-    def clicks(self, chosen: Mapping[str, str]) -> int:
-        """The fewest clicks from the chosen options (name -> value) to the needed ones."""
-        now = {name: self.met.get(name, {}).get(value, Met()) for name, value in chosen.items()}
-        return next(
-            number
-            for number in range(len(self.met) + 1)
-            for changed in _changes(self.met, number)
-            if len(_union((now | changed).values())) >= self.needed
-        )
+    def count_clicks(self, chosen: Mapping[str, str]) -> int:
+        """Returns the fewest clicks from chosen options to enough matches.
+
+        The chosen options are name -> value.
+        """
+        current = {}
+        for name, value in chosen.items():
+            current[name] = self.matches.get(name, {}).get(value, Matches())
+        # From none upwards: the first number that suffices is the fewest.
+        for clicks in range(len(self.matches) + 1):
+            for changes in _list_changes(self.matches, clicks):
+                if len(_unite_matches((current | changes).values())) >= self.required:
+                    return clicks
+        raise AssertionError("all options together match what is required")
 
 
-def _changes(met: Mapping[str, Mapping[str, Met]], number: int) -> Iterator[dict[str, Met]]:
-    """What so many clicks on different options can meet."""
-    for names in combinations(met, number):
-        for values in product(*(set(met[name].values()) for name in names)):
+def _list_changes(
+    matches: Mapping[str, Mapping[str, Matches]], clicks: int
+) -> Iterator[dict[str, Matches]]:
+    """Yields what this many clicks on different options can match.
+
+    Each is option name -> matches.
+    """
+    for names in combinations(matches, clicks):
+        for values in product(*(set(matches[name].values()) for name in names)):
             yield dict(zip(names, values, strict=True))
 
 
-def _union(sets: Iterable[Met]) -> Met:
-    return Met().union(*sets)
+def _unite_matches(sets: Iterable[Matches]) -> Matches:
+    return Matches().union(*sets)
 
 
-@functools.lru_cache(maxsize=64)  # the episodes of a group have one goal, many of them in one worker
+# The episodes of a group have one goal, and many of them run in one worker.
+@functools.lru_cache(maxsize=64)
 def best_purchases(catalogue: Catalogue, goal_index: int) -> dict[str, Purchase]:
-    """asin -> purchase, of all products whose purchase can have the highest score; reads the whole catalogue."""
+    """Finds all products whose purchase can score highest.
+
+    Returns asin -> purchase. Reads the whole catalogue.
+    """
     goal = catalogue.goal(goal_index)
-    wanted = tuple(goal.options.items()) if isinstance(goal.options, dict) else goal.options
-    nouns = catalogue.nouns(goal.name)
-    best, found = 0.0, dict[str, Purchase]()
-    own = catalogue.row(goal.asin)
-    for row in sorted(range(len(catalogue)), key=lambda row: row != own):  # its score rules most others out at once
+    required = required_options(goal)
+    goal_nouns = catalogue.nouns(goal.name)
+    terms = len(goal.attributes) + len(required) + 1
+    best_total = 0.0
+    purchases: dict[str, Purchase] = {}
+    # The goal's product first: its score rules most others out before their options are tried.
+    goal_row = catalogue.row(goal.asin)
+    for row in sorted(range(len(catalogue)), key=lambda row: row != goal_row):
         item = catalogue.product(row)
-        plain = score(item, catalogue.price(row), {}, goal, nouns=catalogue.nouns(item.title), goal_nouns=nouns)
-        parts = len(goal.attributes) + len(wanted) + 1
-        without = plain.attributes + plain.price
-        if plain.type * ((without + len(wanted)) / parts) < best:
+        score = score_purchase(
+            item,
+            catalogue.price(row),
+            {},
+            goal,
+            nouns=catalogue.nouns(item.title),
+            goal_nouns=goal_nouns,
+        )
+        base = score.attributes + score.price
+        # Even with all options it would score less than the best so far.
+        if score.type * ((base + len(required)) / terms) < best_total:
             continue
-        met = _met(item, wanted)
-        needed = max(len(_union(changed.values())) for changed in _changes(met, len(met)))
-        total = (without + needed) / parts * plain.type
-        if total > best:
-            best, found = total, {}
-        if total == best:
-            found[item.asin] = Purchase(met, needed)
-    return found
+        matches = _match_values(item, required)
+        match_count = max(
+            len(_unite_matches(changes.values()))
+            for changes in _list_changes(matches, len(matches))
+        )
+        # The order of the operations is that of `score_purchase`: totals are compared exactly.
+        total = (base + match_count) / terms * score.type
+        if total > best_total:
+            best_total = total
+            purchases = {}
+        if total == best_total:
+            purchases[item.asin] = Purchase(matches, match_count)
+    return purchases
 
 
-def _met(item: Product, wanted: tuple[str | tuple[str, str], ...]) -> dict[str, dict[str, Met]]:
-    """As `Purchase.met`, without the values that meet nothing."""
-    owners = {value: name for name, values in item.options.items() for value in values}  # the last that has it
-    met: dict[str, dict[str, Met]] = {}
+def _match_values(
+    item: Product, required: tuple[str | tuple[str, str], ...]
+) -> dict[str, dict[str, Matches]]:
+    """Returns a product's `Purchase.matches`, without values that match nothing."""
+    owners: dict[str, str] = {}  # of a value of several options, the last one is clicked
+    for name, values in item.options.items():
+        owners.update(dict.fromkeys(values, name))
+    matches: dict[str, dict[str, Matches]] = {}
     for value, name in owners.items():
         if value in _BUTTONS or split_action(f"click[{value}]") != ("click", value):
             continue
-        meets = Met(i for i, option in enumerate(wanted) if matched_options([value], [option]))
-        if meets:
-            met.setdefault(name.lower(), {})[value] = meets
-    return met
+        value_matches = Matches(
+            index
+            for index, option in enumerate(required)
+            if count_matching_options([value], [option])
+        )
+        if value_matches:
+            matches.setdefault(name.lower(), {})[value] = value_matches
+    return matches
 
 
-def remaining(session: Session, best: Mapping[str, Purchase]) -> int | None:
-    """The fewest actions from the session's page to a purchase of `best_purchases`; None after another purchase."""
-    open_item = session.product.asin if session.product else ""
+def count_remaining_actions(session: Session, purchases: Mapping[str, Purchase]) -> int | None:
+    """Returns the fewest actions to one of `best_purchases`.
+
+    They begin on the session's page. None after another purchase.
+    """
+    open_asin = session.product.asin if session.product else ""
     if session.place == "done":
-        return 0 if open_item in best and not best[open_item].clicks(session.options) else None
-    return min(
-        _steps_to_item(session, asin, open_item) + purchase.clicks(session.options if asin == open_item else {}) + 1
-        for asin, purchase in best.items()
-    )
+        bought = purchases.get(open_asin)
+        is_best = bought is not None and bought.count_clicks(session.options) == 0
+        return 0 if is_best else None
+    lengths = []
+    for asin, purchase in purchases.items():
+        options = session.options if asin == open_asin else {}
+        steps = _count_steps_to_item(session, asin, open_asin)
+        lengths.append(steps + purchase.count_clicks(options) + 1)
+    return min(lengths)
 
 
-def _steps_to_item(session: Session, asin: str, open_item: str | None) -> int:
-    if asin == open_item:
+def _count_steps_to_item(session: Session, asin: str, open_asin: str) -> int:
+    if asin == open_asin:
         return int(session.place == "sub")  # `< prev` leads back and keeps the options
-    return 1 if session.place == "results" and f"click[{asin.lower()}]" in session.clicks else 2
+    is_listed = session.place == "results" and f"click[{asin.lower()}]" in session.clicks
+    return 1 if is_listed else 2

@@ -7,21 +7,22 @@ from gigpo_jax.envs.webshop.catalogue.goals import Goal
 from gigpo_jax.envs.webshop.catalogue.sources import Product
 from gigpo_jax.envs.webshop.engine.text_similarity import token_set_ratio
 
-_ALIKE = 85
+_ALIKE = 85  # percent; a similarity above it is a match
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _list_words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-COLOURS = _words(
-    "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo "
-    "caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream "
-    "crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather "
-    "indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha "
-    "multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal "
-    "rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise "
-    "violet walnut wheat white wine yellow"
+COLOURS = _list_words(
+    "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown "
+    "burgundy camel camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee "
+    "cognac copper coral cranberry cream crystal dark denim eggplant elephant espresso fuchsia "
+    "gold granite grape graphite grass gray green grey heather indigo ivory ivy khaki lavender "
+    "lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor "
+    "mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow red "
+    "rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower "
+    "tan taupe teal tiger turquoise violet walnut wheat white wine yellow"
 )
 
 
@@ -31,8 +32,8 @@ class Score:
 
     total: float  # type x (attributes + options + price) / (number of each + 1)
     type: float  # 0, 0.1, 0.5 or 1: whether it is the right kind of product
-    attributes: int  # how many of the goal's are met
-    options: int  # likewise
+    attributes: int  # number of the goal's attributes that the product has
+    options: int  # number of the goal's options that were chosen
     price: bool  # whether the price is within the cap
     query_match: bool  # this, category_match and title_score determine `type`
     category_match: bool
@@ -40,35 +41,48 @@ class Score:
 
 
 def normalise_colour(option: str | tuple[str, str]) -> str | tuple[str, str]:
-    """The first colour word in an option (a substring of a text, an element of a tuple), else the option."""
+    """Returns an option's first colour word, or the option itself.
+
+    A colour is looked for as a substring of a text, but as an element of a tuple: the original
+    compares (name, value) pairs of synthetic goals in that way.
+    """
     return next((colour for colour in COLOURS if colour in option), option)
 
 
-def matched_options(bought: Sequence[str], wanted: Sequence[str | tuple[str, str]]) -> int:
-    """How many wanted options resemble a bought one; tuples are compared by `str`."""
-    have = [normalise_colour(option) for option in bought]
-    want = [normalise_colour(option) for option in wanted]
-    return sum(any(token_set_ratio(str(h), str(w)) > _ALIKE for h in have) for w in want)
+def count_matching_options(chosen: Sequence[str], required: Sequence[str | tuple[str, str]]) -> int:
+    """Counts the required options that resemble a chosen one.
+
+    Tuples are compared by `str`.
+    """
+    chosen_texts = [str(normalise_colour(option)) for option in chosen]
+    count = 0
+    for option in required:
+        text = str(normalise_colour(option))
+        count += any(token_set_ratio(chosen_text, text) > _ALIKE for chosen_text in chosen_texts)
+    return count
 
 
-def matched_attributes(product: Product, wanted: Sequence[str]) -> int:
-    """How many wanted attributes the product has, as an attribute or in its title, bullets or description."""
-    title, bullets = product.title.lower(), " ".join(product.bullets).lower()
-    description = product.description.lower()
-    return sum(
-        any(token_set_ratio(have, want) > _ALIKE for have in product.attributes)
-        or want in title
-        or want in bullets
-        or want in description
-        for want in wanted
-    )
+def count_matching_attributes(product: Product, required: Sequence[str]) -> int:
+    """How many required attributes a product has.
+
+    It has one as an attribute, or literally in its title, bullets or description.
+    """
+    texts = (product.title.lower(), " ".join(product.bullets).lower(), product.description.lower())
+    count = 0
+    for attribute in required:
+        similar = any(
+            token_set_ratio(candidate, attribute) > _ALIKE for candidate in product.attributes
+        )
+        # True adds 1: an attribute counts once, however often it occurs.
+        count += similar or any(attribute in text for text in texts)
+    return count
 
 
-def _parts(product_category: str) -> set[str]:
-    return {part.strip() for part in product_category.split("›")}
+def _category_levels(product_category: str) -> set[str]:
+    return {level.strip() for level in product_category.split("›")}
 
 
-def score(
+def score_purchase(
     product: Product,
     price: float,
     options: Mapping[str, str],
@@ -80,22 +94,55 @@ def score(
     """Scores a purchase.
 
     Args:
-      price: of the product, in dollars.
-      options: option name -> chosen value.
-      nouns: the nouns of the product's title, in order, lower case.
-      goal_nouns: those of the goal's product.
+      product: Product that was bought.
+      price: Price of the product, in dollars.
+      options: Option name -> chosen value.
+      goal: Goal of the episode.
+      nouns: Nouns of the product's title, in order, lower case.
+      goal_nouns: Nouns of the title of the goal's product.
     """
-    title_score = len(set(nouns) & set(goal_nouns)) / len(goal_nouns) if goal_nouns else 0.2
+    # The original's value for a goal without nouns: not above 0.2, so it is no match by itself, and
+    # not below 0.1.
+    title_score = 0.2
+    if goal_nouns:
+        title_score = len(set(nouns) & set(goal_nouns)) / len(goal_nouns)
     query_match = product.query == goal.query
-    category_match = len(_parts(product.product_category) & _parts(goal.product_category)) >= 2
+    # As sets: the levels may stand at different places of the two paths.
+    shared_levels = _category_levels(product.product_category) & _category_levels(
+        goal.product_category
+    )
+    category_match = len(shared_levels) >= 2
+    # The order is the original's: a low title score overrules an equal query.
     kind = 1.0 if query_match or category_match or title_score > 0.2 else 0.5
     if title_score < 0.1:
         kind = 0.1
     if title_score == 0.0:
         kind = 0.0
-    wanted = tuple(goal.options.items()) if isinstance(goal.options, dict) else goal.options
-    attributes = matched_attributes(product, goal.attributes)
-    chosen = matched_options(tuple(options.values()), wanted)
-    within = price <= goal.price_cap
-    total = (attributes + chosen + within) / (len(goal.attributes) + len(wanted) + 1)
-    return Score(total * kind, kind, attributes, chosen, within, query_match, category_match, title_score)
+
+    required = required_options(goal)
+    attribute_count = count_matching_attributes(product, goal.attributes)
+    option_count = count_matching_options(tuple(options.values()), required)
+    within_cap = price <= goal.price_cap
+    # One more for the price.
+    terms = len(goal.attributes) + len(required) + 1
+    total = (attribute_count + option_count + within_cap) / terms
+    return Score(
+        total=total * kind,
+        type=kind,
+        attributes=attribute_count,
+        options=option_count,
+        price=within_cap,
+        query_match=query_match,
+        category_match=category_match,
+        title_score=title_score,
+    )
+
+
+def required_options(goal: Goal) -> tuple[str | tuple[str, str], ...]:
+    """Returns a goal's options.
+
+    Those of human goals are values, those of synthetic ones (name, value) pairs.
+    """
+    if isinstance(goal.options, dict):
+        return tuple(goal.options.items())
+    return goal.options

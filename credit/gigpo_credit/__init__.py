@@ -1,0 +1,175 @@
+"""Advantages of environment steps, and grades of advantages, on plain arrays.
+
+    import gigpo_credit
+    advantage = gigpo_credit.advantages("gigpo", reward=reward, trajectory=trajectory, step=step,
+                                        group=group, anchor=anchor)
+
+This distribution has the pure functions of gigpo_jax in the folder `sources`. Importing
+`gigpo_credit` makes them importable, unless gigpo_jax itself is installed; then that one is used.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SOURCES = Path(__file__).parent / "sources"
+
+if importlib.util.find_spec("gigpo_jax") is None:
+    sys.path.append(str(SOURCES))
+    importlib.invalidate_caches()
+elif importlib.util.find_spec("gigpo_jax.rl") is None:
+    # Only gigpo_worlds is there: both folders are one package.
+    importlib.import_module("gigpo_jax").__path__.append(str(SOURCES / "gigpo_jax"))
+    importlib.invalidate_caches()
+
+from gigpo_jax.core.errors import InputError  # noqa: E402
+from gigpo_jax.rl.algorithms import ALGORITHMS, find_algorithm, make_advantages  # noqa: E402
+from gigpo_jax.rl.types import OPTIONAL_COLUMNS, StepColumns  # noqa: E402
+from gigpo_jax.tools.credit import grades  # noqa: E402
+
+__all__ = ["ALGORITHMS", "InputError", "advantages", "grade"]
+
+
+def advantages(
+    algorithm: str,
+    *,
+    reward: Sequence[float] | np.ndarray,
+    trajectory: Sequence[Any] | np.ndarray,
+    step: Sequence[int] | np.ndarray,
+    group: Sequence[Any] | np.ndarray,
+    anchor: Sequence[str] | None = None,
+    action: Sequence[str] | None = None,
+    penalty: Sequence[float] | np.ndarray | None = None,
+    preset: str = "paper",
+    gamma: float = 0.95,
+    step_weight: float = 1.0,
+    normalize: str = "mean_std",
+    columns: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> np.ndarray:
+    """Computes the advantages of N steps, which may stand in any order.
+
+    Args:
+      algorithm: Key of `ALGORITHMS`, such as "gigpo", "grpo" or "hgpo".
+      reward: [N], environment reward of each step.
+      trajectory: [N], episode of each step, numbers or names; distinct within a group.
+      step: [N], index of the step in its episode, from 0.
+      group: [N], task group of each step, numbers or names.
+      anchor: [N], anchor state of each step as text. None: no two steps share a state.
+      action: [N], action of each step as text, for the algorithms that read it.
+      penalty: [N], penalty >= 0 for an invalid response. None: 0.
+      preset: "paper" or "verl_agent".
+      gamma: Discount factor of step returns.
+      step_weight: Weight of the step advantage, unless the algorithm fixes it.
+      normalize: "mean_std" or "mean", unless the algorithm fixes it.
+      columns: Further columns by the names of `StepColumns`, such as `entropy`.
+      **settings: Settings of the algorithm, and switches that win over the preset.
+
+    Returns:
+      [N] f32.
+
+    Raises:
+      InputError: A name or a value that cannot be used, or a column that is missing.
+    """
+    reward = np.asarray(reward, np.float32)
+    rows = len(reward)
+    numbers = np.arange(rows) if anchor is None else anchor
+    given = {
+        "reward": reward,
+        "penalty": np.zeros(rows) if penalty is None else np.asarray(penalty),
+        "trajectory": _number(trajectory),
+        "step": np.asarray(step, np.int32),
+        "group": _number(group),
+        "anchor": _hash(numbers),
+        **{name: np.asarray(column) for name, column in (columns or {}).items()},
+    }
+    if action is not None:
+        given["action"] = _hash(action)
+    own = {
+        key: value for key, value in settings.items() if key in find_algorithm(algorithm).settings
+    }
+    needs = find_algorithm(algorithm, own).needs
+    if "next_anchor" in needs and "next_anchor" not in given:
+        given["next_anchor"] = _next_rows(given)
+    if "truncated" in needs and settings.get("truncation", "end") == "end":
+        # The column is not read then.
+        given.setdefault("truncated", np.zeros(rows, bool))
+    for name in needs:
+        if name in OPTIONAL_COLUMNS and name not in given:
+            raise InputError(f"{algorithm} needs it", key=name, value="None", fix="give the column")
+    lengths = {name: len(column) for name, column in given.items()}
+    if len({*lengths.values()}) > 1:
+        raise InputError("columns differ in length", key="columns", value=str(lengths))
+    function = make_advantages(
+        algorithm, preset, gamma=gamma, step_weight=step_weight, normalize=normalize, **settings
+    )
+    # Few lengths, so that few shapes compile; padding is masked.
+    size = max(256, 1 << (rows - 1).bit_length()) if rows else 0
+    padded = {name: _pad(column, size) for name, column in given.items()}
+    return np.asarray(function(StepColumns(**padded, mask=np.arange(size) < rows)).total)[:rows]
+
+
+def grade(
+    estimate: Sequence[float] | np.ndarray,
+    *,
+    advantage: Sequence[float] | np.ndarray,
+    error: Sequence[float] | np.ndarray,
+    group: Sequence[Any] | np.ndarray,
+    baseline: Sequence[float] | np.ndarray | None = None,
+    seed: int = 0,
+) -> dict[str, tuple[float, float, float]]:
+    """Grades estimated advantages against measured ones.
+
+    Args:
+      estimate: [N], estimated advantages.
+      advantage: [N], measured advantages, such as differences of mean returns of continuations.
+      error: [N], their standard errors.
+      group: [N], task group of each step; intervals are over groups.
+      baseline: [N], a second estimate to compare with.
+      seed: Seed of the resamples.
+
+    Returns:
+      Name -> value, lower and upper bound of the 95% interval. `corrected` is the correlation with
+      the true advantage, `noise` the error in units of the measurement's, `sign` the share of right
+      signs; `difference` to the baseline.
+    """
+    measured = grades.Measured(
+        np.asarray(advantage, np.float64), np.asarray(error, np.float64), np.asarray(group)
+    )
+    other = None if baseline is None else np.asarray(baseline)
+    return grades.grade(np.asarray(estimate), measured, seed, other)
+
+
+def _number(names: Any) -> np.ndarray:
+    """Equal names -> equal numbers, [N] i32."""
+    numbers: dict[Any, int] = {}
+    items = names.tolist() if isinstance(names, np.ndarray) else names
+    return np.array([numbers.setdefault(name, len(numbers)) for name in items], np.int32)
+
+
+def _hash(names: Any) -> np.ndarray:
+    """Equal names -> equal rows, [N, 2] u32; no row is zeros."""
+    numbers = (_number(names) + 1).astype(np.uint32)
+    return np.stack([numbers, numbers], axis=1)
+
+
+def _next_rows(given: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The anchor of each step's next step, [N, 2] u32; zeros at a last step."""
+    keys = list(
+        zip(*(given[name].tolist() for name in ("group", "trajectory", "step")), strict=True)
+    )
+    rows = {key: row for row, key in enumerate(keys)}
+    following = [rows.get((group, trajectory, step + 1), -1) for group, trajectory, step in keys]
+    anchors = np.concatenate([given["anchor"], np.zeros((1, 2), np.uint32)])
+    return anchors[following]
+
+
+def _pad(column: np.ndarray, size: int) -> np.ndarray:
+    padded = np.zeros((size, *column.shape[1:]), column.dtype)
+    padded[: len(column)] = column
+    return padded.astype(np.float32) if padded.dtype == np.float64 else padded

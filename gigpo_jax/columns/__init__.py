@@ -1,1 +1,0 @@
-"""What algorithms may need of steps beside the rollout: log-probabilities, action spans, tags, values."""

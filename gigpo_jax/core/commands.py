@@ -1,0 +1,69 @@
+"""The commands of `gigpo`: the module of each and its line of help.
+
+A table without imports: `gigpo --help` and `gigpo envs` start at once.
+"""
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """A command.
+
+    Attributes:
+      module: Module below gigpo_jax, with its function `run` (modes) or `main` (tools).
+      help: Description for --help.
+    """
+
+    module: str
+    help: str
+
+
+MODES = {  # commands with a config; main.py runs them
+    "train": Command("modes.train", "reinforcement learning"),
+    "eval": Command(
+        "modes.evaluate",
+        "plays the evaluation set eval.panel with the newest weights of the workdir",
+    ),
+    "sft": Command("modes.sft", "imitation of the environment's expert"),
+    "serve": Command(
+        "modes.serve", "serves the newest weights of the workdir to agent programs, as OpenAI does"
+    ),
+    "export": Command(
+        "modes.export", "writes the newest weights of the workdir as a Hugging Face folder"
+    ),
+    "preflight": Command(
+        "tools.preflight.run",
+        "compiles the run for devices that are not here and reports its needs",
+    ),
+}
+TOOLS = {
+    "compare": Command("tools.compare.__main__", "compares finished runs, or trains them first"),
+    "credit": Command(
+        "tools.credit.__main__", "measures the true advantage of steps and grades estimates of it"
+    ),
+    "envs": Command("envs.__main__", "environments: list, generate, check, freeze, picture, serve"),
+    "inspect": Command(
+        "tools.inspect.__main__", "a run as one HTML page: the credit of every step"
+    ),
+    "keys": Command("tools.keys", "config keys: meaning, default, allowed values"),
+    "new": Command("tools.new.__main__", "writes a new environment or algorithm to start from"),
+}
+EXAMPLES = """examples:
+  gigpo train --config=quickstart --workdir=runs/quickstart
+  gigpo inspect runs/quickstart
+  gigpo eval --config=quickstart --workdir=runs/quickstart
+  gigpo train --config=alfworld:7b --config.model.path=DIR --config.train.groups=8"""
+
+
+def describe_commands() -> str:
+    """A line for each command."""
+    commands = {**MODES, **TOOLS}
+    return "\n".join(f"  {name:<10}{command.help}" for name, command in commands.items())
+
+
+def describe_pages(folder: object) -> str:
+    """Lists the documentation's pages in a folder with `docs`."""
+    return (
+        f"pages in {folder}/docs: guide.md (modes, metrics, faults), configuration.md (keys,\n"
+        "options of environments), environments.md and algorithm.md (your own)"
+    )

@@ -1,0 +1,105 @@
+"""Files and folders that appear whole or not at all, and JSON files.
+
+A reader of a path never sees a part of its new content.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gigpo_jax.core.errors import InputError, storage_errors
+
+
+@contextlib.contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yields a temporary path, which then replaces `path`.
+
+    The block writes it. It is removed if the block raises.
+    """
+    # A neighbour of `path`: a rename is atomic only within a file system.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        # The block has closed the file by now, so a full disk has raised and `path` keeps its
+        # content.
+        temporary.replace(path)
+    finally:
+        # After a rename the name is gone already; after an error a torn file must not stay.
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replace_folder(path: Path, *, full: bool = False) -> Iterator[Path]:
+    """Yields a temporary folder, which is then renamed to `path`.
+
+    The block fills it. It is removed if the block raises.
+
+    Args:
+      full: Permission to replace a folder with files. Processes that opened its files keep them.
+
+    Raises:
+      OSError: The folder cannot be made; or it has files and `full` is not given.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # In the folder of `path`, because a rename cannot cross file systems. The random name keeps two
+    # processes that write the same folder apart.
+    holder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    new_folder = holder / "new"
+    try:
+        # Not the holder itself: mkdtemp makes it readable for this user only, and the renamed
+        # folder would stay so.
+        new_folder.mkdir()
+        yield new_folder
+        if full and path.exists():
+            # No system call swaps two folders: the old one moves aside and goes with the holder.
+            path.rename(holder / "old")
+        # Without `full` the system refuses to replace a folder that has files.
+        new_folder.rename(path)
+    finally:
+        # Errors are ignored: `path` is complete here, or the block's error is the one to report.
+        shutil.rmtree(holder, ignore_errors=True)
+
+
+def read_object(path: Path, fix: str = "download the complete folder again") -> dict[str, Any]:
+    """Reads a file that holds one JSON object.
+
+    Args:
+      path: File to read.
+      fix: Remedy for a broken file, for the message.
+
+    Raises:
+      InputError: The file is missing, cannot be read, or does not hold a JSON object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as err:
+        raise InputError("missing", key=str(path), fix=fix) from err
+    except OSError as err:
+        raise InputError(f"cannot be read ({err.strerror})", key=str(path), fix=fix) from err
+    # ValueError is bad JSON or bad UTF-8; RecursionError is JSON of very many brackets. The text
+    # may quote the file, so it is cut.
+    except (ValueError, RecursionError) as err:
+        raise InputError(f"not valid JSON ({err!s:.200})", key=str(path), fix=fix) from err
+    if not isinstance(content, dict):
+        reason = f"holds a {type(content).__name__}, not a JSON object"
+        raise InputError(reason, key=str(path), fix=fix)
+    return content
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file and makes its folder.
+
+    Raises:
+      StorageError: The file cannot be written.
+    """
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replace_file(path) as temporary:
+            # Sorted keys: the same values are the same bytes, so files of two runs can be compared.
+            text = json.dumps(value, indent=2, sort_keys=True) + "\n"
+            temporary.write_text(text, encoding="utf-8")

@@ -1,0 +1,138 @@
+"""The machine that a program runs on, as far as it decides the last bits of its numbers."""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+# Instruction sets of x86 for which compilers and libraries have kernels of their own.
+INSTRUCTIONS = ("fma", "avx", "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
+# These compute numbers of a run, or compile the programs that do.
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax")
+THREADS_VARIABLE = "NPROC"  # XLA's threads on CPUs; unset: one a core
+RECORD = "machine.json"  # in the workdir of a run
+_CPU_INFO = Path("/proc/cpuinfo")
+# Core 0 stands for all.
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Describes the machine as JSON values.
+
+    The CPU, its caches and instruction sets, and the versions of libraries.
+    """
+    fields = _read_cpu()
+    flags = fields.get("flags", "").split()
+    return {
+        "cpu": _name_cpu(fields),
+        "threads": _count_threads(),
+        # In the order of INSTRUCTIONS, whatever order the kernel lists them in.
+        "instructions": [name for name in INSTRUCTIONS if name in flags],
+        # Matrix products are split into blocks that fit the caches.
+        "caches": _read_caches(),
+        "python": platform.python_version(),
+        "packages": {name: release for name in PACKAGES if (release := _find_version(name))},
+    }
+
+
+def name_type(machine: Mapping[str, Any]) -> str:
+    """Names the type of a machine of `describe_machine`.
+
+    The words tell what decides the last bits of results.
+    """
+    # Every field may be missing: records of other versions of the package are read as well.
+    packages = machine.get("packages", {})
+    words = [
+        machine.get("cpu", "an unknown CPU"),
+        " ".join(machine.get("instructions", ())),
+        " ".join(machine.get("caches", ())),
+        f"{machine['threads']} threads" if "threads" in machine else "",
+        machine.get("devices", ""),
+        # Only these two compile programs; an update of another package makes no other type.
+        *(f"{name} {packages[name]}" for name in ("jax", "jaxlib") if name in packages),
+    ]
+    return ", ".join(filter(None, words))
+
+
+def fingerprint_cpu() -> str:
+    """Returns a short hash of the CPU.
+
+    It covers the model and all features.
+    """
+    fields = _read_cpu()
+    text = "\n".join((platform.machine(), _name_cpu(fields), fields.get("flags", "")))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def read_types(folder: Path) -> tuple[str, ...]:
+    """Reads the types of the machines of a run.
+
+    `folder` is its workdir; none if it has no record.
+    """
+    try:
+        starts = json.loads((folder / RECORD).read_text(encoding="utf-8"))["starts"]
+        return tuple(dict.fromkeys(name_type(start) for start in starts))
+    # The record is information only. A damaged one must not stop the tool that shows the run.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ()
+
+
+def _count_threads() -> int:
+    """Number of XLA's threads on CPUs."""
+    number = os.environ.get(THREADS_VARIABLE, "")
+    if number.isdecimal() and int(number):
+        return int(number)
+    if hasattr(os, "sched_getaffinity"):
+        # The cores that this process may use, as with taskset; `cpu_count` has all of the machine.
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _read_cpu() -> dict[str, str]:
+    """Reads the fields of the first core.
+
+    Empty where the system does not list them.
+    """
+    try:
+        # A block for each core, with an empty line between. One suffices, and the others differ in
+        # fields such as the current clock rate.
+        first_core = _CPU_INFO.read_text(encoding="utf-8").partition("\n\n")[0]
+    except OSError:
+        return {}
+    fields = {}
+    for line in first_core.splitlines():
+        name, _, value = line.partition(":")
+        fields[name.strip()] = value.strip()
+    return fields
+
+
+def _name_cpu(fields: dict[str, str]) -> str:
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    if "cpu family" not in fields:
+        return name
+    # Virtual machines hide the model's name, but not its numbers.
+    return f"{name} (family {fields['cpu family']}, model {fields.get('model', '?')})"
+
+
+def _read_caches() -> list[str]:
+    sizes = []
+    for folder in sorted(_CACHES.glob("index*")):
+        try:
+            words = [(folder / name).read_text().strip() for name in ("level", "type", "size")]
+        except OSError:
+            continue
+        # The kernels' block sizes depend on caches of data.
+        if words[1] != "Instruction":
+            sizes.append(f"L{words[0]} {words[2]}")
+    return sizes
+
+
+def _find_version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

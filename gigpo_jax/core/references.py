@@ -1,0 +1,47 @@
+"""Objects by reference: "module:NAME" names what a process imports."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from gigpo_jax.core.errors import InputError, nearest_names
+
+_T = TypeVar("_T")
+
+
+def load_reference(reference: str, *, key: str) -> Any:
+    """Imports the object that "module:NAME" names.
+
+    Raises:
+      InputError: There is no such object; with the config key.
+    """
+    module, _, attribute = reference.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    # ValueError: the name of the module is empty. Other errors are bugs of the user's module and
+    # keep their traceback.
+    except (ImportError, AttributeError, ValueError) as err:
+        raise InputError(f"cannot load {reference} ({err})", key=key) from err
+
+
+def find_entry(name: str, table: Mapping[str, _T], kind: type[_T], *, key: str) -> _T:
+    """Finds an entry of a table or a named object.
+
+    The object that "module:NAME" names must be of the entries' type.
+
+    Raises:
+      InputError: Unknown name, with the valid ones; or an object of another type.
+    """
+    if name in table:
+        return table[name]
+    if ":" not in name:
+        near = nearest_names(name, table)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        fix = f"{hint}known are {', '.join(table)}, or module:NAME"
+        raise InputError("unknown", key=key, value=repr(name), fix=fix)
+    entry = load_reference(name, key=key)
+    # A wrong object would fail in the middle of set-up, far from its key.
+    if not isinstance(entry, kind):
+        reason = f"that is of type {type(entry).__name__}, not {kind.__module__}.{kind.__name__}"
+        raise InputError(reason, key=key, value=repr(name))
+    return entry

@@ -1,1 +1,0 @@
-"""Measures the true advantage of single steps and grades the algorithms' estimates of it (docs/credit.md)."""

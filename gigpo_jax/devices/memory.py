@@ -1,0 +1,483 @@
+"""The memory plan of a run, checked before anything is allocated."""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.exchange import all_hosts
+from gigpo_jax.models import lora
+from gigpo_jax.models.cache import cache_length
+from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
+from gigpo_jax.models.files.hf_config import read_config
+from gigpo_jax.models.files.hub import model_folder
+from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
+from gigpo_jax.rl.algorithms import FROZEN_TEACHER, find_algorithm
+from gigpo_jax.rl.optimizer import label_leaves
+
+GIB = 2.0**30
+MIB = 2**20
+UNKNOWN = (2**31 - 1) * MIB  # hosts exchange MiB in 32 bits
+# Parts of a plan that are in memory during rollouts, and during updates.
+ENGINE = ("engine's weights", "KV cache")
+UPDATE = ("gradients", "activations")
+
+
+def memory_plan(
+    config: ConfigDict,
+    shape: DecoderConfig,
+    devices: int,
+    hosts: int = 1,
+    tensor: int = 0,
+    on_cpu: bool = False,
+) -> dict[str, float]:
+    """Plans the bytes on each device by purpose.
+
+    XLA's temporaries and fragmentation are not counted. Parameters are split over `fsdp` and
+    `tensor`, rows over `data` and `fsdp`; for the engine see `engine_plan`. With an adapter,
+    gradients, optimizer, reference policy, teacher and older policies have the adapter's size. A
+    critic of its own has float32 parameters, gradients and two moments; a value head is too small
+    to count. The size of pictures is not known yet: the plan assumes that they fill the rows of an
+    update and the prompts of a prefill.
+
+    Args:
+      config: Resolved config.
+      shape: Shape of the model.
+      devices: Number of devices in the mesh, over all hosts.
+      hosts: Number of hosts, with equally many devices each.
+      tensor: Number of devices that split the engine's weights; 0: `mesh.tensor`.
+      on_cpu: Whether the devices are CPUs, on which a bfloat16 engine has its own weights.
+    """
+    mesh = _mesh_sizes(config, devices)
+    parameter_shards = mesh["fsdp"] * mesh["tensor"]
+    groups = _parameter_groups(config, shape)
+    parameter_bytes = sum(count * jnp.dtype(dtype).itemsize for dtype, count in groups)
+    trained_dtype, trained_count = groups[-1]
+    trained_bytes = trained_count * jnp.dtype(trained_dtype).itemsize / parameter_shards
+    # AdamW: the second moment in float32, the first in `optim.moment_dtype`.
+    moment_bytes = 4 + jnp.dtype(config.optim.moment_dtype).itemsize
+    # Rounded up: the fullest device decides.
+    row_count = -(-config.batch.rows // (mesh["data"] * mesh["fsdp"]))
+    engine = engine_plan(config, shape, devices, hosts, tensor, on_cpu)
+    if config.engine.devices:
+        # The learner's devices gather one version of the weights, then send it.
+        one_version = engine["engine's weights"] / _weight_versions(config)
+        engine = {"engine's weights": one_version, "KV cache": 0}
+    plan = {
+        "parameters": parameter_bytes / parameter_shards,
+        # Accumulated in float32, whatever type the parameters have.
+        "gradients": trained_count * 4 / parameter_shards,
+        "optimizer": _optimizer_bytes(config, shape, trained_count) / parameter_shards,
+        "reference policy": trained_bytes if config.rl.kl_coef > 0 else 0,
+        "teacher": _teacher_bytes(config, trained_bytes, parameter_shards),
+        # 4 bytes of a parameter, 4 of its gradient, and its moments.
+        "critic": _critic_parameters(config, shape) * (8 + moment_bytes) / parameter_shards,
+        "older policies": trained_bytes * config.train.max_staleness,
+        **engine,
+        "activations": _activation_bytes(config, shape, row_count),
+        "activations of the vision tower": 0,
+    }
+    if shape.vision:
+        plan["activations of the vision tower"] = _tower_bytes(config, shape.vision, row_count)
+    return plan
+
+
+def engine_plan(
+    config: ConfigDict,
+    shape: DecoderConfig,
+    devices: int,
+    hosts: int = 1,
+    tensor: int = 0,
+    on_cpu: bool = False,
+) -> dict[str, float]:
+    """Plans the in-process engine's bytes on each device.
+
+    The devices are the engine's; arguments as for `memory_plan`. The engine copies parameters that
+    are on other devices, split over `fsdp`, of another dtype, or bfloat16 on CPUs: once for each
+    version of the weights that waiting rollouts sample from. Its cache is split over its devices of
+    a host.
+    """
+    if config.engine.name != "jax":
+        return dict.fromkeys(ENGINE, 0.0)
+    mesh = _mesh_sizes(config, devices)
+    tensor = tensor or mesh["tensor"]
+    own_devices = config.engine.devices
+    dtype = jnp.dtype(config.engine.dtype)
+    # Otherwise the engine uses the learner's arrays of its dtype, which cost nothing more.
+    copies_all = (
+        own_devices > 0
+        or mesh["fsdp"] > 1
+        or tensor > mesh["tensor"]
+        or (on_cpu and dtype == jnp.bfloat16)
+    )
+    copied_count = sum(
+        count
+        for group_dtype, count in _parameter_groups(config, shape)
+        if copies_all or jnp.dtype(group_dtype) != dtype
+    )
+    slot_tokens = cache_length(
+        config.sampling.max_prompt_tokens + config.sampling.max_response_tokens,
+        config.engine.prefill_chunk,
+    )
+    # Keys and values.
+    token_numbers = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
+    cache_numbers = token_numbers * config.engine.slots * slot_tokens
+    return {
+        "engine's weights": copied_count * dtype.itemsize / tensor * _weight_versions(config),
+        # Slots are spread over the devices of a host, heads over those that share the weights: in
+        # both ways a device has its part.
+        "KV cache": cache_numbers * dtype.itemsize / (own_devices or devices / hosts),
+    }
+
+
+def _weight_versions(config: ConfigDict) -> int:
+    """Number of weight versions the engine holds."""
+    return max(1, config.train.max_staleness)
+
+
+def _mesh_sizes(config: ConfigDict, devices: int) -> dict[str, int]:
+    """Number of devices along each axis of the mesh."""
+    fixed = math.prod(size for size in config.mesh.values() if size != -1)
+    return {name: size if size != -1 else devices // fixed for name, size in config.mesh.items()}
+
+
+def _parameter_groups(config: ConfigDict, shape: DecoderConfig) -> list[tuple[str, int]]:
+    """Returns dtype and number of parameters, by group.
+
+    The groups are the model's and an adapter's; the last one is trained.
+    """
+    groups = [(config.model.param_dtype, param_count(shape))]
+    settings = config.model.lora
+    if settings.rank:
+        adapter = lora.LoraConfig(
+            settings.rank, settings.alpha, tuple(settings.targets), settings.vision
+        )
+        groups.append(("float32", lora.adapter_param_count(shape, adapter)))
+    return groups
+
+
+def _optimizer_bytes(config: ConfigDict, shape: DecoderConfig, trained_count: int) -> int:
+    """Returns the bytes of the optimizer's moments."""
+    second_moment_count = trained_count
+    if config.optim.name == "muon":
+        params = abstract_params(shape)
+        labels = jax.tree.leaves(label_leaves(params))
+        sizes = [leaf.size for leaf in jax.tree.leaves(params)]
+        # Muon has no second moment.
+        second_moment_count -= sum(
+            size for size, label in zip(sizes, labels, strict=True) if label == "muon"
+        )
+    first_moment_bytes = trained_count * jnp.dtype(config.optim.moment_dtype).itemsize
+    return first_moment_bytes + 4 * second_moment_count
+
+
+def _teacher_bytes(config: ConfigDict, trained_bytes: float, parameter_shards: int) -> float:
+    """Returns the bytes of a teacher on each device."""
+    needs = find_algorithm(config.rl.algorithm, config.rl.settings).needs
+    if FROZEN_TEACHER in needs:
+        folder = model_folder(config.rl.settings.teacher, "", key="config.rl.settings.teacher")
+        dtype = jnp.dtype(config.model.compute_dtype)
+        return param_count(read_config(folder)) * dtype.itemsize / parameter_shards
+    return trained_bytes if "teacher" in needs else 0
+
+
+def _critic_parameters(config: ConfigDict, shape: DecoderConfig) -> int:
+    if config.critic.kind != "model":
+        return 0
+    critic_shape = read_config(Path(config.critic.path)) if config.critic.path else shape
+    return param_count(replace(critic_shape, value_head=True))
+
+
+def _activation_bytes(config: ConfigDict, shape: DecoderConfig, row_count: int) -> float:
+    """Returns the bytes of the decoder's activations.
+
+    Its layers keep them for the gradient; a chunk of logits is included.
+    """
+    dtype = jnp.dtype(config.model.compute_dtype)
+    tokens = row_count * config.batch.row_length
+    layers = tokens * shape.num_layers * _kept_numbers(config.model.remat, shape) * dtype.itemsize
+    chunk = min(config.batch.logprob_chunk, tokens)
+    # Logits of a chunk and their gradient, both in float32.
+    return layers + chunk * shape.vocab_size * 4 * 2
+
+
+def _kept_numbers(remat: str, shape: DecoderConfig | VisionConfig) -> int:
+    """Returns how many numbers a layer keeps for the gradient.
+
+    They are those of one token or patch.
+    """
+    width = shape.hidden_size
+    inner = shape.intermediate_size
+    # A tower does not keep the result of attention.
+    attention = shape.num_heads * shape.head_dim if isinstance(shape, DecoderConfig) else 0
+    return {
+        "offload": 0,
+        "full": width,
+        "attention": width + attention,
+        "dots": 6 * width + 2 * inner,
+        "none": 12 * width + 4 * inner,  # about
+    }[remat]
+
+
+def _tower_bytes(config: ConfigDict, vision: VisionConfig, row_count: int) -> float:
+    """Returns the bytes of the vision tower's activations.
+
+    They are those of an update or of a prefill, whichever needs more. A prefill has one layer at a
+    time.
+    """
+    layer_numbers = _kept_numbers(config.model.remat, vision)
+    token_bytes = vision.depth * layer_numbers * jnp.dtype(config.model.compute_dtype).itemsize
+    update_bytes = row_count * config.batch.row_length * token_bytes
+    prefill_bytes = 0
+    if config.engine.name == "jax":
+        prompt_tokens = max(config.engine.prefill_rows) * config.sampling.max_prompt_tokens
+        engine_dtype = jnp.dtype(config.engine.dtype)
+        prefill_bytes = prompt_tokens * _kept_numbers("dots", vision) * engine_dtype.itemsize
+    # A token of the decoder stands for MERGE x MERGE patches of the tower.
+    return MERGE**2 * max(update_bytes, prefill_bytes)
+
+
+def peak(config: ConfigDict, plan: Mapping[str, float]) -> float:
+    """Bytes of a plan that are needed at once."""
+    return sum(_parts_at_peak(config, plan).values())
+
+
+def _parts_at_peak(config: ConfigDict, plan: Mapping[str, float]) -> dict[str, float]:
+    """The parts of a plan that are needed at once.
+
+    The engine has its memory during rollouts and gradients have theirs during updates, so only the
+    larger counts. Both count if rollouts run during updates on the same devices.
+    """
+    # Rollouts run during updates, on the same devices.
+    if config.train.max_staleness and not config.engine.devices:
+        return dict(plan)
+    engine_bytes = sum(plan.get(name, 0) for name in ENGINE)
+    update_bytes = sum(plan.get(name, 0) for name in UPDATE)
+    freed = UPDATE if engine_bytes > update_bytes else ENGINE
+    return {name: size for name, size in plan.items() if name not in freed}
+
+
+def _tightest_plan(
+    config: ConfigDict, shape: DecoderConfig, devices: int, hosts: int, tensor: int, on_cpu: bool
+) -> dict[str, float]:
+    """Returns the plan that needs more bytes.
+
+    It is that of the learner's devices or of the engine's own.
+    """
+    learner = memory_plan(config, shape, devices, hosts, tensor, on_cpu)
+    if not config.engine.devices:
+        return learner
+    engine = engine_plan(config, shape, devices, hosts, tensor, on_cpu)
+    return max(learner, engine, key=lambda plan: peak(config, plan))
+
+
+def check_memory(
+    config: ConfigDict,
+    shape: DecoderConfig,
+    devices: int,
+    hosts: int = 1,
+    tensor: int = 0,
+    limit: int | None = None,
+) -> None:
+    """Refuses a run that cannot fit.
+
+    The message names the key of the largest part at the peak and shows the plan.
+
+    Args:
+      config, shape, devices, hosts, tensor: Arguments of `memory_plan`.
+      limit: Bytes of one device; None: the smallest value that a device of any host reports, or no
+        check if none reports any. Then all hosts must call this together.
+
+    Raises:
+      InputError: the plan needs more.
+    """
+    plan = _tightest_plan(config, shape, devices, hosts, tensor, _plans_for_cpu(limit))
+    limit = limit or _device_bytes()
+    if limit is None or peak(config, plan) <= limit:
+        return
+    staleness = config.train.max_staleness
+    can_split = config.engine.devices > 0 or not staleness  # see `check_engine`
+    # The key that helps: fewer versions of the weights, unless there is only one and it can be
+    # split.
+    weights_key = ("train", "max_staleness")
+    if can_split and staleness <= 1:
+        weights_key = ("engine", "tensor")
+    keys = {
+        "KV cache": ("engine", "slots"),
+        "engine's weights": weights_key,
+        "older policies": ("train", "max_staleness"),
+        "activations": ("batch", "rows"),
+        "activations of the vision tower": ("batch", "rows"),
+    }
+    needed = _parts_at_peak(config, plan)
+    largest = max(needed, key=lambda name: needed[name])
+    section, name = keys.get(largest, ("mesh", "fsdp"))
+    sizes = ", ".join(f"{item} {size / GIB:.1f}" for item, size in plan.items() if size)
+    more_devices = "use more devices (mesh.fsdp)"
+    if can_split:
+        more_devices = "use more devices (mesh.fsdp; engine.tensor splits the engine's weights)"
+    less_stale = ", or a smaller train.max_staleness" if staleness else ""
+    raise InputError(
+        f"a device has {limit / GIB:.1f} GiB, the plan needs "
+        f"{peak(config, plan) / GIB:.1f} ({sizes})",
+        key=f"config.{section}.{name}",
+        value=config[section][name],
+        fix=f"{more_devices}, fewer engine.slots or batch.rows{less_stale}",
+    )
+
+
+def engine_tensor(
+    config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh, limit: int | None = None
+) -> int:
+    """Returns how many devices split the in-process engine's weights.
+
+    It is `engine.tensor` or, where that is 0, the smallest number that fits.
+
+    Args:
+      config, shape: Arguments of `memory_plan`.
+      mesh: Mesh of the learner.
+      limit: Bytes of one device, as for `check_memory`.
+    """
+    smallest = mesh.shape["tensor"]
+    chosen = config.engine.tensor
+    if chosen or config.engine.name != "jax" or _sends_overlap(config, mesh):
+        return chosen or smallest
+    on_cpu = _plans_for_cpu(limit)
+    limit = limit or _device_bytes()
+    hosts = mesh.size // _host_devices(mesh)
+    # Ascending: devices that do not share weights do not wait for each other, so the smallest is
+    # fastest.
+    for tensor in _possible_tensors(config, shape, mesh):
+        plan = _tightest_plan(config, shape, mesh.size, hosts, tensor, on_cpu)
+        if limit is None or peak(config, plan) <= limit:
+            return tensor
+    # None fits: `check_memory` then refuses the run, with the plan.
+    return smallest
+
+
+def check_engine(
+    config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh, tensor: int
+) -> None:
+    """Refuses a mesh that does not fit the in-process engine.
+
+    Over such a mesh the engine cannot spread its heads and slots.
+
+    Args:
+      config, shape: Arguments of `memory_plan`.
+      mesh: Mesh of the learner.
+      tensor: Result of `engine_tensor`.
+
+    Raises:
+      InputError: `tensor` does not divide heads and devices or cannot overlap with updates, or a
+        host's devices do not divide the slots.
+    """
+    heads = shape.num_kv_heads
+    own_devices = config.engine.devices
+    key = "engine.tensor" if config.engine.tensor else "mesh.tensor"
+    # The engine's own devices hold whole copies of the weights only.
+    if own_devices % tensor:
+        raise InputError(
+            f"must be a multiple of {key}={tensor}", key="config.engine.devices", value=own_devices
+        )
+    possible = _possible_tensors(config, shape, mesh)
+    if tensor not in possible:
+        fix = "make mesh.tensor smaller"
+        if possible:
+            fix = f"use one of {', '.join(map(str, possible))}"
+        raise InputError(
+            f"the engine splits {heads} key/value heads evenly over devices that are neighbours "
+            "in the mesh and on one host",
+            key=f"config.{key}",
+            value=tensor,
+            fix=fix,
+        )
+    # Two programs that both send may start in another order on each device; each would then wait
+    # for the other for ever.
+    if tensor > 1 and _sends_overlap(config, mesh):
+        raise InputError(
+            f"with {key}={tensor} rollout and update both send between devices and could wait "
+            "for each other",
+            key="config.train.max_staleness",
+            value=config.train.max_staleness,
+            fix=f"use 0, or {key}=1, or engine.devices on one host",
+        )
+    slots = config.engine.slots
+    slot_groups = (own_devices or _host_devices(mesh)) // tensor
+    # One program decodes on all of them, so each has as many slots.
+    if slots % slot_groups:
+        raise InputError(
+            f"a host spreads them over {slot_groups} parts of its devices (engine.tensor: "
+            f"{tensor} in a part)",
+            key="config.engine.slots",
+            value=slots,
+            fix=f"use a multiple, such as {-(-slots // slot_groups) * slot_groups}",
+        )
+
+
+def _sends_overlap(config: ConfigDict, mesh: jax.sharding.Mesh) -> bool:
+    """Tests whether rollouts run while the update sends.
+
+    Both use the same devices. With several hosts the update may send over all of their devices.
+    """
+    shared = not config.engine.devices or _host_devices(mesh) < mesh.size
+    return shared and config.train.max_staleness > 0
+
+
+def _possible_tensors(
+    config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh
+) -> list[int]:
+    """Numbers of devices that can split an engine's weights, ascending.
+
+    They divide the heads and the devices, and their devices are on one host; see
+    `placement.place_engine`.
+    """
+    smallest = mesh.shape["tensor"]
+    host_devices = _host_devices(mesh)
+    device_hosts = np.array([device.process_index for device in mesh.devices.flat])
+    tensors = []
+    # Multiples of `mesh.tensor`: the weights arrive split in this way, and are split further.
+    for tensor in range(smallest, shape.num_kv_heads + 1, smallest):
+        if shape.num_kv_heads % tensor or host_devices % tensor or config.engine.devices % tensor:
+            continue
+        # The hosts of each group of neighbours: equal if largest - smallest is 0.
+        if np.all(np.ptp(device_hosts.reshape(-1, tensor), axis=1) == 0):
+            tensors.append(tensor)
+    return tensors
+
+
+def _host_devices(mesh: jax.sharding.Mesh) -> int:
+    return sum(device.process_index == jax.process_index() for device in mesh.devices.flat)
+
+
+def _plans_for_cpu(limit: int | None) -> bool:
+    """Tests whether a plan is for this machine's CPUs.
+
+    A plan for other devices has their limit.
+    """
+    return limit is None and jax.default_backend() == "cpu"
+
+
+def _device_bytes() -> int | None:
+    """Returns the smallest memory of a device of any host.
+
+    None where none reports it. All hosts must plan alike. CPU devices share the memory of their
+    machine.
+    """
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        local_bytes = machine_bytes // jax.local_device_count()
+    else:
+        # Some backends report no statistics.
+        local_bytes = (device.memory_stats() or {}).get("bytes_limit", UNKNOWN)
+    # The minimum of all hosts, so that each host decides the same: one that refuses alone would
+    # leave the others waiting.
+    smallest = int(all_hosts(np.array([local_bytes // MIB], np.int32)).min()) * MIB
+    return smallest if smallest < UNKNOWN else None

@@ -1,0 +1,232 @@
+"""The device mesh and the shardings of parameters and batches.
+
+Mesh axes: `data` (rows split, parameters replicated), `fsdp` (rows and parameters split), `tensor`
+(heads, MLP and vocabulary split). The model names the logical axes of its parameters; `RULES` maps
+them to mesh axes.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
+
+from gigpo_jax.core.errors import InputError
+
+AXES = ("data", "fsdp", "tensor")
+ROWS = ("data", "fsdp")  # the mesh axes that split the rows of a batch
+
+# Logical axis of a parameter -> mesh axis, or None: replicated.
+RULES: dict[str, str | None] = {
+    "layers": None,
+    "vocab": "tensor",
+    "embed": "fsdp",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "head": None,
+    "mlp": "tensor",
+    "patch": None,
+    "rank": None,
+    "value": None,
+}
+
+
+def make_mesh(
+    data: int = -1,
+    fsdp: int = 1,
+    tensor: int = 1,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    engine_devices: int = 0,
+) -> Mesh:
+    """Arranges the devices of all hosts.
+
+    Args:
+      data, fsdp, tensor: Devices along each axis; one of them can be -1 for all that are left. The
+        devices of `tensor` must be on one host.
+      devices: Devices of the mesh; None: all.
+      engine_devices: Devices of each host that are reserved for the engine, for messages.
+
+    Raises:
+      InputError: the sizes do not fit the devices.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
+    for name, size in sizes.items():
+        if size == 0 or size < -1:
+            raise InputError(
+                "must be at least 1, or -1 for all devices that are left",
+                key=f"config.mesh.{name}",
+                value=size,
+            )
+    free_axes = [name for name, size in sizes.items() if size == -1]
+    fixed = int(np.prod([size for size in sizes.values() if size != -1]))
+    product = " x ".join(f"{name}={size}" for name, size in sizes.items())
+    if len(free_axes) > 1:
+        raise InputError(f"only one axis can be -1, not {product}", key="config.mesh")
+    # Without a free axis devices would stand idle, so the product must be exact.
+    if len(devices) % fixed or (not free_axes and fixed != len(devices)):
+        reserved = ""
+        if engine_devices:
+            reserved = f" (engine.devices={engine_devices} of each host are not in the mesh)"
+        raise InputError(
+            f"{product} does not fit {len(devices)} devices{reserved}",
+            key="config.mesh",
+            fix=f"make the product {len(devices)} (-1 in one axis takes all that are left)",
+        )
+    shape = tuple(len(devices) // fixed if size == -1 else size for size in sizes.values())
+    try:
+        # It arranges TPUs by their links: neighbours in the mesh are neighbours in the torus.
+        grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    except AssertionError:
+        if not engine_devices:
+            raise
+        # The TPU chips that `engine.devices` leaves need not be a block.
+        grid = np.array(devices).reshape(shape)
+    # The engine of a host takes its weights from the host's devices, which must hold all parts.
+    for row in grid.reshape(-1, shape[2]):
+        if len({device.process_index for device in row}) > 1:
+            raise InputError(
+                "its devices must be on one host",
+                key="config.mesh.tensor",
+                value=shape[2],
+                fix="make it smaller",
+            )
+    # Auto: XLA chooses the shardings between those that are named.
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def split_devices(
+    config: ConfigDict, devices: Sequence[jax.Device] | None = None
+) -> tuple[list[jax.Device], list[jax.Device]]:
+    """Splits devices between the learner and the engine.
+
+    The engine gets the last `engine.devices` of each host.
+
+    Returns:
+      The learner's devices of all hosts, and the engine's devices of this host.
+
+    Raises:
+      InputError: no device would be left to train, or they are TPUs of several hosts.
+    """
+    number = config.engine.devices
+    devices = list(jax.devices() if devices is None else devices)
+    hosts: dict[int, list[jax.Device]] = {}
+    for device in devices:
+        hosts.setdefault(device.process_index, []).append(device)
+    # Hosts may have different numbers of devices; each must keep one that trains.
+    fewest = min(map(len, hosts.values()))
+    if number >= fewest:
+        raise InputError(
+            f"a host has {fewest} devices, and one at least must train",
+            key="config.engine.devices",
+            value=number,
+        )
+    if number and len(hosts) > 1 and devices[0].platform == "tpu":
+        raise InputError(
+            "XLA's compiler fails for most subsets of the TPUs of several hosts",
+            key="config.engine.devices",
+            value=number,
+            fix="use 0",
+        )
+    engines = {
+        host: host_devices[len(host_devices) - number :] for host, host_devices in hosts.items()
+    }
+    # In the order of `devices`, on which the mesh of the learner depends.
+    learner = [device for device in devices if device not in engines[device.process_index]]
+    return learner, engines[jax.process_index()]
+
+
+def learner_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Arranges the learner's devices; raises as `make_mesh` and `split_devices`."""
+    learner, _ = split_devices(config, devices)
+    return make_mesh(**config.mesh, devices=learner, engine_devices=config.engine.devices)
+
+
+def shard_by_rules(mesh: Mesh, logical_axes: Any, shapes: Any) -> tuple[Any, list[str]]:
+    """The sharding of every parameter by `RULES`.
+
+    Args:
+      mesh: Mesh of the learner.
+      logical_axes: Tree whose leaves are tuples of axis names.
+      shapes: Parameters or their shapes, in a tree like it.
+
+    Returns:
+      Tree of `NamedSharding`, and a line for every axis that is replicated because it does not
+      divide evenly.
+    """
+    notes: list[str] = []
+
+    def shard(path: tuple, leaf: Any, axes: tuple[str, ...]) -> NamedSharding:
+        spec: list[str | None] = []
+        for name, size in zip(axes, leaf.shape, strict=True):
+            axis = RULES[name]
+            # A mesh axis can split one dimension only, and XLA splits evenly only.
+            if axis is not None and (axis in spec or size % mesh.shape[axis]):
+                parameter = jax.tree_util.keystr(path)
+                notes.append(
+                    f"{parameter}: axis {name} of {size} is repeated, not split over "
+                    f"{axis}={mesh.shape[axis]}"
+                )
+                axis = None
+            spec.append(axis)
+        return NamedSharding(mesh, P(*spec))
+
+    return jax.tree_util.tree_map_with_path(shard, shapes, logical_axes), notes
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The sharding of a value that every device holds whole."""
+    return NamedSharding(mesh, P())
+
+
+def row_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+    """Returns a function that keeps activations split by rows.
+
+    The activations are [B, ...]; it is for `Execution.constrain`.
+    """
+    sharding = NamedSharding(mesh, P(ROWS))
+    return lambda x: jax.lax.with_sharding_constraint(x, sharding)
+
+
+def on_each_device(
+    mesh: Mesh, attend: Callable[..., jax.Array], kv_heads: int
+) -> Callable[..., jax.Array]:
+    """Runs an attention on each device.
+
+    A device has its own rows and heads. Heads are split where `tensor` divides them.
+
+    Args:
+      mesh: Mesh of the learner.
+      attend: Attention (query [B, T, H, K], key [B, T, G, K], value [B, T, G, K], segment_ids
+        [B, T], **options) -> [B, T, H, K].
+      kv_heads: Number of key/value heads, G.
+    """
+    heads = P(ROWS, None, "tensor" if kv_heads % mesh.shape["tensor"] == 0 else None)
+
+    def run(*arrays: jax.Array, **options: Any) -> jax.Array:
+        return jax.shard_map(
+            partial(attend, **options),
+            mesh=mesh,
+            in_specs=(heads, heads, heads, P(ROWS)),
+            out_specs=heads,
+            # Pallas kernels do not say over which axes their results vary.
+            check_vma=False,
+        )(*arrays)
+
+    return run
+
+
+def gathered(sharding: NamedSharding) -> NamedSharding:
+    """Returns a parameter's sharding without the axes of rows.
+
+    The parameter is used in this sharding, but not stored in it. XLA finds it for matrix products,
+    but not for the embedding lookup, whose result and gradient it would replicate.
+    """
+    used = [None if axis in ROWS else axis for axis in sharding.spec]
+    return NamedSharding(sharding.mesh, P(*used))

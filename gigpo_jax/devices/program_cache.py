@@ -1,0 +1,114 @@
+"""Compiled programs, kept in the user's cache folder for the next start.
+
+jax does the work. This module chooses a folder that is of one version of jax and one type of CPU
+alone, and removes entries that a crash or a full disk has damaged.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jaxlib
+from filelock import FileLock, Timeout
+from jax._src import compilation_cache  # its public part does not name the compression
+from ml_collections import ConfigDict
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.machine import fingerprint_cpu
+from gigpo_jax.env_bridge.paths import cache_folder
+
+# Programs that compile faster are not worth a file.
+MIN_COMPILE_S = 0.1
+LOCK_LIMIT_S = 30.0
+_LOCK = ".lockfile"  # jax's own
+_CHECKED = ".checked"  # written at each start
+_ENTRY = "-cache"
+_ACCESS_TIME = "-atime"
+
+logger = logging.getLogger(__name__)
+
+
+def use_program_cache(config: ConfigDict) -> None:
+    """Lets jax keep compiled programs for the next start.
+
+    Call it before the first one compiles. Nothing happens if the user has chosen a folder of jax's
+    own (JAX_COMPILATION_CACHE_DIR). A folder that cannot be used gives one warning.
+
+    Args:
+      config: Config with `compilation.cache_gib`.
+    """
+    limit = config.compilation.cache_gib
+    if not limit or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    try:
+        folder = _open_folder()
+    # NotImplementedError comes from file systems without locks.
+    except (InputError, OSError, NotImplementedError, Timeout) as err:
+        logger.warning("compiled programs are not kept: %s", " ".join(str(err).split()))
+        return
+    jax.config.update("jax_compilation_cache_max_size", round(limit * 2**30))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_S)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def folder_name() -> str:
+    """Names the folder for this jax version and CPU type."""
+    # XLA compiles for the features of the CPU: with a home folder that machines share, another CPU
+    # could meet an instruction that it does not have.
+    return f"jax-{jax.__version__}_jaxlib-{jaxlib.__version__}_cpu-{fingerprint_cpu()}"
+
+
+def _open_folder() -> Path:
+    """The folder, without damaged entries.
+
+    Raises:
+      InputError, OSError, NotImplementedError, Timeout: It cannot be made, written or locked.
+    """
+    folder = cache_folder(f"programs/{folder_name()}")
+    # Other processes may be writing entries, under the same lock.
+    with FileLock(folder / _LOCK, timeout=LOCK_LIMIT_S):
+        for path in _damaged_files(folder):
+            logger.warning("%s: a damaged entry, removed", path)
+            path.unlink()
+        # Under the lock: an entry that another process adds later is newer than this mark.
+        (folder / _CHECKED).touch()
+    return folder
+
+
+def _damaged_files(folder: Path) -> Iterator[Path]:
+    """Yields broken entries, and files of entries now gone.
+
+    jax never replaces an entry: one that cannot be read would be compiled at every start. Without
+    its access time it would stop jax from adding others.
+    """
+    checked = folder / _CHECKED
+    checked_s = checked.stat().st_mtime if checked.exists() else 0.0
+    entries = set()
+    for path in sorted(folder.glob(f"*{_ENTRY}")):
+        access_time = path.with_name(path.name.removesuffix(_ENTRY) + _ACCESS_TIME)
+        # A folder may hold a gigabyte: each entry is read once.
+        # Damage happens while an entry is written; those that an earlier start has checked are
+        # whole.
+        is_new = path.stat().st_mtime >= checked_s
+        if access_time.exists() and (not is_new or _is_whole(path)):
+            entries.add(access_time)
+        else:
+            yield path
+    for path in sorted(folder.glob(f"*{_ACCESS_TIME}")):
+        if path not in entries:
+            yield path
+
+
+def _is_whole(path: Path) -> bool:
+    """Tests whether jax can read an entry.
+
+    The checksum of a zlib stream must agree. jax compresses with zstd where Python has it (3.14) or
+    `zstandard` is installed, else with zlib. Both raise errors of their own types.
+    """
+    content = path.read_bytes()
+    try:
+        return bool(compilation_cache.decompress_executable(content))
+    except Exception:  # an entry that cannot be read is removed, whatever the reason
+        return False

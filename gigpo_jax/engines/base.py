@@ -1,0 +1,158 @@
+"""The interface of engines: prompt and sampling settings in, tokens and log-probabilities out."""
+
+import hashlib
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.models.vision.images import PromptImages
+
+FinishReason = Literal["stop", "length", "abort"]
+OnTokens = Callable[[list[int]], None]
+
+
+class EngineLost(RuntimeError):
+    """Error that ends the whole run: no engine is left."""
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Sampling settings of one response.
+
+    Attributes:
+      temperature: Divisor of the logits; 0 takes the likeliest token.
+      top_p: Probability of the nucleus, in (0, 1]: the fewest likeliest tokens that reach it are
+        kept, and ties with the last one; 1 keeps all.
+      top_k: Number of likeliest tokens that are kept, and ties, before `top_p`; -1 or 0 keeps all.
+      max_tokens: Largest number of tokens of the response, >= 1.
+      stop_token_ids: Token ids that end the response and are part of it.
+      stop_strings: Strings that end the response. The token that completes one of them in the text
+        is the last of the response.
+      key: Random key of the request, two 32-bit words; see `request_key`. The same prompt,
+        settings, key and weights give the same response, whatever other requests there are.
+      session: Identity of the episode: an engine with several servers sends all its requests to
+        one server.
+
+    Raises:
+      InputError: A value is outside its range.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    max_tokens: int = 512
+    stop_token_ids: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    key: tuple[int, int] = (0, 0)
+    session: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise InputError(
+                "must be a finite number of at least 0 (0 is greedy)",
+                key="temperature",
+                value=self.temperature,
+            )
+        if not 0 < self.top_p <= 1:
+            raise InputError(
+                "must be above 0 and at most 1 (1 keeps every token)", key="top_p", value=self.top_p
+            )
+        if self.top_k < -1:
+            raise InputError(
+                "must be at least 1, or -1 to keep every token", key="top_k", value=self.top_k
+            )
+        if self.max_tokens < 1:
+            raise InputError("must be at least 1", key="max_tokens", value=self.max_tokens)
+        # A string alone would be taken as one stop string for each of its characters. An empty
+        # string is in every text, so no token completes it.
+        if isinstance(self.stop_strings, str) or not all(self.stop_strings):
+            raise InputError(
+                "must be a tuple of strings that are not empty",
+                key="stop_strings",
+                value=repr(self.stop_strings),
+            )
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One response.
+
+    Attributes:
+      tokens: [T] i32, exactly the sampled tokens, including the one that ended the response.
+      logprobs: [T] f32, nats, of the distribution each token was sampled from (after temperature,
+        top-k and top-p); of the untempered distribution when temperature is 0.
+      finish_reason: "stop" for a stop token or string, "length" for `max_tokens`, "abort" if the
+        engine failed.
+      version: Version of the weights, as given to `update_weights`.
+    """
+
+    tokens: np.ndarray
+    logprobs: np.ndarray
+    finish_reason: FinishReason
+    version: int
+
+
+class Engine(Protocol):
+    """Turns prompts into responses, batching the calls of many coroutines."""
+
+    async def generate(
+        self,
+        tokens: Sequence[int] | np.ndarray,
+        params: SamplingParams,
+        images: PromptImages | None = None,
+        *,
+        on_tokens: OnTokens | None = None,
+    ) -> Completion:
+        """Samples one response.
+
+        Args:
+          tokens: [P] i32, the prompt, P >= 1.
+          params: Sampling settings.
+          images: Images of the prompt, in the order of their tokens.
+          on_tokens: Callback in this event loop with all tokens drawn so far, a prefix of the
+            response. The engine calls it whenever it has new tokens before the end, or never.
+
+        Raises:
+          InputError: The prompt does not fit; only this request fails.
+          EngineLost: The engine can give no more responses.
+        """
+
+    def update_weights(self, params: Any, version: int) -> None:
+        """Sets the weights and the version of later requests.
+
+        No response mixes two versions.
+        """
+
+    def free_memory(self) -> None:
+        """Frees memory of the learner's devices until the next `update_weights`.
+
+        No request may come before that.
+        """
+
+    def close(self) -> None:
+        """Frees the engine; unfinished requests fail. May be called twice."""
+
+
+def request_key(seed: int, iteration: int, group: int, member: int, step: int) -> tuple[int, int]:
+    """Derives the random key of one request, two u32.
+
+    It depends on neither the machine nor the order of requests.
+
+    Args:
+      seed: Seed of the run.
+      iteration: Index of the iteration; negative for evaluations.
+      group: Index of the task group.
+      member: Index of the trajectory in its group.
+      step: Index of the turn in its trajectory.
+    """
+    # Signed, because evaluations have negative iterations. The byte order is fixed, so that every
+    # machine derives the same key.
+    identity = struct.pack("<5q", seed, iteration, group, member, step)
+    # A hash: neighbouring requests differ by 1 in one field, and their keys must not be related.
+    digest = hashlib.blake2b(identity, digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")

@@ -1,0 +1,1 @@
+"""An OpenAI-compatible endpoint in front of an engine; it records the calls of programs."""

@@ -1,0 +1,123 @@
+"""Sampling of the responses to HTTP requests, with limits and errors that clients understand."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.base import Completion, Engine, EngineLost, OnTokens, SamplingParams
+from gigpo_jax.engines.endpoint.requests import PolicyRequest, RequestError
+from gigpo_jax.engines.endpoint.sessions import EndpointSession, session_not_found
+
+MAX_RUNNING = 4096  # requests that wait for the engine
+
+
+class EngineSampler:
+    """Samples responses from an engine in the endpoint's event loop.
+
+    Attributes:
+      running: Number of requests that wait for the engine.
+    """
+
+    def __init__(
+        self, engine: Engine, timeout_s: float, on_lost: Callable[[EngineLost], None]
+    ) -> None:
+        """Stores the engine.
+
+        Args:
+          engine: Engine that answers.
+          timeout_s: Limit for one response, s.
+          on_lost: Callback for the loss of the engine.
+        """
+        self.running = 0
+        self._engine = engine
+        self._timeout_s = timeout_s
+        self._on_lost = on_lost
+
+    async def sample_choices(
+        self,
+        request: PolicyRequest,
+        tokens: list[int],
+        listeners: Sequence[OnTokens | None],
+    ) -> list[Completion]:
+        """Samples the choices of a request without a session.
+
+        Each has a listener.
+        """
+        first_word, second_word = request.sampling.key
+        tasks = []
+        for choice, listener in enumerate(listeners):
+            # Choices differ by their keys. Choice 0 is the response of the same request with n=1.
+            key = (first_word, (second_word + choice) % 2**32)
+            sampling = replace(request.sampling, key=key)
+            tasks.append(asyncio.ensure_future(self._sample(tokens, sampling, listener)))
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            # If one choice fails or the client goes away, the others free their slots.
+            for task in tasks:
+                task.cancel()
+
+    async def sample_call(
+        self,
+        session: EndpointSession,
+        request: PolicyRequest,
+        tokens: list[int],
+        listener: OnTokens | None,
+    ) -> Completion:
+        """Samples the response to a call of a session.
+
+        Sampling ends with the session.
+        """
+        session.check_limit()
+        # The key is that of the call's index, taken before anything waits: runs repeat.
+        key = session.key(session.calls)
+        start = time.monotonic()
+        session.calls += 1
+        session.running += 1
+        # The key of call 0 identifies the episode: all of its calls go to one server.
+        sampling = replace(request.sampling, key=key, session=session.key(0))
+        # Two tasks, because the session may end first: a late response must not be recorded.
+        # `finally` cancels both, which frees the engine's slot.
+        response = asyncio.ensure_future(self._sample(tokens, sampling, listener))
+        closing = asyncio.ensure_future(session.closing.wait())
+        try:
+            await asyncio.wait({response, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if not response.done():
+                raise session_not_found()
+            return response.result()
+        except EngineLost as err:
+            session.fault = err
+            raise
+        finally:
+            response.cancel()
+            closing.cancel()
+            session.running -= 1
+            session.last_use = time.monotonic()
+            session.engine_s += session.last_use - start
+
+    async def _sample(
+        self, tokens: list[int], sampling: SamplingParams, listener: OnTokens | None
+    ) -> Completion:
+        if self.running >= MAX_RUNNING:
+            raise RequestError(
+                f"{self.running} requests wait for the engine; ask again later", status=429
+            )
+        self.running += 1
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                completion = await self._engine.generate(tokens, sampling, on_tokens=listener)
+        except TimeoutError as err:
+            limit = f"config.serve.request_timeout_s={self._timeout_s:g}"
+            raise RequestError(f"no response within {limit}", status=504) from err
+        except InputError as err:
+            raise RequestError(str(err)) from err
+        except EngineLost as err:
+            self._on_lost(err)
+            raise
+        finally:
+            self.running -= 1
+        if completion.finish_reason == "abort":
+            raise RequestError("the engine aborted the request", status=500)
+        return completion

@@ -1,0 +1,110 @@
+"""The images of requests: encoding them, and placing their features in rows of prompts."""
+
+import collections
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.engines.jax.programs import Programs
+from gigpo_jax.engines.jax.slots import ImageInputs
+from gigpo_jax.engines.request import Request
+from gigpo_jax.models.vision.images import ImagePatches
+from gigpo_jax.models.vision.vision import Features, pack_images
+
+PATCH_MULTIPLE = 16  # the number of patches of an image is padded to a multiple of this
+CACHED_IMAGES = 256  # images whose features stay on the host
+
+
+class ImageEncoder:
+    """Computes and caches image features with the vision tower.
+
+    An image is padded to a size that follows from it alone and is encoded in batches of a fixed
+    size, so its features do not depend on other images.
+    """
+
+    def __init__(self, programs: Programs, *, batch_size: int) -> None:
+        """Creates an empty cache; a device call encodes `batch_size` images."""
+        self._programs = programs
+        self._batch_size = batch_size
+        self._features: dict[bytes, np.ndarray] = {}
+
+    def clear(self) -> None:
+        """Drops all features, which belong to other weights."""
+        self._features.clear()
+
+    def encode_requests(self, params: Any, requests: Sequence[Request]) -> None:
+        """Sets the features of requests; an image is encoded once."""
+        requests_with_images = []
+        for request in requests:
+            if request.images and request.images.images:
+                requests_with_images.append((request, request.images.images))
+
+        # padded size -> digest -> image: each size is a program, and equal images are encoded once.
+        missing: dict[int, dict[bytes, ImagePatches]] = collections.defaultdict(dict)
+        for _, images in requests_with_images:
+            for image in images:
+                if image.digest not in self._features:
+                    padded_patches = -(-len(image.patches) // PATCH_MULTIPLE) * PATCH_MULTIPLE
+                    missing[padded_patches][image.digest] = image
+        for padded_patches, new_images in sorted(missing.items()):
+            self._encode_images(params, list(new_images.values()), padded_patches)
+
+        for request, images in requests_with_images:
+            for image in images:
+                # Moves the image to the end: the dictionary's order is that of last use.
+                self._features[image.digest] = self._features.pop(image.digest)
+            request.features = np.concatenate([self._features[image.digest] for image in images])
+        # Only now, because one batch of requests may have more images than the cache keeps.
+        while len(self._features) > CACHED_IMAGES:
+            del self._features[next(iter(self._features))]
+
+    def _encode_images(self, params: Any, images: list[ImagePatches], padded_patches: int) -> None:
+        # Places in texts are not needed here: `ImageRows` puts the features into rows.
+        no_rows = np.zeros((0, 0), np.int32)
+        for start in range(0, len(images), self._batch_size):
+            batch = images[start : start + self._batch_size]
+            packed = pack_images(batch, no_rows, number=self._batch_size, longest=padded_patches)
+            encoded = self._programs.encode_images(params, packed.patches, packed.grid)
+            # Copies: a slice would keep the features of the whole batch in memory.
+            for row, image in zip(np.asarray(encoded), batch):
+                self._features[image.digest] = row[: math.prod(image.grid)].copy()
+
+
+class ImageRows:
+    """Builds the image inputs of a `PromptBatch`.
+
+    Attributes:
+      inputs: Images of the rows written so far.
+    """
+
+    def __init__(self, rows: int, length: int, width: int, dtype: Any) -> None:
+        """Creates B x T rows without images.
+
+        `width` is that of the decoder.
+        """
+        self.inputs = ImageInputs(
+            positions=np.zeros((rows, 3, length), np.int32),
+            shift=np.zeros((rows,), np.int32),
+            features=Features(
+                np.zeros((rows, length, width), dtype), np.zeros((rows, length), bool)
+            ),
+        )
+
+    def write_row(self, row: int, request: Request, start: int, stop: int) -> None:
+        """Writes the images of a prompt's tokens into a row.
+
+        The tokens are those from `start` to `stop`.
+        """
+        assert request.images is not None  # a model that reads images: its prompts have a layout
+        layout = request.images.layout
+        index = layout.index[start:stop]
+        is_image = index >= 0
+        length = len(index)
+        features = self.inputs.features
+        self.inputs.positions[row, :, :length] = layout.positions[:, start:stop]
+        self.inputs.shift[row] = layout.shift
+        features.used[row, :length] = is_image
+        if request.features is not None:
+            features.values[row, :length][is_image] = request.features[index[is_image]]

@@ -1,0 +1,593 @@
+"""The in-process engine: continuous batching over a fixed number of slots with a static KV cache.
+
+A thread drives the device. Every round prefills waiting prompts into free slots (padded to one of a
+few shapes), then decodes several tokens for all slots in one device call. `warmup` compiles all
+programs; nothing is compiled after it.
+
+A response does not depend on the other requests: its random keys come from the request alone, each
+row of a batch is computed independently, and with one size in `prefill_rows` all array shapes are
+the same. With several sizes matrix products are tiled differently: the last bits depend on the
+number of prompts in a prefill, and in rare cases a token.
+"""
+
+import asyncio
+import collections
+import functools
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.base import Completion, OnTokens, SamplingParams
+from gigpo_jax.engines.jax.chunked import ChunkReader, MakeImageRows
+from gigpo_jax.engines.jax.images import ImageEncoder, ImageRows
+from gigpo_jax.engines.jax.placement import place_engine
+from gigpo_jax.engines.jax.prefixes import PrefixTable
+from gigpo_jax.engines.jax.programs import (
+    EngineSettings,
+    Programs,
+    describe_leaves,
+    first_difference,
+)
+from gigpo_jax.engines.jax.slot_table import SlotTable
+from gigpo_jax.engines.jax.slots import (
+    NO_TOKEN,
+    SETTINGS,
+    STOP_IDS,
+    PromptBatch,
+    pack_request,
+)
+from gigpo_jax.engines.request import (
+    Request,
+    Weights,
+    check_images,
+    check_prompt,
+    resolve_requests,
+    select_stop_ids,
+)
+from gigpo_jax.engines.stopping import StopStrings
+from gigpo_jax.models import decoder
+from gigpo_jax.models.text.tokenizer import Tokenizer
+from gigpo_jax.models.vision.images import PromptImages
+
+GATHER_S = 0.001  # time an idle engine waits for more requests, and again while more arrive
+GATHER_LIMIT_S = 0.01
+REQUEST_LIMIT_S = 3600.0
+JOIN_LIMIT_S = 60.0
+
+Tokens = Sequence[int] | np.ndarray
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Samples responses from the weights of one version.
+
+    Attributes:
+      generate: As `engines.base.Engine.generate`.
+    """
+
+    generate: Callable[..., Awaitable[Completion]]
+
+
+class JaxEngine:
+    """Samples responses from a model in this process; see `engines.base.Engine`.
+
+    Attributes:
+      generated_tokens: Number of tokens of all responses so far.
+      prompt_tokens: Number of tokens of all prompts so far.
+      reused_tokens: Number of prompt tokens whose keys and values a slot held already.
+    """
+
+    def __init__(
+        self,
+        config: decoder.DecoderConfig,
+        params: decoder.Params,
+        settings: EngineSettings,
+        *,
+        tokenizer: Tokenizer | None = None,
+        version: int = 0,
+    ):
+        """Starts the engine's thread; call `close` when done.
+
+        Args:
+          config: Shape of the model.
+          params: Parameters as from `decoder.init_params`, on one device or sharded over a mesh
+            with an axis `tensor`. `Programs.prepare_params` casts and gathers them where needed;
+            others are not copied. A caller that donates these arrays must call `update_weights`
+            before the next request.
+          settings: Slots, lengths and dtype.
+          tokenizer: Decoder of responses for stop strings; None if no request has any.
+          version: Version of these parameters.
+        """
+        self.config = config
+        self.slots = settings.slots
+        self.generated_tokens = 0
+        self.prompt_tokens = 0
+        self.reused_tokens = 0
+        self._buckets = settings.buckets
+        self._rows = settings.rows
+        self._max_length = settings.max_length
+
+        dtype = settings.dtype or params["embed"].dtype
+        placement = place_engine(params, settings.tensor, settings.devices)
+        self._partitions = placement.partitions
+        self._partition_slots = settings.slots // placement.partitions
+        self._programs = Programs(config, settings, dtype, placement)
+
+        self._encoder: ImageEncoder | None = None
+        self._make_image_rows: MakeImageRows | None = None
+        if config.vision is not None:
+            batch_size = self._rows[-1] * self._partitions
+            self._encoder = ImageEncoder(self._programs, batch_size=batch_size)
+            self._make_image_rows = functools.partial(
+                ImageRows, width=config.hidden_size, dtype=jnp.dtype(dtype)
+            )
+
+        chunk = settings.prefill_chunk
+        self._prefixes = PrefixTable(self.slots, self._partitions, chunk)
+        self._reader: ChunkReader | None = None
+        if chunk:
+            self._reader = ChunkReader(
+                self._programs,
+                slots=self.slots,
+                partitions=self._partitions,
+                rows=self._rows[-1],
+                chunk=chunk,
+                make_image_rows=self._make_image_rows,
+            )
+
+        self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
+        self._leaf_types = describe_leaves(params)
+        # The weights of new requests, and the weights that the slots use now.
+        self._newest: Weights | None = Weights(self._programs.prepare_params(params), version)
+        self._weights: Weights | None = None
+        self._table = SlotTable(self.slots, self._partitions)
+        self._waiting: collections.deque[Request] = collections.deque()
+        # `_wake` guards the waiting requests. `_device_lock` guards weights, slots and cache; it is
+        # held for a whole round, so `generate`, which runs in an event loop, must not take it.
+        self._wake = threading.Condition()
+        self._device_lock = threading.Lock()
+        self._closed = False
+        # A daemon, so that a process whose caller forgot `close` can end.
+        self._thread = threading.Thread(target=self._serve_requests, name="jax-engine", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "JaxEngine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def compile_count(self) -> int:
+        """Programs compiled so far; constant after `warmup`."""
+        return self._programs.compile_count
+
+    def warmup(self) -> None:
+        """Compiles all programs but the image encoders.
+
+        Those follow on first use of a size.
+        """
+        with self._device_lock:
+            self._weights = self._weights or self._newest
+            assert self._weights is not None
+            if self._reader is not None:
+                self._reader.warmup(self._weights.params)
+            else:
+                self._warm_up_buckets()
+            # No slot is active on the device yet: the program is compiled, and its loop makes no
+            # step.
+            self._decode(1)
+
+    def _warm_up_buckets(self) -> None:
+        # Rows without slots: the calls compile the programs and write nothing into the cache.
+        no_slots: list[list[int]] = [[]] * self._partitions
+        for length in self._buckets:
+            for rows in self._rows:
+                self._prefill_bucket(no_slots, rows, length)
+
+    async def generate(
+        self,
+        tokens: Tokens,
+        params: SamplingParams,
+        images: PromptImages | None = None,
+        *,
+        on_tokens: OnTokens | None = None,
+        weights: Weights | None = None,
+    ) -> Completion:
+        """Samples a response to the prompt `tokens` [P]; see `engines.base.Engine`.
+
+        Args:
+          tokens: Prompt; it and the response must fit `max_length`.
+          params: Sampling settings.
+          images: Images of the prompt.
+          on_tokens: Callback with the tokens so far.
+          weights: Weights to sample from; None: the newest.
+
+        Raises:
+          InputError: The prompt does not fit, or a setting cannot be met; only this request fails.
+          RuntimeError: The engine was closed, its device failed, or it frees its memory for an
+            update.
+          TimeoutError: No response within an hour.
+        """
+        with self._wake:
+            if self._closed:
+                raise RuntimeError("the engine is closed")
+            # Under the lock: otherwise `close` could end the thread before the request is queued,
+            # and nobody would answer it, or `update_weights` would not see that its weights are
+            # still needed.
+            request = self._make_request(tokens, params, images, weights)
+            request.on_tokens = on_tokens
+            self._waiting.append(request)
+            self._wake.notify()
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                return await request.future
+        finally:
+            # If this coroutine was cancelled or timed out, the slot is free for others. The thread
+            # looks at the mark between two rounds; it cannot be interrupted within one.
+            request.cancelled = True
+            # The traceback of an error would keep the weights in memory.
+            del request, weights
+
+    def snapshot(self) -> Snapshot:
+        """Fixes the newest weights.
+
+        They stay in memory as long as the snapshot exists.
+        """
+        assert self._newest is not None
+        return Snapshot(functools.partial(self.generate, weights=self._newest))
+
+    def update_weights(self, params: decoder.Params, version: int) -> None:
+        """Sets the weights of later requests.
+
+        Earlier requests, running or waiting, keep their weights. All hosts must call it in the same
+        order.
+
+        Raises:
+          ValueError: The tree has another structure, shape or dtype.
+        """
+        difference = first_difference(self._leaf_types, describe_leaves(params))
+        if difference:
+            raise ValueError(
+                f"version {version}: parameters unlike those of the engine: {difference}"
+            )
+        # The device lock waits for the end of a round: no program reads the weights then. The order
+        # of the two locks is the same everywhere, or two threads could wait for each other.
+        with self._device_lock, self._wake:
+            # A cancelled request must not keep the old weights in memory.
+            self._drop_cancelled()
+            if not (self._waiting or self._table.any_active()):
+                # Frees the old arrays before the new ones are made.
+                self._newest = None
+                self._weights = None
+            self._newest = Weights(self._programs.prepare_params(params), version)
+
+    def free_memory(self) -> None:
+        """Frees weights and cache until the next `update_weights`.
+
+        Unfinished requests fail.
+        """
+        with self._device_lock, self._wake:
+            self._drop_cancelled()
+            self._fail_all("the engine frees its memory for an update", None)
+            self._newest = None
+            self._weights = None
+            self._programs.reset()
+            self._prefixes.clear()
+
+    def close(self) -> None:
+        """Stops the thread and frees the cache.
+
+        Unfinished requests fail. May be called twice.
+        """
+        with self._wake:
+            # The thread sees this at the end of its round at the latest, and fails what is
+            # unfinished.
+            self._closed = True
+            self._wake.notify()
+        # A thread that joins itself raises.
+        if self._thread is not threading.current_thread():
+            # With a limit, because a device call cannot be interrupted and may never return.
+            self._thread.join(JOIN_LIMIT_S)
+
+    # All methods below run in the engine's thread or under its locks, except `_make_request`.
+
+    def _make_request(
+        self,
+        tokens: Tokens,
+        params: SamplingParams,
+        images: PromptImages | None = None,
+        weights: Weights | None = None,
+    ) -> Request:
+        prompt = check_prompt(
+            tokens,
+            params,
+            max_length=self._max_length,
+            max_prompt=self._buckets[-1],
+            vocab_size=self.config.vocab_size,
+        )
+        stop_ids = select_stop_ids(params, self._stops)
+        # A row of a `PromptBatch` has room for this many ids; the shapes of programs are fixed.
+        if len(stop_ids) > STOP_IDS:
+            raise InputError(
+                f"{len(stop_ids)} ids",
+                key="stop_token_ids",
+                fix=f"an engine takes at most {STOP_IDS}",
+            )
+        weights = weights or self._newest
+        if weights is None:
+            raise RuntimeError("the engine has no weights during an update; ask again later")
+        images = check_images(self.config.vision, prompt, images)
+        future = asyncio.get_running_loop().create_future()
+        return Request(prompt, params, stop_ids, weights, future, images)
+
+    def _serve_requests(self) -> None:
+        """Runs rounds until the engine is closed.
+
+        This is the body of the thread.
+        """
+        while True:
+            with self._wake:
+                while not (self._closed or self._waiting or self._table.any_active()):
+                    # Without a limit: `generate` and `close` alone can end the condition, and both
+                    # notify.
+                    self._wake.wait()
+                if self._closed:
+                    break
+            # Not under `_wake`: `generate` could not add the requests that are waited for.
+            self._gather_requests()
+            try:
+                with self._device_lock:
+                    self._run_round()
+            # The device may raise anything; the requests in the slots must fail with it.
+            except Exception as err:
+                log.exception("the engine failed")
+                self._fail_running(f"the engine failed: {err}", err)
+                # The failed call may have consumed the donated cache; the next round makes another.
+                self._programs.reset()
+                # The table must not promise chunks of a cache that is gone.
+                self._prefixes.clear()
+        self._fail_all("the engine was closed", None)
+        self._programs.reset()
+        self._newest = None
+        self._weights = None
+
+    def _gather_requests(self) -> None:
+        """Waits a moment for requests if the engine is idle.
+
+        Requests that arrive together then share a batch.
+        """
+        if self._table.any_active():
+            return
+        deadline = time.monotonic() + GATHER_LIMIT_S
+        previous_count = 0
+        # Without the wait the first of many requests would be prefilled and decoded alone.
+        while previous_count < len(self._waiting) < self.slots and time.monotonic() < deadline:
+            # Read without `_wake`: a number that is out of date only changes the wait by
+            # `GATHER_S`.
+            previous_count = len(self._waiting)
+            time.sleep(GATHER_S)
+
+    def _run_round(self) -> None:
+        self._drop_cancelled()
+        if self._reader is None:
+            self._read_prompts()
+        else:
+            self._read_chunks(self._reader)
+        if not self._table.any_active():
+            return
+
+        # Returns to the waiting requests once an eighth of the slots is free for them. A request
+        # with newer weights cannot start before all slots are free: it ends no round early.
+        startable = sum(request.weights is self._weights for request in tuple(self._waiting))
+        # No number of ended slots reaches slots + 1: the call then makes all of its steps.
+        target = self.slots + 1
+        if startable:
+            target = max(1, min(startable, self.slots // 8))
+        # Every partition counts its own slots, hence an equal share of the number, rounded up.
+        drawn = self._decode(-(-target // self._partitions))
+        self._collect_tokens(drawn, range(self.slots))
+
+    def _read_prompts(self) -> None:
+        """Prefills waiting prompts into the free slots.
+
+        Prompts of one bucket are prefilled together.
+        """
+        bucket_slots: dict[int, list[list[int]]] = {}
+        requests = []
+        for slot in self._table.free_slots():
+            # Strictly in the order of arrival: skipping a request that must wait for newer weights
+            # would let a stream of later ones keep it waiting for ever.
+            request = self._next_request()
+            if request is None:
+                break
+            self._assign_slot(slot, request)
+            requests.append(request)
+            # There always is one: `check_prompt` has refused prompts longer than the last bucket.
+            bucket = next(length for length in self._buckets if length >= request.prompt.size)
+            if bucket not in bucket_slots:
+                bucket_slots[bucket] = [[] for _ in range(self._partitions)]
+            bucket_slots[bucket][slot // self._partition_slots].append(slot)
+        self._encode_images(requests)
+
+        # All calls are dispatched before the first result is fetched: the device works on the next
+        # call while the host reads the tokens of this one.
+        calls = []
+        for bucket, remaining in sorted(bucket_slots.items()):
+            # All partitions run the same program: the one with the most prompts decides its size.
+            while longest := max(map(len, remaining)):
+                size = next((rows for rows in self._rows if rows >= longest), self._rows[-1])
+                batch = [slots[:size] for slots in remaining]
+                remaining = [slots[size:] for slots in remaining]
+                calls.append((batch, size, self._prefill_bucket(batch, size, bucket)))
+        for batch, size, drawn in calls:
+            row_slots: list[int | None] = []
+            for slots in batch:
+                # The result has `size` rows for each partition, whether they hold a prompt or not.
+                row_slots += slots
+                row_slots += [None] * (size - len(slots))
+            self._collect_tokens(np.asarray(drawn)[:, None], row_slots)
+
+    def _read_chunks(self, reader: ChunkReader) -> None:
+        """Prefills waiting prompts into free slots by chunks.
+
+        Chunks that slots hold already are left out.
+        """
+        if not self._waiting:
+            return
+        self._prefixes.begin_round()
+        planned_requests = []
+        # Prompts are planned one by one, because each may share chunks with those planned before
+        # it.
+        while free_slots := self._table.free_slots():
+            request = self._next_request()
+            if request is None:
+                break
+            plan = self._prefixes.plan_prefill(request.prefix_content, free_slots)
+            self._assign_slot(plan.slot, request)
+            self.reused_tokens += plan.start
+            planned_requests.append((plan, request))
+        if planned_requests:
+            assert self._weights is not None
+            self._encode_images([request for _, request in planned_requests])
+            for drawn, slots in reader.read_prompts(self._weights.params, planned_requests):
+                self._collect_tokens(np.asarray(drawn)[:, None], slots)
+
+    def _encode_images(self, requests: Sequence[Request]) -> None:
+        """Encodes the images of requests that are read next."""
+        if self._encoder is not None and requests:
+            assert self._weights is not None
+            self._encoder.encode_requests(self._weights.params, requests)
+
+    def _assign_slot(self, slot: int, request: Request) -> None:
+        self._table.assign(slot, request)
+        self.prompt_tokens += request.prompt.size
+
+    def _next_request(self) -> Request | None:
+        """Removes the first waiting request if it can start now.
+
+        A request with new weights waits until all slots are free.
+        """
+        if not self._waiting:
+            return None
+        # Without `_wake`: only this thread and holders of the device lock remove requests, and
+        # `generate` appends at the other end.
+        request = self._waiting[0]
+        if request.weights is not self._weights:
+            if self._table.any_active():
+                return None
+            # All slots of a device call share one tree of weights, and no response mixes two
+            # versions.
+            self._weights = request.weights
+            # The cache and the image features were computed with the previous weights.
+            self._prefixes.clear()
+            if self._encoder is not None:
+                self._encoder.clear()
+        return self._waiting.popleft()
+
+    def _prefill_bucket(
+        self, partition_slots: list[list[int]], size: int, bucket: int
+    ) -> jax.Array:
+        """Prefills the prompts of these slots.
+
+        There are at most `size` of each partition.
+        """
+        assert self._weights is not None
+        rows = np.zeros((self._partitions * size, SETTINGS + STOP_IDS + bucket), np.int32)
+        # A slot that does not exist: a row that is not filled is dropped.
+        rows[:, 0] = self._partition_slots
+        image_rows = self._make_image_rows and self._make_image_rows(len(rows), bucket)
+        for partition, slots in enumerate(partition_slots):
+            for offset, slot in enumerate(slots):
+                row = partition * size + offset
+                request = self._table.requests[slot]
+                assert request is not None
+                pack_request(
+                    rows[row],
+                    request.prompt,
+                    slot % self._partition_slots,
+                    request.params,
+                    request.stop_ids,
+                )
+                if image_rows:
+                    image_rows.write_row(row, request, 0, request.prompt.size)
+        batch = PromptBatch(rows, image_rows.inputs if image_rows else None)
+        return self._programs.prefill_prompts(self._weights.params, batch)
+
+    def _collect_tokens(self, drawn: Any, slots: Sequence[int | None]) -> None:
+        """Adds drawn tokens to requests and resolves finished ones.
+
+        `drawn` is [2, steps, B], of B slots.
+        """
+        # One array for tokens and the bits of log-probabilities: one transfer instead of two.
+        tokens, bits = np.asarray(drawn)
+        logprobs = bits.view(np.float32)
+        # A slot draws in every step until it ends, so its tokens are the first ones of its column.
+        counts = np.sum(tokens != NO_TOKEN, axis=0).tolist()
+        responses = []
+        for column, slot in enumerate(slots):
+            request = None if slot is None else self._table.requests[slot]
+            count = counts[column]
+            if slot is None or request is None or not count:
+                continue
+            completion = request.append_tokens(
+                tokens[:count, column], logprobs[:count, column], self._stops
+            )
+            if completion is not None:
+                # After a stop string the slot is still active on the device; the next call cancels
+                # it there.
+                self._table.release(slot)
+                self.generated_tokens += completion.tokens.size
+                responses.append((request, completion))
+        resolve_requests(responses)
+
+    def _drop_cancelled(self) -> None:
+        self._table.release_cancelled()
+        with self._wake:
+            # The lock is reentrant: `update_weights` and `free_memory` hold it already.
+            self._waiting = collections.deque(
+                request for request in self._waiting if not request.cancelled
+            )
+
+    def _fail_all(self, message: str, cause: Exception | None) -> None:
+        """Fails the requests in the slots and those that wait."""
+        failed = self._table.remove_requests()
+        with self._wake:
+            failed += self._waiting
+            self._waiting.clear()
+        for request in failed:
+            request.reject(message, cause)
+
+    def _fail_running(self, message: str, cause: Exception) -> None:
+        """Fails the requests in the slots.
+
+        If there are none, it fails the first that waits.
+        """
+        failed = self._table.remove_requests()
+        with self._wake:
+            # The device failed before the request was in a slot: it would fail again and again.
+            if not failed and self._waiting:
+                failed.append(self._waiting.popleft())
+        for request in failed:
+            request.reject(message, cause)
+
+    def _decode(self, target: int) -> jax.Array:
+        """Decodes until `target` slots of a partition are done.
+
+        It takes at most the settings' steps.
+        """
+        assert self._weights is not None
+        running = self._table.running.reshape(self._partitions, -1)
+        # One array a call, the target first: a transfer to the device costs more than its content.
+        control = np.insert(running, 0, target, axis=1)
+        return self._programs.decode_tokens(self._weights.params, control.reshape(-1))

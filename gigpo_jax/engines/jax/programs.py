@@ -1,0 +1,305 @@
+"""The compiled programs of an engine, one for each shape, and the arrays on the device."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gigpo_jax.engines.jax import slots as device_code
+from gigpo_jax.engines.jax.placement import SLOTS, Placement, cast_before_gather
+from gigpo_jax.engines.jax.slots import PromptBatch
+from gigpo_jax.models import decoder, on_cpu
+from gigpo_jax.models.cache import cache_length, copy_chunks
+from gigpo_jax.models.chunks import extend
+from gigpo_jax.models.vision.vision import encode_images
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Shapes of an engine.
+
+    Attributes:
+      slots: S, number of sequences that are decoded together.
+      max_length: Largest number of tokens of prompt and response together.
+      prefill_buckets: Padded prompt lengths, each at most `max_length`; empty for powers of two up
+        to it.
+      prefill_rows: Batch sizes of a prefill; with one size responses do not depend on other
+        requests.
+      prefill_chunk: Length of a chunk, tokens; prompts are read in chunks and slots share the cache
+        of equal ones. 0: whole prompts are read, padded to a bucket.
+      decode_steps: Largest number of decode steps of a device call.
+      dtype: Dtype of the computation and of the cache; None is the parameters'.
+      tensor: Number of devices that split the weights and heads; at least the learner's number.
+      devices: Devices of this host that are reserved for the engine; empty: those that hold the
+        parameters.
+    """
+
+    slots: int
+    max_length: int
+    prefill_buckets: tuple[int, ...] = ()
+    prefill_rows: tuple[int, ...] = (8,)
+    prefill_chunk: int = 0
+    decode_steps: int = 16
+    dtype: Any = None
+    tensor: int = 1
+    devices: tuple[jax.Device, ...] = ()
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """Padded prompt lengths, ascending."""
+        if self.prefill_buckets:
+            return tuple(sorted(set(self.prefill_buckets)))
+        # Powers of two from 32 on: padding at most doubles longer prompts, and programs are few.
+        last_power = max(5, (self.max_length - 1).bit_length())
+        powers = range(5, last_power + 1)
+        return tuple(sorted({min(2**power, self.max_length) for power in powers}))
+
+    @property
+    def capacity(self) -> int:
+        """C, the length of the cache; see `cache_length`."""
+        return cache_length(self.max_length, self.prefill_chunk)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Batch sizes of a prefill, ascending."""
+        return tuple(sorted({min(rows, self.slots) for rows in self.prefill_rows}))
+
+
+class Programs:
+    """Runner of the functions of `slots.py`.
+
+    The cache and the slots stay on the device. Executables are compiled ahead of time: a new shape
+    raises `compile_count`, there is no silent recompilation. Messages and results are those of all
+    partitions, one after the other.
+
+    Attributes:
+      compile_count: Number of programs compiled so far.
+      placement: Devices of the engine's arrays.
+      cache: KV cache, on the devices; None before the first call.
+    """
+
+    def __init__(
+        self,
+        config: decoder.DecoderConfig,
+        settings: EngineSettings,
+        dtype: Any,
+        placement: Placement,
+    ) -> None:
+        """Stores the shapes; allocates nothing yet."""
+        self.compile_count = 0
+        self._settings = settings
+        self._dtype = jnp.dtype(dtype)
+        self.placement = placement
+        # XLA's CPU backend copies a bfloat16 array to float32 wherever a part of it is read.
+        bfloat16_on_cpu = placement.device.platform == "cpu" and self._dtype == jnp.bfloat16
+        self._config = replace(config, for_cpu=bfloat16_on_cpu)
+        self._cache_dtype = jnp.dtype(on_cpu.BITS) if bfloat16_on_cpu else self._dtype
+        self._compiled: dict[Any, Any] = {}
+        self.cache: Any = None
+        self._state: Any = None
+
+    def prepare_params(self, params: decoder.Params) -> decoder.Params:
+        """Casts parameters and moves them to the placement's devices.
+
+        A leaf with the right dtype and place is not copied, except for bfloat16 on CPUs. All hosts
+        must call this in the same order: it gathers over their devices.
+        """
+        leaves, tree = jax.tree.flatten(params)
+        shardings = [self.placement.gathered_sharding(leaf) for leaf in leaves]
+        # Only leaves that differ are copied: with an adapter nearly all have the right dtype.
+        changed_indices = []
+        for index, (leaf, sharding) in enumerate(zip(leaves, shardings, strict=True)):
+            is_in_place = not sharding or leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+            if leaf.dtype != self._dtype or not is_in_place:
+                changed_indices.append(index)
+        if changed_indices:
+            changed = [leaves[index] for index in changed_indices]
+            gathered = self.run_program(
+                ("hand-over",),
+                cast_before_gather(changed, self._dtype),
+                changed,
+                out_shardings=[shardings[index] for index in changed_indices],
+            )
+            for index, leaf in zip(changed_indices, gathered, strict=True):
+                leaves[index] = leaf
+        prepared = jax.tree.unflatten(tree, [self.localize_leaf(leaf) for leaf in leaves])
+        # After the cast. Kernels are transposed here, so that these layers are always a copy.
+        if self._config.for_cpu:
+            prepared["layers"] = self.run_program(
+                ("layers apart",), on_cpu.split_layers, prepared["layers"]
+            )
+        return prepared
+
+    def prefill_prompts(self, params: decoder.Params, batch: PromptBatch) -> jax.Array:
+        """Prefills prompts and draws their first tokens; see `slots.prefill_prompts`."""
+        prefill = functools.partial(decoder.prefill, kernels=self.placement.kernels)
+        function = functools.partial(device_code.prefill_prompts, self._replicate_logits(prefill))
+        return self._run_step(
+            ("prefill", "prompts", *_leaf_shapes(batch)), function, params, batch, (None, SLOTS)
+        )
+
+    def prefill_chunks(self, params: decoder.Params, batch: PromptBatch) -> jax.Array:
+        """Prefills chunks of prompts; see `slots.prefill_chunks`."""
+        function = functools.partial(device_code.prefill_chunks, self._replicate_logits(extend))
+        return self._run_step(
+            ("prefill", "chunks", *_leaf_shapes(batch)), function, params, batch, (None, SLOTS)
+        )
+
+    def encode_images(
+        self, params: decoder.Params, patches: np.ndarray, grid: np.ndarray
+    ) -> jax.Array:
+        """Runs the vision tower; arguments and result as for `vision.encode_images`."""
+        vision = self._config.vision
+        dtype = self._dtype
+        assert vision is not None
+
+        def encode_step(
+            params: Any, cache: Any, state: Any, images: Any
+        ) -> tuple[Any, Any, jax.Array]:
+            features = encode_images(vision, params["vision"], *images, dtype=dtype)
+            # Cache and slots pass through, so that all programs have one signature. They are
+            # donated: returning them copies nothing.
+            return cache, state, self.placement.replicate(features)
+
+        return self._run_step(
+            ("encode", *patches.shape), encode_step, params, (patches, grid), (SLOTS,)
+        )
+
+    def copy_prefix_chunks(self, chunks: np.ndarray) -> None:
+        """Copies chunks of the cache from slot to slot.
+
+        Args:
+          chunks: [partitions * N, 3] i32: source slot, target slot (S: nothing is copied), first
+            index.
+        """
+        length = self._settings.prefill_chunk
+
+        def copy_step(
+            _params: Any, cache: Any, state: Any, chunks: jax.Array
+        ) -> tuple[Any, Any, jax.Array]:
+            sources, targets, starts = chunks.T
+            # A step must return a result. This one is small, and nobody reads it.
+            return copy_chunks(cache, sources, targets, starts, length), state, sources
+
+        # Without parameters: a copy reads no weights.
+        self._run_step(("copy", len(chunks)), copy_step, {}, chunks, (SLOTS,))
+
+    def decode_tokens(self, params: decoder.Params, control: np.ndarray) -> jax.Array:
+        """Draws tokens for all active slots; see `slots.decode_tokens`."""
+        decode = self._replicate_logits(decoder.decode)
+        function = functools.partial(device_code.decode_tokens, decode, self._settings.decode_steps)
+        return self._run_step(("decode",), function, params, control, (None, None, SLOTS))
+
+    def reset(self) -> None:
+        """Drops cache and slots.
+
+        It is for a failure or the end; the next call makes new ones.
+        """
+        self.cache = None
+        self._state = None
+
+    def localize_leaf(self, leaf: jax.Array) -> jax.Array:
+        """Returns this host's shards of a gathered parameter."""
+        return self.placement.localize(leaf)
+
+    def send_message(self, message: Any) -> Any:
+        """Puts every partition's piece of a message on its devices."""
+        sharding = self.placement.sharding(SLOTS)
+        if sharding is None:
+            return message
+        return jax.device_put(message, sharding)
+
+    def run_program(
+        self, name: tuple[Any, ...], function: Callable[..., Any], *args: Any, **jit_options: Any
+    ) -> Any:
+        """Calls the executable of that name.
+
+        It is compiled on first use. The first word of a name is the kind of program; the rest are
+        shapes.
+        """
+        # Ahead of time: the executable refuses arguments of another shape, where `jax.jit` would
+        # silently compile again in the middle of a run.
+        if name not in self._compiled:
+            self._compiled[name] = jax.jit(function, **jit_options).lower(*args).compile()
+            self.compile_count += 1
+        return self._compiled[name](*args)
+
+    def _replicate_logits(
+        self, function: Callable[..., tuple[jax.Array, Any]]
+    ) -> Callable[..., tuple[jax.Array, Any]]:
+        """Binds a forward pass to the config, replicating its logits.
+
+        All devices of a partition then draw the same tokens.
+        """
+
+        def forward(*args: Any) -> tuple[jax.Array, Any]:
+            logits, cache = function(self._config, *args)
+            return self.placement.replicate(logits), cache
+
+        return forward
+
+    def _run_step(
+        self,
+        name: tuple[Any, ...],
+        function: Callable[..., Any],
+        params: decoder.Params,
+        message: Any,
+        result_axes: Sequence[Any],
+    ) -> jax.Array:
+        """Runs a step and keeps its cache and slots.
+
+        The function takes (params, cache, slots, message).
+        """
+        placement = self.placement
+        state_shardings = (placement.cache_sharding, placement.sharding(SLOTS))
+        # On the first call and after `reset`. The whole cache need not fit one device: by the
+        # shardings of the result each device creates its shard.
+        if self.cache is None:
+            self.cache, self._state = self.run_program(
+                ("empty",), self._create_state, out_shardings=state_shardings
+            )
+        # Donated: the cache is the largest array, and a second one would not fit.
+        self.cache, self._state, result = self.run_program(
+            name,
+            placement.map_partitions(function, result_axes),
+            params,
+            self.cache,
+            self._state,
+            self.send_message(message),
+            donate_argnums=(1, 2),
+            out_shardings=(*state_shardings, placement.sharding(*result_axes)),
+        )
+        return result
+
+    def _create_state(self) -> tuple[Any, Any]:
+        slots = self._settings.slots
+        cache = decoder.init_cache(self._config, slots, self._settings.capacity, self._cache_dtype)
+        has_vision = self._config.vision is not None
+        return cache, device_code.init_slots(slots, shifted=has_vision)
+
+
+def describe_leaves(params: decoder.Params) -> dict[str, str]:
+    """Returns the dtype and shape of each leaf by path."""
+    # Texts, because the engine keeps them: the leaves themselves would hold their memory.
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
+
+
+def first_difference(expected: dict[str, str], actual: dict[str, str]) -> str:
+    """Describes the first difference of two `describe_leaves` results.
+
+    The text is "" if there is none.
+    """
+    for path in sorted(expected | actual):
+        if expected.get(path) != actual.get(path):
+            expected_type = expected.get(path, "missing")
+            return f"{path} is {actual.get(path, 'missing')}, was {expected_type}"
+    return ""
+
+
+def _leaf_shapes(batch: PromptBatch) -> tuple[tuple[int, ...], ...]:
+    return tuple(leaf.shape for leaf in jax.tree.leaves(batch))

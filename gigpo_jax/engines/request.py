@@ -1,0 +1,253 @@
+"""Requests inside an engine, and the delivery of their responses to coroutines."""
+
+import asyncio
+import functools
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.base import Completion, FinishReason, OnTokens, SamplingParams
+from gigpo_jax.engines.stopping import StopStrings
+from gigpo_jax.models.vision.images import PromptImages, prepare_images
+from gigpo_jax.models.vision.vision_config import VisionConfig
+
+log = logging.getLogger(__name__)
+
+
+# By identity, because `==` of two trees of arrays has no single truth value.
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Parameters of the engine and their version; compared by identity."""
+
+    params: Any
+    version: int
+
+
+@dataclass(eq=False)
+class Request:
+    """One request and the tokens drawn so far.
+
+    Only the engine's thread changes it, except `cancelled`.
+
+    Attributes:
+      prompt: [P] i32.
+      params: Sampling settings.
+      stop_ids: Token ids that end the response, including those that spell a stop string.
+      weights: Weights of all tokens of the response.
+      future: Result, in the caller's event loop.
+      images: Images of the prompt; None for a text-only model.
+      on_tokens: Callback of `Engine.generate`.
+      features: [F, D], features of the images; None: not encoded yet.
+      tokens: Tokens drawn so far.
+      logprobs: Log-probabilities of these tokens, nats, an array for each device call.
+      cancelled: Whether the caller stopped waiting.
+    """
+
+    prompt: np.ndarray
+    params: SamplingParams
+    stop_ids: list[int]
+    weights: Weights
+    future: "asyncio.Future[Completion]"
+    images: PromptImages | None = None
+    on_tokens: OnTokens | None = None
+    features: np.ndarray | None = None
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[np.ndarray] = field(default_factory=list)
+    cancelled: bool = False
+
+    @property
+    def prefix_content(self) -> np.ndarray:
+        """The token ids [P], with hashes for the image tokens.
+
+        An image token has a hash of its image. Two prompts share a prefix, images included, exactly
+        where these arrays are equal.
+        """
+        if self.images is None:
+            return self.prompt
+        images = self.images.images
+        # -1 in the place of a text token, else the number of the feature among all images [P].
+        index = self.images.layout.index
+        digests = b"".join(image.digest for image in images)
+        half_digests = np.frombuffer(digests, np.int64)[::2]  # a digest is 16 bytes
+        hashes = np.repeat(half_digests, [math.prod(image.grid) for image in images])
+        # The appended 0 is what the index -1 of a text token reads; np.where drops it.
+        return np.where(index < 0, self.prompt, np.append(hashes, 0)[index])
+
+    def append_tokens(
+        self, tokens: np.ndarray, logprobs: np.ndarray, stops: StopStrings | None
+    ) -> Completion | None:
+        """Adds drawn tokens and their log-probabilities.
+
+        Tokens are [n] i32, n >= 1, log-probabilities [n] f32.
+
+        Returns:
+          The response if it is finished, cut after the token that completed a stop string;
+          otherwise None.
+        """
+        # A device call draws several tokens, so the response may have ended before the last one.
+        start = len(self.tokens)
+        self.tokens += tokens.tolist()
+        self.logprobs.append(logprobs)
+        if self.params.stop_strings and stops is not None:
+            end = stops.find_completion(self.tokens, start, self.params.stop_strings)
+            if end is not None:
+                return self._completion("stop", end + 1)
+        # The device ends a slot at a stop id and at the limit, so only the last token can be
+        # either. It does not see stop strings, which are therefore examined first.
+        if self.tokens[-1] in self.stop_ids:
+            return self._completion("stop", len(self.tokens))
+        if len(self.tokens) >= self.params.max_tokens:
+            return self._completion("length", len(self.tokens))
+        if self.on_tokens is not None:
+            # A copy: the engine's thread appends to the list while the event loop reads the report.
+            report = functools.partial(self.on_tokens, list(self.tokens))
+            _call_in_loop(self.future.get_loop(), report)
+        return None
+
+    def reject(self, message: str, cause: Exception | None) -> None:
+        """Fails the request from another thread."""
+
+        def fail() -> None:
+            # The caller may have been cancelled, which ends the future; another result would raise.
+            if not self.future.done():
+                error = RuntimeError(message)
+                error.__cause__ = cause
+                self.future.set_exception(error)
+
+        _call_in_loop(self.future.get_loop(), fail)
+
+    def _completion(self, reason: FinishReason, length: int) -> Completion:
+        return Completion(
+            tokens=np.array(self.tokens[:length], np.int32),
+            logprobs=np.concatenate(self.logprobs)[:length],
+            finish_reason=reason,
+            version=self.weights.version,
+        )
+
+
+def check_prompt(
+    tokens: Sequence[int] | np.ndarray,
+    params: SamplingParams,
+    *,
+    max_length: int,
+    max_prompt: int,
+    vocab_size: int,
+) -> np.ndarray:
+    """Converts a prompt to an array [P] i32.
+
+    Args:
+      tokens: Token ids of the prompt.
+      params: Sampling settings.
+      max_length: Largest number of tokens of prompt and response together.
+      max_prompt: Largest number of tokens of the prompt.
+      vocab_size: Number of token ids.
+
+    Raises:
+      InputError: The prompt is empty, too long, or has ids outside the vocabulary.
+    """
+    prompt = np.asarray(tokens)
+    limit = min(max_length - params.max_tokens, max_prompt)
+    if prompt.ndim != 1 or not 1 <= prompt.size <= limit:
+        raise InputError(
+            f"{prompt.size} tokens; with max_tokens={params.max_tokens} and "
+            f"max_length={max_length} the engine takes 1 to {max(limit, 0)}",
+            key="prompt",
+            fix="shorten the prompt or the response",
+        )
+    # The device would not fail for an id outside: its gather is clamped to the last row.
+    for token in (prompt.min(), prompt.max()):
+        if not 0 <= token < vocab_size:
+            raise InputError(
+                f"token id {token}; the model has ids 0 to {vocab_size - 1}", key="prompt"
+            )
+    return prompt.astype(np.int32)
+
+
+def check_images(
+    vision: VisionConfig | None, prompt: np.ndarray, images: PromptImages | None
+) -> PromptImages | None:
+    """Checks that images belong to a prompt.
+
+    Returns:
+      The images, of which there may be none; None for a text-only model.
+
+    Raises:
+      InputError: The model reads no images, or the images are those of another prompt.
+    """
+    if vision is None:
+        if images is not None:
+            raise InputError(
+                "this model reads text alone",
+                fix="use a model with a vision tower, such as Qwen2.5-VL",
+            )
+        return None
+    if images is None:
+        # A text without images has a layout too: the rotary positions of a row are read from it.
+        images = prepare_images(vision, prompt, ())
+    is_image_token = prompt == vision.image_token
+    if not np.array_equal(is_image_token, images.layout.index >= 0):
+        raise InputError(
+            f"a prompt of {len(prompt)} tokens has {is_image_token.sum()} places of images that "
+            "are not those of its images",
+            fix="give the images that `prepare_images` gives for these tokens",
+        )
+    return images
+
+
+def select_stop_ids(params: SamplingParams, stops: StopStrings | None) -> list[int]:
+    """Lists the token ids that end a response, each once.
+
+    These are the ids of the settings, and tokens that are exactly a stop string.
+
+    Raises:
+      InputError: There are stop strings but no tokenizer.
+    """
+    ids = list(params.stop_token_ids)
+    if not params.stop_strings:
+        return list(dict.fromkeys(ids))
+    if stops is None:
+        raise InputError(
+            "this engine has no tokenizer",
+            key="stop_strings",
+            value=params.stop_strings,
+            fix="give it one",
+        )
+    # A stop string of one token ends the slot on the device. All others are only seen by the host,
+    # after a device call that may have drawn tokens beyond the end.
+    for stop in params.stop_strings:
+        token = stops.single_token(stop)
+        if token is not None:
+            ids.append(token)
+    return list(dict.fromkeys(ids))
+
+
+def resolve_requests(responses: Iterable[tuple[Request, Completion]]) -> None:
+    """Sets results from another thread.
+
+    There is one call for each event loop.
+    """
+    # Waking an event loop takes longer than setting a result: one call carries a whole round.
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[Request, Completion]]] = {}
+    for request, completion in responses:
+        loops.setdefault(request.future.get_loop(), []).append((request, completion))
+    for loop, batch in loops.items():
+        _call_in_loop(loop, functools.partial(_set_results, batch))
+
+
+def _set_results(batch: list[tuple[Request, Completion]]) -> None:
+    for request, completion in batch:
+        # A cancelled caller has ended its future already; a result would raise InvalidStateError.
+        if not request.future.done():
+            request.future.set_result(completion)
+
+
+def _call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(function)
+    except RuntimeError:  # the loop is closed
+        log.debug("a response came after its event loop was closed")

@@ -1,0 +1,265 @@
+"""Requests to a vLLM server, and its answers: pure functions that check every field they read.
+
+Requests go to `/inference/v1/generate`, whose answers name the weight version of every token;
+`/v1/completions` does not. A version's label is "RUN:NUMBER", so that weights of another run, or
+those that a restarted server read from its folder, are never confused with this run's.
+"""
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.png import encode_png
+from gigpo_jax.engines.base import Completion, FinishReason, SamplingParams
+from gigpo_jax.models.vision.images import PromptImages, collapse_image_tokens, restore_pixels
+
+KNOWN_RELEASE = "0.32."  # the weight update differs between releases
+MODE = "processed_logprobs"  # vLLM's default ignores the temperature
+FIXES = {
+    "dtype": "make --dtype and engine.dtype the same",
+    "logprobs_mode": f"start it with --logprobs-mode {MODE}",
+    "takes_seeds": "start it with --no-enable-chunked-prefill",
+}
+LOADING = "loading"  # the label while weights are replaced; responses that carry it are discarded
+REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+
+
+class ServerFault(RuntimeError):
+    """Failure of a server: unreachable, too slow, or wrong answer.
+
+    Another server may succeed.
+    """
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Time limits in seconds, and a number of restarts.
+
+    Attributes:
+      start_s: Time in which a server that this run starts must answer.
+      connect_s: Time in which a server of `engine.vllm.urls` must answer, at the start and after a
+        failure.
+      request_s: Limit for one response.
+      push_s: Limit for each step of a push.
+      restarts: Largest number of restarts of one server in a run.
+    """
+
+    start_s: float
+    connect_s: float
+    request_s: float
+    push_s: float
+    restarts: int
+
+
+def version_label(run: str, version: int) -> str:
+    """Returns the name of a version on the servers."""
+    return f"{run}:{version}"
+
+
+def parse_version(run: str, text: str) -> int | None:
+    """Returns the number in a label.
+
+    It is None for weights that this run did not push.
+    """
+    # `int` alone would also take signs, spaces, underscores and digits of other scripts.
+    label_run, _, number = text.rpartition(":")
+    if label_run != run or not (number.isascii() and number.isdigit()):
+        return None
+    return int(number)
+
+
+def generate_request(
+    tokens: np.ndarray,
+    params: SamplingParams,
+    stop_ids: Sequence[int],
+    images: PromptImages | None = None,
+) -> dict:
+    """Returns the body of a request for one response.
+
+    Args:
+      tokens: [P], the prompt.
+      params: Sampling settings.
+      stop_ids: Token ids that end the response.
+      images: Images of the prompt.
+    """
+    sampling = {
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": max(params.top_k, 0),
+        "max_tokens": params.max_tokens,
+        "stop": list(params.stop_strings),
+        "stop_token_ids": list(stop_ids),
+        "ignore_eos": True,  # the ends are in stop_token_ids, as with the other engine
+        # 0 alternatives: the log-probability of the sampled token alone.
+        "logprobs": 0,
+        # vLLM takes signed numbers of 64 bits.
+        "seed": (params.key[0] << 32 | params.key[1]) & (2**63 - 1),
+    }
+    if images is None or not images.images:
+        return {"token_ids": tokens.tolist(), "sampling_params": sampling}
+    # The server gets images in the size at which they are read, so it resizes none.
+    content_parts = []
+    for image in images.images:
+        encoded = base64.b64encode(encode_png(restore_pixels(image))).decode()
+        content_parts.append({"type": "image_url", "url": f"data:image/png;base64,{encoded}"})
+    return {
+        # One token for each image, which the server expands: a prompt that is expanded already
+        # would give wrong log-probabilities without an error.
+        "token_ids": collapse_image_tokens(tokens, images).tolist(),
+        "content_parts": content_parts,
+        "return_token_ids": True,
+        "sampling_params": sampling,
+    }
+
+
+def check_expanded(url: str, answer: Any, tokens: np.ndarray) -> None:
+    """Checks a server's tokens of a prompt with images.
+
+    They must be the tokens [P] of the learner.
+
+    Raises:
+      InputError: The tokens differ.
+    """
+    server_tokens = answer.get("prompt_token_ids") if isinstance(answer, dict) else None
+    if server_tokens != tokens.tolist():
+        count = len(server_tokens) if isinstance(server_tokens, list) else "no"
+        raise InputError(
+            f"reads a prompt with images as {count} tokens that are not the {len(tokens)} of the "
+            "learner",
+            key=url,
+            fix="serve the folder of model.path with its own preprocessor_config.json, without "
+            "--mm-processor-kwargs",
+        )
+
+
+def probe_request(tokens: Sequence[int]) -> dict:
+    """Returns the body of a request for a prompt's log-probabilities."""
+    return {
+        "token_ids": list(map(int, tokens)),
+        "sampling_params": {"max_tokens": 1, "prompt_logprobs": 0},
+    }
+
+
+def read_generated(answer: Any, run: str, limit: int) -> Completion:
+    """Reads one response.
+
+    Args:
+      answer: Parsed JSON.
+      run: Name of the run in accepted labels.
+      limit: Largest number of tokens of the response.
+
+    Returns:
+      The response as the server ended it.
+
+    Raises:
+      ServerFault: A field is missing or inconsistent, or the tokens have several versions or one of
+        another run.
+    """
+    try:
+        # Unpacking fails for any other number of choices.
+        (choice,) = answer["choices"]
+        tokens = choice["token_ids"]
+        content = choice["logprobs"]["content"]
+        spans = choice["weight_versions"]
+        reason = choice["finish_reason"]
+        logprobs = [float(entry["logprob"]) for entry in content]
+        has_equal_ids = [entry["token_id"] for entry in content] == list(tokens)
+        labels = {str(span["version"]) for span in spans}
+        labelled_tokens = sum(span["end"] - span["start"] for span in spans)
+        ids = np.asarray(tokens, np.int32)
+    except (KeyError, TypeError, ValueError, OverflowError) as err:
+        raise ServerFault(f"unexpected answer ({type(err).__name__}: {err})") from err
+    # The learner trains on these tokens: each must have its own log-probability and a version.
+    is_sequence = ids.ndim == 1 and 0 < ids.size <= limit and ids.min() >= 0
+    if not (has_equal_ids and is_sequence and labelled_tokens == ids.size):
+        raise ServerFault(
+            f"inconsistent answer ({ids.size} tokens of at most {limit}, "
+            f"{labelled_tokens} labelled)"
+        )
+    # Rounding may lift the log-probability of a certain token a little above 0.
+    if not all(math.isfinite(value) and value <= 1e-3 for value in logprobs):
+        raise ServerFault("log-probabilities that are not finite")
+    if not isinstance(reason, str) or reason not in REASONS:
+        raise ServerFault(f"the server ended the request: {reason}")
+    version = parse_version(run, labels.pop()) if len(labels) == 1 else None
+    if version is None:
+        raise ServerFault("sampled from weights that this run did not push")
+    return Completion(ids, np.asarray(logprobs, np.float32), REASONS[reason], version)
+
+
+def read_probe(answer: Any, tokens: Sequence[int]) -> np.ndarray:
+    """Reads the log-probabilities of a prompt.
+
+    Args:
+      answer: Parsed JSON of the answer to `probe_request(tokens)`.
+      tokens: [P], the prompt.
+
+    Returns:
+      [P - 1] f32, nats, the log-probabilities of all tokens but the first.
+
+    Raises:
+      ServerFault: The answer does not have them.
+    """
+    try:
+        rows = answer["prompt_logprobs"]
+        values = []
+        # The first row is null: nothing precedes the first token.
+        for row, token in zip(rows[1:], tokens[1:], strict=True):
+            values.append(row[str(token)]["logprob"])
+        return np.asarray(values, np.float32)
+    except (KeyError, TypeError, ValueError) as err:
+        raise ServerFault(f"unexpected answer to the probe ({err!r})") from err
+
+
+def check_description(
+    url: str, description: dict[str, Any], expected: dict[str, Any], *, max_length: int, rank: int
+) -> None:
+    """Checks a server's model and settings.
+
+    The model must be the learner's, and the settings must give right numbers.
+
+    Args:
+      url: Address of the server.
+      description: Result of `extension.WeightLoader.gigpo_describe`.
+      expected: Architecture of the learner, "tokenizer" fingerprint and "dtype", by the same keys.
+      max_length: Largest number of tokens of prompt and response together.
+      rank: Rank of the adapter, 0 if all weights are trained.
+
+    Raises:
+      InputError: A value differs.
+    """
+    expected = expected | {"logprobs_mode": MODE, "takes_seeds": True}
+    for key, value in expected.items():
+        if description.get(key) != value:
+            fix = FIXES.get(key, "serve the folder of model.path")
+            raise InputError(
+                f"its {key} is {description.get(key)!r}, the learner needs {value!r}",
+                key=url,
+                fix=fix,
+            )
+    server_length = description.get("max_model_len", 0)
+    if server_length < max_length:
+        raise InputError(
+            f"takes {server_length} tokens, sampling.max_prompt_tokens + "
+            f"sampling.max_response_tokens are {max_length}",
+            key=url,
+            fix=f"start it with --max-model-len {max_length}",
+        )
+    if not description.get("weights_dir"):
+        raise InputError(
+            "takes no weights", key=url, fix="start it with launch/vllm_sidecar.sh --weights-dir"
+        )
+    server_rank = description.get("adapter_rank", 0)
+    # A server that takes adapters refuses to replace the model below them.
+    if server_rank < rank or (server_rank and not rank):
+        option = f"with --lora-rank {rank}" if rank else "without --lora-rank"
+        raise InputError(
+            f"its largest adapter rank is {server_rank}, model.lora.rank={rank}",
+            key=url,
+            fix=f"start it {option}",
+        )

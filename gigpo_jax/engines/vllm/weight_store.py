@@ -1,0 +1,138 @@
+"""The folder of pushed weights: one safetensors file, or one adapter in PEFT's layout, a push."""
+
+import contextlib
+import os
+import pathlib
+import secrets
+import shutil
+import tempfile
+from typing import Any
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.models import lora
+from gigpo_jax.models.decoder import DecoderConfig, Params
+from gigpo_jax.models.files.adapter_file import write_adapter
+from gigpo_jax.models.files.checksum import Checksum
+from gigpo_jax.models.files.weights import write_tensors
+
+PREFIX = "gigpo_jax-weights"
+TMPFS = pathlib.Path("/dev/shm")
+
+
+class WeightStore:
+    """Writer of weights that deletes the older ones.
+
+    Each write has a new name.
+
+    Attributes:
+      folder: Folder of the files; one that was created here can be read by this user only.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] = ""):
+        """Creates the folder.
+
+        Args:
+          folder: Folder that is shared with the servers; "" creates one in memory (tmpfs) or else
+            in the temporary folder.
+
+        Raises:
+          InputError: The folder cannot be written.
+        """
+        self._is_temporary = not folder
+        try:
+            if self._is_temporary:
+                # The files are read within one update, so they need not reach a disk.
+                base = TMPFS if os.access(TMPFS, os.W_OK) else pathlib.Path(tempfile.gettempdir())
+                # Without /proc every other process would seem to be dead.
+                if pathlib.Path("/proc/self").exists():
+                    _remove_leftovers(base)
+                # `_remove_leftovers` reads the process from the name.
+                self.folder = base / f"{PREFIX}.{os.getpid()}.{secrets.token_hex(4)}"
+                self.folder.mkdir(mode=0o700)
+            else:
+                self.folder = pathlib.Path(folder).resolve()
+                self.folder.mkdir(parents=True, exist_ok=True)
+                # Mode bits do not tell whether a mounted folder can be written.
+                with tempfile.TemporaryFile(dir=self.folder):
+                    pass
+        except OSError as err:
+            raise InputError(
+                f"cannot be written ({err.strerror})",
+                key="config.engine.vllm.weights_dir",
+                value=repr(str(folder)),
+            ) from err
+        self._paths: list[pathlib.Path] = []
+
+    def write_weights(self, config: DecoderConfig, params: Params, *, dtype: Any, name: str) -> str:
+        """Writes all parameters.
+
+        Args:
+          config: Shape of the model.
+          params: Parameters, gathered one array at a time; with several processes all must call
+            this, and each writes its own file.
+          dtype: Dtype of the file.
+          name: Name of the file, never used before.
+
+        Returns:
+          The checksum of its tensors.
+
+        Raises:
+          OSError: The file cannot be written.
+        """
+        checksum = Checksum()
+        # The previous file is deleted first: the folder may have no room for two.
+        path = self._next_path(name, keep=0)
+        write_tensors(path, config, params, dtype=dtype, on_tensor=checksum.add)
+        return checksum.hexdigest()
+
+    def write_adapter(self, adapter: Params, *, dtype: Any, name: str) -> str:
+        """Writes an adapter of scale 1.
+
+        Arguments and result are those of `write_weights`.
+        """
+        checksum = Checksum()
+        rank = lora.adapter_rank(adapter)
+        # alpha = R, because the factor is in B already.
+        shape = lora.LoraConfig(rank, float(rank), lora.adapter_targets(adapter))
+        # The previous adapter stays: vLLM may read it again for late requests.
+        folder = self._next_path(name, keep=1)
+        write_adapter(folder, shape, adapter, base="", dtype=dtype, on_tensor=checksum.add)
+        return checksum.hexdigest()
+
+    def close(self) -> None:
+        """Deletes the written files; may be called twice."""
+        self._delete_old(0)
+        if self._is_temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _next_path(self, name: str, keep: int) -> pathlib.Path:
+        """Deletes old files and returns the path of the next.
+
+        The `keep` newest files stay.
+        """
+        self._delete_old(keep)
+        path = self.folder / name
+        # Entered before it is written, so that a file that was begun is deleted too.
+        self._paths.append(path)
+        return path
+
+    def _delete_old(self, keep: int) -> None:
+        while len(self._paths) > keep:
+            path = self._paths.pop(0)
+            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _remove_leftovers(base: pathlib.Path) -> None:
+    """Deletes folders of killed processes, which hold memory.
+
+    /proc lists the living processes.
+    """
+    for folder in base.glob(f"{PREFIX}.*.*"):
+        process_id = folder.name.split(".")[1]
+        with contextlib.suppress(OSError):
+            # Folders of other users are not touched: /dev/shm is common to all.
+            is_alive = pathlib.Path("/proc", process_id).exists()
+            if folder.stat().st_uid == os.getuid() and not is_alive:
+                shutil.rmtree(folder, ignore_errors=True)

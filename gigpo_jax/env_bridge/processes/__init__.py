@@ -1,0 +1,1 @@
+"""Environments and agent programs in worker processes."""

@@ -1,0 +1,147 @@
+"""Answers of a worker process as data: JSON, and after it the pixels of images.
+
+An answer cannot run code where it is read, whatever an environment writes to its socket, and the
+pool validates every value again: the learner sees exactly the types of types.py.
+"""
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.env_bridge.boundary import validate_observation, validate_result, validate_tasks
+from gigpo_jax.env_bridge.processes.frames import pack_frame
+from gigpo_jax.env_bridge.types import Observation, StepResult, Task
+
+_SIZE = struct.Struct("!I")  # of the JSON
+_ERROR_FIELDS = {"reason", "key", "value", "fix"}  # of an InputError
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer whose value is not decoded yet.
+
+    Attributes:
+      number: Number of the call.
+      kind: "ok", or the kind of error (worker.py).
+      content: JSON value.
+      pixels: Bytes of all images, one after the other.
+    """
+
+    number: int
+    kind: str
+    content: Any
+    pixels: bytes
+
+
+def pack_answer(number: int, kind: str, value: Any) -> bytes:
+    """Encodes an answer as a frame.
+
+    Args:
+      number: Number of the call.
+      kind: "ok", or the kind of error (worker.py).
+      value: Process id, tasks, observation, result, or the text or fields of an error.
+    """
+    content = value
+    # Outside of the JSON, as they are: base64 would cost a third more bytes, and time.
+    images: Sequence[np.ndarray] = ()
+    if isinstance(value, Observation):
+        content = _encode_observation(value)
+        images = value.images
+    elif isinstance(value, StepResult):
+        observation = _encode_observation(value.observation)
+        content = [observation, value.reward, value.done, dict(value.info)]
+        images = value.observation.images
+    elif isinstance(value, list):
+        # Without `environment`: the run sets that label (types.py).
+        content = [[task.id, task.type, task.split, task.data, task.answer] for task in value]
+    text = json.dumps([number, kind, content], ensure_ascii=False, separators=(",", ":"))
+    # Environments may emit lone surrogates; plain UTF-8 refuses them.
+    data = text.encode("utf-8", "surrogatepass")
+    pixels = b"".join(image.tobytes() for image in images)
+    return pack_frame(_SIZE.pack(len(data)) + data + pixels)
+
+
+def _encode_observation(observation: Observation) -> list[Any]:
+    shapes = [image.shape[:2] for image in observation.images]
+    return [
+        observation.text,
+        observation.anchor,
+        observation.admissible,
+        observation.task,
+        shapes,
+    ]
+
+
+def parse_answer(body: bytes) -> Answer:
+    """Reads the number and kind of an answer.
+
+    It may raise an exception of any type.
+    """
+    (size,) = _SIZE.unpack_from(body)
+    text = body[_SIZE.size : _SIZE.size + size].decode("utf-8", "surrogatepass")
+    number, kind, content = json.loads(text)
+    # `type`, because True is an int too and would be the number 1.
+    if type(number) is not int or kind not in ("ok", "input", "error", "step"):
+        raise ValueError(f"number {number!r:.40} and kind {kind!r:.40}")
+    return Answer(number, kind, content, body[_SIZE.size + size :])
+
+
+def decode_value(answer: Answer, operation: str) -> Any:
+    """Decodes and validates the value of an answer.
+
+    It may raise an exception of any type.
+
+    Args:
+      answer: The answer.
+      operation: Operation of its call, which decides the type of the value.
+    """
+    content = answer.content
+    # Errors first: their form does not depend on the operation.
+    if answer.kind == "input":
+        if content.keys() != _ERROR_FIELDS or not all(map(_is_text, content.values())):
+            raise ValueError("fields of an error")
+        return content
+    if answer.kind != "ok":
+        if not _is_text(content):
+            raise ValueError("text of an error")
+        return content
+    if operation == "start":
+        if type(content) is not int:
+            raise ValueError("process id")
+        return content
+    if operation == "tasks":
+        return validate_tasks([Task(*fields) for fields in content])
+    if operation == "reset":
+        return validate_observation(_decode_observation(content, answer.pixels))
+    observation, reward, done, info = content
+    result = StepResult(_decode_observation(observation, answer.pixels), reward, done, info)
+    return validate_result(result)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _decode_observation(content: Any, pixels: bytes) -> Observation:
+    text, anchor, admissible, task, shapes = content
+    if isinstance(admissible, list):
+        admissible = tuple(admissible)
+    images = []
+    offset = 0
+    for height, width in shapes:
+        # Before the product: a negative size would move the offset back.
+        if type(height) is not int or type(width) is not int or height < 1 or width < 1:
+            raise ValueError(f"an image of {height!r:.40} x {width!r:.40} pixels")
+        size = height * width * 3
+        image = np.frombuffer(pixels, np.uint8, size, offset).reshape(height, width, 3)
+        # A copy is writable, and does not keep the whole frame in memory.
+        images.append(image.copy())
+        offset += size
+    # More bytes than the shapes say: another image was meant. Fewer have raised in `frombuffer`.
+    if offset != len(pixels):
+        raise ValueError(f"{len(pixels):,} bytes of pixels for images of {offset:,}")
+    return Observation(text, anchor, admissible, task, tuple(images))

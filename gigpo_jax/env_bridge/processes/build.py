@@ -1,0 +1,55 @@
+"""Builds objects from "module:NAME": the bridge names environments only in this way."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.references import load_reference
+
+
+def build_object(
+    reference: str, options: Mapping[str, Any], *, key: str = "config.env.options"
+) -> Any:
+    """Calls the builder that "module:NAME" names.
+
+    An error whose key is an option, such as `size='huge': ..`, gets `key` before it.
+
+    Args:
+      reference: Builder, "module:NAME".
+      options: Keyword arguments of the builder.
+      key: Key with which the user set the options, for messages.
+
+    Raises:
+      InputError: The reference is wrong, or the builder refuses an option or its value.
+    """
+    builder = load_reference(reference, key="config.env.name")
+    signature = inspect.signature(builder)
+    try:
+        # Checked before the call: a TypeError of the builder's own code is a bug, and keeps its
+        # traceback.
+        signature.bind(**options)
+    except TypeError as err:
+        fix = _suggest_options(signature, options)
+        raise InputError(
+            f"{reference} does not take the options {sorted(options)} ({err})", key=key, fix=fix
+        ) from err
+    try:
+        return builder(**options)
+    except InputError as err:
+        # An environment knows its option as `size`; the user set it as `config.env.options.size`.
+        if err.key.partition(".")[0] in signature.parameters:
+            raise err.with_key(f"{key}.{err.key}") from err
+        raise
+
+
+def _suggest_options(signature: inspect.Signature, options: Mapping[str, Any]) -> str:
+    """The parameters nearest to unknown options; without any, all parameters."""
+    unused_names = [name for name in signature.parameters if name not in options]
+    suggestions: list[str] = []
+    for name in options:
+        if name not in signature.parameters:
+            suggestions += nearest_names(name, unused_names)
+    if suggestions:
+        return f"nearest: {', '.join(suggestions)}"
+    return f"it takes {', '.join(signature.parameters) or 'none'}"

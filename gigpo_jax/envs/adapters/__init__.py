@@ -1,0 +1,1 @@
+"""Environments for other trainers: Gymnasium, OpenEnv, verifiers (docs/interfaces.md); no jax."""

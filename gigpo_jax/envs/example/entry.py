@@ -1,0 +1,26 @@
+"""The entry of the example (docs/environments.md explains it)."""
+
+from functools import partial
+
+from gigpo_jax.env_bridge.actions import parse_tagged
+from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct
+from gigpo_jax.envs.entry_types import Environment, Option
+
+ENVIRONMENT = Environment(
+    build="gigpo_jax.envs.example.env:TreasureEnv",
+    styles={
+        "full": Instruct("You look for a treasure in a row of drawers."),
+        "tagged": Instruct("You look for a treasure in a row of drawers.", thought=TAGGED_THOUGHT),
+        "compact": Compact(),
+    },
+    parse=partial(parse_tagged, fallback_chars=30),
+    expert="gigpo_jax.envs.example.env:TreasureExpert",
+    max_steps=12,
+    history=2,
+    invalid_penalty=0.1,
+    options={
+        "drawers": Option(int, 4, "number of drawers in the row"),
+        "games": Option(int, 64, "number of tasks in a split"),
+        "anchor": Option(str, "text", "anchor state: text, or state"),
+    },
+)

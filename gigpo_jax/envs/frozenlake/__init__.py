@@ -1,0 +1,1 @@
+"""FrozenLake as text: a walk over ice to a goal, with holes."""

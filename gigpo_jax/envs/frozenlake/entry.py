@@ -1,0 +1,33 @@
+"""The entry of FrozenLake."""
+
+from functools import partial
+
+from gigpo_jax.env_bridge.actions import parse_tagged
+from gigpo_jax.envs.entry_types import Environment, Option
+from gigpo_jax.envs.frozenlake.prompt import FULL, TAGGED
+from gigpo_jax.envs.games import (
+    ANCHOR_OPTION,
+    RANDOM_FRACTION_OPTION,
+    REGRET_OPTION,
+    show_observation,
+)
+
+_SLIPPERY = Option(bool, False, "a third of the moves goes where it should, the others sideways")
+
+ENVIRONMENT = Environment(
+    build="gigpo_jax.envs.frozenlake.env:make",
+    styles={"full": FULL, "tagged": TAGGED, "compact": show_observation},
+    parse=partial(parse_tagged, fallback_chars=20),
+    expert="gigpo_jax.envs.frozenlake.env:make_expert",
+    max_steps=15,
+    history=2,
+    invalid_penalty=0.1,
+    options={
+        "anchor": ANCHOR_OPTION,
+        "size": Option(int, 4, "rows and columns of a lake: 3 to 8"),
+        "slippery": _SLIPPERY,
+        "max_steps": Option(int, 15, "length of an episode in the environment"),
+        "regret": REGRET_OPTION,
+    },
+    expert_options={"random_fraction": RANDOM_FRACTION_OPTION, "slippery": _SLIPPERY},
+)

@@ -1,0 +1,1 @@
+"""Environments of other packages as ours, by names such as gymnasium:ID."""

@@ -1,0 +1,77 @@
+"""The entries of environments of other packages, made from their names."""
+
+from functools import partial
+
+from gigpo_jax.env_bridge.actions import parse_tagged
+from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct
+from gigpo_jax.envs.entry_types import Environment, Option
+
+_INTRO = "You act in an environment, one action at a time."
+
+
+def gymnasium_entry(source: str) -> Environment:
+    """Makes the entry of a Gymnasium environment.
+
+    Args:
+      source: ID in Gymnasium's registry, or MODULE:ID; importing the module registers it.
+    """
+    return Environment(
+        build=f"gigpo_jax.envs.incoming.gymnasium:{source}",
+        styles={
+            "full": Instruct(_INTRO),
+            "tagged": Instruct(_INTRO, thought=TAGGED_THOUGHT),
+            "compact": Compact(),
+        },
+        parse=partial(parse_tagged, keeps_case=True),
+        expert=None,
+        max_steps=50,
+        history=2,
+        invalid_penalty=0.1,
+        options={
+            "kwargs": Option(dict, {}, "keyword arguments of gymnasium.make"),
+            "renderer": Option(
+                str, "", "function or Renderer, module:NAME; empty: the ready one, or none for text"
+            ),
+            "actions": Option(tuple, None, "names of discrete actions, in the order of numbers"),
+            "admissible": Option(
+                str, "", "key of info that lists the admissible actions of a text environment"
+            ),
+            "task": Option(str, None, "words of the task; default: those of the renderer"),
+            "anchor": Option(str, "text", "anchor state: text, or state (the renderer tells it)"),
+            "won_above": Option(
+                float, None, "reward above which an episode that terminates is won; default: 0"
+            ),
+            "time_limit": Option(
+                int, None, "length of an episode in the environment; default: the registered one"
+            ),
+        },
+    )
+
+
+def mcp_entry(source: str) -> Environment:
+    """Makes the entry of an MCP server.
+
+    Args:
+      source: Command that starts the server, or its URL.
+    """
+    introduction = "You do a task with tools, one call at a time."
+    return Environment(
+        build=f"gigpo_jax.envs.incoming.mcp:{source}",
+        styles={
+            "full": Instruct(introduction),
+            "tagged": Instruct(introduction, thought=TAGGED_THOUGHT),
+            "compact": Compact(),
+        },
+        parse=partial(parse_tagged, keeps_case=True),
+        expert=None,
+        max_steps=10,
+        history=4,
+        invalid_penalty=0.1,
+        options={
+            "tasks": Option(str, "", "JSONL file: task, answer, and if needed split, id, type"),
+            "scorer": Option(str, "", "function of an answer, module:NAME; empty: equal answers"),
+            "anchor": Option(str, "text", "anchor state: text, or state (all calls so far)"),
+            "restart": Option(bool, True, "whether the server is started for every episode"),
+            "result_characters": Option(int, 4000, "largest number of characters of a result"),
+        },
+    )

@@ -1,0 +1,252 @@
+"""Gymnasium environments in words: ready renderers, and those of the user."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.references import load_reference
+from gigpo_jax.envs.frozenlake import prompt as frozenlake
+from gigpo_jax.envs.frozenlake.lake import ACTIONS as LAKE_ACTIONS
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """The words for an environment.
+
+    Functions get the unwrapped environment and the observation.
+
+    Attributes:
+      text: Function that returns the observation in words.
+      actions: Names of discrete actions, in the order of numbers.
+      task: Function from the environment to the task in words, called after each reset.
+      state: Function that returns the whole state as text: equal states have equal futures, but
+        for chance and the time limit. None: there is no anchor `state`.
+      won_above: Reward above which an episode that terminates is won.
+      name: Name for messages.
+    """
+
+    text: Callable[[Any, Any], str]
+    actions: tuple[str, ...] = ()
+    task: Callable[[Any], str] = lambda env: "get as much reward as you can"
+    state: Callable[[Any, Any], str] | None = None
+    won_above: float = 0.0
+    name: str = "the environment"
+
+
+def find_renderer(env_id: str, reference: str) -> Renderer:
+    """Finds the renderer of an environment.
+
+    Args:
+      env_id: Gymnasium's ID.
+      reference: Reference "module:NAME" of a `Renderer`, or of a function that returns the
+        observation in words; "": the ready renderer, or the observation itself.
+
+    Raises:
+      InputError: There is no such renderer.
+    """
+    ready_renderer = _find_ready_renderer(env_id)
+    if not reference:
+        return ready_renderer
+    key = "renderer"
+    if ":" not in reference:
+        raise InputError("name it module:NAME", key=key, value=repr(reference))
+    renderer = load_reference(reference, key=key)
+    if isinstance(renderer, Renderer):
+        return renderer
+    if not callable(renderer):
+        raise InputError(
+            f"a {type(renderer).__name__}, neither a function nor a Renderer",
+            key=key,
+            value=repr(reference),
+        )
+    return replace(ready_renderer, text=renderer, name=reference)
+
+
+def _find_ready_renderer(env_id: str) -> Renderer:
+    name = env_id.rpartition("/")[2]
+    for prefix, renderer in RENDERERS.items():
+        if name.startswith(prefix):
+            return renderer
+    return Renderer(lambda env, observation: observation)
+
+
+def _say_steps(count: int, direction: str) -> str:
+    return f"{count} step{'s' if count > 1 else ''} {direction}"
+
+
+# FrozenLake
+
+
+def _show_lake(env: Any, observation: Any) -> str:
+    letters = {b"S": frozenlake.ICE, b"F": frozenlake.ICE}
+    letters |= {b"H": frozenlake.HOLE, b"G": frozenlake.GOAL}
+    agents = {b"H": frozenlake.AGENT_IN_HOLE, b"G": frozenlake.AGENT_AT_GOAL}
+    rows = [[letters[cell] for cell in row] for row in env.desc]
+    row, column = divmod(int(observation), env.ncol)
+    rows[row][column] = agents.get(bytes(env.desc[row][column]), frozenlake.AGENT)
+    return "\n".join(" ".join(row) for row in rows)
+
+
+# Taxi
+
+_PLACES = ("red", "green", "yellow", "blue")
+
+
+def _show_taxi(env: Any, observation: Any) -> str:
+    row, column, passenger, destination = env.decode(int(observation))
+    lines = [bytes(b"".join(line)).decode() for line in env.desc.tolist()]
+    line = lines[row + 1]
+    lines[row + 1] = f"{line[: 2 * column + 1]}T{line[2 * column + 2 :]}"
+    place = "in the taxi" if passenger == len(_PLACES) else f"at {_PLACES[passenger]}"
+    lines.append(f"The passenger is {place} and wants to go to {_PLACES[destination]}.")
+    return "\n".join(lines)
+
+
+_TAXI_TASK = (
+    "Fetch the passenger with the taxi and bring them to the place where they want to go. T is the "
+    "taxi. R, G, Y and B are the places red, green, yellow and blue. The taxi cannot pass | and "
+    "the border."
+)
+
+
+# CliffWalking
+
+
+def _show_cliff(env: Any, observation: Any) -> str:
+    rows, columns = env.shape
+    letters = [["C" if cell else "o" for cell in line] for line in env._cliff]
+    letters[rows - 1][columns - 1] = "G"
+    row, column = divmod(int(observation), columns)
+    letters[row][column] = "P"
+    return "\n".join(" ".join(line) for line in letters)
+
+
+_CLIFF_TASK = (
+    "Walk to the goal in few steps and do not step on the cliff, from which you fall back to the "
+    "start. Cells: P you, o ground, C cliff, G goal."
+)
+
+
+# Blackjack
+
+
+def _show_hand(env: Any, observation: Any) -> str:
+    total, dealer, has_ace = (int(number) for number in observation)
+    ace = "with an ace that counts 11" if has_ace else "without an ace that counts 11"
+    card = "an ace" if dealer == 1 else f"a card of {dealer}"
+    return f"You have {total}, {ace}. The dealer shows {card}."
+
+
+def _tell_cards(env: Any, observation: Any) -> str:
+    return f"{env.player} {env.dealer} {observation}"
+
+
+_BLACKJACK_TASK = (
+    "Win a game of blackjack: get closer to 21 than the dealer and not above it. hit takes a card, "
+    "stick ends your turn."
+)
+
+
+# MiniGrid and BabyAI
+
+
+def _show_view(env: Any, observation: Any) -> str:
+    """Lists the objects in view and the nearest walls."""
+    from minigrid.core import constants
+
+    image = observation["image"]
+    # The agent looks up from the middle of the last row.
+    agent_column = image.shape[0] // 2
+    agent_row = image.shape[1] - 1
+    states = {number: name for name, number in constants.STATE_TO_IDX.items()}
+    kinds = {number: name for name, number in constants.OBJECT_TO_IDX.items()}
+    sentences = []
+    for row in range(agent_row, -1, -1):
+        for column in range(image.shape[0]):
+            kind, color, state = (int(number) for number in image[column, row])
+            name = kinds[kind]
+            is_agent = (column, row) == (agent_column, agent_row)
+            if is_agent or name in ("unseen", "empty", "wall", "floor"):
+                continue
+            words = [] if name in ("goal", "lava") else [constants.IDX_TO_COLOR[color]]
+            if name == "door":
+                words.insert(0, states[state])
+            place = _say_place(agent_row - row, column - agent_column)
+            sentences.append(f"You see a {' '.join([*words, name])} {place}.")
+    wall = constants.OBJECT_TO_IDX["wall"]
+    lines = {
+        "forward": image[agent_column, :agent_row, 0][::-1],
+        "left": image[:agent_column, agent_row, 0][::-1],
+        "right": image[agent_column + 1 :, agent_row, 0],
+    }
+    for direction, cells in lines.items():
+        walls = [distance for distance, cell in enumerate(cells, 1) if cell == wall]
+        if walls:
+            sentences.append(f"You see a wall {_say_steps(walls[0], direction)}.")
+    if env.carrying is not None:
+        sentences.append(f"You carry a {env.carrying.color} {env.carrying.type}.")
+    return "\n".join(sentences) or "You see nothing."
+
+
+def _say_place(forward: int, right: int) -> str:
+    places = []
+    if forward:
+        places.append(_say_steps(forward, "forward"))
+    if right:
+        places.append(_say_steps(abs(right), "right" if right > 0 else "left"))
+    return " and ".join(places)
+
+
+def _tell_grid(env: Any, observation: Any) -> str:
+    """Hashes cells, contents of boxes, position, direction and load."""
+    boxes = [cell.contains for cell in env.grid.grid if getattr(cell, "contains", None)]
+    objects = [(thing.type, thing.color) for thing in [*boxes, env.carrying] if thing is not None]
+    position = tuple(int(number) for number in env.agent_pos)
+    state = (env.grid.encode().tolist(), position, int(env.agent_dir), objects, env.mission)
+    return hashlib.sha256(repr(state).encode()).hexdigest()
+
+
+_MINIGRID = Renderer(
+    _show_view,
+    ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done"),
+    lambda env: str(env.mission),
+    _tell_grid,
+    name="the renderer of MiniGrid",
+)
+
+# By the beginning of IDs, without their namespace.
+RENDERERS: Mapping[str, Renderer] = {
+    "FrozenLake": Renderer(
+        _show_lake,
+        LAKE_ACTIONS,
+        lambda env: frozenlake.INTRO + frozenlake.SLIPPERY,
+        _show_lake,
+        name="the renderer of FrozenLake",
+    ),
+    "Taxi": Renderer(
+        _show_taxi,
+        ("south", "north", "east", "west", "pick up", "drop off"),
+        lambda env: _TAXI_TASK,
+        lambda env, observation: f"{observation} {env.fickle_step}",
+        name="the renderer of Taxi",
+    ),
+    "CliffWalking": Renderer(
+        _show_cliff,
+        ("up", "right", "down", "left"),
+        lambda env: _CLIFF_TASK,
+        _show_cliff,
+        won_above=-2.0,  # every step costs 1, also the one to the goal
+        name="the renderer of CliffWalking",
+    ),
+    "Blackjack": Renderer(
+        _show_hand,
+        ("stick", "hit"),
+        lambda env: _BLACKJACK_TASK,
+        _tell_cards,
+        name="the renderer of Blackjack",
+    ),
+    "MiniGrid": _MINIGRID,
+    "BabyAI": _MINIGRID,
+}

@@ -1,0 +1,35 @@
+"""The entry of shell tasks."""
+
+from functools import partial
+
+from gigpo_jax.env_bridge.actions import parse_tagged
+from gigpo_jax.envs.entry_types import Environment, Option
+from gigpo_jax.envs.games import RANDOM_FRACTION_OPTION
+from gigpo_jax.envs.shell.prompt import COMPACT, FULL, TAGGED
+
+ENVIRONMENT = Environment(
+    build="gigpo_jax.envs.shell.env:make",
+    styles={"full": FULL, "tagged": TAGGED, "compact": COMPACT},
+    # Without tags there is no command: the end of a thought is none.
+    parse=partial(parse_tagged, fallback_chars=0, keeps_case=True),
+    expert="gigpo_jax.envs.shell.expert:ShellExpert",
+    max_steps=10,
+    history=4,
+    invalid_penalty=0.1,
+    options={
+        "kinds": Option(
+            tuple, ("find", "count", "edit", "fix"), "kinds of tasks: find, count, edit, fix"
+        ),
+        "seed": Option(int, 0, "seed of the tasks"),
+        "anchor": Option(
+            str, "observation", "anchor state: observation, or state (folder and its cwd)"
+        ),
+        "menu": Option(bool, False, "list of commands that fit the task; others run too"),
+        "max_steps": Option(int, 10, "length of an episode in the environment"),
+        "output_chars": Option(int, 2000, "length at which output is cut, in characters"),
+        "time_s": Option(float, 5.0, "time limit of a command; keep it below env.step_timeout_s"),
+        "memory_mib": Option(int, 256, "memory limit of a command, MiB"),
+        "folder_mib": Option(int, 4, "size limit of the task's folder, MiB"),
+    },
+    expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
+)

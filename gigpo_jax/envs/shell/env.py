@@ -1,0 +1,291 @@
+"""Tasks done by shell commands: `registry.make("shell")`, with nothing downloaded.
+
+A step is a command. It runs in a fresh sandbox on a copy of the task's folder, and what it leaves
+in the folder is there for the next one. `submit` ends the episode: a test script runs in a sandbox
+of its own, and its exit status is the reward. The script runs at the step limit, too.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Generator, Sequence
+
+from gigpo_jax.core.errors import InputError, escape_controls
+from gigpo_jax.env_bridge.base import check_whole
+from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
+from gigpo_jax.envs.games import SPLITS, draw_for_split
+from gigpo_jax.envs.shell.sandbox.client import (
+    check_sandbox,
+    run_in_sandbox,
+    run_in_sandbox_async,
+)
+from gigpo_jax.envs.shell.sandbox.folder import (
+    ROOT,
+    CommandLimits,
+    CommandOutcome,
+    CommandRequest,
+    Folder,
+)
+from gigpo_jax.envs.shell.tasks import KINDS, ShellTask
+
+SUBMIT = "submit"
+REWARD = 1.0
+MAX_COMMAND = 4000  # characters
+CUT = "[cut]"
+ANCHORS = ("observation", "state")
+_NOTHING: Folder = {}
+
+
+class ShellEnv:
+    """An environment of generated tasks; see `make`.
+
+    It plays one episode at a time.
+    """
+
+    def __init__(
+        self,
+        *,
+        kinds: Sequence[str],
+        seed: int,
+        anchor: str,
+        menu: bool,
+        max_steps: int,
+        output_chars: int,
+        limits: CommandLimits,
+    ) -> None:
+        self._kinds = tuple(kinds)
+        self._seed = seed
+        self._anchor = anchor
+        self._menu = menu
+        self._max_steps = max_steps
+        self._output_chars = output_chars
+        self._limits = limits
+        self._task: ShellTask | None = None
+        self._folder = _NOTHING
+        self._cwd = ROOT
+        self._steps = 0
+        self._last: StepResult | None = None
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Lists a split's tasks; their type is the kind."""
+        if split not in SPLITS:
+            raise InputError(
+                f"shell has the splits {' and '.join(SPLITS)}",
+                key="config.env.split",
+                value=repr(split),
+            )
+        tasks = []
+        for number in range(SPLITS[split]):
+            kind = self._kinds[number % len(self._kinds)]
+            tasks.append(Task(f"shell/{split}/{kind}/{number:05d}", kind, split))
+        return tasks
+
+    def digest(self, task: Task) -> str:
+        """SHA-256 of the task's content, in hexadecimal; panels freeze it."""
+        return hashlib.sha256(_draw_task(task, self._seed).content.encode()).hexdigest()
+
+    def reset(self, task: Task) -> Observation:
+        if task.split not in SPLITS or task.type not in KINDS:
+            raise InputError(
+                f"there is no {task.type!r} in {task.split!r}",
+                key="task",
+                value=repr(task.id),
+                fix="list the tasks again",
+            )
+        self._task = _draw_task(task, self._seed)
+        self._folder = self._task.folder
+        self._cwd = ROOT
+        self._steps = 0
+        observation = self._observe(f"files: {' '.join(sorted(self._task.files))}")
+        self._last = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
+        return observation
+
+    def step(self, action: str) -> StepResult:
+        """Runs a command, or the test.
+
+        After the end it returns the last observation, with reward 0.
+
+        Raises:
+          EnvError: no episode was started, or there is no sandbox.
+        """
+        requests = self._act(action)
+        outcome = None
+        while True:
+            try:
+                outcome = run_in_sandbox(requests.send(outcome))
+            except StopIteration as end:
+                return end.value
+
+    async def step_async(self, action: str) -> StepResult:
+        """Acts as `step`; other episodes can run during a command."""
+        requests = self._act(action)
+        outcome = None
+        while True:
+            try:
+                request = requests.send(outcome)
+            except StopIteration as end:
+                return end.value
+            outcome = await run_in_sandbox_async(request)
+
+    def _act(self, action: str) -> Generator[CommandRequest, CommandOutcome | None, StepResult]:
+        """Yields what runs in a sandbox, and takes the outcomes.
+
+        Sandboxes may fail; the episode changes after all of them.
+        """
+        task = self._task
+        last = self._last
+        if task is None or last is None:
+            raise EnvError("step before reset: start an episode with reset(task)")
+        if last.done:
+            return StepResult(last.observation, 0.0, True, last.info)
+        command = self._read_action(task, action)
+        folder = self._folder
+        cwd = self._cwd
+        lines = []
+        if command != SUBMIT:
+            text = _refuse(command)
+            if not text:
+                outcome = yield CommandRequest(command, folder, cwd, self._limits)
+                assert outcome is not None
+                folder = outcome.folder
+                cwd = outcome.cwd
+                text = self._show(outcome)
+            lines.append(text)
+        done = command == SUBMIT or self._steps + 1 >= self._max_steps
+        won = False
+        if done:
+            # On a copy of the folder.
+            verdict = yield CommandRequest(task.test, folder, limits=self._limits)
+            won = verdict is not None and not verdict.stop and verdict.status == 0
+            lines.append(f"[test {'passed' if won else 'failed'}]")
+        self._folder = folder
+        self._cwd = cwd
+        self._steps += 1
+        info: dict[str, bool | float] = {"won": won, "score": float(won)}
+        observation = self._observe("\n".join(lines))
+        self._last = StepResult(observation, REWARD if won else 0.0, done, info)
+        return self._last
+
+    def close(self) -> None:
+        """Ends the episode."""
+        self._task = None
+        self._last = None
+        self._folder = _NOTHING
+
+    def _read_action(self, task: ShellTask, action: str) -> str:
+        """Returns the command of an action.
+
+        With a menu, an entry counts in any case and spacing: tiny policies write words alone.
+        """
+        # A lone surrogate is no text of UTF-8.
+        command = action.strip().encode("utf-8", "replace").decode()
+        if self._menu:
+            entries = {_squeeze(entry): entry for entry in (*task.menu, SUBMIT)}
+            return entries.get(_squeeze(command), command)
+        return command
+
+    def _show(self, outcome: CommandOutcome) -> str:
+        if outcome.stop:
+            return f"[stopped and undone: {self._name_limit(outcome.stop)}]"
+        output = outcome.output.encode("latin-1").decode("utf-8", "replace").replace("\t", " ")
+        # Escape sequences would act on the terminal of a reader.
+        text = escape_controls(output[: self._output_chars + 1]).rstrip("\n")
+        if len(text) > self._output_chars:
+            text = text[: self._output_chars] + CUT
+        lines = [text or "[no output]"]
+        if outcome.status:
+            lines.append(f"[exit {outcome.status}]")
+        return "\n".join(lines)
+
+    def _name_limit(self, stop: str) -> str:
+        limits = self._limits
+        names = {
+            "time": f"more than {limits.seconds:g} s, or {limits.cpu_seconds} s of CPU time",
+            "memory": f"more than {limits.memory >> 20} MiB of memory",
+            "output": f"more than {limits.output >> 10} KiB of output",
+            "folder": (
+                f"the folder has more than {limits.folder >> 20} MiB or {limits.entries} files"
+            ),
+        }
+        return names.get(stop, "the sandbox ended")
+
+    def _observe(self, text: str) -> Observation:
+        assert self._task is not None
+        if self._cwd != ROOT:
+            text = f"[in {escape_controls(self._cwd)}]\n{text}"
+        anchor = text
+        if self._anchor == "state":
+            anchor = self._hash_state()
+        admissible = (*self._task.menu, SUBMIT) if self._menu else None
+        return Observation(text, anchor, admissible, self._task.words)
+
+    def _hash_state(self) -> str:
+        """Hashes the folder and the working directory."""
+        entries = [[path, *entry] for path, entry in sorted(self._folder.items())]
+        # ASCII, as names and contents may be any bytes.
+        return hashlib.sha256(json.dumps([self._cwd, entries]).encode()).hexdigest()
+
+
+def _refuse(command: str) -> str:
+    """Says why a command cannot run, else ""."""
+    if not command:
+        return "[no command]"
+    if len(command) > MAX_COMMAND:
+        return f"[not run: longer than {MAX_COMMAND} characters]"
+    # No argument of a program can have it.
+    return "[not run: it has a character 0]" if "\0" in command else ""
+
+
+def _squeeze(text: str) -> str:
+    return "".join(text.split()).lower()
+
+
+# The episodes of a group have the same task, many of them in one worker.
+@functools.lru_cache(maxsize=64)
+def _draw_task(task: Task, seed: int) -> ShellTask:
+    return draw_for_split(task, f"{seed}", KINDS[task.type], lambda content: content.content)
+
+
+def make(
+    *,
+    kinds: tuple[str, ...] = tuple(KINDS),
+    seed: int = 0,
+    anchor: str = "observation",
+    menu: bool = False,
+    max_steps: int = 10,
+    output_chars: int = 2000,
+    time_s: float = 5.0,
+    memory_mib: int = 256,
+    folder_mib: int = 4,
+) -> ShellEnv:
+    """Builds the environment; entry.py explains the options.
+
+    Raises InputError for an unusable option, and where commands cannot be isolated.
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            raise InputError(f"choose from {', '.join(KINDS)}", key="kinds", value=repr(kind))
+    if not kinds:
+        raise InputError(f"choose from {', '.join(KINDS)}", key="kinds", value=repr(kinds))
+    if anchor not in ANCHORS:
+        raise InputError(f"choose {' or '.join(ANCHORS)}", key="anchor", value=repr(anchor))
+    check_whole("max_steps", max_steps, 1)
+    check_whole("output_chars", output_chars, 1, 100_000)
+    check_whole("memory_mib", memory_mib, 32)
+    check_whole("folder_mib", folder_mib, 1, 64)
+    if not 0.1 <= time_s <= 600:
+        raise InputError("use a number from 0.1 to 600", key="time_s", value=repr(time_s))
+    check_sandbox()
+    limits = dataclasses.replace(
+        CommandLimits(), seconds=float(time_s), memory=memory_mib << 20, folder=folder_mib << 20
+    )
+    return ShellEnv(
+        kinds=kinds,
+        seed=seed,
+        anchor=anchor,
+        menu=menu,
+        max_steps=max_steps,
+        output_chars=output_chars,
+        limits=limits,
+    )

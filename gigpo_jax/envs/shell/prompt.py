@@ -1,0 +1,12 @@
+"""Prompts of shell tasks."""
+
+from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct
+
+INTRO = (
+    "You work in a folder with bash, one command at a time. There is no network, and only this "
+    "folder can be written. When the task is done, use the command submit: then a test looks at "
+    "the folder, and nothing can be changed any more."
+)
+FULL = Instruct(INTRO)
+TAGGED = Instruct(INTRO, thought=TAGGED_THOUGHT)
+COMPACT = Compact()

@@ -1,0 +1,1 @@
+"""Runs one command on a folder, isolated by namespaces of Linux (docs/shell.md)."""

@@ -1,0 +1,36 @@
+"""The entry of Sokoban."""
+
+from gigpo_jax.envs.entry_types import Environment, Option
+from gigpo_jax.envs.games import (
+    ANCHOR_OPTION,
+    OBSERVATION_OPTION,
+    RANDOM_FRACTION_OPTION,
+    REGRET_OPTION,
+    show_observation,
+)
+from gigpo_jax.envs.sokoban.prompt import ABOUT, full, parse
+
+ENVIRONMENT = Environment(
+    build="gigpo_jax.envs.sokoban.env:make",
+    styles={"full": full, "compact": show_observation},
+    parse=parse,
+    expert="gigpo_jax.envs.sokoban.env:make_expert",
+    about=ABOUT,
+    max_steps=15,
+    history=2,
+    invalid_penalty=0.1,
+    options={
+        "observation": OBSERVATION_OPTION,
+        "anchor": ANCHOR_OPTION,
+        "size": Option(int, 6, "number of rows and columns of a room, border included: 5 to 10"),
+        "boxes": Option(int, 1, "number of boxes, and of targets: 1 to 3"),
+        "depth": Option(
+            int,
+            30,
+            "largest number of moves in the backward play that makes a room: 2 a box to 100",
+        ),
+        "max_steps": Option(int, 15, "length of an episode in the environment"),
+        "regret": REGRET_OPTION,
+    },
+    expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
+)

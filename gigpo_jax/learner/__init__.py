@@ -1,0 +1,1 @@
+"""Episodes -> samples -> columns -> advantages -> packed minibatches -> updates."""

@@ -1,0 +1,118 @@
+"""Advantages of the steps of all hosts, and their metrics."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.devices.exchange import all_hosts, all_rows
+from gigpo_jax.learner.objective import config_algorithm
+from gigpo_jax.learner.step_columns import neighbour_buckets, resize_columns, step_columns
+from gigpo_jax.rl import advantages as rl_advantages
+from gigpo_jax.rl import gae
+from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.trajectory import Step, StepCredit
+
+CREDIT_METRICS = (
+    "anchor_group_size_mean",
+    "singleton_share",
+    "zero_advantage_share",
+    "episode_norm",
+    "step_norm",
+)
+
+
+def step_credit(
+    config: ConfigDict,
+    advantages: Callable[[StepColumns], rl_advantages.Advantages],
+    steps: Sequence[Step],
+    computed: Mapping[str, np.ndarray] = MappingProxyType({}),
+    *,
+    compiles_ahead: bool = False,
+) -> tuple[dict[str, float], StepCredit]:
+    """Computes advantages over the steps of all hosts.
+
+    Statistics of the batch are therefore exact.
+
+    Args:
+      config: config as from `config.resolve`.
+      advantages: advantage function as from `make_objective`.
+      steps: steps of this host, as from `trajectory.finished_steps`.
+      computed: columns as from `signals.table.compute_columns`; those that the algorithm does not
+        need are ignored.
+      compiles_ahead: whether to compile the programs of iterations with somewhat fewer or more
+        steps too.
+
+    Returns:
+      Metrics of all hosts, with `env.mix` also of each environment; the credit of this host's
+      steps.
+    """
+    needs = config_algorithm(config).needs
+    columns = step_columns(
+        steps,
+        similarity=config.rl.similarity if config.rl.anchor_match == "similar" else None,
+        join=all_rows,
+        needs=needs,
+        computed={name: column for name, column in computed.items() if name in needs},
+    )
+    # Every host computes the rows of all: columns are small, and the statistics need all rows.
+    result = advantages(columns)
+    # The number of steps changes as the policy learns. Programs for the next sizes compile now, in
+    # the iteration that compiles everything; their results are not used.
+    if compiles_ahead:
+        most_steps = config.train.groups * config.train.group_size * config.env.max_steps
+        for size in neighbour_buckets(len(columns.mask), most_steps):
+            resized = resize_columns(columns, size)
+            credit_metrics(advantages(resized), resized)
+    credit = _local_credit(result, columns, len(steps))
+    metrics = credit_metrics(result, columns)
+    for label in config.env.mix:
+        # As int32: rows are exchanged as 32-bit words.
+        is_member = all_rows(np.array([step.environment == label for step in steps], np.int32))
+        # An environment of the mix may have no finished step in an iteration.
+        if is_member.any():
+            mask = np.zeros(len(columns.mask), bool)
+            mask[: len(is_member)] = is_member != 0
+            members = dataclasses.replace(columns, mask=mask)
+            metrics |= credit_metrics(result, members, suffix=f"/{label}")
+    if result.target is not None:
+        for name, value in gae.value_metrics(columns, result.target).items():
+            metrics[name] = float(value)
+    return metrics, credit
+
+
+def _local_credit(result: rl_advantages.Advantages, columns: StepColumns, steps: int) -> StepCredit:
+    """The credit of this host's steps; `steps` is their number."""
+    # Rows stand in the order of hosts; those of earlier hosts come before this one's.
+    counts = all_hosts(np.array([steps], np.int32))[:, 0]
+    first = int(counts[: jax.process_index()].sum())
+    local_rows = slice(first, first + steps)
+
+    def local(rows: Any) -> Any:
+        # numpy: samples are packed on the host.
+        return None if rows is None else np.asarray(rows)[local_rows]
+
+    # Equal hashes in different task groups are different states.
+    keys = np.column_stack([columns.group, columns.anchor])[local_rows]
+    _, anchor_group = np.unique(keys, axis=0, return_inverse=True)
+    return StepCredit(
+        episode=local(result.episode),
+        step=local(result.step),
+        total=local(result.total),
+        anchor_group=anchor_group.reshape(steps),
+        clip_scale=local(result.clip_scale),
+        tokens=local(result.tokens),
+        target=local(result.target),
+    )
+
+
+def credit_metrics(
+    result: rl_advantages.Advantages, columns: StepColumns, suffix: str = ""
+) -> dict[str, float]:
+    """Statistics of the mask's rows; their names end with `suffix`."""
+    statistics = rl_advantages.measure_credit(result, columns)
+    return {f"credit/{name}{suffix}": float(getattr(statistics, name)) for name in CREDIT_METRICS}

@@ -1,0 +1,252 @@
+"""The model of a critic: its shape, its parameters and its compiled programs.
+
+A critic is a model of its own, or a value head on the hidden states of the policy
+(`critic.kind`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.mesh import replicated
+from gigpo_jax.learner.samples import Sample
+from gigpo_jax.learner.token_logprobs import make_token_arrays, over_microbatches
+from gigpo_jax.models import decoder
+from gigpo_jax.models.files.hf_config import read_config
+from gigpo_jax.models.files.hub import model_folder
+from gigpo_jax.models.files.weights import load_hf, save_hf
+from gigpo_jax.policy import Policy, forward_function, param_shardings, trunk_function
+from gigpo_jax.rl import update
+from gigpo_jax.rl.critic import Values, make_value_update
+from gigpo_jax.rl.optimizer import make_optimizer
+from gigpo_jax.rl.types import StepBatch
+
+HEAD = "value_head"
+FOLDER = "critic"  # in an exported folder
+
+# (critic's parameters, (trained, frozen) parameters of the policy, samples) -> value before each
+# response token, one [R] f32 a sample
+TokenValues = Callable[[Any, tuple[Any, Any], Sequence[Sample]], list[np.ndarray]]
+
+
+class TrainPrograms(NamedTuple):
+    """Programs and state shardings of a critic's training.
+
+    Attributes:
+      init: function (parameters) -> train state.
+      update: jitted function (train state, minibatch, policy) -> (train state, metrics).
+      state_shardings: sharding of each leaf of the train state.
+    """
+
+    init: Callable[[Any], update.TrainState]
+    update: update.Update
+    state_shardings: update.TrainState
+
+
+def train_programs(
+    config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, params: Any
+) -> TrainPrograms:
+    """Builds the programs of a critic's updates.
+
+    Nothing is compiled yet.
+
+    Args:
+      config: config as from `config.resolve`, with a critic.
+      policy: policy beside the critic.
+      mesh: mesh as from `make_mesh`.
+      params: the critic's parameters, or their shapes, with shardings.
+    """
+    # The policy's optimizer at a constant rate: the targets move as long as the policy learns.
+    changes = {
+        "lr": config.critic.lr,
+        "grad_clip": config.critic.grad_clip,
+        "schedule": "constant",
+    }
+    optimizer = make_optimizer(**config.optim.to_dict() | changes)
+    shardings = jax.tree.map(lambda x: x.sharding, params)
+    state_shardings = update.shard_state(optimizer, params, shardings, replicated(mesh))
+    learn = make_value_update(
+        value_function(config, policy, mesh),
+        optimizer,
+        # 0 stands for no clip.
+        clip=config.critic.clip or np.inf,
+        state_shardings=state_shardings,
+    )
+    init = partial(update.init_state, optimizer=optimizer)
+    return TrainPrograms(init, learn, state_shardings)
+
+
+def critic_shape(config: ConfigDict, policy: Policy) -> decoder.DecoderConfig:
+    """The shape of the critic's model, with a value head.
+
+    Raises:
+      InputError: `critic.path` holds no model, or one of another vocabulary or that reads other
+        images.
+    """
+    path = config.critic.path
+    if not path:
+        return replace(policy.config, value_head=True)
+    if not Path(path).is_dir():
+        raise InputError(
+            "no such folder",
+            key="config.critic.path",
+            value=repr(path),
+            fix="name a model folder or leave the key out",
+        )
+    shape = read_config(Path(path))
+    vocabulary = policy.config.vocab_size
+    # Policy and critic read the same token ids.
+    if shape.vocab_size != vocabulary:
+        raise InputError(
+            f"has {shape.vocab_size} tokens, the policy {vocabulary}",
+            key="config.critic.path",
+            value=repr(path),
+            fix="name a model with the policy's tokenizer",
+        )
+    # Images are cut into patches once, for the policy; its critic reads the same patches.
+    if image_settings(shape) != image_settings(policy.config):
+        raise InputError(
+            "its vision tower, image token or bounds of image sizes are not those of the policy",
+            key="config.critic.path",
+            value=repr(path),
+            fix="name a model that reads images as the policy does",
+        )
+    return replace(shape, value_head=True)
+
+
+def image_settings(shape: decoder.DecoderConfig) -> tuple[int, int, int] | None:
+    """The settings that the images of a batch depend on.
+
+    None for a model of text alone.
+    """
+    vision = shape.vision
+    if vision is None:
+        return None
+    return vision.image_token, vision.min_pixels, vision.max_pixels
+
+
+def abstract_critic_params(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Any:
+    """The shapes of the critic's parameters, float32, with their shardings."""
+    shape = critic_shape(config, policy)
+    params = decoder.abstract_params(shape)
+    leaf_shardings = param_shardings(shape, mesh)
+    if config.critic.kind == "head":
+        params = {HEAD: params[HEAD]}
+        leaf_shardings = {HEAD: leaf_shardings[HEAD]}
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        params,
+        leaf_shardings,
+    )
+
+
+def start_params(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Any:
+    """The critic's parameters before its first update.
+
+    They are those of `critic.path`, else the policy's with a value head of zeros. A head on the
+    policy is zero too.
+
+    Raises:
+      InputError: `critic.path` holds no model, or one of another vocabulary or that reads other
+        images.
+    """
+    abstract = abstract_critic_params(config, policy, mesh)
+    if config.critic.kind == "head":
+        # Values of 0: the first advantages come from the rewards alone.
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), abstract)
+    folder = config.critic.path or model_folder(config.model.path, config.model.revision)
+    shardings = jax.tree.map(lambda x: x.sharding, abstract)
+    return load_hf(folder, shardings=shardings, value_head=True)[1]
+
+
+def value_function(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Values:
+    """Builds the critic as `rl.critic.Values`.
+
+    Its other parameters are the policy's, (trained, frozen); a critic of its own ignores them.
+    """
+    hidden_states: Callable[[Any, Any, StepBatch], jax.Array]
+    if config.critic.kind == "head":
+        # The policy is an argument that is not differentiated: the loss of the head
+        # does not change it.
+        forward = forward_function(config, policy.config, mesh)
+
+        def hidden_states(params: Any, policy: Any, batch: StepBatch) -> jax.Array:
+            del params
+            trained, frozen = policy
+            inputs = (batch.tokens, batch.positions, batch.segment_ids, batch.images)
+            return forward(trained, frozen, *inputs)[0]
+
+    else:
+        trunk = trunk_function(config, critic_shape(config, policy), mesh)
+
+        def hidden_states(params: Any, policy: Any, batch: StepBatch) -> jax.Array:
+            del policy
+            return trunk(params, batch.tokens, batch.positions, batch.segment_ids, batch.images)[0]
+
+    def values(params: Any, policy: Any, batch: StepBatch) -> jax.Array:
+        # Hidden state p has read the tokens up to p: it predicts the return before token p + 1.
+        hidden = hidden_states(params, policy, batch)
+        hidden = jnp.take_along_axis(hidden, batch.response_index[..., None], axis=1)
+        return decoder.predict_values(params, hidden)
+
+    return values
+
+
+def make_token_values(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> TokenValues:
+    """Builds the function that gives the values of samples.
+
+    All hosts call it together, each with its own samples.
+    """
+    token_arrays = make_token_arrays(config, mesh, values_program(config, policy, mesh))
+
+    def token_values(
+        params: Any, policy: tuple[Any, Any], samples: Sequence[Sample]
+    ) -> list[np.ndarray]:
+        return token_arrays(params, policy, samples)[0]
+
+    return token_values
+
+
+def values_program(
+    config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh
+) -> Callable[..., Any]:
+    """The jitted function that computes values at response tokens.
+
+    (critic's parameters, the policy's, minibatch) -> ([M, B, C] f32,).
+    """
+    values = value_function(config, policy, mesh)
+
+    def measure(params: Any, policy: Any, batch: StepBatch) -> tuple[jax.Array, ...]:
+        return (values(params, policy, batch),)
+
+    return over_microbatches(measure)
+
+
+def save_critic(folder: Path, config: ConfigDict, policy: Policy, trunk: Any, params: Any) -> None:
+    """Writes a critic as a token classifier with one label.
+
+    It is for transformers and `critic.path`.
+
+    Args:
+      folder: folder as for `weights.save_hf`.
+      config: config of the run.
+      policy: policy beside the critic.
+      trunk: parameters of the policy, which a value head reads.
+      params: parameters of the critic.
+
+    Raises:
+      InputError: the folder cannot be written.
+    """
+    if config.critic.kind == "head":
+        # A token classifier has the value head in the place of the output head.
+        params = {name: leaf for name, leaf in trunk.items() if name != "head"} | params
+    shape = critic_shape(config, policy)
+    save_hf(folder, shape, params, dtype=jnp.float32, tokenizer=policy.tokenizer)

@@ -1,0 +1,69 @@
+"""Ends a run whose losses are not finite."""
+
+from gigpo_jax.rl.update import Metrics
+
+LIMIT = 3  # skipped updates in a row
+
+
+class NotFinite(RuntimeError):
+    """Three updates in a row were not finite.
+
+    The loss or the gradient of each was not.
+    """
+
+
+class FiniteCheck:
+    """Ends a run after three skipped updates in a row.
+
+    It reads the metrics of an update when the next one was dispatched: so the device computes the
+    newest update while the host waits for the one before.
+    """
+
+    def __init__(self, name: str = "policy", rate_key: str = "optim.lr") -> None:
+        """Starts to count, in a resumed run from zero.
+
+        Args:
+          name: prefix of the metrics of the updates.
+          rate_key: config key of their learning rate, for the message.
+        """
+        self._name = name
+        self._rate_key = rate_key
+        self._newest: Metrics | None = None
+        self._skipped_in_row = 0
+
+    def add(self, metrics: Metrics) -> None:
+        """Takes the newest update's metrics and reads the previous ones.
+
+        Metrics without updates of this name, as in a warm-up, are passed over.
+
+        Raises:
+          NotFinite: the update before was the third in a row with a loss or gradient that is not
+            finite.
+        """
+        if f"{self._name}/skipped" not in metrics:
+            return
+        # This waits for the update before; the newest one runs on the device meanwhile.
+        self.finish()
+        self._newest = metrics
+
+    def finish(self) -> None:
+        """Reads the metrics of the newest update.
+
+        Raises:
+          NotFinite: as for `add`.
+        """
+        metrics = self._newest
+        # Taken out: each update counts once, also if `finish` is called again at the end
+        # of an iteration.
+        self._newest = None
+        if metrics is None:
+            return
+        if float(metrics[f"{self._name}/skipped"]):
+            self._skipped_in_row += 1
+        else:
+            self._skipped_in_row = 0
+        if self._skipped_in_row == LIMIT:
+            raise NotFinite(
+                f"the {self._name}'s loss or its gradient was not finite three times in a row; "
+                f"lower config.{self._rate_key}"
+            )

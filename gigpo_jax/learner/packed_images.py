@@ -1,0 +1,125 @@
+"""The images of packed samples: each distinct image once a microbatch.
+
+Shapes: M microbatches, B rows, T tokens in a row.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from gigpo_jax.learner.rows import SamplePlacement
+from gigpo_jax.learner.samples import Sample
+from gigpo_jax.models.vision.images import ImagePatches, Layout, PromptImages, distinct_images
+from gigpo_jax.models.vision.vision import pack_images
+from gigpo_jax.rl.types import StepBatch
+
+
+class MicrobatchImages(NamedTuple):
+    """The images of a microbatch.
+
+    Attributes:
+      images: its distinct images.
+      placements: places of its samples in the minibatch.
+      indices: feature of each token of each sample's prompt, [P] i32, counted over the images.
+    """
+
+    images: list[ImagePatches]
+    placements: list[SamplePlacement]
+    indices: list[np.ndarray]
+
+
+def image_capacity(longest: int, rows: int) -> int:
+    """Number of images that a microbatch has room for.
+
+    It is a multiple of `rows`, its rows, as devices share them, and one of few sizes.
+    """
+    capacity = rows
+    while capacity < longest:
+        capacity *= 2
+    return capacity
+
+
+def add_images(
+    batches: Iterator[StepBatch],
+    placements: Sequence[Sequence[SamplePlacement]],
+    shape: tuple[int, int, int],
+    gather: Callable[[np.ndarray], np.ndarray],
+) -> Iterator[StepBatch]:
+    """The minibatches with the images of their samples.
+
+    Rotary positions then have three axes.
+
+    Args:
+      batches: minibatches without images.
+      placements: places of the samples of each minibatch.
+      shape: (M, B, T).
+      gather: function that gathers [k] i64 of every host, [hosts, k].
+    """
+    stored, rows, _ = shape
+    # The images of all minibatches first: the largest numbers among them give one shape for all.
+    contents = []
+    for places in placements:
+        microbatches: list[list[SamplePlacement]] = [[] for _ in range(stored)]
+        for placement in places:
+            microbatches[placement.row // rows].append(placement)
+        contents.append([_microbatch_images(members) for members in microbatches])
+    most_images = 0
+    most_patches = 0
+    for content in contents:
+        for microbatch in content:
+            most_images = max(most_images, len(microbatch.images))
+            for image in microbatch.images:
+                most_patches = max(most_patches, len(image.patches))
+    # The largest numbers of all hosts: one shape for all, and few programs.
+    limits = gather(np.array([most_images, most_patches], np.int64)).max(0)
+    most_images, most_patches = limits.tolist()
+    capacity = image_capacity(most_images, rows)
+    for batch, content in zip(batches, contents, strict=True):
+        yield _with_images(batch, content, shape, capacity, most_patches)
+
+
+def _microbatch_images(placements: list[SamplePlacement]) -> MicrobatchImages:
+    images, indices = distinct_images([_prompt_images(place.sample) for place in placements])
+    return MicrobatchImages(images, placements, indices)
+
+
+def _with_images(
+    batch: StepBatch,
+    content: Sequence[MicrobatchImages],
+    shape: tuple[int, int, int],
+    capacity: int,
+    most_patches: int,
+) -> StepBatch:
+    stored, rows, width = shape
+    # In text, frame, row and column of a token are equal.
+    positions = np.repeat(batch.positions[:, :, None], 3, axis=2)  # [M, B, 3, T]
+    index = np.full((stored, rows, width), -1, np.int32)
+    packed = []
+    for number, microbatch in enumerate(content):
+        for place, features in zip(microbatch.placements, microbatch.indices, strict=True):
+            row = place.row % rows
+            layout = _prompt_images(place.sample).layout
+            index[number, row, place.start : place.prompt_end] = features
+            positions[number, row, :, place.start : place.prompt_end] = layout.positions
+            # Images take fewer positions than tokens, so the response moves back.
+            positions[number, row, :, place.prompt_end : place.end] += layout.shift
+        packed.append(
+            pack_images(microbatch.images, index[number], number=capacity, longest=most_patches)
+        )
+    images = jax.tree.map(lambda *leaves: np.stack(leaves), *packed)
+    return replace(batch, positions=positions, images=images)
+
+
+def _prompt_images(sample: Sample) -> PromptImages:
+    """The images of a sample.
+
+    Prompts of agent programs are of text alone.
+    """
+    if sample.images is not None:
+        return sample.images
+    length = len(sample.prompt_tokens)
+    positions = np.tile(np.arange(length, dtype=np.int32), (3, 1))
+    return PromptImages(Layout(positions, np.full(length, -1, np.int32), 0), ())

@@ -1,0 +1,64 @@
+"""The compiled programs of the policy's updates, and the train state that they start from."""
+
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from gigpo_jax.devices.mesh import replicated
+from gigpo_jax.learner.objective import make_objective
+from gigpo_jax.models.decoder import DecoderConfig
+from gigpo_jax.policy import Policy, forward_function, trained_shardings
+from gigpo_jax.rl import update
+from gigpo_jax.rl.optimizer import Optimizer
+
+
+class PolicyPrograms(NamedTuple):
+    """Jitted programs of an update.
+
+    Attributes:
+      update: train step as from `update.make_update`.
+      logprobs: log-probabilities of a minibatch as from `update.make_logprobs`.
+    """
+
+    update: Any
+    logprobs: Any
+
+
+def policy_programs(
+    config: ConfigDict,
+    shape: DecoderConfig,
+    mesh: jax.sharding.Mesh,
+    optimizer: Optimizer,
+    state_shardings: Any,
+) -> PolicyPrograms:
+    """Builds the programs of a config; nothing is compiled yet."""
+    forward = forward_function(config, shape, mesh)
+    # One temperature for both programs: the first ratio to recomputed log-probabilities is then 1.
+    settings = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
+    step = update.make_update(
+        forward,
+        optimizer,
+        make_objective(config).loss,
+        **settings,
+        state_shardings=state_shardings,
+    )
+    return PolicyPrograms(step, update.make_logprobs(forward, **settings))
+
+
+def start_state(
+    config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, optimizer: Optimizer
+) -> tuple[update.TrainState, update.TrainState]:
+    """The train state of a policy, and its leaves' shardings.
+
+    The state takes the trained parameters of the policy over: updates donate them.
+    """
+    param_shardings = trained_shardings(config, policy.config, mesh)
+    state_shardings = update.shard_state(
+        optimizer, policy.trained, param_shardings, replicated(mesh)
+    )
+    # One program with the shardings of its results: no device holds the moments of the whole model.
+    init = jax.jit(
+        lambda params: update.init_state(params, optimizer), out_shardings=state_shardings
+    )
+    return init(policy.trained), state_shardings

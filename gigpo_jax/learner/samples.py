@@ -1,0 +1,122 @@
+"""Training samples: one environment step each, as tokens with advantages and weights."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.models.vision.images import PromptImages
+from gigpo_jax.trajectory import Step, StepCredit
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One environment step: a prompt and the response to it.
+
+    Attributes:
+      prompt_tokens: [P] i32, P >= 1.
+      response_tokens: [R] i32, the exact tokens that were sampled.
+      logprobs: [R] f32, nats; behaviour log-probabilities of the response tokens.
+      advantage: advantage of every response token, or [R] f32.
+      weight: weight of every response token in the loss, or [R] f32, all above 0.
+      images: images of the prompt; None for a prompt of text alone.
+      fields: optional fields of `StepBatch` by name: one number, or [R], or a pytree of these.
+    """
+
+    prompt_tokens: np.ndarray
+    response_tokens: np.ndarray
+    logprobs: np.ndarray
+    advantage: float | np.ndarray = 0.0
+    weight: float | np.ndarray = 1.0
+    images: PromptImages | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the model's input.
+
+        Nothing is predicted from the last response token. A response without tokens has nothing to
+        learn from, so its step takes no room.
+        """
+        if len(self.response_tokens) == 0:
+            return 0
+        return len(self.prompt_tokens) + len(self.response_tokens) - 1
+
+
+def step_samples(steps: Sequence[Step]) -> list[Sample]:
+    """One sample a step, without advantages."""
+    samples = []
+    for step in steps:
+        turn = step.turn
+        tokens = (turn.prompt_tokens, turn.response_tokens, turn.logprobs)
+        samples.append(Sample(*tokens, images=turn.images))
+    return samples
+
+
+def training_samples(
+    samples: Sequence[Sample],
+    credit: StepCredit,
+    weights: Sequence[float | np.ndarray],
+    fields: Mapping[str, Sequence[Any]],
+) -> list[Sample]:
+    """The samples with advantages, weights and the fields of signals.
+
+    Args:
+      samples: samples of the steps.
+      credit: advantages of the steps.
+      weights: weight of each sample's tokens, one number or [R] f32 a sample.
+      fields: one value a sample for each optional field of minibatches.
+    """
+    out = []
+    for row, sample in enumerate(samples):
+        if credit.tokens is None:
+            advantage = credit.total[row]
+        else:
+            # Rows of `tokens` are padded to the longest response.
+            advantage = credit.tokens[row, : len(sample.response_tokens)]
+        sample_fields = {name: values[row] for name, values in fields.items()}
+        out.append(replace(sample, advantage=advantage, weight=weights[row], fields=sample_fields))
+    return out
+
+
+def episode_weights(steps: Sequence[Step], longest: int) -> list[float]:
+    """Weights of tokens that make every episode count the same.
+
+    The number of an episode's response tokens then makes no difference.
+
+    Args:
+      steps: steps of whole episodes of this host.
+      longest: upper bound of the response tokens of an episode; it makes all weights at least 1.
+
+    Returns:
+      One weight a step.
+    """
+    tokens: Counter[int] = Counter()
+    for step in steps:
+        tokens[step.trajectory] += len(step.turn.response_tokens)
+    # An episode may have no response token; its samples are then left out of all rows.
+    return [longest / max(tokens[step.trajectory], 1) for step in steps]
+
+
+def with_token_weights(
+    weights: Sequence[float], masks: Sequence[np.ndarray], token_weights: Callable[..., np.ndarray]
+) -> list[np.ndarray]:
+    """Weights of steps times the weights of their tokens.
+
+    Args:
+      weights: one weight a step.
+      masks: action mask of each response, [R] bool.
+      token_weights: function from an action mask to [R] f32.
+    """
+    return [weight * token_weights(mask) for weight, mask in zip(weights, masks, strict=True)]
+
+
+def longest_sample(config: ConfigDict) -> int:
+    """Tokens of the longest sample of a run.
+
+    The last response token is no input.
+    """
+    return int(config.sampling.max_prompt_tokens + config.sampling.max_response_tokens - 1)

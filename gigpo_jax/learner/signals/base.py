@@ -1,0 +1,172 @@
+"""The interface of an optional signal, and the steps that signals read."""
+
+import copy
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.learner.finite import FiniteCheck
+from gigpo_jax.learner.samples import Sample, step_samples
+from gigpo_jax.learner.token_logprobs import Score, TokenLogprobs
+from gigpo_jax.policy import Policy
+from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rl.update import Metrics
+from gigpo_jax.trajectory import Step, StepCredit
+
+
+class ScoredSteps:
+    """Steps of this host, their samples, and their scores.
+
+    The scores are those under the policy before the updates.
+
+    Attributes:
+      steps: steps as from `trajectory.finished_steps`.
+      samples: one sample a step, without advantages.
+      policy: trained and frozen parameters of the policy.
+      score: function (trained parameters, frozen ones, samples) -> `TokenLogprobs`.
+    """
+
+    def __init__(self, steps: Sequence[Step], policy: tuple[Any, Any], score: Score) -> None:
+        """Builds the samples; scores nothing yet."""
+        self.steps = steps
+        self.samples = step_samples(steps)
+        self.policy = policy
+        self.score = score
+
+    # Once: several signals and saved rollouts read it, and it costs a forward pass.
+    @cached_property
+    def token_logprobs(self) -> TokenLogprobs:
+        """The policy's scores of the responses, computed once.
+
+        All hosts read this together.
+        """
+        return self.score_samples(self.samples)
+
+    def score_samples(self, samples: Sequence[Sample]) -> TokenLogprobs:
+        """Scores other samples under the policy.
+
+        All hosts call this together.
+        """
+        trained, frozen = self.policy
+        return self.score(trained, frozen, samples)
+
+    def with_steps(self, steps: Sequence[Step]) -> "ScoredSteps":
+        """The same samples and scores beside steps with other rewards."""
+        # A shallow copy has the cached scores too: rewards do not change what the policy said.
+        changed = copy.copy(self)
+        changed.steps = steps
+        return changed
+
+
+@dataclass(frozen=True, eq=False)
+class CreditedSteps:
+    """Steps with their advantages, before they become training samples.
+
+    Attributes:
+      scored: the steps and their samples.
+      columns: the columns that signals computed, [N, ...] each.
+      credit: advantages of the steps.
+      iteration: index of the iteration, from 0.
+    """
+
+    scored: ScoredSteps
+    columns: Mapping[str, np.ndarray]
+    credit: StepCredit
+    iteration: int
+
+
+class Signal:
+    """Base class of signals.
+
+    A signal overrides what it has; the rest does nothing.
+
+    Attributes:
+      columns: names of the `StepColumns` that it computes.
+      batch_fields: dtype of each field of `StepBatch` that it fills, [M, B, C] arrays; or a pytree
+        of dtypes for a pytree of arrays.
+      finite_checks: checks of the updates that it makes.
+    """
+
+    # Of the class: the signals that a run needs are chosen before any of them is built.
+    columns: ClassVar[tuple[str, ...]] = ()
+    batch_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    finite_checks: tuple[FiniteCheck, ...] = ()
+
+    @property
+    def compile_count(self) -> int:
+        """Number of programs compiled for its updates."""
+        return 0
+
+    @classmethod
+    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
+        """Whether the algorithm's `needs` name a column or field."""
+        del config
+        return not needs.isdisjoint({*cls.columns, *cls.batch_fields})
+
+    @classmethod
+    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
+        """The signal at the start of a training run."""
+        raise NotImplementedError
+
+    @classmethod
+    def load(
+        cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, checkpoints: Path
+    ) -> "Signal":
+        """The signal of a run's newest checkpoint, for `compute_columns` alone."""
+        # A signal without state is the same after any number of iterations.
+        del checkpoints
+        return cls.start(config, policy, mesh)
+
+    def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
+        """Columns of the steps by name, [N, ...] each.
+
+        All hosts call this together.
+        """
+        del scored
+        return {}
+
+    def compute_fields(self, credited: CreditedSteps) -> dict[str, Sequence[Any]]:
+        """Fields of `StepBatch` by name, for each step.
+
+        One number or [R] array a step, in the order of steps. All hosts call this together.
+        """
+        del credited
+        return {}
+
+    def learn_steps(self, steps: Sequence[Step]) -> None:
+        """Learns from an iteration's steps, after their advantages were computed."""
+
+    def update(self, batch: StepBatch, policy: tuple[Any, Any]) -> Metrics:
+        """Makes one update from a minibatch.
+
+        `policy` has trained and frozen parameters.
+        """
+        del batch, policy
+        return {}
+
+    def checkpoint_parts(self) -> dict[str, Any]:
+        """Trees of arrays that a resumed run needs, by name.
+
+        The names are those in a checkpoint.
+        """
+        return {}
+
+    def checkpoint_record(self) -> dict[str, Any]:
+        """JSON values that a resumed run needs, by name.
+
+        The names are those in a checkpoint's record.
+        """
+        return {}
+
+    def restore(self, checkpoint: Mapping[str, Any]) -> None:
+        """Continues from the trees of a checkpoint.
+
+        `checkpoint["record"]` is its record.
+        """

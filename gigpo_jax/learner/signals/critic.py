@@ -1,0 +1,178 @@
+"""A critic beside the policy: values of steps and tokens, and its updates.
+
+It estimates the return before each response token; the estimate at the last prompt token is the
+value of the step. `critic_model` has the model.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.learner.critic_model import (
+    TokenValues,
+    abstract_critic_params,
+    make_token_values,
+    start_params,
+    train_programs,
+)
+from gigpo_jax.learner.finite import FiniteCheck
+from gigpo_jax.learner.samples import Sample
+from gigpo_jax.learner.signals.base import CreditedSteps, ScoredSteps, Signal
+from gigpo_jax.policy import Policy
+from gigpo_jax.rl import gae
+from gigpo_jax.rl.types import StepBatch, ValueTargets
+from gigpo_jax.rl.update import Metrics
+from gigpo_jax.run.checkpoint import newest_params, parts_of, state_of
+
+CHECKPOINT_PREFIX = "critic_"  # begins the names of the critic's parts of a checkpoint
+CHECKPOINT_PARAMS = f"{CHECKPOINT_PREFIX}params"
+
+
+class SavedCritic(Signal):
+    """A critic with fixed parameters, which does not learn."""
+
+    columns = ("value", "tokens", "token_value")
+
+    def __init__(self, token_values: TokenValues, params: Any, length: int) -> None:
+        """Takes a value function, parameters, and the limit of responses.
+
+        The function is as from `make_token_values`.
+        """
+        self._token_values = token_values
+        self._params = params
+        self._length = length
+
+    @property
+    def params(self) -> Any:
+        """The critic's parameters."""
+        return self._params
+
+    def values(self, policy: tuple[Any, Any], samples: Sequence[Sample]) -> list[np.ndarray]:
+        """The value before each response token, [R] f32 a sample.
+
+        Args:
+          policy: trained and frozen parameters of the policy, which a value head reads.
+          samples: samples of this host; all hosts call this together.
+        """
+        return self._token_values(self.params, policy, samples)
+
+    def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
+        """The columns of `value_columns`."""
+        return value_columns(self.values(scored.policy, scored.samples), self._length)
+
+
+class Critic(SavedCritic):
+    """A critic that learns from every minibatch.
+
+    Attributes:
+      state: its parameters, optimizer and counters; replaced by every update.
+    """
+
+    batch_fields = MappingProxyType({"values": ValueTargets(np.float32, np.float32, np.float32)})
+
+    def __init__(self, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> None:
+        """Starts from `start_params`; compiles nothing yet.
+
+        Args:
+          config: config as from `config.resolve`, with a critic.
+          policy: policy beside the critic.
+          mesh: mesh as from `make_mesh`.
+
+        Raises:
+          InputError: raised by `start_params`.
+        """
+        # Updates donate the state, so it takes the parameters over and no attribute keeps them.
+        params = start_params(config, policy, mesh)
+        init, self._update, places = train_programs(config, policy, mesh, params)
+        self.state = jax.jit(init, out_shardings=places)(params)
+        self.finite_checks = (FiniteCheck("critic", "critic.lr"),)
+        token_values = make_token_values(config, policy, mesh)
+        # No parameters: `params` reads the state, which each update replaces.
+        super().__init__(token_values, None, config.sampling.max_response_tokens)
+
+    @property
+    def params(self) -> Any:
+        """The critic's parameters after the last update."""
+        return self.state.params
+
+    @property
+    def compile_count(self) -> int:
+        """Number of programs compiled for updates."""
+        return self._update._cache_size()  # type: ignore[attr-defined]
+
+    @classmethod
+    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
+        """Whether the algorithm reads values, but not a text critic's."""
+        # The text critic fills the column `value` with `critic.kind=none`.
+        return config.critic.kind != "none" and super().is_needed(config, needs)
+
+    @classmethod
+    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
+        """The critic of `critic.path`, or one from the policy."""
+        return cls(config, policy, mesh)
+
+    @classmethod
+    def load(
+        cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, checkpoints: Path
+    ) -> SavedCritic:
+        """The newest checkpoint's critic without its optimizer.
+
+        The critic of the start if there is no checkpoint.
+        """
+        # The parameters alone: the optimizer would need twice their memory.
+        abstract = abstract_critic_params(config, policy, mesh)
+        params, version = newest_params(checkpoints, abstract, CHECKPOINT_PARAMS)
+        if not version:
+            params = start_params(config, policy, mesh)
+        token_values = make_token_values(config, policy, mesh)
+        return SavedCritic(token_values, params, config.sampling.max_response_tokens)
+
+    def compute_fields(self, credited: CreditedSteps) -> dict[str, Sequence[Any]]:
+        """`ValueTargets` of each step.
+
+        The values are from before the updates.
+        """
+        targets = credited.credit.target
+        assert targets is not None  # algorithms that need a critic compute its targets
+        # One target a step, or one a token: the algorithm's choice.
+        values = credited.columns["value" if targets.ndim == 1 else "token_value"]
+        rows = zip(credited.scored.samples, values, targets, strict=True)
+        return {
+            "values": [
+                gae.value_targets(value, target, len(sample.response_tokens))
+                for sample, value, target in rows
+            ]
+        }
+
+    def update(self, batch: StepBatch, policy: tuple[Any, Any]) -> Metrics:
+        """One update from a minibatch with `values`."""
+        self.state, metrics = self._update(self.state, batch, policy)
+        return metrics
+
+    def checkpoint_parts(self) -> dict[str, Any]:
+        """The train state in two parts."""
+        return parts_of(self.state, CHECKPOINT_PREFIX)
+
+    def restore(self, checkpoint: Mapping[str, Any]) -> None:
+        """Takes the train state over."""
+        self.state = state_of(checkpoint, CHECKPOINT_PREFIX)
+
+
+def value_columns(values: Sequence[np.ndarray], length: int) -> dict[str, np.ndarray]:
+    """Columns of a critic's values, by the names of `StepColumns`.
+
+    Args:
+      values: value before each response token, one [R] f32 a step; the value of a step without
+        tokens is 0.
+      length: R of `token_value`, at least that of the longest response.
+    """
+    tokens = np.array([len(row) for row in values], np.int32)
+    padded = np.zeros((len(values), length), np.float32)
+    for row, row_values in zip(padded, values, strict=True):
+        row[: len(row_values)] = row_values
+    return {"value": padded[:, 0], "tokens": tokens, "token_value": padded}

@@ -1,0 +1,102 @@
+"""Log-probabilities of responses under another model, for on-policy distillation.
+
+The teacher reads the prompts as the policy does, token by token, so both need one tokenizer. Its
+parameters are in `model.compute_dtype`: they are not trained, and layers compute in that type.
+"""
+
+from collections.abc import Sequence, Set
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.learner.critic_model import image_settings
+from gigpo_jax.learner.signals.base import CreditedSteps, Signal
+from gigpo_jax.learner.token_logprobs import Score, make_token_logprobs
+from gigpo_jax.models.decoder import DecoderConfig
+from gigpo_jax.models.files.hf_config import read_config
+from gigpo_jax.models.files.hub import model_folder
+from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.text.tokenizer import load_tokenizer
+from gigpo_jax.policy import Policy, param_shardings
+from gigpo_jax.rl.algorithms import FROZEN_TEACHER
+
+KEY = "config.rl.settings.teacher"
+
+
+class FrozenTeacher(Signal):
+    """A model that scores responses and is not trained.
+
+    Attributes:
+      params: its parameters.
+    """
+
+    batch_fields = MappingProxyType({"teacher": np.float32})
+
+    def __init__(self, params: Any, score: Score) -> None:
+        """Keeps the parameters and the function that scores with them."""
+        self.params = params
+        self._score = score
+
+    @classmethod
+    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
+        """Whether the teacher is another model than the policy."""
+        del config
+        return FROZEN_TEACHER in needs
+
+    @classmethod
+    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
+        """Reads the teacher from `rl.settings.teacher`.
+
+        Raises:
+          InputError: the folder holds no model, or one whose tokenizer or images differ from the
+            policy's.
+        """
+        folder = teacher_folder(config)
+        shape = read_config(folder)
+        path = repr(config.rl.settings.teacher)
+        if not load_tokenizer(folder).has_vocabulary_of(policy.tokenizer):
+            raise InputError(
+                "its tokens are not those of the policy",
+                key=KEY,
+                value=path,
+                fix="name a model with the policy's tokenizer",
+            )
+        # Images are cut into patches once, for the policy; its teacher reads the same patches.
+        if image_settings(shape) != image_settings(policy.config):
+            raise InputError(
+                "its vision tower, image token or bounds of image sizes are not those of the "
+                "policy",
+                key=KEY,
+                value=path,
+                fix="name a model that reads images as the policy does",
+            )
+        dtype = jnp.dtype(config.model.compute_dtype)
+        shape, params = load_hf(folder, dtype=dtype, shardings=param_shardings(shape, mesh))
+        teacher = Policy(shape, None, policy.tokenizer)
+        # The temperature of the policy's own log-probabilities: the two are compared.
+        score = make_token_logprobs(config, teacher, mesh, config.sampling.temperature)
+        return cls(params, score)
+
+    def compute_fields(self, credited: CreditedSteps) -> dict[str, Sequence[Any]]:
+        """The teacher's log-probabilities of each response, [R] f32."""
+        return {"teacher": self._score(self.params, None, credited.scored.samples).logprob}
+
+
+def teacher_folder(config: ConfigDict) -> Path:
+    """The folder of `rl.settings.teacher`.
+
+    Raises:
+      InputError: there is none.
+    """
+    return model_folder(config.rl.settings.teacher, "", key=KEY)
+
+
+def teacher_shape(config: ConfigDict) -> DecoderConfig:
+    """The shape of the teacher's model."""
+    return read_config(teacher_folder(config))

@@ -1,0 +1,59 @@
+"""Log-probability of a task's known answer behind the prompt of each step, for IGPO."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.envs import registry
+from gigpo_jax.learner.samples import Sample
+from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.models.text.tokenizer import Tokenizer
+from gigpo_jax.policy import Policy
+from gigpo_jax.trajectory import Step
+
+
+class KnownAnswers(Signal):
+    """Forward pass over the prompts, each followed by the answer."""
+
+    columns = ("answer_logprob",)
+
+    def __init__(self, config: ConfigDict, tokenizer: Tokenizer) -> None:
+        """Reads the sample limits and the words before an answer.
+
+        The words are the environment's.
+        """
+        sampling = config.sampling
+        self._tokenizer = tokenizer
+        self._limit = sampling.max_prompt_tokens + sampling.max_response_tokens
+        self._prefix = tokenizer.encode(registry.spec(config.env.name).answer_prefix)
+
+    @classmethod
+    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
+        """Has no state."""
+        del mesh
+        return cls(config, policy.tokenizer)
+
+    def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
+        """The mean over the tokens of each answer, [N] f32."""
+        samples = [self._answer_sample(step) for step in scored.steps]
+        return {"answer_logprob": scored.score_samples(samples).means()["logprob"]}
+
+    def _answer_sample(self, step: Step) -> Sample:
+        """The answer as the response to the step's prompt.
+
+        It keeps within the limit. The end of a long answer and the start of a long prompt are left
+        out.
+        """
+        # At most half of the room for the answer: it means nothing without its prompt.
+        answer = np.asarray(self._tokenizer.encode(step.answer)[: self._limit // 2], np.int32)
+        prompt = _join_tokens(step.turn.prompt_tokens, self._prefix)
+        prompt = prompt[-(self._limit - len(answer)) :]  # the current observation is at its end
+        # It is scored and not trained, so no behaviour log-probabilities are needed.
+        return Sample(prompt, answer, np.zeros(len(answer), np.float32))
+
+
+def _join_tokens(prompt: np.ndarray, prefix: Sequence[int]) -> np.ndarray:
+    return np.concatenate([prompt, np.asarray(prefix, np.int32)])

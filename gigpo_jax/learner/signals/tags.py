@@ -1,0 +1,92 @@
+"""The tag of each response and the rule that rewards it, for RLVMR (arXiv 2507.22844)."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Self
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.policy import Policy
+from gigpo_jax.trajectory import Step, Turn
+
+TAGS = ("planning", "explore", "reflection")  # their numbers count from 1; 0 is none
+PLANNING, EXPLORE, REFLECTION = range(1, 4)
+
+
+class Tags(Signal):
+    """Numbers and rewards of tags.
+
+    Both read the text of responses alone.
+    """
+
+    columns = ("tag", "step_reward")
+
+    @classmethod
+    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
+        """Has no state."""
+        del config, policy, mesh
+        return cls()
+
+    def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
+        """The columns of `tag_columns`."""
+        return tag_columns(scored.steps)
+
+
+def tag_columns(steps: Sequence[Step]) -> dict[str, np.ndarray]:
+    """The columns `tag` and `step_reward` of whole episodes.
+
+    They are [N] i32 and [N] f32; the steps may have any order.
+    """
+    tags = np.zeros(len(steps), np.int32)
+    rewards = np.zeros(len(steps), np.float32)
+    episodes: dict[int, list[int]] = defaultdict(list)
+    # A reward depends on the earlier steps of its episode.
+    for row in sorted(range(len(steps)), key=lambda row: steps[row].step):
+        episodes[steps[row].trajectory].append(row)
+    for rows in episodes.values():
+        past_actions: set[str] = set()
+        previous: Turn | None = None
+        for row in rows:
+            turn = steps[row].turn
+            tags[row] = response_tag(turn)
+            rewards[row] = tag_reward(int(tags[row]), steps[row], previous, past_actions)
+            # Only valid steps count as past actions, as in the authors' code.
+            if turn.valid:
+                past_actions.add(turn.action)
+            previous = turn
+    return {"tag": tags, "step_reward": rewards}
+
+
+def response_tag(turn: Turn) -> int:
+    """Number of the first of `TAGS` in the response.
+
+    0 for none or an invalid response.
+    """
+    if turn.valid:
+        # The order of TAGS decides and not that of the text, as in the authors' code.
+        for number, name in enumerate(TAGS, start=1):
+            if f"<{name}>" in turn.response:
+                return number
+    return 0
+
+
+def tag_reward(tag: int, step: Step, previous: Turn | None, past_actions: set[str]) -> float:
+    """The reward of a tagged step, 0 or 1.
+
+    Planning is rewarded if the episode is won, exploring if the action is new in the episode,
+    reflection if it changes the action after one that failed.
+    """
+    if tag == PLANNING:
+        return float(step.won)
+    if tag == EXPLORE:
+        return float(step.turn.action not in past_actions)
+    if tag == REFLECTION:
+        # A first step has nothing to reflect on; the authors' code rewards it.
+        if previous is None:
+            return 1.0
+        failed = not previous.valid or previous.admissible is False
+        return float(failed and previous.action != step.turn.action)
+    return 0.0

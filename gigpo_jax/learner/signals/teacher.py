@@ -1,0 +1,121 @@
+"""A copy of the policy that scores responses with hindsight, for SERL (arXiv 2605.19447).
+
+It reads the prompt, the context of the step (`signals.hindsight`), and a closing sentence, with
+blank lines between them. What does not fit is left out of the middle of the context first, where
+the authors' code cuts the end of the prompt.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Self
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.learner.samples import Sample
+from gigpo_jax.learner.signals.base import CreditedSteps, Signal
+from gigpo_jax.learner.signals.hindsight import Hindsight, hindsight_prompt
+from gigpo_jax.policy import Policy
+from gigpo_jax.rl.algorithms import FROZEN_TEACHER
+from gigpo_jax.rl.methods.serl import NO_HINDSIGHT
+from gigpo_jax.trajectory import Turn
+
+CHECKPOINT_PART = "teacher"
+
+
+class Teacher(Signal):
+    """The copy and its scores of response tokens.
+
+    Attributes:
+      params: trained parameters of the copy; the frozen ones are the policy's.
+    """
+
+    batch_fields = MappingProxyType({"teacher": np.float32})
+
+    def __init__(self, config: ConfigDict, policy: Policy) -> None:
+        """Copies the trained parameters of the policy.
+
+        Args:
+          config: config as from `config.resolve`; `rl.settings` has those of SERL.
+          policy: policy at the start.
+
+        Raises:
+          InputError: the policy reads images.
+        """
+        if policy.config.vision is not None:
+            raise InputError(
+                "its copy of the policy reads text alone",
+                key="config.rl.algorithm",
+                value=repr(config.rl.algorithm),
+                fix="choose another one for a model that reads images",
+            )
+        # A copy: updates donate the arrays of the policy.
+        self.params = _copy_params(policy.trained)
+        self._settings = config.rl.settings
+        self._limit = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+        self._tokenizer = policy.tokenizer
+
+    @classmethod
+    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
+        """Whether the teacher is a copy of the policy."""
+        return super().is_needed(config, needs) and FROZEN_TEACHER not in needs
+
+    @classmethod
+    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
+        """A copy of the policy at the start."""
+        del mesh
+        return cls(config, policy)
+
+    def compute_fields(self, credited: CreditedSteps) -> dict[str, Sequence[Any]]:
+        """The copy's log-probabilities of each response, [R] f32.
+
+        The copy is renewed in every `refresh`-th iteration. From iteration `iterations` on the loss
+        does not read them: zeros take their place. Those of a step without a context are
+        `NO_HINDSIGHT`.
+        """
+        scored = credited.scored
+        if credited.iteration >= self._settings.iterations:
+            # The field is an input of the compiled update, so it cannot be left out.
+            return {"teacher": [0.0] * len(scored.samples)}
+        trained, frozen = scored.policy
+        if credited.iteration % self._settings.refresh == 0:
+            self.params = None  # the old copy is freed first: there are never two
+            self.params = _copy_params(trained)
+        hindsight = Hindsight(
+            scored.steps, self._settings.context, self._settings.trajectory_format
+        )
+        samples = []
+        has_context = []
+        for sample, step in zip(scored.samples, scored.steps, strict=True):
+            context = hindsight.describe(step)
+            has_context.append(bool(context))
+            samples.append(self._hindsight_sample(sample, step.turn, context))
+        # All samples are scored: hosts make the same calls whatever contexts their steps have.
+        scores = list(scored.score(self.params, frozen, samples).logprob)
+        for row, score in enumerate(scores):
+            if not has_context[row]:
+                scores[row] = np.full_like(score, NO_HINDSIGHT)
+        return {"teacher": scores}
+
+    def _hindsight_sample(self, sample: Sample, turn: Turn, context: str) -> Sample:
+        if not context:
+            return sample
+        # The response is scored as it was sampled; only the prompt is cut.
+        room = self._limit - len(sample.response_tokens)
+        prompt = hindsight_prompt(self._tokenizer, turn, context, room)
+        return replace(sample, prompt_tokens=prompt)
+
+    def checkpoint_parts(self) -> dict[str, Any]:
+        """The copy, which is older than the checkpoint's policy."""
+        return {CHECKPOINT_PART: self.params}
+
+    def restore(self, checkpoint: Mapping[str, Any]) -> None:
+        """Takes the copy over."""
+        self.params = checkpoint[CHECKPOINT_PART]
+
+
+def _copy_params(params: Any) -> Any:
+    return jax.tree.map(lambda x: x.copy(), params)

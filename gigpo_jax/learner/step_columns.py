@@ -1,0 +1,131 @@
+"""The columns that advantages are computed from: one row an environment step."""
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+
+import jax
+import numpy as np
+
+from gigpo_jax.env_bridge.types import anchor_hash
+from gigpo_jax.learner.similarity import similar_anchors
+from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.trajectory import Step
+
+_WORTH_WORKERS = 512  # steps; fewer are grouped faster than worker processes start
+
+# [k of this host, ...] -> [k of all hosts, ...], as `exchange.all_rows`
+JoinRows = Callable[[np.ndarray], np.ndarray]
+
+
+def bucket(n: int) -> int:
+    """The smallest length of columns that is at least n.
+
+    Lengths are 256, 384, 512, 768, 1024, ...
+    """
+    # Two sizes in each power of two: few programs compile, and padding is at most a third.
+    size = 256
+    while size < n:
+        is_power_of_two = size & (size - 1) == 0
+        size = size * 3 // 2 if is_power_of_two else size * 4 // 3
+    return size
+
+
+def neighbour_buckets(size: int, most_steps: int) -> list[int]:
+    """Column lengths of iterations with somewhat fewer or more steps.
+
+    Args:
+      size: Length of columns, as from `bucket`.
+      most_steps: Steps that an iteration can have.
+    """
+    # The largest length below it is that of half the steps or of three quarters.
+    smaller = bucket(size // 2 + 1)
+    larger = bucket(size + 1)
+    sizes = [smaller] if smaller < size else []
+    return [*sizes, larger] if larger <= bucket(most_steps) else sizes
+
+
+def resize_columns(columns: StepColumns, size: int) -> StepColumns:
+    """Cuts or pads columns to a length.
+
+    The padding is masked.
+    """
+    return jax.tree.map(lambda column: _pad_rows(column[:size], size), columns)
+
+
+def step_columns(
+    steps: Sequence[Step],
+    *,
+    similarity: float | None = None,
+    join: JoinRows = lambda rows: rows,
+    needs: Collection[str] = (),
+    computed: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> StepColumns:
+    """Collects the columns of steps.
+
+    Args:
+      steps: steps of finished episodes of this host, whole groups.
+      similarity: lowest similarity of two anchor states of a task group that count as one
+        (`learner.similarity`, in row order); None: only equal states count as one.
+      join: function that joins the rows of all hosts.
+      needs: optional columns to collect from the steps: `action`, `next_anchor`, `won` and
+        `truncated`; other names are ignored.
+      computed: further optional columns by name, [k] for the k steps of this host.
+
+    Returns:
+      numpy arrays of bucketed length: a row a step, in the order of hosts and steps; padding is
+      masked.
+    """
+    group = np.array([s.group for s in steps], np.int32)
+    anchors = [s.turn.anchor for s in steps]
+    if similarity is None:
+        anchor_lanes = _hash_texts(anchors)
+    else:
+        workers = min(os.cpu_count() or 1, 16) if len(steps) >= _WORTH_WORKERS else 0
+        anchor_lanes = similar_anchors(anchors, group, threshold=similarity, workers=workers)
+    columns = {
+        "reward": np.array([s.turn.reward for s in steps], np.float32),
+        "penalty": np.array([s.turn.penalty for s in steps], np.float32),
+        # Counted on each host: over several hosts only the pair of group and
+        # trajectory is distinct.
+        "trajectory": np.array([s.trajectory for s in steps], np.int32),
+        "step": np.array([s.step for s in steps], np.int32),
+        "group": group,
+        "anchor": anchor_lanes,
+    }
+    if "action" in needs:
+        columns["action"] = _hash_texts([s.turn.action for s in steps])
+    if "next_anchor" in needs:
+        columns["next_anchor"] = _next_step_rows(steps, anchor_lanes)
+    for name in ("won", "truncated"):
+        if name in needs:
+            columns[name] = np.array([getattr(s, name) for s in steps], bool)
+    columns |= computed
+    # After the computed columns: every column needs the rows of all hosts.
+    columns = {name: join(column) for name, column in columns.items()}
+    n = len(columns["group"])
+    size = bucket(n)  # few sizes, so that few shapes compile
+    padded = {name: _pad_rows(column, size) for name, column in columns.items()}
+    return StepColumns(**padded, mask=np.arange(size) < n)
+
+
+def _hash_texts(texts: Sequence[str]) -> np.ndarray:
+    return np.array([anchor_hash(text) for text in texts], np.uint32).reshape(-1, 2)
+
+
+def _next_step_rows(steps: Sequence[Step], values: np.ndarray) -> np.ndarray:
+    """The row of `values` of each step's next step.
+
+    The next step is in the same episode; zeros at a last step.
+    """
+    rows = {(s.trajectory, s.step): row for row, s in enumerate(steps)}
+    last = len(steps)  # the row of zeros that is appended below
+    next_rows = [rows.get((s.trajectory, s.step + 1), last) for s in steps]
+    zeros = np.zeros_like(values, shape=(1, *values.shape[1:]))
+    return np.concatenate([values, zeros])[next_rows]
+
+
+def _pad_rows(column: np.ndarray, size: int) -> np.ndarray:
+    padded = np.zeros((size, *column.shape[1:]), column.dtype)
+    padded[: len(column)] = column
+    return padded

@@ -1,0 +1,162 @@
+"""Log-probability and entropy of every response token under the policy, outside of updates.
+
+It costs one forward pass over the samples. Engines do not compute entropy: their programs are the
+same whether it is needed or not, and vLLM gives log-probabilities of sampled tokens alone.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from ml_collections import ConfigDict
+
+from gigpo_jax.devices.exchange import all_hosts, global_batch, local_rows
+from gigpo_jax.learner.packing import make_minibatches
+from gigpo_jax.learner.samples import Sample, longest_sample
+from gigpo_jax.policy import Policy, forward_function
+from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rl.update import response_logprobs, select_microbatch
+
+
+class TokenLogprobs(NamedTuple):
+    """Scores of N samples.
+
+    Attributes:
+      logprob: log-probabilities of response tokens, one [R] f32 a sample, nats.
+      entropy: entropies of their distributions, one [R] f32 a sample, nats.
+    """
+
+    logprob: list[np.ndarray]
+    entropy: list[np.ndarray]
+
+    def means(self) -> dict[str, np.ndarray]:
+        """Means over the tokens of each sample, [N] f32.
+
+        The keys are names of `StepColumns`.
+        """
+        return {"logprob": _token_means(self.logprob), "entropy": _token_means(self.entropy)}
+
+
+def _token_means(rows: Sequence[np.ndarray]) -> np.ndarray:
+    return np.array([row.mean() if len(row) else 0.0 for row in rows], np.float32)
+
+
+# (trained parameters, frozen ones, samples)
+Score = Callable[[Any, Any, Sequence[Sample]], TokenLogprobs]
+# (parameters, other parameters, samples) -> for each of several arrays, one [R] f32 a sample
+TokenArrays = Callable[[Any, Any, Sequence[Sample]], list[list[np.ndarray]]]
+
+
+def make_token_logprobs(
+    config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, temperature: float
+) -> Score:
+    """Builds a function (trained parameters, frozen ones, samples) -> `TokenLogprobs`.
+
+    All hosts call it together, each with its own samples.
+
+    Args:
+      config: config as from `config.resolve`.
+      policy: policy whose model scores; its parameters are not kept.
+      mesh: mesh as from `make_mesh`.
+      temperature: temperature of the distribution that the tokens were sampled from; 0 stands for
+        1, as in an engine's log-probabilities.
+    """
+    forward = forward_function(config, policy.config, mesh)
+    settings = {"chunk": config.batch.logprob_chunk, "temperature": temperature or 1.0}
+
+    def measure(trained: Any, frozen: Any, batch: StepBatch) -> tuple[jax.Array, ...]:
+        return response_logprobs(functools.partial(forward, trained, frozen), batch, **settings)
+
+    token_arrays = make_token_arrays(config, mesh, over_microbatches(measure))
+
+    def score(trained: Any, frozen: Any, samples: Sequence[Sample]) -> TokenLogprobs:
+        return TokenLogprobs(*token_arrays(trained, frozen, samples))
+
+    return score
+
+
+def over_microbatches(
+    measure: Callable[[Any, Any, StepBatch], tuple[jax.Array, ...]],
+) -> Callable[..., Any]:
+    """Jits a measurement over the microbatches of a minibatch.
+
+    (parameters, other parameters, minibatch) -> arrays [M, B, C] f32. `measure` has the same
+    arguments, with a microbatch without the M axis, and gives arrays [B, C].
+    """
+
+    @jax.jit
+    def measured(params: Any, others: Any, batch: StepBatch) -> tuple[jax.Array, ...]:
+        def body(m: jax.Array, out: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            rows = measure(params, others, select_microbatch(batch, m))
+            return tuple(
+                jax.lax.dynamic_update_index_in_dim(array, row, m, 0)
+                for array, row in zip(out, rows, strict=True)
+            )
+
+        # For the number of arrays; nothing is computed.
+        outputs = jax.eval_shape(measure, params, others, select_microbatch(batch, 0))
+        # Microbatches behind the last one with rows stay 0.
+        start = tuple(jnp.zeros_like(batch.behaviour) for _ in outputs)
+        return jax.lax.fori_loop(0, batch.microbatches, body, start)
+
+    return measured
+
+
+def make_token_arrays(
+    config: ConfigDict, mesh: jax.sharding.Mesh, measured: Callable[..., Any]
+) -> TokenArrays:
+    """Builds a function from samples to arrays of response tokens.
+
+    All hosts call it together, each with its own samples.
+
+    Args:
+      config: config as from `config.resolve`.
+      mesh: mesh as from `make_mesh`.
+      measured: function as from `over_microbatches`.
+    """
+    rows = local_rows(mesh, config.batch.rows)
+
+    def token_arrays(params: Any, others: Any, samples: Sequence[Sample]) -> list[list[np.ndarray]]:
+        counts = all_hosts(np.array([len(samples)]))[:, 0]
+        first = int(counts[: jax.process_index()].sum())
+        # In place of an advantage each token carries the number of its sample over all hosts, exact
+        # below 2^24.
+        batches = make_minibatches(
+            [replace(x, advantage=first + n, weight=1.0) for n, x in enumerate(samples)],
+            steps=config.train.minibatch,
+            row_length=config.batch.row_length,
+            rows=rows,
+            # Any order will do: the numbers put the results back in the order of the samples.
+            rng=np.random.default_rng(0),
+            gather=all_hosts,
+            longest=longest_sample(config),
+        )
+        owners = []
+        values = []
+        for local_batch in batches:
+            batch = global_batch(mesh, local_batch)
+            arrays = [_gather_rows(array) for array in measured(params, others, batch)]
+            is_response = _gather_rows(batch.weight) > 0
+            numbers = _gather_rows(batch.advantage)[is_response]
+            owners.append(numbers.astype(np.int64) - first)
+            values.append(np.stack([array[is_response] for array in arrays]))
+        owner = np.concatenate(owners)
+        order = np.argsort(owner, kind="stable")  # tokens of a sample stand in one row, in order
+        edges = np.searchsorted(owner[order], np.arange(len(samples) + 1))
+        ordered = np.concatenate(values, axis=1)[:, order]
+        # Tokens of other hosts lie before the first edge and behind the last one.
+        return [np.split(row, edges)[1:-1] for row in ordered]
+
+    return token_arrays
+
+
+def _gather_rows(array: jax.Array) -> np.ndarray:
+    """An array with all hosts' rows, on each of them."""
+    if jax.process_count() == 1:
+        return np.asarray(array)
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))

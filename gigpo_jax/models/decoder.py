@@ -1,0 +1,549 @@
+"""Decoders in Flax NNX (Qwen2, Qwen3, Llama): packed rows and a static KV cache.
+
+The NNX modules name and initialise the parameters and define one layer. All functions take the
+parameters explicitly, as a nested dict of arrays; the layers are stacked along a first axis L
+(`for_cpu`: one tree a layer). The dtype of the computation may differ from that of the parameters;
+norm statistics, rotary embedding and softmax are always float32.
+"""
+
+import functools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from gigpo_jax.models import on_cpu
+from gigpo_jax.models.attention import attention, cached_attention
+from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
+from gigpo_jax.models.decoder_config import PUBLISHED as PUBLISHED
+from gigpo_jax.models.decoder_config import DecoderConfig
+from gigpo_jax.models.execution import INPUT
+from gigpo_jax.models.execution import REMAT_POLICIES as REMAT_POLICIES
+from gigpo_jax.models.execution import Execution as Execution
+from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, adapted_linears, draw_normal
+from gigpo_jax.models.rotary import Rotary, rotary_angles, rotate
+from gigpo_jax.models.vision.vision import Features, Images, VisionTower, insert_images
+from gigpo_jax.models.vision.vision import logical_axes as vision_axes
+
+Params = dict[str, Any]
+Select = Callable[[jax.Array], jax.Array]  # selects tokens of an array
+
+
+def select_all(x: jax.Array) -> jax.Array:
+    """Selects all tokens of an array."""
+    return x
+
+
+def select_last(lengths: jax.Array) -> Select:
+    """Selects the last token of each row.
+
+    x [B, T, D], `lengths` [B] -> [B, D].
+    """
+    # A row that is not filled has length 0; its result is not used.
+    index = jnp.maximum(lengths - 1, 0)[:, None, None]
+    return lambda x: jnp.take_along_axis(x, index, axis=1)[:, 0]
+
+
+class Layer(nnx.Module):
+    """One decoder layer.
+
+    Attention is an argument, so training, prefill and decoding share the layer. The linear layers
+    in `adapted` have a low-rank pair (`models.lora`).
+    """
+
+    def __init__(
+        self, config: DecoderConfig, *, dtype: Any, rngs: nnx.Rngs, adapted: Collection[str] = ()
+    ):
+        width = config.hidden_size
+        inner = config.intermediate_size
+        head_dim = config.head_dim
+        query_width = config.num_heads * head_dim
+        kv_width = config.num_kv_heads * head_dim
+
+        def make_linear(name: str, inputs: int, outputs: int, bias: bool = False) -> Linear:
+            return Linear(
+                inputs,
+                outputs,
+                bias=bias,
+                dtype=dtype,
+                rngs=rngs,
+                adapted=name in adapted,
+                for_cpu=config.for_cpu,
+            )
+
+        def make_norm(size: int) -> RMSNorm:
+            return RMSNorm(size, eps=config.rms_norm_eps, dtype=dtype)
+
+        bias = config.model_type == "qwen2"
+        self.head_dim = head_dim
+        self.for_cpu = config.for_cpu
+        # The order of these lines is the order in which random keys are drawn.
+        self.attention_norm = make_norm(width)
+        self.query = make_linear("query", width, query_width, bias)
+        self.key = make_linear("key", width, kv_width, bias)
+        self.value = make_linear("value", width, kv_width, bias)
+        if config.model_type == "qwen3":
+            self.query_norm = make_norm(head_dim)
+            self.key_norm = make_norm(head_dim)
+        self.out = make_linear("out", query_width, width)
+        self.mlp_norm = make_norm(width)
+        self.gate = make_linear("gate", width, inner)
+        self.up = make_linear("up", width, inner)
+        self.down = make_linear("down", inner, width)
+
+    def __call__(
+        self, x: jax.Array, angles: Rotary, attend: Callable, select: Select = select_all
+    ) -> tuple[jax.Array, Any]:
+        """Runs the layer.
+
+        Args:
+          x: [..., D] residual stream in the compute dtype.
+          angles: result of `model_angles`.
+          attend: function (query [..., H, K], key [..., G, K], value [..., G, K]) -> (mixed values
+            [..., H, K], any second result).
+          select: selection of the tokens that everything after attention is computed for; it takes
+            the residual stream and the mixed values [..., H * K].
+
+        Returns:
+          The residual stream [..., D] of the selected tokens, and the second result of `attend`.
+        """
+        y = self.attention_norm(x)
+        query = self._split_heads(self.query(y))
+        key = self._split_heads(self.key(y))
+        value = self._split_heads(self.value(y))
+        # Before the rotation, as in the published Qwen3: the norm's scale differs along the head,
+        # so the two do not commute.
+        if hasattr(self, "query_norm"):
+            query = self.query_norm(query)
+            key = self.key_norm(key)
+        mixed, extra = attend(rotate(query, angles), rotate(key, angles), value)
+        # Keys and values of all tokens are made by now; what follows works on each token alone.
+        x = select(x) + self.out(select(mixed.reshape(*x.shape[:-1], -1)))
+
+        y = self.mlp_norm(x)
+        # In bfloat16 XLA's CPU backend would convert and round at every operation of the fusion.
+        gate = self.gate(y).astype(jnp.float32 if self.for_cpu else x.dtype)
+        return x + self.down((jax.nn.silu(gate) * self.up(y)).astype(x.dtype)), extra
+
+    def _split_heads(self, x: jax.Array) -> jax.Array:
+        return x.reshape(*x.shape[:-1], -1, self.head_dim)
+
+
+class Decoder(nnx.Module):
+    """The whole parameter tree.
+
+    It has the embedding, stacked layers, the final norm and, if untied, a head.
+    """
+
+    def __init__(self, config: DecoderConfig, *, dtype: Any, rngs: nnx.Rngs):
+        @nnx.split_rngs(splits=config.num_layers)
+        @nnx.vmap(in_axes=0)
+        def make_layers(rngs: nnx.Rngs) -> Layer:
+            return Layer(config, dtype=dtype, rngs=rngs)
+
+        embedding_shape = (config.vocab_size, config.hidden_size)
+        self.embed = nnx.Param(draw_normal(rngs, embedding_shape, dtype))
+        self.layers = make_layers(rngs)
+        self.final_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=dtype)
+        if config.value_head:
+            self.value_head = ValueHead(config.hidden_size, dtype=dtype)
+        elif not config.tie_word_embeddings:
+            self.head = nnx.Param(draw_normal(rngs, embedding_shape, dtype))
+        if config.vision is not None:
+            # Drawn last, so that the decoder of a seed is the same with and without a tower.
+            self.vision = VisionTower(config.vision, config.hidden_size, dtype=dtype, rngs=rngs)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "dtype"))
+def init_params(config: DecoderConfig, key: jax.Array, dtype: Any = jnp.float32) -> Params:
+    """Draws random parameters.
+
+    Matrices have standard deviation 0.02, biases are 0 and norm scales 1.
+
+    Returns:
+      A nested dict of arrays; under `layers` every leaf has a first axis of length L.
+    """
+    model = Decoder(config, dtype=jnp.dtype(dtype), rngs=nnx.Rngs(params=key))
+    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+def abstract_params(config: DecoderConfig, dtype: Any = jnp.float32) -> Params:
+    """Shapes and dtypes of `init_params`, without allocating anything."""
+    # A lambda, because `eval_shape` would take config and dtype for arrays.
+    return jax.eval_shape(lambda: init_params(config, jax.random.key(0), dtype))
+
+
+def param_count(config: DecoderConfig) -> int:
+    """Number of parameters; a tied embedding counts once."""
+    return sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config)))
+
+
+def logical_axes(config: DecoderConfig) -> Params:
+    """Returns axis names of every parameter, for sharding.
+
+    The result is a tree like the parameters. The names are "layers", "vocab", "embed", "heads"
+    (H x K, one head after the other), "kv_heads" (G x K), "head" (K), "mlp" and "value".
+    """
+    axes: Params = {
+        "embed": ("vocab", "embed"),
+        "layers": _layer_axes(config.model_type),
+        "final_norm": {"scale": ("embed",)},
+    }
+    if config.vision is not None:
+        axes["vision"] = vision_axes()
+    if config.value_head:
+        axes["value_head"] = {"kernel": ("embed", "value"), "bias": ("value",)}
+    elif not config.tie_word_embeddings:
+        axes["head"] = ("vocab", "embed")
+    return axes
+
+
+def _layer_axes(model_type: str) -> Params:
+    axes: Params = {
+        "out": {"kernel": ("layers", "heads", "embed")},
+        "down": {"kernel": ("layers", "mlp", "embed")},
+    }
+    for name, outputs in {"query": "heads", "key": "kv_heads", "value": "kv_heads"}.items():
+        axes[name] = {"kernel": ("layers", "embed", outputs)}
+        if model_type == "qwen2":
+            axes[name]["bias"] = ("layers", outputs)
+    for name in ("gate", "up"):
+        axes[name] = {"kernel": ("layers", "embed", "mlp")}
+    for name in ("attention_norm", "mlp_norm"):
+        axes[name] = {"scale": ("layers", "embed")}
+    if model_type == "qwen3":
+        for name in ("query_norm", "key_norm"):
+            axes[name] = {"scale": ("layers", "head")}
+    return axes
+
+
+def output_embedding(config: DecoderConfig, params: Params) -> jax.Array:
+    """Returns the output matrix [V, D] in the parameters' dtype.
+
+    It is the input embedding, if tied.
+    """
+    return params["embed"] if config.tie_word_embeddings else params["head"]
+
+
+def predict_values(params: Params, hidden: jax.Array) -> jax.Array:
+    """Applies the value head `params["value_head"]` to hidden states.
+
+    [..., D] -> [...] f32.
+    """
+    # Only the structure of the module is made, no array.
+    head = nnx.eval_shape(lambda: ValueHead(hidden.shape[-1], dtype=jnp.float32))
+    return nnx.merge(nnx.graphdef(head), params["value_head"])(hidden)
+
+
+def hidden_states(
+    config: DecoderConfig,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+    execution: Execution = Execution(),
+    images: Images | None = None,
+) -> jax.Array:
+    """Runs the model up to the final norm.
+
+    Args:
+      config: model shape.
+      params: parameter tree of `init_params`.
+      tokens: [B, T] i32.
+      positions: [B, T] i32, from 0 in each segment; None counts 0..T-1. [3, B, T] for texts with
+        images.
+      segment_ids: [B, T] i32, 0 for padding, segments from 1; None is one segment a row.
+      execution: dtype, rematerialisation and sharding.
+      images: images of the texts, for a model with a vision tower; None for none.
+
+    Returns:
+      [B, T, D] in the compute dtype.
+    """
+    return _run_model(config, params, tokens, positions, segment_ids, execution, images)[0]
+
+
+def logits(
+    config: DecoderConfig,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+    *,
+    dtype: Any = None,
+) -> jax.Array:
+    """Scores every next token.
+
+    [B, T] -> [B, T, V] f32; arguments as for `hidden_states`.
+    """
+    hidden = hidden_states(config, params, tokens, positions, segment_ids, Execution(dtype))
+    return score_tokens(config, params, hidden)
+
+
+def init_cache(config: DecoderConfig, slots: int, length: int, dtype: Any = jnp.float32) -> KVCache:
+    """Makes an empty cache for `slots` sequences.
+
+    Each has at most `length` tokens.
+    """
+    shape = (config.num_layers, slots, config.num_kv_heads, length, config.head_dim)
+    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+
+
+def prefill(
+    config: DecoderConfig,
+    params: Params,
+    cache: KVCache,
+    tokens: jax.Array,
+    lengths: jax.Array,
+    slots: jax.Array,
+    positions: jax.Array | None = None,
+    images: Images | Features | None = None,
+    kernels: str | None = None,
+) -> tuple[jax.Array, KVCache]:
+    """Runs prompts and writes them into slots from index 0.
+
+    Args:
+      config: model shape.
+      params: parameter tree of `init_params`.
+      cache: cache; updated in place if donated.
+      tokens: [B, T] i32, each prompt padded on the right; T at most the cache's length.
+      lengths: [B] i32, tokens of each prompt without padding.
+      slots: [B] i32, the slot of each prompt; a row with S or more is dropped.
+      positions: positions, as for `hidden_states`.
+      images: images, as for `hidden_states`.
+      kernels: attention kernels, as for `attention.attention`.
+
+    Returns:
+      The logits [B, V] f32 after the last token of each prompt, and the cache.
+    """
+    segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
+    # No other setting: prompts are read in the parameters' dtype, without gradients.
+    execution = Execution(attention=functools.partial(attention, kernels=kernels))
+    hidden, (keys, values) = _run_model(
+        config, params, tokens, positions, segment_ids, execution, images, lengths
+    )
+    return score_tokens(config, params, hidden), write_prompts(cache, keys, values, slots)
+
+
+def decode(
+    config: DecoderConfig,
+    params: Params,
+    cache: KVCache,
+    tokens: jax.Array,
+    positions: jax.Array,
+    shift: jax.Array | None = None,
+) -> tuple[jax.Array, KVCache]:
+    """Runs one token of every slot.
+
+    Args:
+      config: model shape.
+      params: parameter tree of `init_params`.
+      cache: cache; updated in place if donated or carried through a loop.
+      tokens: [S] i32, the newest token of each slot.
+      positions: [S] i32, the number of earlier tokens; at the cache's length or more nothing is
+        written.
+      shift: [S] i32, added to the positions of the rotary embedding, as images take fewer positions
+        than tokens; None: 0.
+
+    Returns:
+      The logits [S, V] f32 of the next token, and the cache with the new token.
+    """
+    angles = model_angles(config, positions if shift is None else positions + shift)
+
+    def attend(
+        index: jax.Array, cache: KVCache, query: jax.Array, key: jax.Array, value: jax.Array
+    ) -> tuple[jax.Array, KVCache]:
+        # Written first, because a token attends to itself too.
+        cache = write_tokens(cache, key, value, index, positions)
+        return cached_attention(query, cache.key, cache.value, index, positions), cache
+
+    x = embed_tokens(config, params, tokens)
+    x, cache = run_layers(config, params, cache, x, angles, attend)
+    return score_tokens(config, params, apply_final_norm(config, params, x)), cache
+
+
+def run_layers(
+    config: DecoderConfig,
+    params: Params,
+    cache: KVCache,
+    x: jax.Array,
+    angles: Rotary,
+    attend: Callable,
+    select: Select = select_all,
+) -> tuple[jax.Array, KVCache]:
+    """Runs all layers over a cache.
+
+    Args:
+      config: model shape.
+      params: parameter tree of `init_params`.
+      cache: the cache.
+      x: [..., D] embeddings.
+      angles: result of `model_angles`.
+      attend: function (layer index, cache, query, key, value) -> (mixed values, cache).
+      select: selection of the tokens in the result.
+
+    Returns:
+      The residual stream [..., D] of the selected tokens, and the cache.
+    """
+    layers = params["layers"]
+    graph = _layer_graph(config, adapted_linears(layers))
+    if config.for_cpu:
+        # A loop of Python: the layers are separate trees, whose kernels XLA reads in place.
+        for number, (layer, layer_select) in enumerate(_layer_selections(params, select)):
+            attend_layer = functools.partial(attend, number, cache)
+            x, cache = nnx.merge(graph, layer)(x, angles, attend_layer, layer_select)
+        return x, cache
+
+    # The cache is the carry of the loop and is updated in place; as input and output of a scan it
+    # would be copied.
+    def run_layer(index: jax.Array, carry: tuple[jax.Array, KVCache]) -> tuple[jax.Array, KVCache]:
+        x, cache = carry
+        layer = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], layers))
+        return layer(x, angles, functools.partial(attend, index, cache))
+
+    x, cache = jax.lax.fori_loop(0, config.num_layers, run_layer, (x, cache))
+    return select(x), cache
+
+
+def _layer_selections(params: Params, select: Select) -> list[tuple[Params, Select]]:
+    """Pairs each layer's tree with its selection of tokens.
+
+    The trees are those of `on_cpu.split_layers`.
+    """
+    # Only the last layer may drop tokens: every earlier one makes keys and values of all of them.
+    *first_layers, last_layer = params["layers"]
+    return [*((layer, select_all) for layer in first_layers), (last_layer, select)]
+
+
+def model_angles(
+    config: DecoderConfig, positions: jax.Array, sections: Sequence[int] = ()
+) -> Rotary:
+    """Returns rotation angles for heads of the model.
+
+    Arguments as for `rotary_angles`.
+    """
+    angles = rotary_angles(
+        positions, config.head_dim, config.rope_theta, config.rope_scaling, sections
+    )
+    return jax.tree.map(on_cpu.compute_once, angles) if config.for_cpu else angles
+
+
+def _run_model(
+    config: DecoderConfig,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array | None,
+    segment_ids: jax.Array | None,
+    execution: Execution,
+    images: Images | Features | None,
+    lengths: jax.Array | None = None,
+) -> tuple[jax.Array, Any]:
+    """Runs `hidden_states`; with `lengths` [B] also returns keys and values.
+
+    Returns:
+      Without `lengths`: [B, T, D] and None. With them: the last tokens [B, D], and keys and values,
+      each [L, B, T, G, K].
+    """
+    dtype = params["embed"].dtype if execution.dtype is None else jnp.dtype(execution.dtype)
+    if positions is None:
+        positions = jnp.arange(tokens.shape[1])[None]
+    if segment_ids is None:
+        # 1, because 0 would be padding.
+        segment_ids = jnp.ones(tokens.shape, jnp.int32)
+    graph = _layer_graph(config, adapted_linears(params["layers"]))
+    # Texts with images have three axes of positions. On a text alone the three are equal, and plain
+    # positions [B, T] give the same angles.
+    sections: Sequence[int] = ()
+    if config.vision is not None and positions.ndim == 3:
+        sections = config.vision.sections
+    angles = model_angles(config, positions, sections)
+    select = select_all if lengths is None else select_last(lengths)
+
+    def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
+        mixed = execution.attention(
+            query, key, value, segment_ids, max_segment=execution.max_segment
+        )
+        # Training needs no keys and values; as results of the scan they would be stored for all
+        # layers.
+        return mixed, None if lengths is None else (key, value)
+
+    def run_layer(
+        x: jax.Array, layer: Params, select: Select = select_all
+    ) -> tuple[jax.Array, Any]:
+        # The name under which the policy "offload" moves the input of a layer to the host.
+        x = checkpoint_name(x, INPUT)
+        x, keys_values = nnx.merge(graph, layer)(x, angles, attend, select)
+        return execution.constrain(x), keys_values
+
+    def add_remat(function: Callable) -> Callable:
+        if execution.remat == "none":
+            return function
+        # In the scan over layers nothing can be merged across the loop, so the barriers of
+        # prevent_cse would only cost time.
+        return jax.checkpoint(function, policy=REMAT_POLICIES[execution.remat], prevent_cse=False)
+
+    x = embed_tokens(config, params, tokens).astype(dtype)
+    if images is not None:
+        assert config.vision is not None
+        x = insert_images(
+            config.vision, params["vision"], x, images, add_remat, execution.constrain
+        )
+    if config.for_cpu:
+        layer_results = []
+        for layer, layer_select in _layer_selections(params, select):
+            x, keys_values = run_layer(x, layer, layer_select)
+            layer_results.append(keys_values)
+        stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *layer_results)
+        # The last layer has selected the tokens already: x is [B, D].
+        return apply_final_norm(config, params, x), stacked
+    unroll = min(execution.unroll, config.num_layers)
+    x, keys_values = jax.lax.scan(
+        add_remat(run_layer), execution.constrain(x), params["layers"], unroll=unroll
+    )
+    return select(apply_final_norm(config, params, x)), keys_values
+
+
+def embed_tokens(config: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
+    """Embeds tokens: [...] i32 -> [..., D]."""
+    if config.for_cpu:
+        return on_cpu.gather_rows(params["embed"], tokens)
+    return params["embed"][tokens]
+
+
+def apply_final_norm(config: DecoderConfig, params: Params, x: jax.Array) -> jax.Array:
+    """Applies the norm after the last layer.
+
+    [..., D] -> [..., D].
+    """
+    # Only the structure of the module is made; its parameters are those of the argument.
+    norm = nnx.eval_shape(
+        lambda: RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=x.dtype)
+    )
+    return nnx.merge(nnx.graphdef(norm), params["final_norm"])(x)
+
+
+def score_tokens(config: DecoderConfig, params: Params, hidden: jax.Array) -> jax.Array:
+    """Scores all tokens of the vocabulary.
+
+    Hidden states [..., D] -> [..., V] f32.
+    """
+    # float32 scores in every dtype: log-probabilities are differences of scores, and bfloat16 has 8
+    # significant bits.
+    matrix = output_embedding(config, params).astype(hidden.dtype)
+    if config.for_cpu:
+        return on_cpu.multiply_rows(hidden, matrix)
+    return jnp.einsum("...d,vd->...v", hidden, matrix, preferred_element_type=jnp.float32)
+
+
+@functools.cache
+def _layer_graph(config: DecoderConfig, adapted: tuple[str, ...]) -> Any:
+    """Returns the graph of a `Layer`.
+
+    `nnx.merge` combines it with the parameters of one layer.
+    """
+    # Dtype and keys have no effect: the graph is the structure alone. It is cached, because every
+    # trace of a model asks for it.
+    make_layer = functools.partial(Layer, config, dtype=jnp.float32, adapted=adapted)
+    return nnx.graphdef(nnx.eval_shape(lambda: make_layer(rngs=nnx.Rngs(0))))

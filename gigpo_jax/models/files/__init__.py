@@ -1,0 +1,1 @@
+"""Model folders: reading and writing the files of Hugging Face models."""

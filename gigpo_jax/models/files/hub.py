@@ -1,0 +1,164 @@
+"""Models of the Hugging Face Hub: ORG/NAME in place of a folder, and folders pushed there.
+
+Needs no jax. Endpoint, cache, token and offline mode are those of huggingface_hub: HF_ENDPOINT,
+HF_HUB_CACHE, HF_TOKEN, HF_HUB_OFFLINE.
+"""
+
+import functools
+import pathlib
+import re
+import shlex
+from pathlib import Path
+
+from gigpo_jax.core.errors import InputError, StorageError
+from gigpo_jax.core.files import read_object
+from gigpo_jax.core.packaged import locate_file
+from gigpo_jax.models.files.safetensors_file import INDEX, SINGLE
+
+FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")  # patterns of a model's files
+_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+
+
+def is_name(text: str) -> bool:
+    """Tests whether a text can name a Hub model."""
+    return _NAME.fullmatch(text) is not None
+
+
+def download(name: str, revision: str, *, key: str) -> pathlib.Path:
+    """Returns the cached folder of a Hub model.
+
+    Downloads the model if it is not in the cache.
+
+    Args:
+      name: ORG/NAME.
+      revision: branch, tag or commit; "" is the main branch.
+      key: config key of the name, for the message.
+
+    Raises:
+      InputError: the model is not in the cache and cannot be downloaded; the text has the command
+        that downloads it.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    fetch = functools.partial(
+        snapshot_download, name, revision=revision or None, allow_patterns=list(FILES)
+    )
+    try:
+        try:
+            # The cache first: a complete folder needs no network.
+            folder = pathlib.Path(fetch(local_files_only=True))
+        except LocalEntryNotFoundError:
+            folder = None
+        if folder is not None and _is_complete(folder):
+            return folder
+        return pathlib.Path(fetch())
+    except Exception as err:  # any error of the Hub, its HTTP client or the file system
+        words = ["hf", "download", name]
+        if revision:
+            words += ["--revision", revision]
+        for pattern in FILES:
+            words += ["--include", pattern]
+        raise InputError(
+            f"no such folder, and no such model from the Hub ({_first_line(err)})",
+            key=key,
+            value=repr(name),
+            fix=f"where there is a network: {shlex.join(words)}",
+        ) from err
+
+
+def _is_complete(folder: pathlib.Path) -> bool:
+    """Tests whether a cached folder has all model files."""
+    # Other programs may have downloaded only some of them.
+    index = folder / INDEX
+    weights = read_object(index)["weight_map"].values() if index.exists() else [SINGLE]
+    return all((folder / name).exists() for name in {"config.json", "tokenizer.json", *weights})
+
+
+def check_push(name: str) -> None:
+    """Checks the name ORG/NAME and the token for the Hub.
+
+    Raises InputError if `name` is not like that, or there is no token.
+    """
+    from huggingface_hub import get_token
+
+    if not is_name(name):
+        raise InputError(
+            "no name of a model of the Hub", key="--push", value=name, fix="write ORG/NAME"
+        )
+    if get_token() is None:
+        raise InputError(
+            "no token for the Hub",
+            key="--push",
+            value=name,
+            fix="set HF_TOKEN, or log in with: hf auth login",
+        )
+
+
+def push(folder: pathlib.Path, name: str) -> str:
+    """Uploads a model folder as ORG/NAME; weights there are replaced.
+
+    A new model is private.
+
+    Returns:
+      The address of the model.
+
+    Raises:
+      StorageError: the Hub cannot be reached, or refuses.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        url = api.create_repo(name, private=True, exist_ok=True)
+        # Shards of an earlier upload may have other names, and would stay beside the new files.
+        api.upload_folder(
+            repo_id=name,
+            folder_path=folder,
+            commit_message="Export",
+            delete_patterns=["*.safetensors*"],
+        )
+    except Exception as err:  # any error of the Hub, its HTTP client or the file system
+        command = shlex.join(["hf", "upload", name, str(folder)])
+        raise StorageError(
+            f"--push={name}: failed ({_first_line(err)}); the folder is complete, push it with: "
+            f"{command}"
+        ) from err
+    return str(url)
+
+
+def _first_line(err: Exception) -> str:
+    return f"{type(err).__name__}: {str(err).strip().partition(chr(10))[0]:.200}"
+
+
+def model_folder(path: str, revision: str, *, key: str = "config.model.path") -> Path:
+    """Resolves a path to the folder of a model.
+
+    It may be a folder, a folder of the package, or a Hub model.
+
+    Args:
+      path: path of the folder, or ORG/NAME.
+      revision: branch, tag or commit of a Hub model; "" is its main branch.
+      key: config key of the path, for messages.
+
+    Raises:
+      InputError: there is none.
+    """
+    folder = locate_file(path)
+    if folder.is_dir():
+        if revision:
+            raise InputError(
+                "a folder, which has no revisions",
+                key=key,
+                value=repr(path),
+                fix=f"leave revision={revision!r} out",
+            )
+        return folder
+    if not is_name(path):
+        raise InputError(
+            "no such folder",
+            key=key,
+            value=repr(path),
+            fix="give a Hugging Face model folder, or ORG/NAME of the Hub",
+        )
+    return download(path, revision, key=key)

@@ -1,0 +1,541 @@
+"""Hugging Face safetensors <-> parameters, tensor by tensor and without torch.
+
+A Hugging Face folder has one tensor for each layer, with linear layers as [out, in]; here the
+layers are stacked, with linear layers as [in, out]. Reading and writing hold one stacked array
+(reading: one shard of it) in host memory.
+"""
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.files import read_object, replace_folder
+from gigpo_jax.models import decoder
+from gigpo_jax.models.decoder import DecoderConfig, Params
+from gigpo_jax.models.files.hf_config import config_json, read_config
+from gigpo_jax.models.files.safetensors_file import (
+    INDEX,
+    SINGLE,
+    SUFFIX,
+    Entry,
+    OnTensor,
+    read_header,
+    write_file,
+)
+from gigpo_jax.models.linears import LINEARS, VISION_LINEARS
+from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary
+from gigpo_jax.models.vision.vision_config import FRAMES, PREPROCESSOR, preprocessor_json
+
+_LAYER = LINEARS | {
+    "attention_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    "query_norm": "self_attn.q_norm",
+    "key_norm": "self_attn.k_norm",
+}
+_TOP = {
+    "embed": "model.embed_tokens.weight",
+    "final_norm.scale": "model.norm.weight",
+    "head": "lm_head.weight",
+    "value_head.kernel": "score.weight",
+    "value_head.bias": "score.bias",
+}
+_VISION_LAYER = VISION_LINEARS | {"attention_norm": "norm1", "mlp_norm": "norm2"}
+_VISION = {
+    "patch": "patch_embed.proj",
+    "merger_norm": "merger.ln_q",
+    "merger_in": "merger.mlp.0",
+    "merger_out": "merger.mlp.2",
+}
+# Prefixes of module names in transformers -> of names in published files.
+_PREFIXES = {"model.visual.": "visual.", "model.language_model.": "model."}
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}  # read
+_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # written
+Places = dict[str, tuple[pathlib.Path, Entry]]  # tensor name -> its file, and its place there
+_BLOCK = 1 << 16  # numbers that are checked together: they fit the processor's cache
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """One array of the parameters, with its stored tensors.
+
+    They are in a folder.
+
+    Attributes:
+      shape: shape of the whole array.
+      names: names of its tensors: one for each layer if `stacked`, else one.
+      stacked: whether the first axis is that of layers.
+      transposed: whether the tensors are [out, in].
+      inputs: sizes of the input axes, if the tensors have several.
+    """
+
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    stacked: bool
+    transposed: bool
+    inputs: tuple[int, ...] = ()
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        shape = self.shape[1:] if self.stacked else self.shape
+        if self.inputs:
+            return (shape[-1], *self.inputs)
+        return shape[::-1] if self.transposed else shape
+
+
+def load_hf(
+    path: str | pathlib.Path,
+    *,
+    dtype: Any = jnp.float32,
+    shardings: Any = None,
+    value_head: bool = False,
+) -> tuple[DecoderConfig, Params]:
+    """Loads a model from a folder.
+
+    The folder has config.json and safetensors files.
+
+    Args:
+      path: folder.
+      dtype: dtype of the parameters.
+      shardings: tree of `jax.sharding.Sharding` like the parameters; every process reads only the
+        shards of its devices. None: the default device.
+      value_head: whether a language model is read as a critic, whose values are 0.
+
+    Returns:
+      The shape of the model, and its parameters.
+
+    Raises:
+      InputError: a file is missing or broken, config.json describes another model, or a tensor is
+        missing, of another shape, of integers, or not finite in `dtype`.
+    """
+    folder = pathlib.Path(path)
+    stored_config = read_config(folder)
+    config = replace(stored_config, value_head=value_head or stored_config.value_head)
+    # By the folder's own config: the head of a critic may be missing there.
+    places = _check_tensors(folder, stored_config)
+    dtype = jnp.dtype(dtype)
+    leaves, tree = _list_leaves(config)
+    if shardings is None:
+        # An array tells the default device also within `jax.default_device`.
+        default = jax.sharding.SingleDeviceSharding(jnp.zeros(()).device)
+        leaf_shardings = [default] * len(leaves)
+    else:
+        leaf_shardings = tree.flatten_up_to(shardings)
+    arrays = []
+    for leaf, sharding in zip(leaves, leaf_shardings, strict=True):
+        read_shard = _make_reader(leaf, places, dtype)
+        array = jax.make_array_from_callback(leaf.shape, sharding, read_shard)
+        array.block_until_ready()  # frees its host copies before the next array is read
+        arrays.append(array)
+    return config, jax.tree.unflatten(tree, arrays)
+
+
+def save_hf(
+    path: str | pathlib.Path,
+    config: DecoderConfig,
+    params: Params,
+    *,
+    dtype: Any = None,
+    tokenizer: Tokenizer | None = None,
+    stop_strings: Sequence[str] = (),
+    max_shard_bytes: int = 4_000_000_000,
+) -> None:
+    """Writes a folder that transformers, vLLM and `load_hf` read.
+
+    All processes must call this; the first one writes. The folder appears complete or not at all;
+    an earlier model there is replaced. Sharded parameters are gathered one array at a time.
+
+    Args:
+      path: folder.
+      config: shape of the model.
+      params: parameter tree.
+      dtype: dtype of the file; None: the parameters'.
+      tokenizer: tokenizer to save beside the weights.
+      stop_strings: strings that end a response, for generation_config.json.
+      max_shard_bytes: largest size of a safetensors file, unless one tensor is larger.
+
+    Raises:
+      InputError: the path cannot be written, holds something else, or the tokenizer does not fit.
+    """
+    folder = pathlib.Path(path)
+    dtype = np.dtype(params["embed"].dtype if dtype is None else dtype)
+    if dtype.name not in _NAMES:
+        raise InputError(
+            f"cannot store dtype {dtype.name}", key=folder, fix=f"choose one of {', '.join(_NAMES)}"
+        )
+    if tokenizer is not None:
+        check_vocabulary(tokenizer, config.vocab_size, folder)
+    is_writer = jax.process_index() == 0
+    try:
+        if is_writer:
+            check_target(folder)
+        # Other processes write nothing, but gathering needs all of them.
+        with (
+            replace_folder(folder, full=True)
+            if is_writer
+            else contextlib.nullcontext() as temporary
+        ):
+            _write_weights(temporary, config, params, dtype, max_shard_bytes)
+            if temporary is not None:
+                _write_small_files(temporary, config, dtype, tokenizer, stop_strings)
+    except OSError as err:
+        raise InputError(
+            f"cannot be written ({err.strerror})",
+            key=folder,
+            fix="choose another path or make room",
+        ) from err
+
+
+def write_tensors(
+    file: pathlib.Path | None,
+    config: DecoderConfig,
+    params: Params,
+    *,
+    dtype: Any,
+    on_tensor: OnTensor | None = None,
+) -> None:
+    """Writes all parameters into one safetensors file of `dtype`.
+
+    Not atomic; raises OSError. All processes must call this; those with `file` None only take part
+    in gathering.
+    """
+    leaves, tree = _list_leaves(config)
+    dtype = np.dtype(dtype)
+    names = [(name, leaf.stored_shape) for leaf in leaves for name in leaf.names]
+    tensors = _gather_tensors(leaves, tree.flatten_up_to(params), dtype)
+    # Gathering is a computation of all processes: each takes part for every tensor, in one order.
+    if file is None:
+        for _ in tensors:
+            pass
+    else:
+        write_safetensors(file, names, tensors, dtype, on_tensor)
+
+
+def _list_leaves(config: DecoderConfig) -> tuple[list[_Leaf], Any]:
+    """Lists the tree's arrays in its order, with its structure."""
+    flat, tree = jax.tree_util.tree_flatten_with_path(decoder.abstract_params(config))
+    leaves = []
+    for keys, abstract in flat:
+        path = [key.key for key in keys]
+        # Layers of the decoder, or of the tower under "vision".
+        stacked = "layers" in path[:2]
+        depth = abstract.shape[0] if stacked else 0
+        inputs: tuple[int, ...] = ()
+        if config.vision is not None and path[:2] == ["vision", "patch"]:
+            side = config.vision.patch_size
+            inputs = (3, FRAMES, side, side)
+        leaves.append(
+            _Leaf(abstract.shape, _tensor_names(path, depth), stacked, path[-1] == "kernel", inputs)
+        )
+    return leaves, tree
+
+
+def _tensor_names(path: list[str], depth: int) -> tuple[str, ...]:
+    """Returns names of a leaf's tensors.
+
+    A stacked leaf has `depth` layers.
+    """
+    kind = "bias" if path[-1] == "bias" else "weight"
+    if path[0] == "vision" and depth:
+        module = _VISION_LAYER[path[2]]
+        return tuple(f"visual.blocks.{n}.{module}.{kind}" for n in range(depth))
+    if path[0] == "vision":
+        return (f"visual.{_VISION[path[1]]}.{kind}",)
+    if depth:
+        module = _LAYER[path[1]]
+        return tuple(f"model.layers.{n}.{module}.{kind}" for n in range(depth))
+    return (_TOP[".".join(path)],)
+
+
+def _make_reader(leaf: _Leaf, places: Places, dtype: np.dtype) -> Callable[[Any], np.ndarray]:
+    """Callback for `make_array_from_callback`; replicas on this host are read once."""
+    shards: dict[tuple, np.ndarray] = {}
+
+    def read_shard(index: tuple[slice, ...]) -> np.ndarray:
+        key = tuple(axis.indices(size) for axis, size in zip(index, leaf.shape, strict=True))
+        if key not in shards:
+            shards[key] = _read_leaf(leaf, places, dtype, tuple(slice(*axis) for axis in key))
+        return shards[key]
+
+    return read_shard
+
+
+def _read_leaf(
+    leaf: _Leaf, places: Places, dtype: np.dtype, index: tuple[slice, ...]
+) -> np.ndarray:
+    """Reads the slice `index` of an array, layer by layer."""
+    layers = range(len(leaf.names))[index[0]] if leaf.stacked else range(1)
+    inner = index[1:] if leaf.stacked else index
+    out = np.empty((len(layers), *(axis.stop - axis.start for axis in inner)), dtype)
+    for row, layer in zip(out, layers, strict=True):
+        name = leaf.names[layer]
+        if name not in places:  # the value head of a language model
+            row[...] = 0.0
+            continue
+        tensor = map_tensor(*places[name])
+        # A kernel of a convolution, [out, channel, frame, y, x], is a matrix [out, in] here.
+        if leaf.inputs:
+            tensor = tensor.reshape(len(tensor), -1)
+        if leaf.transposed:
+            tensor = tensor.T
+        with np.errstate(over="ignore"):  # `check_finite` reports what overflows
+            row[...] = tensor[inner]
+        check_finite(places[name][0], name, row)
+    return out if leaf.stacked else out[0]
+
+
+def map_tensor(file: pathlib.Path, entry: Entry) -> np.ndarray:
+    """Maps one tensor of a safetensors file into memory, read-only."""
+    return np.memmap(file, _DTYPES[entry.dtype], "r", entry.start, entry.shape)
+
+
+def check_dtype(file: pathlib.Path, name: str, entry: Entry) -> None:
+    """Raises InputError if a tensor is not of floating-point numbers."""
+    if entry.dtype not in _DTYPES:
+        raise InputError(
+            f"{name} has dtype {entry.dtype}",
+            key=file,
+            fix=f"use weights of dtype {', '.join(_DTYPES)}",
+        )
+
+
+def check_finite(file: pathlib.Path, name: str, array: np.ndarray) -> None:
+    """Raises InputError if an array has NaN or infinite values."""
+    if not is_finite(array):
+        raise InputError(
+            f"{name} has NaN or infinite values in {array.dtype.name}",
+            key=file,
+            fix="use other weights",
+        )
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Whether a contiguous floating-point array has neither NaN nor infinity."""
+    # Faster than `np.isfinite`: without the sign, the bits of NaN and infinity are the largest
+    # integers.
+    bits = array.reshape(-1).view(f"u{array.itemsize}")
+    infinity = np.array(np.inf, array.dtype).view(bits.dtype)
+    magnitude = bits.dtype.type((1 << (8 * array.itemsize - 1)) - 1)
+    for start in range(0, bits.size, _BLOCK):
+        if np.max(bits[start : start + _BLOCK] & magnitude) >= infinity:
+            return False
+    return True
+
+
+def _check_tensors(folder: pathlib.Path, config: DecoderConfig) -> Places:
+    """Locates the tensors of a folder.
+
+    Raises:
+      InputError: the tensors are not those of `config`.
+    """
+    stored: Places = {}
+    for file in _weight_files(folder):
+        for name, entry in read_header(file).items():
+            stored[_published_name(name)] = (file, entry)
+    shapes = {name: leaf.stored_shape for leaf in _list_leaves(config)[0] for name in leaf.names}
+    for name, shape in shapes.items():
+        if name not in stored:
+            raise InputError(
+                f"tensor {name} is missing",
+                key=folder,
+                fix="the set of weights is incomplete, download it again",
+            )
+        file, entry = stored[name]
+        check_dtype(file, name, entry)
+        if entry.shape != shape:
+            raise InputError(
+                f"{name} has shape {list(entry.shape)}, config.json asks for {list(shape)}",
+                key=file,
+                fix="use the config.json that belongs to these weights",
+            )
+    # Some folders keep the tied head a second time, or the frequencies of the rotary embedding.
+    known_names = shapes.keys() | {"lm_head.weight"}
+    extra = sorted(name for name in stored.keys() - known_names if "rotary_emb" not in name)
+    if extra:
+        raise InputError(
+            f"{len(extra)} tensors do not belong to config.json's model ({extra[0]})",
+            key=folder,
+            fix="use its own",
+        )
+    return {name: stored[name] for name in shapes}
+
+
+def _published_name(name: str) -> str:
+    """Name of a tensor in published files."""
+    for prefix, published_prefix in _PREFIXES.items():
+        if name.startswith(prefix):
+            return published_prefix + name.removeprefix(prefix)
+    return name
+
+
+def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the safetensors files of a model folder.
+
+    Raises InputError if one is missing.
+    """
+    index = folder / INDEX
+    if not index.is_file():
+        if not (folder / SINGLE).is_file():
+            raise InputError(
+                f"neither {SINGLE} nor {INDEX} is there",
+                key=folder,
+                fix="download or convert to safetensors",
+            )
+        return [folder / SINGLE]
+    weight_map = read_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InputError(
+            f"weight_map={weight_map!r:.80} must be an object of file names",
+            key=index,
+            fix="download it again",
+        )
+    for name in weight_map.values():
+        if (
+            not isinstance(name, str)
+            # A name with a path could lead to any file of the machine.
+            or pathlib.PurePath(name).name != name
+            or not name.endswith(SUFFIX)
+        ):
+            raise InputError(
+                f"{name!r:.80} is not a {SUFFIX} file in this folder",
+                key=index,
+                fix="download the index again",
+            )
+    files = sorted(set(weight_map.values()))
+    missing_files = [name for name in files if not (folder / name).is_file()]
+    if missing_files:
+        raise InputError(
+            f"{len(missing_files)} of {len(files)} weight files are missing ({missing_files[0]})",
+            key=folder,
+            fix="download them again",
+        )
+    return [folder / name for name in files]
+
+
+def _write_weights(
+    folder: pathlib.Path | None,
+    config: DecoderConfig,
+    params: Params,
+    dtype: np.dtype,
+    max_shard_bytes: int,
+) -> None:
+    """Writes the safetensors files.
+
+    With `folder` None it only takes part in gathering.
+    """
+    leaves, tree = _list_leaves(config)
+    shards: list[list[tuple[str, tuple[int, ...]]]] = [[]]
+    free_bytes = max_shard_bytes
+    for leaf in leaves:
+        size = int(np.prod(leaf.stored_shape)) * dtype.itemsize
+        for name in leaf.names:
+            # A tensor is never split; one that is larger than the limit gets a file of its own.
+            if size > free_bytes and shards[-1]:
+                shards.append([])
+                free_bytes = max_shard_bytes
+            shards[-1].append((name, leaf.stored_shape))
+            free_bytes -= size
+    if len(shards) == 1:
+        files = [SINGLE]
+    else:
+        files = [
+            f"model-{number:05}-of-{len(shards):05}{SUFFIX}" for number in range(1, len(shards) + 1)
+        ]
+    tensors = _gather_tensors(leaves, tree.flatten_up_to(params), dtype)
+    for file, names in zip(files, shards, strict=True):
+        # The same number of tensors as the writer takes: gathering needs all processes.
+        if folder is None:
+            for _ in names:
+                next(tensors)
+        else:
+            write_safetensors(folder / file, names, tensors, dtype)
+    if folder is not None and len(shards) > 1:
+        total_size = 0
+        weight_map = {}
+        for file, names in zip(files, shards, strict=True):
+            for name, shape in names:
+                weight_map[name] = file
+                total_size += int(np.prod(shape)) * dtype.itemsize
+        content = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+        (folder / INDEX).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def _gather_tensors(
+    leaves: list[_Leaf], arrays: list[jax.Array], dtype: np.dtype
+) -> Iterator[np.ndarray]:
+    for leaf, array in zip(leaves, arrays, strict=True):
+        whole = gather_to_host(array)
+        # One tensor at a time: an array of all layers in the stored layout is never made.
+        for layer in whole if leaf.stacked else whole[None]:
+            yield np.ascontiguousarray(layer.T if leaf.transposed else layer, dtype)
+
+
+def gather_to_host(array: jax.Array) -> np.ndarray:
+    """Gathers a sharded array in host memory.
+
+    All processes must call this.
+    """
+    # Some shards are on other hosts; `tiled` joins them along their own axes.
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        from jax.experimental import multihost_utils
+
+        return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+    return np.asarray(array)
+
+
+def write_safetensors(
+    file: pathlib.Path,
+    names: list[tuple[str, tuple[int, ...]]],
+    tensors: Iterator[np.ndarray],
+    dtype: np.dtype,
+    on_tensor: OnTensor | None = None,
+) -> None:
+    """Writes contiguous arrays in `dtype` with `safetensors_file.write_file`."""
+    data = (tensor.reshape(-1).view(np.uint8).data for tensor in tensors)
+    write_file(file, names, _NAMES[dtype.name], data, on_tensor)
+
+
+def _write_small_files(
+    folder: pathlib.Path,
+    config: DecoderConfig,
+    dtype: np.dtype,
+    tokenizer: Tokenizer | None,
+    stop_strings: Sequence[str],
+) -> None:
+    eos = config.eos_token_id
+    stops: list[int] = []
+    if eos is not None:
+        stops = list(eos) if isinstance(eos, tuple) else [eos]
+    if tokenizer is not None:
+        tokenizer.save(folder)
+        stops = list(dict.fromkeys([*tokenizer.stop_token_ids, *stops]))
+    generation: dict[str, Any] = {
+        "bos_token_id": config.bos_token_id,
+        "do_sample": True,
+        "eos_token_id": stops or None,
+    }
+    if stop_strings:
+        generation["stop_strings"] = list(stop_strings)
+    files = {"config.json": config_json(config, dtype.name), "generation_config.json": generation}
+    if config.vision is not None:
+        files[PREPROCESSOR] = preprocessor_json(config.vision)
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def check_target(path: str | pathlib.Path) -> None:
+    """Raises InputError if a folder holds anything but a model."""
+    folder = pathlib.Path(path)
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
+        raise InputError(
+            "exists and is not a model", key=folder, fix="choose another path or remove it"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise InputError("is a file", key=folder, fix="choose another path")

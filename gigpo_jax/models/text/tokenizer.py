@@ -1,0 +1,431 @@
+"""Text <-> token ids: the tokenizer and chat template of a model folder, and one of whole words.
+
+Special tokens in a user's text are broken up before encoding: no page and no model can write, for
+example, the end of a turn.
+
+A model folder's files are read by transformers' PreTrainedTokenizerFast, imported with the first
+folder. Beside the `tokenizers` library alone this takes 1.2 CPU seconds and 120 MB, once a run;
+environment workers have no tokenizer (benchmarks/tokenizer.py). AutoTokenizer would import PyTorch
+where it is installed (1.6 s and 175 MB more), and it chooses a class by the type in config.json, so
+that ids may differ from those of tokenizer.json.
+"""
+
+import json
+import os
+import pathlib
+import re
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.files import read_object
+from gigpo_jax.models.text.chat_template import ChatTemplate, TemplateError
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+)
+TAGS = (
+    "<think>",
+    "</think>",
+    "<action>",
+    "</action>",
+    "<search>",
+    "</search>",
+    "<answer>",
+    "</answer>",
+)
+PAD = "<pad>"
+BOS = "<bos>"
+SEP = "<sep>"
+EOS = "<eos>"
+UNK = "<unk>"
+
+_WORD = r"[a-z0-9_]+(?:[/'-][a-z0-9_]+)*"  # "in/on", "don't" and "mid-air" are words
+_MARK = r"[^\sa-z0-9_]"
+_TAG_OR_KEY = '</?[a-z]+>|"[a-z]+":'  # a tag, or a key of JSON
+_PIECE = f"{_TAG_OR_KEY}|{_WORD}|{_MARK}"
+_WORD_CHAT = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}{{ message['content'] + '<eos>' }}"
+    "{% else %}{{ '<bos>' + message['content'] + '<sep>' }}{% endif %}{% endfor %}"
+)
+
+
+class Tokenizer:
+    """A tokenizer with the chat template of its model.
+
+    The model was trained on this template.
+
+    Attributes:
+      vocab_size: 1 + the highest token id.
+      stop_token_ids: ids that end a response; the first is the one that ends a chat turn.
+    """
+
+    vocab_size: int
+    stop_token_ids: tuple[int, ...]
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        special_tokens: Mapping[str, str],
+        template: str | None,
+        *,
+        files: Mapping[str, bytes] | None = None,
+        stop_token_ids: Iterable[int] = (),
+        source: str = "tokenizer",
+        enable_thinking: bool = True,
+    ):
+        """Wraps a tokenizer.
+
+        Args:
+          backend: tokenizer of the `tokenizers` library.
+          special_tokens: texts of special tokens by key, such as "eos_token".
+          template: text of the chat template, if there is one.
+          files: contents by name, as in `FILES`, that `save` writes.
+          stop_token_ids: more ids that end a response, beside the eos token.
+          source: name of the tokenizer in error messages.
+          enable_thinking: switch of chat templates such as Qwen3's; False closes the reasoning
+            block in the prompt.
+
+        Raises:
+          InputError: the chat template fails on a short message, or has no such switch.
+        """
+        self._tokenizer = backend
+        self._files = dict(files or {})
+        self._source = source
+        # A saved limit of length would cut or fill up prompts.
+        backend.no_truncation()
+        backend.no_padding()
+        # Not the number of tokens: ids may have gaps.
+        self.vocab_size = 1 + max(backend.get_vocab(with_added_tokens=True).values())
+        # Without thinking, both settings are rendered: equal texts mean that there is no switch.
+        settings = (True,) if enable_thinking else (False, True)
+        templates = []
+        if template is not None:
+            for thinking in settings:
+                values = {**special_tokens, "enable_thinking": thinking}
+                templates.append(ChatTemplate(template, values))
+        self._template = templates[0] if templates else None
+        # A template that fails or breaks a limit is found here.
+        message = {"role": "user", "content": "text"}
+        texts = {self._render(template, [message]) for template in templates}
+        if not enable_thinking and len(texts) < 2:
+            raise InputError(
+                "its chat template has no thinking switch",
+                key=source,
+                fix="leave model.enable_thinking out",
+            )
+        self._special_pattern = _special_pattern(backend)
+        eos = backend.token_to_id(special_tokens.get("eos_token", ""))
+        # The token that ends a chat turn comes first; files may name it again.
+        ids = ([] if eos is None else [eos]) + list(stop_token_ids)
+        self.stop_token_ids = tuple(dict.fromkeys(ids))
+
+    def has_vocabulary_of(self, other: "Tokenizer") -> bool:
+        """Tests whether both have the same token ids."""
+        vocabularies = [
+            tokenizer._tokenizer.get_vocab(with_added_tokens=True) for tokenizer in (self, other)
+        ]
+        return vocabularies[0] == vocabularies[1]
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of `text`.
+
+        Special tokens in it are recognised, none are added.
+        """
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_chat(self, user_text: str, *, mark: str = "", special: str = "") -> list[int]:
+        """Returns the ids of a chat of one user message.
+
+        The generation prompt is included. Special tokens in the message lose their meaning:
+        "<|im_end|>" becomes "< |im_end|>". Every `mark` in it, if there is one, becomes the special
+        tokens `special`.
+
+        Raises:
+          InputError: the tokenizer has no chat template, or the template refuses the message.
+        """
+        # Split before special tokens are broken up, so that only those of `special` stay whole.
+        pieces = user_text.split(mark) if mark else [user_text]
+        content = special.join(self._break_special(piece) for piece in pieces)
+        return self.encode(self._render(self._template, [{"role": "user", "content": content}]))
+
+    def chat_text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()) -> str:
+        """Returns the text of a chat.
+
+        The generation prompt is included; `encode` gives the ids. Special tokens in messages and
+        tools lose their meaning, as in `encode_chat`.
+
+        Args:
+          messages: messages with "role" and "content", and other keys that the template reads.
+          tools: definitions of functions, JSON values, for templates that show them.
+
+        Raises:
+          InputError: as `encode_chat`.
+        """
+        return self._render(
+            self._template, self._break_special(messages), self._break_special(tools)
+        )
+
+    def _break_special(self, value: Any) -> Any:
+        """Breaks up special tokens in the texts of JSON."""
+        if isinstance(value, str):
+            if self._special_pattern is None:
+                return value
+            return self._special_pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", value)
+        # Keys too: templates print the definitions of tools as JSON.
+        if isinstance(value, Mapping):
+            return {
+                self._break_special(key): self._break_special(inner) for key, inner in value.items()
+            }
+        if isinstance(value, Sequence):
+            return [self._break_special(inner) for inner in value]
+        return value
+
+    def _render(
+        self,
+        template: ChatTemplate | None,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] = (),
+    ) -> str:
+        if template is None:
+            raise InputError(
+                "no chat template",
+                key=self._source,
+                fix="use an instruction-tuned model (…-Instruct)",
+            )
+        try:
+            return template.render(messages, tools)
+        except (TemplateError, TypeError, RecursionError) as err:
+            reason = " ".join(str(err).split())
+            raise InputError(
+                f"the chat template failed ({reason})",
+                key=self._source,
+                fix="use a model with a correct one (chat_template.jinja or tokenizer_config.json)",
+            ) from err
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of token ids without special tokens."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def token_id(self, token: str) -> int | None:
+        """Returns a token's id by exact spelling, or None."""
+        return self._tokenizer.token_to_id(token)
+
+    def token(self, token_id: int) -> str | None:
+        """Returns the exact spelling of a token, or None."""
+        return self._tokenizer.id_to_token(token_id)
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Writes the tokenizer's files into a folder.
+
+        The folder is made if needed.
+        """
+        folder = pathlib.Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self._files.items():
+            (folder / name).write_bytes(content)
+
+
+def load_tokenizer(path: str | pathlib.Path, *, enable_thinking: bool = True) -> Tokenizer:
+    """Reads the tokenizer of a Hugging Face folder.
+
+    generation_config.json and config.json may name more stop ids.
+
+    Raises:
+      InputError: the folder or a file is missing or broken, or as for `Tokenizer`.
+    """
+    folder = pathlib.Path(path)
+    if not folder.is_dir():
+        raise InputError(
+            "no such model folder",
+            key=folder,
+            fix="give the path of a downloaded Hugging Face model",
+        )
+    files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
+    # The two that every folder has; the others depend on the kind of tokenizer.
+    for name in FILES[:2]:
+        if name not in files:
+            raise InputError(
+                f"{name} is missing", key=folder, fix="copy the model's complete folder"
+            )
+    stops: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        file = folder / name
+        if file.exists():
+            stops += read_token_ids(read_object(file), "eos_token_id", file)
+    backend, special_tokens, template = _read_folder(folder)
+    return Tokenizer(
+        backend,
+        special_tokens,
+        template,
+        files=files,
+        stop_token_ids=stops,
+        source=str(folder),
+        enable_thinking=enable_thinking,
+    )
+
+
+def _read_folder(folder: pathlib.Path) -> tuple[tokenizers.Tokenizer, dict[str, str], str | None]:
+    """Reads a model folder's tokenizer, special tokens and chat template."""
+    # Without PyTorch, transformers says on import that it has no models.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        loaded = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        if not len(loaded):
+            raise ValueError("no tokens")
+        special_tokens = dict(loaded.special_tokens_map)
+        templates = loaded.chat_template
+        # A folder may have several templates by name, such as one for tools.
+        template = templates.get("default") if isinstance(templates, dict) else templates
+        if not (template is None or isinstance(template, str)):
+            raise TypeError(f"chat_template is a {type(template).__name__}")
+    except Exception as err:  # tokenizers raises bare Exception for a file that it cannot read
+        raise InputError(
+            f"tokenizer files cannot be read ({_one_line(err)})", key=folder, fix="download again"
+        ) from err
+    return loaded.backend_tokenizer, special_tokens, template
+
+
+def read_token_ids(content: dict[str, Any], key: str, path: pathlib.Path) -> tuple[int, ...]:
+    """Reads the token ids under a key of a file.
+
+    The file is a model's; the value is one id, a list of ids, null or missing.
+
+    Raises:
+      InputError: the value is something else.
+    """
+    value = content.get(key)
+    if value is None:
+        return ()
+    ids = value if isinstance(value, list) else [value]
+    if not all(type(number) is int and 0 <= number < 2**31 for number in ids):
+        raise InputError(
+            f"{key}={value!r:.80} must be a token id, a list of token ids or null", key=path
+        )
+    return tuple(ids)
+
+
+def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) -> None:
+    """Raises InputError for token ids beyond the model's embedding.
+
+    Args:
+      tokenizer: tokenizer.
+      vocab_size: rows of the embedding.
+      path: folder of the model, for the message.
+    """
+    if tokenizer.vocab_size > vocab_size:
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} ids, the embedding {vocab_size} rows "
+            "(vocab_size)",
+            key=path,
+            fix="use the tokenizer that belongs to this model",
+        )
+
+
+def split_words(text: str) -> list[str]:
+    """Splits a text into the tokens of a word tokenizer.
+
+    They are words, tags and marks.
+    """
+    return re.findall(_PIECE, text.lower())
+
+
+def word_tokenizer(words: Iterable[str], special: Sequence[str] = ()) -> Tokenizer:
+    """Makes a tokenizer of whole words.
+
+    It is for models with a vocabulary of hundreds. Lower-case words, numbers, punctuation marks,
+    response tags and keys of JSON (`"action":`) are one token each; an unknown word is spelled in
+    characters. `decode` returns any text of ASCII letters, digits and punctuation in lower case,
+    with one space between words and none before a mark, around "[" (`click[red]`) or around a dot
+    between digits. A chat prompt is "<bos>" + text + "<sep>"; responses end with "<eos>".
+
+    Args:
+      words: texts with the words of the vocabulary.
+      special: more special tokens, which get the last ids.
+    """
+    pieces: set[str] = set()
+    for text in words:
+        pieces.update(split_words(text))
+    characters = string.ascii_lowercase + string.digits + "_"
+    vocabulary = [PAD, BOS, SEP, EOS, UNK, *TAGS, *string.punctuation.replace("_", ""), *characters]
+    # WordPiece spells unknown words by these: the inside of a word needs pieces of its own.
+    vocabulary += ["##" + character for character in characters + "/'-"]
+    # Sorted, because ids must not depend on the order of the texts or of a set.
+    vocabulary += sorted(pieces - set(vocabulary))
+    ids = {token: index for index, token in enumerate(vocabulary)}
+
+    # Unknown tags and keys are spelled: only those of the vocabulary are split off whole.
+    pattern = "|".join([*filter(re.compile(_TAG_OR_KEY).fullmatch, vocabulary), _WORD, _MARK])
+    tokenizer = tokenizers.Tokenizer(
+        models.WordPiece(ids, unk_token=UNK, continuing_subword_prefix="##")
+    )
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated"),
+        ]
+    )
+    # `Fuse` first: `Replace` sees one string at a time, and a space and its mark come from two
+    # tokens.
+    steps = [decoders.WordPiece(prefix="##", cleanup=False), decoders.Fuse()]
+    steps += [decoders.Replace(f"{mark} ", mark) for mark in (*TAGS[::2], "(", "[")]
+    steps += [decoders.Replace(f" {mark}", mark) for mark in (*TAGS[1::2], *".,:;!?)][")]
+    steps.append(decoders.Replace(tokenizers.Regex(r"(?<=[0-9])\. (?=[0-9])"), "."))
+    tokenizer.decoder = decoders.Sequence(steps)
+    tokenizer.add_special_tokens(
+        [
+            tokenizers.AddedToken(t, special=True, normalized=False)
+            for t in [*vocabulary[:5], *special]
+        ]
+    )
+    special_tokens = {
+        "pad_token": PAD,
+        "bos_token": BOS,
+        "sep_token": SEP,
+        "eos_token": EOS,
+        "unk_token": UNK,
+    }
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        # Beside a config.json of type qwen2, transformers 5 puts its byte-pair class in place of
+        # the one named above, unless there is an auto_map; without trust_remote_code it is
+        # otherwise ignored.
+        "auto_map": {"AutoTokenizer": ["", ""]},
+        **special_tokens,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 1_000_000,
+        "chat_template": _WORD_CHAT,
+    }
+    files = {
+        "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
+        "tokenizer_config.json": json.dumps(config, indent=2).encode(),
+    }
+    return Tokenizer(tokenizer, special_tokens, _WORD_CHAT, files=files, source="word tokenizer")
+
+
+def _special_pattern(tokenizer: tokenizers.Tokenizer) -> re.Pattern[str] | None:
+    """Pattern of all special tokens; None if there are none."""
+    tokens = tokenizer.get_added_tokens_decoder().values()
+    texts = {token.content for token in tokens if token.special} - {""}
+    if not texts:
+        return None
+    # The longest first: one special token may begin another.
+    return re.compile("|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)))
+
+
+def _one_line(err: Exception) -> str:
+    return " ".join(f"{type(err).__name__}: {err}".split())[:200]

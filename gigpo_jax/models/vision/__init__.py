@@ -1,0 +1,1 @@
+"""The vision tower, its configuration and image preprocessing."""

@@ -1,0 +1,1 @@
+"""The modes of a run: train, evaluate, sft, serve, export."""

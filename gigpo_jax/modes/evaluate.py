@@ -1,0 +1,339 @@
+"""A policy on a frozen panel of tasks: success and score with 95% intervals."""
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.keys import affects_results, flatten
+from gigpo_jax.config.mix import name_member_keys
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.files import write_json
+from gigpo_jax.engines.base import EngineLost
+from gigpo_jax.env_bridge.agents import Examples
+from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.envs import registry
+from gigpo_jax.learner.credit import step_credit
+from gigpo_jax.learner.objective import make_objective
+from gigpo_jax.learner.signals.base import ScoredSteps
+from gigpo_jax.learner.signals.table import compute_columns, load_signals
+from gigpo_jax.learner.token_logprobs import make_token_logprobs
+from gigpo_jax.policy import Policy
+from gigpo_jax.rollout.environment import RunEnvironment, list_environments
+from gigpo_jax.rollout.examples import make_examples
+from gigpo_jax.rollout.pictures import prompt_encoder
+from gigpo_jax.rollout.record import SUFFIX, collect_rollouts, write_rollouts
+from gigpo_jax.rollout.results import Outcome, collect_outcomes, results_table, summarise_outcomes
+from gigpo_jax.rollout.rollout import TooManyAborted
+from gigpo_jax.rollout.worker import RolloutWorker
+from gigpo_jax.run import report
+from gigpo_jax.run.hosts import Hosts, HostsStopped
+from gigpo_jax.run.interrupts import run_async
+from gigpo_jax.run.open_run import OpenRun, open_run
+from gigpo_jax.run.progress import show_stage
+from gigpo_jax.run.workdir import check_writable
+from gigpo_jax.trajectory import Trajectory, finished_steps
+
+
+def panel_tasks(environments: Sequence[RunEnvironment]) -> tuple[Panel, tuple[Task, ...]] | None:
+    """The panel `eval.panel` and its tasks; None without one.
+
+    The panels of several environments are joined, in order.
+
+    Raises:
+      InputError: there is no such panel, or its tasks are missing or differ.
+    """
+    panels = []
+    tasks: list[Task] = []
+    joined_tasks = []
+    for environment in environments:
+        if not environment.config.eval.panel:
+            continue
+        panel, selection = _environment_panel(environment)
+        panels.append(panel)
+        tasks.extend(selection)
+        joined_tasks += [(f"{environment.label}/{task}", digest) for task, digest in panel.tasks]
+    if not panels:
+        return None
+    # A run with one environment has no labels: ids and panel stay as published.
+    if not tasks[0].environment:
+        return panels[0], tuple(tasks)
+    joined_panel = Panel(
+        "+".join(panel.name for panel in panels),
+        "+".join(panel.environment for panel in panels),
+        "+".join(panel.split for panel in panels),
+        tuple(joined_tasks),
+    )
+    return joined_panel, tuple(tasks)
+
+
+def _environment_panel(environment: RunEnvironment) -> tuple[Panel, tuple[Task, ...]]:
+    """The panel of one environment, and its first `eval.tasks` tasks."""
+    config = environment.config
+    with name_member_keys(environment.label):
+        folder = registry.panel_folder(config.env.name)
+        panel = find_panel(config.eval.panel, config.env.name, folder, key="config.eval.panel")
+        env = environment.make()
+        try:
+            tasks = check_panel(panel, env)
+        finally:
+            env.close()
+    selection = tasks[: config.eval.tasks or None]
+    return panel, tuple(replace(task, environment=environment.label) for task in selection)
+
+
+class Evaluator:
+    """Player of a panel's tasks with a worker's weights."""
+
+    def __init__(self, config: ConfigDict, worker: RolloutWorker, tasks: Sequence[Task]) -> None:
+        """Takes the tasks of `panel_tasks`."""
+        self._config = config
+        self._worker = worker
+        self._tasks = tasks
+
+    async def play(self, *, greedy: bool) -> dict[str, list[Trajectory]]:
+        """Plays this host's share of all trials.
+
+        Args:
+          greedy: Whether to play greedily too.
+
+        Returns:
+          Trajectories by decoding, "sampled" and "greedy".
+        """
+        temperatures = {"sampled": self._config.eval.temperature}
+        if greedy:
+            temperatures["greedy"] = 0.0
+        hosts = jax.process_count()
+        host = jax.process_index()
+        # Contiguous shares. `first_group` is the position in the panel, so that keys and tasks do
+        # not depend on the number of hosts.
+        first = len(self._tasks) * host // hosts
+        end = len(self._tasks) * (host + 1) // hosts
+        trajectories = {}
+        for number, (decoding, temperature) in enumerate(temperatures.items()):
+            trajectories[decoding] = await self._worker.play(
+                self._tasks[first:end],
+                group_size=1,
+                # Negative: no training iteration has these keys, and every evaluation draws the
+                # same.
+                iteration=-1 - number,
+                first_group=first,
+                temperature=temperature,
+                title=f"panel, {decoding}",
+            )
+        return trajectories
+
+    def outcomes(self, results: Mapping[str, Sequence[Trajectory]]) -> dict[str, list[Outcome]]:
+        """Outcomes of one episode of every task by decoding.
+
+        They are of all hosts, in panel order.
+        """
+        return {
+            decoding: collect_outcomes(trajectories, self._tasks)
+            for decoding, trajectories in results.items()
+        }
+
+
+def run(config: ConfigDict, workdir: Path, out: str) -> int:
+    """Evaluates the newest weights of a run.
+
+    Writes JSON, the episodes beside it (`rollout.record`), and a table to the console.
+
+    Args:
+      config: Config as from `config.resolve`.
+      workdir: Folder of the training run.
+      out: JSON file; default WORKDIR/eval_<panel>.json, with _<agent> for one that is not plain,
+        and _<number> if that file has the results of another evaluation.
+
+    Returns:
+      The exit status: 0 done, 1 no engine was left or too many episodes were aborted, or that of a
+      host that stopped.
+
+    Raises:
+      InputError: see `open_run`; or the examples of the agent do not fit.
+    """
+    hosts = Hosts()
+    try:
+        with hosts.stopping():
+            _evaluate(config, workdir, out, hosts)
+            return 0
+    except HostsStopped as error:
+        report.say(f"not evaluated: {error}")
+        return error.stop.status
+    except (EngineLost, TooManyAborted) as error:
+        report.say(f"not evaluated: {error}")
+        return 1
+
+
+def _evaluate(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> None:
+    # First: not after an evaluation of an hour.
+    check_writable(Path(out).parent if out else workdir, "--out" if out else "--workdir")
+    environments = list_environments(config)
+    with show_stage("reading the tasks"):
+        selection = panel_tasks(environments)
+    if selection is None:
+        fix = "name a panel to evaluate on"
+        if config.env.mix:
+            fix += ", in env.mix.LABEL.panel"
+        raise InputError("no panel", key="config.eval.panel", value="''", fix=fix)
+    panel, tasks = selection
+    # Credit of the episodes is scored by the learner's programs.
+    opened = open_run(config, workdir, scores=True)
+    report.say(f"weights: {opened.source}")
+    worker = RolloutWorker(
+        config,
+        opened.policy,
+        opened.params,
+        environments=environments,
+        version=opened.version,
+        folder=workdir / "servers",
+        examples=_panel_examples(environments, panel, tasks, opened.policy),
+    )
+    # Closed before the credit is computed: the engine's memory is free then.
+    with contextlib.closing(worker):
+        evaluator = Evaluator(config, worker, tasks)
+        trajectories = run_async(hosts.share(evaluator.play(greedy=True)))
+    record = _describe_evaluation(opened, panel)
+    path = Path(out) if out else _result_path(workdir, record)
+    # Before the credit, whose computation may fail.
+    _write_results(opened, panel, tasks, trajectories, record, path)
+    with show_stage("computing the credit of the episodes"):
+        _write_episodes(opened, trajectories, path)
+
+
+def _panel_examples(
+    environments: Sequence[RunEnvironment], panel: Panel, tasks: Sequence[Task], policy: Policy
+) -> dict[str, Examples]:
+    """Examples in the agent's prompts, by label of the environment."""
+    encode = prompt_encoder(policy.tokenizer, policy.config.vision)
+    examples = {}
+    for environment in environments:
+        label = environment.label
+        types = {task.type for task in tasks if task.environment == label}
+        ids = [task_id.removeprefix(f"{label}/") for task_id in panel.ids]
+        with name_member_keys(label):
+            examples[label] = make_examples(
+                environment.config, environment.options, ids, types, encode
+            )
+    return examples
+
+
+def _describe_evaluation(opened: OpenRun, panel: Panel) -> dict[str, Any]:
+    """What the results follow from, as JSON values.
+
+    That is the panel, the weights, the agent and the settings.
+    """
+    values = flatten(opened.config.to_dict())
+    settings = {name: value for name, value in values.items() if affects_results(name)}
+    return {
+        "panel": panel.name,
+        "sha256": panel.sha256,
+        "iteration": opened.version,
+        "agent": opened.config.agent,
+        # As JSON has them: `_holds_evaluation` compares them with the content of a file.
+        "settings": json.loads(json.dumps(settings)),
+    }
+
+
+def _result_path(workdir: Path, record: Mapping[str, Any]) -> Path:
+    """The file of an evaluation.
+
+    It is a new one, unless an earlier one has the same evaluation.
+    """
+    agent = record["agent"].rpartition(":")[2]
+    stem = f"eval_{record['panel']}" + ("" if agent == "plain" else f"_{agent}")
+    number = 1
+    path = workdir / f"{stem}.json"
+    while path.exists() and not _holds_evaluation(path, record):
+        number += 1
+        path = workdir / f"{stem}_{number}.json"
+    return path
+
+
+def _holds_evaluation(path: Path, record: Mapping[str, Any]) -> bool:
+    """Whether a file has the results of this evaluation.
+
+    They may be from an earlier call.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    # A file that cannot be read is another evaluation: it is not overwritten.
+    except (OSError, ValueError):
+        return False
+    return all(content.get(key) == value for key, value in record.items())
+
+
+def _write_results(
+    opened: OpenRun,
+    panel: Panel,
+    tasks: Sequence[Task],
+    results: Mapping[str, Sequence[Trajectory]],
+    record: Mapping[str, Any],
+    path: Path,
+) -> None:
+    """Prints the table of results and writes it as JSON.
+
+    What the results follow from comes first in the file.
+    """
+    config = opened.config
+    summaries = {}
+    for decoding, trajectories in results.items():
+        for trials, label in enumerate(_result_labels(config, decoding), 1):
+            summaries[label] = summarise_outcomes(collect_outcomes(trajectories, tasks, trials))
+    report.say(
+        f"panel {panel.name}, {len(tasks)} tasks, sha256 {panel.sha256[:16]}, agent {config.agent}"
+    )
+    report.say(results_table(summaries))
+    if jax.process_index() == 0:
+        write_json(path, {**record, "results": summaries})
+    report.say(f"written: {path}")
+
+
+def _result_labels(config: ConfigDict, decoding: str) -> list[str]:
+    """The names of the results after 1, 2, .. trials."""
+    name = f"temperature {config.eval.temperature:g}" if decoding == "sampled" else decoding
+    if config.eval.trials == 1:
+        return [name]
+    labels = [f"{name}, 1 trial"]
+    for trials in range(2, config.eval.trials + 1):
+        labels.append(f"{name}, {trials} trials")
+    return labels
+
+
+def _write_episodes(
+    opened: OpenRun, results: Mapping[str, Sequence[Trajectory]], path: Path
+) -> None:
+    """Writes each decoding's episodes beside `path`, with their credit.
+
+    The credit is computed as in training.
+    """
+    config = opened.config
+    policy = opened.policy
+    advantages = make_objective(config).advantages
+    signals = load_signals(config, policy, opened.mesh, opened.checkpoints)
+    host = f".host{jax.process_index()}" if jax.process_count() > 1 else ""
+    for decoding, trajectories in results.items():
+        temperature = config.eval.temperature if decoding == "sampled" else 0.0
+        score = make_token_logprobs(config, policy, opened.mesh, temperature)
+        parameters: tuple[Any, Any] = (opened.trained, policy.frozen)
+        scored = ScoredSteps(finished_steps(trajectories), parameters, score)
+        columns = compute_columns(signals, scored)
+        _, credit = step_credit(config, advantages, scored.steps, columns)
+        rollouts = collect_rollouts(
+            trajectories,
+            credit,
+            scored.token_logprobs.entropy,
+            gamma=config.rl.gamma,
+            iteration=opened.version,
+            temperature=temperature,
+            decode=policy.tokenizer.decode,
+        )
+        episodes_path = path.with_name(f"{path.stem}_{decoding}{host}{SUFFIX}")
+        write_rollouts(episodes_path, rollouts)
+        report.say(f"written: {episodes_path}")

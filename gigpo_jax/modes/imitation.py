@@ -1,0 +1,220 @@
+"""Updates of the supervised warm start: cross-entropy of demonstrated responses."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.devices.exchange import all_hosts, global_batch, local_rows
+from gigpo_jax.learner.finite import FiniteCheck, NotFinite
+from gigpo_jax.learner.objective import make_config_optimizer
+from gigpo_jax.learner.packing import packing_stats, stream_minibatches
+from gigpo_jax.learner.programs import start_state
+from gigpo_jax.learner.samples import Sample
+from gigpo_jax.policy import Policy, forward_function
+from gigpo_jax.rl import update
+from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.run import report
+from gigpo_jax.run.checkpoint import Checkpointer
+from gigpo_jax.run.hosts import Hosts, Stop
+from gigpo_jax.run.interrupts import Interrupts
+from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
+from gigpo_jax.run.progress import Bar, show_progress
+from gigpo_jax.run.workdir import host_folder
+
+HOLD_OUT = 64  # largest number of demonstrations that are never trained on
+HELD_OUT_MINIBATCH = 256  # steps of a minibatch of held-out responses
+RECORD_EVERY = 10  # updates between two records of metrics
+
+
+class Imitation:
+    """Training that minimises the cross-entropy of responses.
+
+    It starts from the newest checkpoint if there is one.
+
+    Attributes:
+      state: Parameters, optimizer and counters.
+      writer: Writer of metrics; the caller opens its loggers.
+      done: Number of updates made, which a checkpoint records.
+      total: Number of updates to make.
+    """
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        policy: Policy,
+        mesh: jax.sharding.Mesh,
+        episodes: list[list[Sample]],
+        workdir: Path,
+    ) -> None:
+        """Takes the trained parameters of the policy over.
+
+        Args:
+          config: Config as from `config.resolve`.
+          policy: Policy at the start.
+          mesh: Mesh of the learner.
+          episodes: Samples of each demonstration; the last tenth, at most `HOLD_OUT`, is only
+            measured.
+          workdir: Folder of the run.
+        """
+        self._config = config
+        self._mesh = mesh
+        self._frozen = policy.frozen
+        self._finite = FiniteCheck()
+        self._timers = Timers()
+
+        first_held_out = len(episodes) - min(HOLD_OUT, len(episodes) // 10)
+        samples = list(itertools.chain.from_iterable(episodes[:first_held_out]))
+        self._held_out_samples = list(itertools.chain.from_iterable(episodes[first_held_out:]))
+        # From all samples, before this host takes its share: every host makes as many updates.
+        self.total = config.sft.epochs * -(-len(samples) // config.sft.minibatch)
+        samples = samples[jax.process_index() :: jax.process_count()]
+        # Only the trained ones: the held-out loss is that of responses in every run, so it can be
+        # compared.
+        if config.sft.learn_prompts:
+            samples = [_learn_prompt(sample) for sample in samples]
+        self._samples = samples
+
+        optimizer = make_config_optimizer(config, self.total)
+        self.state, state_shardings = start_state(config, policy, mesh, optimizer)
+        forward = forward_function(config, policy.config, mesh)
+        chunk = config.batch.logprob_chunk
+        self._step = update.make_sft_update(
+            forward, optimizer, chunk=chunk, state_shardings=state_shardings
+        )
+        self._logprobs = update.make_logprobs(forward, chunk=chunk)
+
+        self._checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
+        restored = self._checkpoints.restore(self.state, state_shardings)
+        self.done = 0
+        covered: dict[str, int] = {}
+        if restored is not None:
+            self.state, record = restored
+            self.done = record["update"]
+            covered = {"step": record["metrics_step"], "done": self.done}
+            report.say(f"continuing after update {self.done}")
+        self.writer = MetricsWriter(host_folder(workdir), **covered)
+
+    def run(self, hosts: Hosts) -> int:
+        """Makes all remaining updates, unless the hosts stop.
+
+        Returns:
+          The exit status: 0 done, 1 stopped because losses were not finite, 143 or 130 after
+          SIGTERM or Ctrl-C; in each case a checkpoint is there; or that of another host that
+          stopped.
+        """
+        progress = show_progress("imitation", total=self.total, unit="updates", initial=self.done)
+        with Interrupts() as interrupts, progress as bar:
+            try:
+                stop = self._make_updates(hosts, interrupts, bar)
+                # Metrics are read an update later; the last ones are checked here, before they
+                # are saved.
+                self._finite.finish()
+            except NotFinite as error:
+                stop = hosts.agree(Stop(1, f"stopped in update {self.done + 1}: {error}"))
+            if stop:
+                report.say(stop.text)
+            if not stop or stop.saves:
+                self._save()
+        # Waits for the write in the background, which may still fail.
+        self._checkpoints.close()
+        self.writer.close()
+        return stop.status if stop else 0
+
+    def _make_updates(self, hosts: Hosts, interrupts: Interrupts, bar: Bar) -> Stop | None:
+        """Makes updates until the end or an agreed stop."""
+        # All hosts are set up, or one has failed: nobody computes before that is known.
+        stop = hosts.agree()
+        if stop:
+            return stop
+        for batch in self._remaining_minibatches():
+            self._make_update(batch, bar)
+            if jax.process_count() > 1:
+                # If another host fails, the update never ends, and only a host without a vote is
+                # stopped then.
+                jax.block_until_ready(self.state)
+            reason = None
+            if interrupts.status:
+                text = f"stopped after update {self.done}; the same command continues from there"
+                reason = Stop(interrupts.status, text)
+            stop = hosts.agree(reason)
+            if stop:
+                return stop
+        return None
+
+    @property
+    def _updates_per_epoch(self) -> int:
+        return self.total // self._config.sft.epochs
+
+    def _remaining_minibatches(self) -> Iterator[StepBatch]:
+        """The minibatches of all remaining updates, epoch by epoch."""
+        for epoch in range(self.done // self._updates_per_epoch, self._config.sft.epochs):
+            # An epoch's order is drawn from its start: a resumed run skips the learnt minibatches.
+            learnt = max(self.done - self._updates_per_epoch * epoch, 0)
+            minibatches = self._stream(
+                self._samples, self._config.sft.minibatch, (self._config.seed, epoch)
+            )
+            yield from itertools.islice(minibatches, learnt, None)
+
+    def _stream(
+        self, samples: Sequence[Sample], steps: int, seed: int | tuple[int, ...]
+    ) -> Iterator[StepBatch]:
+        return stream_minibatches(
+            samples,
+            steps=steps,
+            rng=np.random.default_rng(seed),
+            gather=all_hosts,
+            row_length=self._config.batch.row_length,
+            rows=local_rows(self._mesh, self._config.batch.rows),
+        )
+
+    def _make_update(self, batch: StepBatch, bar: Bar) -> None:
+        record: dict[str, float] = {}
+        with self._timers.time("update"):
+            self.state, metrics = self._step(
+                self.state, global_batch(self._mesh, batch), self._frozen
+            )
+            self._finite.add(metrics)
+            self.done += 1
+            ends_epoch = self.done % self._updates_per_epoch == 0
+            # Only metrics of records are read at once: a read waits for the device.
+            is_recorded = self.done % RECORD_EVERY == 0 or ends_epoch
+            if is_recorded:
+                for name, value in metrics.items():
+                    record[name.replace("policy/", "sft/")] = float(value)
+        bar.update()
+        if ends_epoch:
+            record["sft/held_out_loss"] = self._held_out_loss()
+            report.say(
+                f"epoch {self.done // self._updates_per_epoch}: held-out "
+                f"{record['sft/held_out_loss']:.4f} nats a token"
+            )
+        if is_recorded:
+            bar.note(f"loss {record['sft/loss']:.3f}")
+            self.writer.scalars(self.done, record | packing_stats([batch]) | self._timers.take())
+        # After the record, so that the checkpoint covers it.
+        if self.done % self._config.sft.checkpoint_every == 0:
+            self._save()
+
+    def _save(self) -> None:
+        record = {"update": self.done, "metrics_step": self.writer.step}
+        self._checkpoints.save(self.done, self.state, record)
+
+    def _held_out_loss(self) -> float:
+        """Cross-entropy of the held-out responses, nats a token."""
+        total = 0.0
+        tokens = 0.0
+        for minibatch in self._stream(self._held_out_samples, HELD_OUT_MINIBATCH, 0):
+            batch = global_batch(self._mesh, minibatch)
+            total -= float(self._logprobs(self.state.params, batch, self._frozen).sum())
+            tokens += float(batch.weight.sum())
+        return total / max(tokens, 1.0)
+
+
+def _learn_prompt(sample: Sample) -> Sample:
+    """The same sample with loss from the second token on."""
+    target = np.concatenate([sample.prompt_tokens[1:], sample.response_tokens])
+    return Sample(sample.prompt_tokens[:1], target, np.zeros(len(target), np.float32))

@@ -1,0 +1,248 @@
+"""Supervised warm start: imitation of an environment's expert.
+
+Packing and optimizer are the learner's.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.mix import member_shares, name_member_keys
+from gigpo_jax.core.errors import InputError, storage_errors
+from gigpo_jax.devices.exchange import local_rows
+from gigpo_jax.devices.mesh import learner_mesh
+from gigpo_jax.env_bridge.types import IMAGE, EnvError
+from gigpo_jax.envs import registry
+from gigpo_jax.learner.samples import Sample
+from gigpo_jax.models.files.weights import check_target
+from gigpo_jax.models.text.tokenizer import Tokenizer, split_words
+from gigpo_jax.models.vision.images import token_grid
+from gigpo_jax.models.vision.vision_config import VisionConfig
+from gigpo_jax.modes.imitation import Imitation
+from gigpo_jax.policy import Policy, fresh_policy, save_policy
+from gigpo_jax.rollout.demonstrations import Demonstration, demonstrate_episode, episode_seed
+from gigpo_jax.rollout.environment import all_tasks, episode_settings, list_environments
+from gigpo_jax.rollout.pictures import check_length, check_modality, prompt_encoder, prompt_images
+from gigpo_jax.rollout.tasks import draw_tasks
+from gigpo_jax.run import report
+from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
+from gigpo_jax.run.loggers.loggers import find_loggers
+from gigpo_jax.run.open_run import open_policy
+from gigpo_jax.run.progress import show_progress, show_stage, track
+from gigpo_jax.run.workdir import check_writable, claim_workdir, open_workdir, record_machine
+
+
+def run(config: ConfigDict, workdir: Path, out: str) -> int:
+    """Trains on demonstrations and writes a Hugging Face folder.
+
+    Args:
+      config: Config as from `config.resolve`.
+      workdir: Folder of the run.
+      out: Folder of the model; default WORKDIR/model.
+
+    Returns:
+      The exit status: 0 done, 1 the environment failed the expert, or as from `Imitation.run`.
+    """
+    hosts = Hosts()
+    try:
+        with hosts.stopping(), open_workdir(workdir, config):
+            return _imitate(config, workdir, out, hosts)
+    except HostsStopped as stopped:
+        report.say(stopped.stop.text)
+        return stopped.stop.status
+
+
+def _imitate(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> int:
+    target = Path(out) if out else workdir / "model"
+    check_target(target)
+    check_writable(target.parent, "--out")
+    mesh = learner_mesh(config)
+    local_rows(mesh, config.batch.rows)
+    loggers = find_loggers(config)
+    # A new model is made later: its tokenizer has the words of the demonstrations.
+    policy = open_policy(config, workdir, mesh, samples=False) if config.model.path else None
+    reads_images = _reads_images(config, policy)
+    if reads_images and config.sft.learn_prompts:
+        raise InputError(
+            "prompts with pictures cannot be predicted",
+            key="config.sft.learn_prompts",
+            value="True",
+            fix="leave it out",
+        )
+
+    try:
+        demonstrations = play_demonstrations(
+            config, _prompt_measure(policy, reads_images=reads_images)
+        )
+    except EnvError as error:
+        stop = Stop(1, f"stopped while the expert played: {error}", saves=False)
+        report.say((hosts.agree(stop) or stop).text)
+        return 1
+    won = np.mean([demonstration.won for demonstration in demonstrations])
+    report.say(f"{len(demonstrations)} demonstrations, {100 * won:.1f}% of them successful")
+    if policy is None:
+        with show_stage("drawing a new model"):
+            policy = fresh_policy(config, mesh, demonstrated_texts(demonstrations))
+    episodes = encode_demonstrations(demonstrations, policy, config)
+    del demonstrations  # their images may be large
+    if not any(episodes):
+        raise InputError(
+            "every demonstrated response is longer, so there is nothing to learn from",
+            key="config.sampling.max_response_tokens",
+            value=config.sampling.max_response_tokens,
+            fix="make it larger",
+        )
+
+    imitation = Imitation(config, policy, mesh, episodes, workdir)
+    claim_workdir(workdir, config, policy.base)
+    record_machine(workdir, imitation.done)
+    imitation.writer.open_loggers(loggers, config)
+    status = imitation.run(hosts)
+    if status:
+        return status
+    with storage_errors(target):
+        save_policy(target, config, policy, imitation.state.params)
+    report.say(f"the model is in {target}")
+    return 0
+
+
+def _reads_images(config: ConfigDict, policy: Policy | None) -> bool:
+    if policy is None:
+        return config.model.shape.vision.depth > 0
+    return policy.config.vision is not None
+
+
+def _prompt_measure(policy: Policy | None, *, reads_images: bool) -> Callable[..., Sequence[int]]:
+    """Builds a function prompt -> token ids, to measure prompts.
+
+    The tokenizer of a new model is made from these prompts. So for a new model all ids are 0: one
+    for each word of a text alone, which may be cut later, and exactly as many as the tokenizer will
+    give for a prompt with pictures.
+    """
+    if policy is not None:
+        return prompt_encoder(policy.tokenizer, policy.config.vision)
+
+    def encode(text: str, images: Sequence[np.ndarray] = ()) -> Sequence[int]:
+        check_modality(images, reads_images=reads_images)
+        if not images:
+            return [0] * len(text.split())
+        words = len(split_words(text.replace(IMAGE, " ")))
+        # A token before and one after each image, <bos> and <sep> around the prompt.
+        image_tokens = sum(math.prod(token_grid(VisionConfig(), image)) + 2 for image in images)
+        return [0] * (2 + words + image_tokens)
+
+    return encode
+
+
+def play_demonstrations(
+    config: ConfigDict, encode: Callable[..., Sequence[int]]
+) -> list[Demonstration]:
+    """Plays `sft.episodes` training episodes with the environment's expert.
+
+    Args:
+      config: Config as from `config.resolve`.
+      encode: Function that measures prompts; see `prompts.build_prompt`.
+
+    Raises:
+      EnvError: the environment failed; nothing replaces its episode.
+      InputError: the environment shows pictures that the model cannot read, or none to a model that
+        reads them.
+    """
+    environments = {environment.label: environment for environment in list_environments(config)}
+    # Every host plays all of them: the word tokenizer and the order of samples must be equal on
+    # each.
+    tasks = draw_tasks(
+        all_tasks(list(environments.values())),
+        0,
+        config.sft.episodes,
+        config.seed,
+        shares=member_shares(config),
+    )
+    demonstrations = []
+    with contextlib.ExitStack() as resources:
+        envs = {}
+        settings = {}
+        for label, environment in environments.items():
+            envs[label] = resources.enter_context(contextlib.closing(environment.make()))
+            settings[label] = episode_settings(
+                environment.config, temperature=0.0, stop_token_ids=()
+            )
+        progress = show_progress("demonstrations", total=len(tasks), unit="episodes")
+        bar = resources.enter_context(progress)
+        for number, task in enumerate(tasks):
+            label = task.environment
+            member = environments[label].config
+            with name_member_keys(label):
+                expert = registry.make_expert(
+                    member.env.name, episode_seed(config.seed, number), **member.sft.demonstrator
+                )
+                demonstration = demonstrate_episode(
+                    envs[label],
+                    expert,
+                    task,
+                    settings[label],
+                    encode=encode,
+                    write=registry.spec(member.env.name).write,
+                )
+            demonstrations.append(demonstration)
+            bar.update()
+    return demonstrations
+
+
+def demonstrated_texts(demonstrations: Iterable[Demonstration]) -> list[str]:
+    """Every text of the demonstrations, for a word-level tokenizer."""
+    texts = []
+    for demonstration in demonstrations:
+        for turn in demonstration.turns:
+            texts += [turn.prompt.replace(IMAGE, " "), turn.response]
+    return texts
+
+
+def encode_demonstrations(
+    demonstrations: Sequence[Demonstration], policy: Policy, config: ConfigDict
+) -> list[list[Sample]]:
+    """Samples of each episode.
+
+    A response that is longer than `sampling.max_response_tokens` is left out.
+
+    Raises:
+      InputError: a prompt with images is too long.
+    """
+    tokenizer = policy.tokenizer
+    vision = policy.config.vision
+    limit = config.sampling.max_prompt_tokens
+    encode = prompt_encoder(tokenizer, vision)
+    response_ending = response_end(tokenizer, config)
+    episodes = []
+    for demonstration in track(demonstrations, "encoding", unit="episodes"):
+        samples = []
+        for prompt, response, images in demonstration.turns:
+            tokens = encode(prompt, images)
+            check_length(tokens, images, limit)
+            target = np.asarray([*tokenizer.encode(response), *response_ending], np.int32)
+            if len(target) > config.sampling.max_response_tokens:
+                continue
+            sample = Sample(
+                # From the left, as `prompts.fit_prompt` cuts.
+                np.asarray(tokens, np.int32)[-limit:],
+                target,
+                # Behaviour log-probabilities, which the cross-entropy does not read.
+                np.zeros(len(target), np.float32),
+                images=prompt_images(vision, tokens, images),
+            )
+            samples.append(sample)
+        episodes.append(samples)
+    return episodes
+
+
+def response_end(tokenizer: Tokenizer, config: ConfigDict) -> tuple[int, ...]:
+    """The token after a demonstrated response.
+
+    A stop string is part of the response's text. Without stop strings the model has to learn the
+    end-of-sequence token, or its responses would go on to the limit.
+    """
+    return () if config.sampling.stop else tokenizer.stop_token_ids[:1]

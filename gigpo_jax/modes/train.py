@@ -1,0 +1,445 @@
+"""The training loop: roll out, learn, hand the weights over, log; evaluate and save when due."""
+
+import asyncio
+import collections
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.mix import member_shares
+from gigpo_jax.core.files import write_json
+from gigpo_jax.devices.exchange import local_rows
+from gigpo_jax.devices.mesh import learner_mesh
+from gigpo_jax.engines.base import EngineLost
+from gigpo_jax.learner.finite import NotFinite
+from gigpo_jax.learner.learner import Learner
+from gigpo_jax.learner.objective import make_objective
+from gigpo_jax.models.decoder import param_count
+from gigpo_jax.modes.evaluate import Evaluator, panel_tasks
+from gigpo_jax.rollout.environment import all_tasks, list_environments
+from gigpo_jax.rollout.groups import GroupEnd
+from gigpo_jax.rollout.record import SUFFIX, collect_rollouts, write_rollouts
+from gigpo_jax.rollout.results import panel_metrics, panel_record
+from gigpo_jax.rollout.rollout import TooManyAborted
+from gigpo_jax.rollout.sample import PICTURES, sample_pictures, sample_text
+from gigpo_jax.rollout.statistics import metrics_by_environment
+from gigpo_jax.rollout.tasks import Curriculum, draw_tasks, host_share, spare_groups
+from gigpo_jax.rollout.worker import RolloutWorker
+from gigpo_jax.run import report
+from gigpo_jax.run.checkpoint import Checkpointer
+from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
+from gigpo_jax.run.interrupts import Interrupts
+from gigpo_jax.run.loggers.loggers import as_code_block, find_loggers
+from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
+from gigpo_jax.run.open_run import open_policy
+from gigpo_jax.run.progress import show_progress, show_stage
+from gigpo_jax.run.workdir import claim_workdir, host_folder, open_workdir, record_machine
+from gigpo_jax.trajectory import StepCredit, Trajectory, finished_steps
+
+
+def run(config: ConfigDict, workdir: Path, out: str) -> int:
+    """Trains until `train.iterations` are done.
+
+    It starts from the newest checkpoint if there is one.
+
+    Args:
+      config: Config as from `config.resolve`.
+      workdir: Folder for config.json, metrics.jsonl, tensorboard/, checkpoints/, evaluations/ and
+        rollouts/.
+      out: Not used.
+
+    Returns:
+      The exit status: 0 done, 1 stopped because losses were not finite, no engine was left or too
+      many episodes were aborted, 143 or 130 after SIGTERM or Ctrl-C; in each case a checkpoint is
+      there.
+    """
+    del out
+    hosts = Hosts()
+    try:
+        with (
+            # Left in reverse order: the processes and files of the trainer, the lock of the folder,
+            # and last the vote. So other hosts hear of a failure in any of them.
+            hosts.stopping(),
+            open_workdir(workdir, config),
+            Trainer(config, workdir, hosts) as trainer,
+        ):
+            return asyncio.run(_train_until_stopped(trainer))
+    except HostsStopped as stopped:
+        report.say(stopped.stop.text)
+        return stopped.stop.status
+
+
+async def _train_until_stopped(trainer: "Trainer") -> int:
+    """Trains until stopped and saves; returns the exit status.
+
+    The end, a signal or a failure stops it.
+    """
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    # A cancellation ends waits for rollouts at once; an update that runs is finished first
+    # (`update`).
+    with Interrupts(lambda: loop.call_soon_threadsafe(task.cancel)) as interrupts:
+        try:
+            await trainer.train()
+            stop = Stop(0, "")
+        except asyncio.CancelledError:
+            # No signal, so this is a bug: it keeps its traceback.
+            if not interrupts.status:
+                raise
+            text = f"stopped after iteration {trainer.done}; the same command continues from there"
+            stop = await trainer.hosts.stop(Stop(interrupts.status, text))
+        except (NotFinite, EngineLost, TooManyAborted) as error:
+            text = f"stopped in iteration {trainer.done + 1}: {error}"
+            stop = await trainer.hosts.stop(Stop(1, text))
+        except HostsStopped as stopped:
+            stop = stopped.stop
+        if stop.text:
+            report.say(stop.text)
+        # All hosts have the same `stop` here, so all save or none does.
+        if stop.saves:
+            trainer.save()
+        # A signal may have come after the last iteration.
+        return stop.status or interrupts.status
+
+
+class Trainer:
+    """Everything a training run holds.
+
+    Attributes:
+      hosts: Hosts that train together.
+      done: Number of iterations whose updates are made, which a checkpoint records.
+      pending: Metrics of iteration `done` that wait for its evaluation; None once they are written.
+      rollouts: Running rollouts of iterations `done`, `done` + 1, ...
+    """
+
+    def __init__(self, config: ConfigDict, workdir: Path, hosts: Hosts) -> None:
+        """Makes cheap checks, then loads, restores and starts processes."""
+        self.config = config
+        self.workdir = workdir
+        self.hosts = hosts
+        self.mesh = learner_mesh(config)
+        # This and the next lines are called for their errors, before a model is loaded.
+        local_rows(self.mesh, config.batch.rows)
+        make_objective(config)
+        loggers = find_loggers(config)
+        environments = list_environments(config)
+        with show_stage("reading the tasks"):
+            self.tasks = all_tasks(environments)
+            self.panel = panel_tasks(environments)
+        self.curriculum = Curriculum(self.tasks) if config.train.curriculum == "success" else None
+
+        policy = open_policy(config, workdir, self.mesh)
+        # Frozen parameters get no gradient, which is a third of the work.
+        self.flops = param_count(policy.config) * (6 if policy.frozen is None else 4)
+        self.learner = Learner(config, policy, self.mesh)
+        self.timers = Timers()
+        self.remaining = report.Remaining()
+        self.done = 0
+        self.pending: dict[str, float] | None = None
+        self.rollouts: collections.deque[asyncio.Task[list[Trajectory]]] = collections.deque()
+        # Rollouts and evaluations have the engine one after the other.
+        self._engine_lock = asyncio.Lock()
+
+        # A failure in the middle closes what is open. The order is the reverse: workers and
+        # servers, then metrics, then checkpoints.
+        with contextlib.ExitStack() as resources:
+            resources.enter_context(self.timers.compilation())
+            self.checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
+            resources.callback(self.checkpoints.close)
+            # Before the writer and the worker: it says where metrics.jsonl is cut, and which
+            # weights the engine gets.
+            covered = self._restore()
+            with show_stage("compiling the programs of checkpoints"):
+                self.checkpoints.compile_programs(self.learner.checkpoint_parts())
+            self.writer = MetricsWriter(host_folder(workdir), **covered)
+            resources.callback(self.writer.close)
+            self.worker = RolloutWorker(
+                config,
+                policy,
+                self.learner.params,
+                environments=environments,
+                version=self.done,
+                folder=host_folder(workdir) / "servers",
+            )
+            resources.callback(self.worker.close)
+            # All that can refuse the run has passed: from now on the folder is one of this config.
+            claim_workdir(workdir, config, policy.base)
+            record_machine(workdir, self.done)
+            self.writer.open_loggers(loggers, config)
+            # Set-up has succeeded: `__exit__` closes them.
+            self._resources = resources.pop_all()
+
+    def _restore(self) -> dict[str, int]:
+        """Restores the newest checkpoint; returns the metrics' steps it covers."""
+        with show_stage("reading the newest checkpoint"):
+            restored = self.checkpoints.restore_parts(self.learner.checkpoint_parts())
+        if restored is None:
+            return {}
+        self.learner.restore(restored)
+        record = restored["record"]
+        self.done = record["iteration"]
+        self.pending = record["pending"]
+        if self.curriculum is not None:
+            self.curriculum.rates = record["curriculum"]
+        report.say(f"continuing after iteration {self.done}")
+        return {"step": record["metrics_step"], "done": self.done}
+
+    def __enter__(self) -> "Trainer":
+        return self
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with show_stage("finishing the checkpoints"):
+            self._resources.close()
+
+    async def train(self) -> None:
+        """Makes all remaining iterations."""
+        if self.done == 0:
+            report.print_start(self.config, self.workdir, len(self.tasks))
+            self.writer.text(0, "config", as_code_block(str(self.config)))
+            self.record(await self.evaluate(last=True))
+        else:
+            # The iterations that follow have not compiled what the start has.
+            self.timers.take()
+        await self.finish_iteration()
+        try:
+            await self.play_again()
+            while self.done < self.config.train.iterations:
+                with self.timers.time("iteration"):
+                    self.begin_rollouts()
+                    trajectories = await self.hosts.share(self.rollouts.popleft())
+                    await self.update(trajectories)
+                await self.finish_iteration()
+        finally:
+            # They use the engine and the environments, which are closed next.
+            for rollout in self.rollouts:
+                rollout.cancel()
+            await asyncio.gather(*self.rollouts, return_exceptions=True)
+        report.print_end(self.config, self.workdir)
+
+    async def play_again(self) -> None:
+        """Plays the rollouts that a stopped run had begun.
+
+        They are sampled from the weights that they had there.
+        """
+        if self.done == 0:
+            return
+        remaining = self.config.train.iterations - self.done
+        for version, trained in self.learner.older[:remaining]:
+            self.worker.update_weights(self.learner.whole_policy(trained), version)
+            self.begin_rollout()
+            # To its end, before the weights of the next one arrive.
+            await self.hosts.share(self.rollouts[-1])
+        if self.rollouts:
+            self.worker.update_weights(self.learner.params, self.done)
+
+    def begin_rollouts(self) -> None:
+        """Begins rollouts until `train.max_staleness` run ahead of the learner."""
+        train = self.config.train
+        rollout_count = min(train.max_staleness + 1, train.iterations - self.done)
+        while len(self.rollouts) < rollout_count:
+            self.begin_rollout()
+
+    def begin_rollout(self) -> None:
+        """Begins the next rollout; present weights sample all of it."""
+        worker = self.worker
+        # Several rollouts wait for the engine, and each keeps the weights that it began with. A
+        # single one ends before the weights change (`update`).
+        if self.config.train.max_staleness > 1:
+            worker = worker.snapshot()
+        rollout = self.roll_out(self.done + len(self.rollouts), worker)
+        self.rollouts.append(asyncio.create_task(rollout))
+
+    async def update(self, trajectories: list[Trajectory]) -> None:
+        """Makes one iteration's updates; then the engine gets them.
+
+        While rollouts run, a thread makes them. The new weights wait for the end of the next
+        rollout: so an iteration learns from weights that are `train.max_staleness` updates old,
+        whatever takes longer. An update that was begun is finished and counts, whatever becomes of
+        the rollouts or the servers.
+        """
+        if not self.rollouts:
+            # Gradients take the place of the engine's weights and cache (devices/memory.py).
+            self.worker.engine.free_memory()
+            self.pending = self.learn(trajectories)
+            self.done += 1
+        else:
+            # A thread: the event loop goes on to feed the engine and the environments.
+            learning = asyncio.get_running_loop().run_in_executor(None, self.learn, trajectories)
+            try:
+                # `wait`, because a cancellation of this coroutine must not cancel the future of the
+                # thread.
+                await asyncio.wait({learning})
+            finally:
+                # The learner's state is donated to the update: until the thread returns, there is
+                # none to save.
+                self.pending = await _wait_uninterrupted(learning)
+                self.done += 1
+            await self.hosts.share(self.rollouts[0])  # raises what it failed with
+        with self.timers.time("weight_sync"):
+            self.worker.update_weights(self.learner.params, self.done)
+
+    async def finish_iteration(self) -> None:
+        """Evaluates, writes metrics and saves, as far as still due."""
+        if self.pending is None:
+            return
+        # A checkpoint written during the evaluation holds the pending metrics, and the resumed run
+        # comes here first.
+        evaluation = await self.evaluate(last=self.done == self.config.train.iterations)
+        self.record(self.pending | evaluation)
+        self.pending = None
+        if self.done % self.config.checkpoint.every == 0:
+            await self.hosts.share(asyncio.sleep(0))  # all hosts save together, or none does
+            self.save()
+
+    async def roll_out(self, iteration: int, worker: RolloutWorker) -> list[Trajectory]:
+        """Plays `train.group_size` episodes of each drawn task, and of replacements."""
+        train = self.config.train
+        seed = self.config.seed
+        weights = None if self.curriculum is None else self.curriculum.weights()
+        shares = member_shares(self.config)
+        tasks = draw_tasks(self.tasks, iteration, train.groups, seed, weights, shares)
+        spares = spare_groups(
+            self.tasks, iteration, train.groups, train.refill_groups, seed, weights, shares
+        )
+        # Every host draws all tasks, from the same seed, and takes its share.
+        first_group, local_tasks = host_share(tasks)
+        _, local_spares = host_share(spares)
+        async with self.reserve_engine("rollout"):
+            return await worker.play(
+                local_tasks,
+                group_size=train.group_size,
+                iteration=iteration,
+                first_group=first_group,
+                ends=GroupEnd(train.finish_fraction, local_spares),
+                temperature=self.config.sampling.temperature,
+                title=f"rollout {iteration + 1}",
+                is_training=True,
+            )
+
+    @contextlib.asynccontextmanager
+    async def reserve_engine(self, timer: str) -> AsyncIterator[None]:
+        """Waits until earlier rollouts have ended.
+
+        The timer adds up the time of the block.
+        """
+        async with self._engine_lock:
+            with self.timers.time(timer):
+                yield
+
+    def learn(self, trajectories: list[Trajectory]) -> dict[str, float]:
+        """Makes one iteration's updates; returns its metrics."""
+        metrics = metrics_by_environment(trajectories, self.tasks)
+        metrics["rollout/staleness"] = staleness(trajectories, self.done)
+        save_every = self.config.train.save_rollouts
+        is_saved = bool(save_every) and self.done % save_every == 0
+        title = f"update {self.done + 1}"
+        with show_progress(title, unit="minibatches") as bar:
+            scored = self.learner.score_steps(finished_steps(trajectories))
+            # Before the updates, which change the policy that scores.
+            entropies = scored.token_logprobs.entropy if is_saved else None
+            learner_metrics, credit = self.learner.learn(
+                scored, self.done, self.timers, bar.set_progress
+            )
+        if is_saved:
+            self.save_rollouts(trajectories, credit, entropies)
+        group_sizes = np.bincount(credit.anchor_group)
+        self.writer.histogram(self.done + 1, "credit/anchor_group_size", group_sizes)
+        if self.curriculum is not None:
+            self.curriculum.add(metrics)
+        return {name: float(value) for name, value in (metrics | learner_metrics).items()}
+
+    def save_rollouts(
+        self,
+        trajectories: list[Trajectory],
+        credit: StepCredit,
+        entropies: list[np.ndarray] | None,
+    ) -> None:
+        """Writes an iteration's episodes, and a sample to the loggers."""
+        rollouts = collect_rollouts(
+            trajectories,
+            credit,
+            entropies,
+            gamma=self.config.rl.gamma,
+            iteration=self.done,
+            temperature=self.config.sampling.temperature,
+            decode=self.worker.tokenizer.decode,
+        )
+        # The folder is shared: each host writes a file of its own.
+        name = f"iteration_{self.done + 1:06d}.host{jax.process_index()}{SUFFIX}"
+        write_rollouts(self.workdir / "rollouts" / name, rollouts)
+        self.writer.text(self.done + 1, "rollout/sample", sample_text(rollouts))
+        self.writer.pictures(self.done + 1, PICTURES, sample_pictures(rollouts))
+
+    async def evaluate(self, *, last: bool) -> dict[str, float]:
+        """Plays the panel when due; returns the results' metrics."""
+        every = self.config.eval.every
+        is_due = last or (every and self.done % every == 0)
+        if self.panel is None or not is_due:
+            return {}
+        panel, tasks = self.panel
+        evaluator = Evaluator(self.config, self.worker, tasks)
+
+        async def play_panel() -> dict[str, list[Trajectory]]:
+            # A rollout that runs ahead has the engine until its end.
+            async with self.reserve_engine("eval"):
+                return await evaluator.play(greedy=self.config.eval.greedy and last)
+
+        results = evaluator.outcomes(await self.hosts.share(play_panel()))
+        # The results are of all hosts and equal on each.
+        if jax.process_index() == 0:
+            path = self.workdir / "evaluations" / f"iteration_{self.done:06d}.json"
+            write_json(path, panel_record(panel, tasks, self.done, results))
+        return panel_metrics(results)
+
+    def record(self, metrics: dict[str, float]) -> None:
+        """Writes and prints the metrics of an iteration."""
+        # The seconds since the last record: the evaluation is in them.
+        metrics |= self.timers.take()
+        metrics["compile/count"] = self.learner.compile_count + self.worker.engine.compile_count
+        metrics |= report.throughput_metrics(metrics, self.flops, self.mesh.size)
+        self.writer.scalars(self.done, metrics)
+        self.remaining.add(metrics)
+        remaining_s = self.remaining.seconds(self.config, self.done)
+        report.print_iteration(self.config, self.done, metrics, remaining_s)
+
+    def save(self) -> None:
+        """Writes a checkpoint, unless there is one of this iteration."""
+        record: dict[str, Any] = {
+            "iteration": self.done,
+            # A resumed run cuts metrics.jsonl after this record and writes the later ones again.
+            "metrics_step": self.writer.step,
+            "pending": self.pending,
+            **self.learner.checkpoint_record(),
+        }
+        if self.curriculum is not None:
+            record["curriculum"] = self.curriculum.rates
+        self.checkpoints.save_parts(self.done, self.learner.checkpoint_parts(), record)
+
+
+def staleness(trajectories: list[Trajectory], iteration: int) -> float:
+    """Largest number of updates between sampling and trained weights.
+
+    0 is on-policy.
+    """
+    versions = [turn.version for trajectory in trajectories for turn in trajectory.turns]
+    return float(iteration - min(versions, default=iteration))
+
+
+async def _wait_uninterrupted(work: "asyncio.Future[dict[str, float]]") -> dict[str, float]:
+    """Waits for work despite cancellations of this coroutine.
+
+    The work cannot be stopped.
+    """
+    while not work.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({work})
+    return work.result()

@@ -1,1 +1,0 @@
-"""Compiles a config's programs for devices that this machine does not have, and says what they need."""

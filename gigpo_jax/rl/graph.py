@@ -1,0 +1,343 @@
+"""The graph of a task group: its nodes are anchor states, its edges lead from a step to the next.
+
+Every unmasked row is an edge from the anchor state g of its step to that of the next row of its
+trajectory, g', or to the end of the episode. Equal hashes in different groups are different states.
+
+The mean backup of values V over the rows of each state,
+
+    V(g) <- mean of r - p + gamma^w V(g')           w: steps to the next row, 1 without gaps
+
+has one fixed point: the values of the policy in the Markov chain that the group has seen. The chain
+ends, because every episode does, so this holds for gamma 1 too. Repeated backups come closer by a
+factor of gamma each; with gamma 1 they may take tens of thousands where states recur.
+`solve_values` needs few: it corrects the values by BiCGSTAB, whose vectors have one entry a row,
+and never builds a matrix.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy.sparse.linalg import bicgstab
+from jax.typing import ArrayLike
+
+from gigpo_jax.rl import segments
+from gigpo_jax.rl.advantages import Steps, check_columns, order_steps, present_columns
+from gigpo_jax.rl.types import StepColumns
+
+# A bound for the while loop: it ends also where float32 cannot reach the residual.
+ROUNDS = 12  # largest number of corrections
+BACKUPS = 32  # backups in a round whose correction fails
+# Residuals in units of the largest reward of the group. At the first one f32 has nothing left to
+# correct. Between the two, corrections go on as long as they help.
+FINE_RESIDUAL = 2e-7
+COARSE_RESIDUAL = 1e-6
+# Differences of values that are smaller than this share of the group's largest reward are rounding.
+ROUNDING = 1e-5
+# Number of rounds, both parts of the values, their residual, its largest entry now and before.
+_Round = tuple[Array, Array, Array, Array, Array, Array]
+
+
+@jax.jit
+def state_values(
+    reward: Array,
+    penalty: Array,
+    trajectory: Array,
+    step: Array,
+    group: Array,
+    anchor: Array,
+    mask: Array,
+    *,
+    gamma: ArrayLike,
+) -> Array:
+    """Anchor states' values, the fixed point of mean backups.
+
+    Rows stand in any order. Masked values, NaN included, have no effect. The value after the last
+    row of an episode is 0, also where the limit of steps ended it.
+
+    Args:
+      reward: [N] f32, environment reward of the step.
+      penalty: [N] f32, >= 0, penalty of the step's response.
+      trajectory: [N] i32, trajectory of the step.
+      step: [N] i32, index of the step in its trajectory, from 0.
+      group: [N] i32, task group of the trajectory.
+      anchor: [N, 2] u32, hash of the anchor state.
+      mask: [N] bool, False for padding.
+      gamma: Discount factor from step to step, from 0 to 1.
+
+    Returns:
+      [N] f32, the value of each row's state, 0 where masked.
+
+    Raises:
+      ValueError: A shape is wrong.
+      TypeError: A dtype is wrong.
+    """
+    columns = StepColumns(reward, penalty, trajectory, step, group, anchor, mask)
+    if check_columns(**present_columns(columns)) == 0:
+        return jnp.zeros(0, jnp.float32)
+    steps = order_steps(columns)
+    return steps.restore(solve_values(build_graph(steps, gamma), steps.reward - steps.penalty))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Graph:
+    """The graph of N ordered rows; one edge a row.
+
+    Attributes:
+      steps: The rows; `steps.anchor` numbers the nodes.
+      gamma: Scalar f32, discount factor from step to step.
+      member: [N] bool, rows that count in the means of their node.
+      visits: [N] f32, number of members of the row's node and of its pseudo-visits; 1 if there is
+        none.
+      pseudo_visits: Scalar f32, number of pseudo-visits of each node.
+      is_followed: [N] bool, True where the edge leads to another row.
+      discount: [N] f32, gamma^w to the next row; 0 where there is none.
+      interest: [N] f32, 1 - gamma^w; 0 where there is no next row.
+    """
+
+    steps: Steps
+    gamma: Array
+    member: Array
+    visits: Array
+    pseudo_visits: Array
+    is_followed: Array
+    discount: Array
+    interest: Array
+
+    def next_values(self, values: Array) -> Array:
+        """The value of the next row, [N].
+
+        It is 0 at the end of an episode.
+        """
+        return jnp.where(self.is_followed, jnp.roll(values, -1), 0.0)
+
+    def sum_rows(self, values: Array) -> Array:
+        """Sums over the members of each row's node, [N] f32."""
+        rows = len(values)
+        # Rows outside carry N, which is no row; they get a value without meaning.
+        node = jnp.minimum(self.steps.anchor, rows - 1)
+        values = jnp.where(self.member, values, 0.0)
+        return jax.ops.segment_sum(values, self.steps.anchor, rows)[node]
+
+    def average(self, values: Array) -> Array:
+        """Means over the rows of each row's node, [N] f32."""
+        mean = self.sum_rows(values) / self.visits
+        # The second pass: a sum over thousands of visits loses digits that the sum of the
+        # differences from the mean keeps.
+        return mean + self.sum_rows(values - mean) / self.visits
+
+    def gae(self, reward: Array, value: Array, lam: ArrayLike) -> Array:
+        """GAE advantages over the rows of each episode, [N] f32.
+
+        Rows that are left out have a difference of 0.
+
+        Args:
+          reward: [N] f32, reward of each row, 0 where masked.
+          value: [N] f32, value of each row's node, 0 where masked.
+          lam: lambda.
+        """
+        error = reward + self.discount * self.next_values(value) - value
+        # What is left of equal values is rounding, which whitening would blow up.
+        is_rounding = jnp.abs(error) <= ROUNDING * largest_rewards(self.steps, reward)
+        error = jnp.where(is_rounding | ~self.member, 0.0, error)
+        steps = self.steps
+        advantage, _ = segments.suffix_sums(error, steps.step, steps.trajectory, self.gamma * lam)
+        return advantage
+
+
+def build_graph(
+    steps: Steps,
+    gamma: ArrayLike,
+    *,
+    left_out: Array | None = None,
+    pseudo_visits: ArrayLike = 0.0,
+) -> Graph:
+    """Builds the graph of ordered rows.
+
+    Args:
+      steps: N ordered rows.
+      gamma: Discount factor from step to step, from 0 to 1.
+      left_out: [N] bool, last rows of episodes that do not count in the means; None: all count.
+      pseudo_visits: Number of pseudo-visits of each node, whose outcome is the mean return of the
+        group.
+    """
+    # A last row leads to the end. Its roll would read a row of another episode.
+    is_followed = steps.following(steps.valid, False)
+    width = jnp.where(is_followed, jnp.roll(steps.step, -1) - steps.step, 1)
+    # At gamma near 1 a power is wrong in the last digit of gamma^w, which is many of 1 - gamma^w.
+    interest = -jnp.expm1(width * jnp.log1p(jnp.float32(gamma) - 1.0))
+    member = steps.valid if left_out is None else steps.valid & ~left_out
+    visits = segments.count_members(steps.anchor, member) + jnp.float32(pseudo_visits)
+    return Graph(
+        steps=steps,
+        gamma=jnp.float32(gamma),
+        member=member,
+        # A state whose only rows are left out has no visits: its value is then 0, without
+        # a division by 0.
+        visits=jnp.where(visits > 0.0, visits, 1.0),
+        pseudo_visits=jnp.float32(pseudo_visits),
+        is_followed=is_followed,
+        discount=jnp.where(is_followed, 1.0 - interest, 0.0),
+        interest=jnp.where(is_followed, interest, 0.0),
+    )
+
+
+def largest_rewards(steps: Steps, reward: Array) -> Array:
+    """The largest absolute reward of each row's group.
+
+    [N] f32; 1 if all are 0.
+    """
+    largest = jax.ops.segment_max(jnp.abs(reward), steps.group, len(reward))[steps.group]
+    return jnp.where(largest > 0.0, largest, 1.0)
+
+
+def distances(graph: Graph, reaches_goal: Array) -> Array:
+    """Finds the fewest edges from each node to the goal.
+
+    Args:
+      graph: Graph of N rows.
+      reaches_goal: [N] bool, rows whose edge leads to the goal.
+
+    Returns:
+      [N] f32, the distance of each row's node, at least 1; infinite where no path leads to the
+      goal.
+    """
+    steps = graph.steps
+    rows = len(reaches_goal)
+    node = jnp.minimum(steps.anchor, rows - 1)
+
+    def shorten(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        distance, _ = carry
+        onward = jnp.where(graph.is_followed, jnp.roll(distance, -1), jnp.inf) + 1.0
+        # A row that reaches the goal is the last of its episode, so nothing else would
+        # lead on from it.
+        onward = jnp.where(reaches_goal, 1.0, onward)
+        # A node is as near as the nearest of its rows: any episode may have known the way.
+        shorter = jax.ops.segment_min(onward, steps.anchor, rows)[node]
+        return shorter, jnp.any(shorter < distance)
+
+    # Every round reaches the nodes that are one edge farther away.
+    start = (jnp.full(rows, jnp.inf), jnp.any(reaches_goal))
+    distance, _ = lax.while_loop(lambda carry: carry[1], shorten, start)
+    return jnp.where(steps.valid, distance, jnp.inf)
+
+
+def solve_values(graph: Graph, reward: Array) -> Array:
+    """Finds the fixed point of mean backups.
+
+    Pseudo-visits of a state have the mean return of its group as their outcome.
+
+    Each round corrects the values by an approximate solution for their residual, the mean of
+    r + gamma V(g') - V(g). If that does not halve the largest residual, plain backups take the
+    place of the correction; they reduce it by gamma^32 at least. The error of a value is at most
+    the largest residual times the expected number of discounted steps to the end, which is at most
+    1 / (1 - gamma).
+
+    Args:
+      graph: Graph of N rows.
+      reward: [N] f32, reward of each row, 0 where masked.
+
+    Returns:
+      [N] f32, the value of each row's state, 0 where masked.
+    """
+    steps = graph.steps
+    # Groups may have rewards of different size: each is solved in its own unit.
+    unit = largest_rewards(steps, reward)
+    reward = reward / unit
+
+    def continues(carry: _Round) -> Array:
+        number, _, _, _, largest, previous = carry
+        # Near the limit of float32 residuals stop falling; further rounds would only cost time.
+        helps = (largest < 0.9 * previous) | (largest > COARSE_RESIDUAL)
+        return (number < ROUNDS) & (largest > FINE_RESIDUAL) & helps
+
+    def improve(carry: _Round) -> _Round:
+        number, high, low, residual, largest, _ = carry
+        # Iterative refinement: BiCGSTAB solves for the remaining error alone, and the residual is
+        # computed anew from the values. So a rough solution is enough.
+        corrected = _correct(graph, reward, prior, high, low, residual)
+        high, low, residual = lax.cond(
+            jnp.max(jnp.abs(corrected[2])) <= largest / 2,
+            lambda: corrected,
+            # A backup never raises the largest residual, which BiCGSTAB may: its residuals
+            # are not monotone.
+            lambda: _back_up(graph, reward, prior, high, low, residual),
+        )
+        return number + 1, high, low, residual, jnp.max(jnp.abs(residual)), largest
+
+    # Where no state recurs, the returns are the values. Their sums are bit-equal for equal futures,
+    # so equal returns give differences of exactly 0.
+    returns, _ = segments.suffix_sums(reward, steps.step, steps.trajectory, graph.gamma)
+    prior = _mean_over_groups(graph, returns)
+    high = graph.average(returns)
+    low = jnp.zeros_like(high)
+    residual = _residual(graph, reward, prior, high, low)
+    largest = jnp.max(jnp.abs(residual))
+    start = (jnp.int32(0), high, low, residual, largest, jnp.full_like(largest, jnp.inf))
+    _, high, low, _, _, _ = lax.while_loop(continues, improve, start)
+    return jnp.where(steps.valid, (high + low) * unit, 0.0)
+
+
+def _mean_over_groups(graph: Graph, values: Array) -> Array:
+    """Means over the members of each row's group, [N] f32."""
+    steps = graph.steps
+    count = jnp.maximum(segments.count_members(steps.group, graph.member), 1)
+    members = jnp.where(graph.member, values, 0.0)
+    return jax.ops.segment_sum(members, steps.group, len(values))[steps.group] / count
+
+
+def _residual(graph: Graph, reward: Array, prior: Array, high: Array, low: Array) -> Array:
+    """The mean error of each state's backups.
+
+    r + gamma V(g') - V(g), with V = high + low.
+    """
+    next_high = graph.next_values(high)
+    # gamma V' - V = (V' - V) - (1 - gamma) V': neighbours have similar values, and the difference
+    # of two similar numbers is exact.
+    difference = (next_high - high) + (graph.next_values(low) - low)
+    error = reward + difference - graph.interest * next_high
+    pseudo_error = graph.pseudo_visits * (prior - high - low)
+    return (graph.sum_rows(error) + pseudo_error) / graph.visits
+
+
+def _correct(
+    graph: Graph, reward: Array, prior: Array, high: Array, low: Array, residual: Array
+) -> tuple[Array, Array, Array]:
+    """Values and residual after a correction by BiCGSTAB."""
+
+    def subtract_backup(values: Array) -> Array:
+        return values - graph.sum_rows(graph.discount * jnp.roll(values, -1)) / graph.visits
+
+    # The matrix is never built: the product with it is one backup without rewards.
+    correction, _ = bicgstab(subtract_backup, residual, tol=1e-3, maxiter=40)
+    # BiCGSTAB breaks down where one of its inner products is 0; it then divides by 0.
+    correction = jnp.where(jnp.isfinite(correction), correction, 0.0)
+    high, low = _add_exactly(high, low, correction)
+    return high, low, _residual(graph, reward, prior, high, low)
+
+
+def _back_up(
+    graph: Graph, reward: Array, prior: Array, high: Array, low: Array, residual: Array
+) -> tuple[Array, Array, Array]:
+    """Values and residual after plain backups."""
+
+    def add_residual(_: int, values: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        high, low, residual = values
+        high, low = _add_exactly(high, low, residual)
+        return high, low, _residual(graph, reward, prior, high, low)
+
+    return lax.fori_loop(0, BACKUPS, add_residual, (high, low, residual))
+
+
+def _add_exactly(high: Array, low: Array, addend: Array) -> tuple[Array, Array]:
+    """Adds to a sum of two numbers, nearly exactly.
+
+    `low` keeps the digits that `high` cannot hold (two-sum).
+    """
+    # The last corrections are near 2e-7, and float32 numbers near 1 are 1.2e-7 apart.
+    total = high + addend
+    virtual = total - high
+    error = (high - (total - virtual)) + (addend - virtual)
+    return total, low + error

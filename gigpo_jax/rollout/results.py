@@ -1,0 +1,245 @@
+"""Results of evaluations: outcomes, summaries, tables and records."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.devices.exchange import all_rows
+from gigpo_jax.env_bridge.panels import Panel
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.trajectory import Trajectory
+
+Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an episode ended.
+
+    Attributes:
+      task_type: `Task.kind` of its task, "" if it has none.
+      won: Whether the task was done.
+      score: Score of the environment at the end, in [0, 1].
+      length: Number of steps.
+      aborted: Whether the environment or the engine failed.
+      policy_dependent: See `Trajectory`.
+      environment: Label of the environment in `env.mix`, "" in a run with one.
+    """
+
+    task_type: str
+    won: bool
+    score: float
+    length: int
+    aborted: bool = False
+    policy_dependent: bool = False
+    environment: str = ""
+
+
+def collect_outcomes(
+    trajectories: Sequence[Trajectory], tasks: Sequence[Task], trials: int = 1
+) -> list[Outcome]:
+    """Gathers from all hosts how every task ended.
+
+    Later trials than `trials` do not count. A task is won if a trial is won. Its score is that of
+    the best trial, its length the steps of all of them.
+
+    Args:
+      trajectories: Trajectories of this host; group is the index of the task, member the number of
+        the trial.
+      tasks: Tasks of the panel.
+      trials: Number of trials; later ones are left out.
+    """
+    rows = [
+        (t.group, t.member, t.won, t.score, len(t.turns), t.aborted, t.policy_dependent)
+        for t in trajectories
+    ]
+    trials_by_task: dict[int, list[np.ndarray]] = defaultdict(list)
+    # float64 holds all of these numbers exactly, and hosts exchange rows of one type.
+    for index, member, *trial in all_rows(np.array(rows, np.float64).reshape(-1, 7)):
+        if member < trials:
+            trials_by_task[int(index)].append(trial)
+    outcomes = []
+    for index, task_trials in trials_by_task.items():
+        won, scores, lengths, aborted, policy_dependent = zip(*task_trials, strict=True)
+        outcome = Outcome(
+            task_type=tasks[index].kind,
+            # A trial that is won or aborted is the last one, so the last one tells.
+            won=bool(won[-1]),
+            score=max(scores),
+            length=int(sum(lengths)),
+            aborted=bool(aborted[-1]),
+            policy_dependent=bool(policy_dependent[-1]),
+            environment=tasks[index].environment,
+        )
+        outcomes.append(outcome)
+    return outcomes
+
+
+def summarise_outcomes(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
+    """Sums up the outcomes of one policy on one panel.
+
+    Args:
+      outcomes: All outcomes; aborted ones are counted and otherwise left out.
+
+    Returns:
+      For "all", each environment of `env.mix` and each task type: episodes, aborted,
+      aborted_policy_dependent (of the aborted), success_rate and score (fractions), their 95%
+      intervals `success_interval` and `score_interval`, and the mean length in steps; for "all"
+      also `type_average`, the unweighted mean of the success rates of the environments, else of the
+      types.
+    """
+    by_name: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        # "" is the label of the only environment, and the type of tasks without one.
+        for name in {"all", outcome.environment, outcome.task_type} - {""}:
+            by_name[name].append(outcome)
+    summary: dict[str, dict[str, Any]] = {}
+    for name in sorted(by_name, key=lambda name: (name != "all", name)):
+        summary[name] = _summarise_selection(by_name[name])
+    if "all" in summary:
+        averaged_names = {outcome.environment or outcome.task_type for outcome in outcomes}
+        rates = [
+            row["success_rate"]
+            for name, row in summary.items()
+            if name in averaged_names and row["episodes"]
+        ]
+        overall = summary["all"]
+        overall["type_average"] = float(np.mean(rates)) if rates else overall["success_rate"]
+    return summary
+
+
+def _summarise_selection(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    # An aborted episode is not a lost one: the policy had no chance to win it.
+    finished = [outcome for outcome in outcomes if not outcome.aborted]
+    episodes = len(finished)
+    successes = sum(outcome.won for outcome in finished)
+    scores = [outcome.score for outcome in finished]
+    lengths = [outcome.length for outcome in finished]
+    return {
+        "episodes": episodes,
+        "aborted": len(outcomes) - episodes,
+        "aborted_policy_dependent": sum(outcome.policy_dependent for outcome in outcomes),
+        "success_rate": successes / episodes if episodes else 0.0,
+        "success_interval": list(wilson_interval(successes, episodes)),
+        "score": float(np.mean(scores)) if episodes else 0.0,
+        "score_interval": list(mean_interval(scores)),
+        "length": float(np.mean(lengths)) if episodes else 0.0,
+    }
+
+
+def results_table(results: dict[str, dict[str, dict]]) -> str:
+    """A Markdown table of `summarise_outcomes` results.
+
+    Args:
+      results: Summary by decoding, such as {"temperature 0.4": ..., "greedy": ...}.
+    """
+    lines = [
+        "| decoding | task type | episodes | success % | 95% | score | steps |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for decoding, summary in results.items():
+        for name, row in summary.items():
+            low, high = row["success_interval"]
+            lines.append(
+                f"| {decoding} | {name} | {row['episodes']} | {100 * row['success_rate']:.1f} | "
+                f"{100 * low:.1f} to {100 * high:.1f} | {row['score']:.3f} | {row['length']:.1f} |"
+            )
+        # With one type its mean is the row of all.
+        if len(summary) > 2:
+            average = 100 * summary["all"]["type_average"]
+            # A task type of `env.mix` is LABEL/TYPE, beside a row of the environment LABEL.
+            is_mixed = any(name.partition("/")[0] in summary for name in summary if "/" in name)
+            averaged = "environments" if is_mixed else "types"
+            lines.append(
+                f"| {decoding} | unweighted mean of the {averaged} | | {average:.1f} | | | |"
+            )
+    for decoding, summary in results.items():
+        aborted = summary["all"]["aborted"]
+        if aborted:
+            dependent = summary["all"]["aborted_policy_dependent"]
+            lines.append(
+                f"{decoding}: {aborted} episodes were aborted and left out "
+                f"({dependent} policy-dependent)"
+            )
+    return "\n".join(lines)
+
+
+def panel_metrics(results: dict[str, list[Outcome]]) -> dict[str, float]:
+    """Outcomes by decoding as metrics.
+
+    `val/<decoding>/<name>`, of environments of `env.mix` `val/<decoding>/<name>/<label>`, and of
+    task types `val/<decoding>/success_rate/<type>`.
+    """
+    metrics: dict[str, float] = {}
+    for decoding, outcomes in results.items():
+        labels = {outcome.environment for outcome in outcomes}
+        for selection, row in summarise_outcomes(outcomes).items():
+            values = {"success_rate": row["success_rate"]}
+            if selection == "all" or selection in labels:
+                for name in ("score", "length", "aborted", "aborted_policy_dependent"):
+                    values[name] = row[name]
+                values["success_low"], values["success_high"] = row["success_interval"]
+            if selection == "all":
+                values["success_rate_type_average"] = row["type_average"]
+            ending = "" if selection == "all" else f"/{selection}"
+            for name, value in values.items():
+                metrics[f"val/{decoding}/{name}{ending}"] = value
+    return metrics
+
+
+def panel_record(
+    panel: Panel, tasks: Sequence[Task], iteration: int, results: dict[str, list[Outcome]]
+) -> dict[str, Any]:
+    """Results task by task as JSON values.
+
+    They serve comparisons between runs. An aborted episode is null.
+    """
+    return {
+        "iteration": iteration,
+        "panel": panel.name,
+        "sha256": panel.sha256,
+        "tasks": ["/".join(filter(None, (task.environment, task.id))) for task in tasks],
+        "types": [task.kind for task in tasks],
+        "results": {
+            decoding: {
+                # null in place of False: a comparison of two runs leaves the task out.
+                "won": [None if outcome.aborted else outcome.won for outcome in outcomes],
+                "score": [None if outcome.aborted else outcome.score for outcome in outcomes],
+            }
+            for decoding, outcomes in results.items()
+        },
+    }
+
+
+def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
+    """The 95% Wilson score interval of a proportion.
+
+    It is (0, 1) without trials. Source: Wilson 1927; Brown, Cai, DasGupta 2001, equation 4.
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    fraction = successes / trials
+    # Wilson and not the normal interval: it stays in [0, 1], and has a width where all
+    # or none succeed.
+    z2 = Z95 * Z95
+    scale = 1 + z2 / trials
+    centre = (fraction + z2 / (2 * trials)) / scale
+    spread = math.sqrt(fraction * (1 - fraction) / trials + z2 / (4 * trials * trials))
+    half = Z95 * spread / scale
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95% normal interval of a mean.
+
+    It is the mean itself twice for fewer than two values.
+    """
+    mean = float(np.mean(values)) if len(values) else 0.0
+    if len(values) < 2:
+        return mean, mean
+    half = Z95 * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return mean - half, mean + half

@@ -1,0 +1,119 @@
+"""Loggers, which show metrics during a run; the record is metrics.jsonl.
+
+A logger of your own is `module:NAME` (docs/guide.md).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.keys import flatten
+from gigpo_jax.core import references
+from gigpo_jax.core.errors import InputError, escape_controls
+
+
+@dataclass(frozen=True)
+class Start:
+    """State of a run when a logger is opened.
+
+    Attributes:
+      name: Name of the run; the same when it continues.
+      folder: Folder of the run; a logger keeps its files in a folder of its own there.
+      config: Values by dotted key.
+      step: Step of the last record that the run keeps; later ones are written again. -1: the run is
+        new.
+      done: Last iteration whose histograms and texts the run keeps.
+      records: (step, metrics) of metrics.jsonl up to `step`, for a logger that may have lost some.
+    """
+
+    name: str
+    folder: Path
+    config: Mapping[str, Any]
+    step: int
+    done: int
+    records: Sequence[tuple[int, Mapping[str, float]]]
+
+
+class Logger(Protocol):
+    """A display of metrics.
+
+    An exception of any method ends the logger with a warning, not the run.
+    """
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Takes metrics once for each step; the steps increase."""
+
+    def histogram(self, step: int, name: str, values: np.ndarray) -> None:
+        """Takes a distribution, before the metrics of its step."""
+
+    def text(self, step: int, name: str, markdown: str) -> None:
+        """Takes a text, before the metrics of its step."""
+
+    def pictures(self, step: int, name: str, files: Sequence[bytes]) -> None:
+        """Takes PNG files, before the metrics of their step.
+
+        It is only called with pictures.
+        """
+
+    def close(self) -> None:
+        """Ends the run's log."""
+
+
+LOGGERS = {
+    "tensorboard": "gigpo_jax.run.loggers.tensorboard:TensorBoard",
+    "wandb": "gigpo_jax.run.loggers.weights_and_biases:WeightsAndBiases",
+}
+
+
+def find_loggers(config: ConfigDict) -> dict[str, Callable[[Start], Logger]]:
+    """Finds the constructors of the loggers of `log.to`, by name.
+
+    Raises:
+      InputError: one is unknown or cannot be loaded.
+    """
+    for name in config.log.to:
+        if name not in LOGGERS and ":" not in name:
+            raise InputError(
+                "no such logger",
+                key="config.log.to",
+                value=repr(name),
+                fix=f"choose of {', '.join(LOGGERS)}, or module:NAME",
+            )
+    return {
+        # By reference: wandb is imported only by a run that uses it.
+        name: references.load_reference(LOGGERS.get(name, name), key="config.log.to")
+        for name in config.log.to
+    }
+
+
+def run_name(config: ConfigDict) -> str:
+    """Name of a run, from values it cannot change."""
+    model = Path(config.model.path).name or "fresh"
+    name = f"{config.env.name}-{config.rl.algorithm}-{model}-seed{config.seed}"
+    # It becomes a folder's name; "module:NAME" has a colon.
+    return re.sub(r"[^\w.-]+", "_", name)
+
+
+def make_start(
+    config: ConfigDict,
+    folder: Path,
+    step: int,
+    done: int,
+    records: Sequence[tuple[int, Mapping[str, float]]],
+) -> Start:
+    """A run's state for loggers when it starts or continues."""
+    return Start(run_name(config), folder, flatten(config.to_dict()), step, done, records)
+
+
+def as_code_block(text: str) -> str:
+    """Markdown that shows a text as it is.
+
+    The text may be anything that an environment or a model wrote.
+    """
+    # Indented, not fenced: the text may contain a fence.
+    return "\n".join("    " + escape_controls(line) for line in text.splitlines())

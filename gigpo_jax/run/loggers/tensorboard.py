@@ -1,0 +1,212 @@
+"""TensorBoard event files, written without a thread.
+
+A write is in the file when its call returns, so a full disk is an exception of that call.
+tensorboardX would not be shorter: its writer replaces the three lines of `_write`, its histograms
+and texts carry no descriptions, and its images need Pillow.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.plugins.custom_scalar import metadata as custom_scalars
+from tensorboard.plugins.custom_scalar.layout_pb2 import (
+    Category,
+    Chart,
+    Layout,
+    MarginChartContent,
+    MultilineChartContent,
+)
+from tensorboard.plugins.histogram.summary_v2 import histogram_pb
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.image import metadata as image
+from tensorboard.plugins.text.summary_v2 import text_pb
+from tensorboard.summary.writer.record_writer import RecordWriter
+from tensorboard.util.tensor_util import make_tensor_proto
+
+from gigpo_jax.core.files import replace_file
+from gigpo_jax.core.png import png_size
+from gigpo_jax.run.loggers.glossary import CHARTS, PANEL, describe_metric
+from gigpo_jax.run.loggers.loggers import Start
+
+# Bytes of a record: length 8, its checksum 4, the event, its checksum 4.
+_HEAD, _TAIL = 12, 4
+_PREFIX = "events.out.tfevents."
+
+
+class TensorBoard:
+    """An event file in tensorboard/NAME below a run's folder.
+
+    Every method may raise `OSError`.
+    """
+
+    def __init__(self, start: Start) -> None:
+        """Starts a file; removes later events from older files.
+
+        A resumed run will write these again.
+        """
+        board = start.folder / "tensorboard"
+
+        def is_kept(event: Event) -> bool:
+            # A checkpoint may hold the numbers of its iteration as pending: they are written after
+            # it, the histograms and texts before it.
+            last_step = start.step if is_scalar(event) else start.done
+            return event.step <= last_step
+
+        # Before the new file is opened, which is not pruned.
+        for path in board.rglob(f"{_PREFIX}*"):
+            _prune_events(path, is_kept)
+        folder = board / start.name
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{_PREFIX}{_start_time(folder):.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (folder / name).open("wb")
+        self._described: set[str] = set()
+        # TensorBoard expects it as the first record of a file.
+        self._write(Event(file_version="brain.Event:2"))
+        # A resumed run has them in its first file.
+        if start.done < 0:
+            hparams = {key: _as_hparam(value) for key, value in start.config.items()}
+            self._write(Event(summary=hparams_pb(hparams)))
+            labels = {key.split(".")[2] for key in start.config if key.startswith("env.mix.")}
+            self._write(Event(summary=_chart_layout(sorted(labels))))
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes the numbers of a step."""
+        numbers = [
+            Summary.Value(tag=name, simple_value=value, metadata=self._metadata(name))
+            for name, value in values.items()
+        ]
+        self._write(Event(step=step, summary=Summary(value=numbers)))
+
+    def histogram(self, step: int, name: str, values: np.ndarray) -> None:
+        """Writes a distribution."""
+        summary = histogram_pb(name, values, description=describe_metric(name))
+        self._write(Event(step=step, summary=summary))
+
+    def text(self, step: int, name: str, markdown: str) -> None:
+        """Writes a text."""
+        summary = text_pb(name, markdown, description=describe_metric(name))
+        self._write(Event(step=step, summary=summary))
+
+    def pictures(self, step: int, name: str, files: Sequence[bytes]) -> None:
+        """Writes PNG files."""
+        height, width = png_size(files[0])
+        tensor = make_tensor_proto([str(width).encode(), str(height).encode(), *files])
+        metadata = image.create_summary_metadata(
+            display_name=None, description=describe_metric(name)
+        )
+        value = Summary.Value(tag=name, tensor=tensor, metadata=metadata)
+        self._write(Event(step=step, summary=Summary(value=[value])))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _metadata(self, name: str) -> SummaryMetadata | None:
+        """Metadata of a metric's first value; TensorBoard reads no other."""
+        if name in self._described:
+            return None
+        self._described.add(name)
+        plugin = SummaryMetadata.PluginData(plugin_name="scalars")
+        return SummaryMetadata(summary_description=describe_metric(name), plugin_data=plugin)
+
+    def _write(self, event: Event) -> None:
+        event.wall_time = time.time()
+        RecordWriter(self._file).write(event.SerializeToString())
+        self._file.flush()
+
+
+def _start_time(folder: Path) -> float:
+    """Time for the name of the next event file, s.
+
+    TensorBoard reads the files in the order of their names, so a clock that was put back must not
+    sort a resumed run before its beginning.
+    """
+    times = [time.time()]
+    for path in folder.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(ValueError):  # another program's file
+            # At least a second after the newest file.
+            times.append(float(".".join(path.name.removeprefix(_PREFIX).split(".")[:2])) + 1.0)
+    return max(times)
+
+
+def _as_hparam(value: Any) -> bool | float | str:
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _chart_layout(labels: Sequence[str]) -> Summary:
+    """The page "Custom Scalars", in the order of `CHARTS`.
+
+    Other pages sort by name. Charts show the curves of each environment of `env.mix` beside that of
+    all.
+    """
+    # The tags of a chart are patterns. This one takes NAME and NAME/LABEL, but no longer name.
+    ending = f"(/({'|'.join(labels)}))?$" if labels else "$"
+    value, lower, upper = PANEL
+    band = MarginChartContent(
+        series=[MarginChartContent.Series(value=value, lower=lower, upper=upper)]
+    )
+    charts = {
+        title: [
+            Chart(
+                title=", ".join(names),
+                multiline=MultilineChartContent(tag=[f"^{n}{ending}" for n in names]),
+            )
+            for names in groups
+        ]
+        for title, groups in CHARTS.items()
+    }
+    charts[next(iter(CHARTS))].insert(0, Chart(title=value, margin=band))
+    layout = Layout(
+        category=[Category(title=title, chart=chart) for title, chart in charts.items()]
+    )
+    return Summary(
+        value=[
+            Summary.Value(
+                tag=custom_scalars.CONFIG_SUMMARY_TAG,
+                tensor=make_tensor_proto(layout.SerializeToString()),
+                metadata=custom_scalars.create_summary_metadata(),
+            )
+        ]
+    )
+
+
+def is_scalar(event: Event) -> bool:
+    """Whether an event holds the numbers of a step."""
+    return any(value.HasField("simple_value") for value in event.summary.value)
+
+
+def _prune_events(path: Path, is_kept: Callable[[Event], bool]) -> None:
+    """Removes events from a file, and a torn last one."""
+    content = path.read_bytes()
+    pruned = b"".join(record for record, event in _read_records(content) if is_kept(event))
+    # An unchanged file keeps its inode, which a running TensorBoard has open.
+    if pruned != content:
+        with replace_file(path) as temporary:
+            temporary.write_bytes(pruned)
+
+
+def _read_records(data: bytes) -> Iterator[tuple[bytes, Event]]:
+    """The whole records at a file's start: bytes and event."""
+    start = 0
+    while start + _HEAD <= len(data):
+        (length,) = struct.unpack_from("<Q", data, start)
+        end = start + _HEAD + length + _TAIL
+        # The last record is torn: the process was killed, or the disk was full.
+        if end > len(data):
+            return
+        try:
+            event = Event.FromString(data[start + _HEAD : end - _TAIL])
+        except DecodeError:
+            return
+        yield data[start:end], event
+        start = end

@@ -1,0 +1,1 @@
+"""Compares finished runs on the same panel: `gigpo compare` (docs/compare.md)."""

@@ -1,0 +1,1 @@
+"""Shows a run as one HTML file: `gigpo inspect RUN [RUN]` (docs/inspect.md)."""

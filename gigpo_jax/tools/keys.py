@@ -1,0 +1,73 @@
+"""The command gigpo keys [PATTERN ...]: config keys with meaning, default and allowed values."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+
+from gigpo_jax.config.keys import KEYS
+from gigpo_jax.core.errors import escape_controls, nearest_names
+from gigpo_jax.core.settings import Setting
+from gigpo_jax.envs.registry import ENVIRONMENTS
+from gigpo_jax.rl.algorithms import ALGORITHMS
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints keys that fit all patterns; returns the exit status.
+
+    It is 0 if done, 2 if none fits.
+    """
+    parser = argparse.ArgumentParser(
+        prog="gigpo keys",
+        description="Prints config keys: name, default, meaning, allowed values. Set one with "
+        "--config.KEY=VALUE.",
+    )
+    parser.add_argument(
+        "patterns", nargs="*", metavar="PATTERN", help="part of a name or of a meaning"
+    )
+    patterns = [pattern.lower() for pattern in parser.parse_args(argv).patterns]
+    # A pattern may also be a word of a meaning, so whole lines are searched.
+    descriptions = dict(_describe_all())
+    lines = []
+    for name, description in descriptions.items():
+        text = f"{name} {description}".lower()
+        if all(pattern in text for pattern in patterns):
+            lines.append(f"{name:<36} {description}")
+    if lines:
+        print(escape_controls("\n".join(lines)))
+        return 0
+    near = ", ".join(nearest_names(patterns[-1], descriptions)) or "none"
+    message = f"gigpo keys: no key has {' and '.join(patterns)}; nearest: {near}"
+    print(escape_controls(message), file=sys.stderr)
+    return 2
+
+
+def _describe_all() -> Iterator[tuple[str, str]]:
+    """Name and description of each key and option.
+
+    Options are those of environments and algorithms.
+    """
+    for name, key in KEYS.items():
+        yield name, _describe_setting(key)
+    sections = {
+        "env.options": "options",
+        "env.generate": "generate_options",
+        "sft.demonstrator": "expert_options",
+    }
+    # The table names functions as texts, so listing options imports no world.
+    for environment, entry in ENVIRONMENTS.items():
+        for section, field in sections.items():
+            for option, declaration in getattr(entry, field).items():
+                text = f"{declaration.help} (of {environment}; default: {declaration.default})"
+                yield f"{section}.{option} [{environment}]", text
+    for algorithm, method in ALGORITHMS.items():
+        for setting, value in method.settings.items():
+            yield f"rl.settings.{setting} [{algorithm}]", _describe_setting(value)
+
+
+def _describe_setting(setting: Setting) -> str:
+    rule = f"; {setting.rule.requirement}" if setting.rule.requirement else ""
+    return f"{setting.help} (default: {setting.default!r}{rule})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Writes the files of a new environment or algorithm: `gigpo new env|algorithm NAME`."""

@@ -1,0 +1,3 @@
+"""Compiles a config's programs for devices that this machine does not have, and says what they
+need.
+"""

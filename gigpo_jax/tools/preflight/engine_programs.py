@@ -1,0 +1,172 @@
+"""The in-process engine's programs of an iteration: hand-over, prefill, decode, encode."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.engines.jax import slots
+from gigpo_jax.engines.jax.images import ImageRows
+from gigpo_jax.engines.jax.placement import SLOTS, parameter_mesh, place_engine
+from gigpo_jax.engines.jax.programs import Programs
+from gigpo_jax.models import decoder, lora
+from gigpo_jax.models.attention import BLOCK
+from gigpo_jax.rollout.engines import engine_settings
+from gigpo_jax.tools.preflight.compiled import FILL, Compiled, compile_program
+from gigpo_jax.tools.preflight.shapes import Arrays, ImageSizes, with_shardings
+
+
+@dataclass(frozen=True)
+class CompiledEngine:
+    """Result of `compile_engine`.
+
+    Attributes:
+      programs: Programs of the engine.
+      cache: Shapes of the engine's cache.
+      params: Shapes of the engine's weights.
+      copies_weights: Whether the engine has weights of its own beside those of the hand-over.
+    """
+
+    programs: list[Compiled]
+    cache: Any
+    params: Any
+    copies_weights: bool
+
+
+def compile_engine(
+    config: ConfigDict,
+    shape: decoder.DecoderConfig,
+    arrays: Arrays,
+    tensor: int,
+    images: ImageSizes | None,
+    engine_devices: Sequence[jax.Device],
+) -> CompiledEngine:
+    """Compiles the engine's programs.
+
+    These are the hand-over of weights, the longest prefill, and the decoding of all slots; with
+    images also their encoding. Each image is assumed to be shown once.
+
+    Args:
+      config: Resolved config.
+      shape: Shape of the model.
+      arrays: Arrays of the learner.
+      tensor: Result of `memory.engine_tensor`.
+      images: Images of a prompt; None for a model without a tower.
+      engine_devices: Devices of this host that are reserved for the engine.
+    """
+    settings = engine_settings(config, tensor)
+    params = arrays.state.params
+    if arrays.frozen is not None:
+        # The engine applies an adapter in its layers; the weights below it are the frozen ones.
+        params = lora.insert_pairs(arrays.frozen, params)
+    # The same placement as in a run, so that the same collectives are compiled.
+    placement = place_engine(params, tensor, engine_devices)
+    programs = AbstractPrograms(shape, settings, settings.dtype, placement)
+    weights = programs.prepare_params(params)
+    rows = settings.rows[-1] * placement.partitions
+    # The largest programs of their kinds, which decide whether a run fits: most rows, longest
+    # prompts, all slots.
+    prompt_length = settings.prefill_chunk or settings.buckets[-1]
+    width = slots.SETTINGS + slots.STOP_IDS + prompt_length
+    if settings.prefill_chunk:
+        width += 2  # start and end of the chunk
+    image_inputs = None
+    if images is not None and shape.vision is not None:
+        image_inputs = ImageRows(rows, prompt_length, shape.hidden_size, settings.dtype).inputs
+        patches = np.zeros((rows, images.patches, shape.vision.patch_values), np.uint8)
+        programs.encode_images(weights, patches, np.zeros((rows, 2), np.int32))
+    prefill = programs.prefill_prompts
+    if settings.prefill_chunk:
+        prefill = programs.prefill_chunks
+    # Called like the real programs, on shapes: each call compiles one program and notes it.
+    prefill(weights, slots.PromptBatch(np.zeros((rows, width), np.int32), image_inputs))
+    # Only shapes are compiled, so zeros will do.
+    control = np.zeros((placement.partitions + settings.slots,), np.int32)
+    programs.decode_tokens(weights, control)
+
+    mesh = parameter_mesh(params)
+    # Episodes are split over the hosts of the learner's mesh.
+    hosts = 1
+    if mesh is not None:
+        hosts = len({device.process_index for device in mesh.devices.flat})
+    host_episodes = config.train.groups * config.train.group_size // hosts
+    host_steps = host_episodes * config.env.max_steps
+    slot_episodes = min(settings.slots, host_episodes)
+    # A slot plays its share of the host's episodes one after the other.
+    slot_tokens = host_steps * FILL * config.sampling.max_response_tokens / slot_episodes
+    prompt_tokens = FILL * config.sampling.max_prompt_tokens
+    runs = {
+        "hand-over": 1.0,
+        "layers apart": 1.0,
+        "prefill": host_steps / rows * prompt_tokens / prompt_length,
+        "decode": slot_tokens / settings.decode_steps,
+        "encode": host_steps * images.number / rows if images else 0.0,
+    }
+    # The decoding reads the filled blocks of a cache only, in a loop of unknown length.
+    blocks = math.ceil(FILL * settings.max_length / BLOCK)
+    trips = {"decode": (settings.decode_steps, blocks), "prefill": (blocks,)}
+    compiled = [
+        Compiled(name, program, seconds, trips.get(name, ()), runs[name])
+        for name, (program, seconds) in programs.compiled.items()
+    ]
+    return CompiledEngine(
+        programs=compiled,
+        cache=programs.cache_shapes,
+        params=weights,
+        copies_weights=bool(engine_devices) or "layers apart" in programs.compiled,
+    )
+
+
+class AbstractPrograms(Programs):
+    """The engine's programs on shapes: they are compiled, not run.
+
+    Attributes:
+      compiled: Executable and time of compilation by name of the program.
+      cache_shapes: Shapes of the cache, once `decode_tokens` was called.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        """Takes the arguments of `Programs`."""
+        super().__init__(*args)
+        self.compiled: dict[str, tuple[jax.stages.Compiled, float]] = {}
+        self.cache_shapes: Any = None
+
+    def run_program(
+        self, name: tuple[Any, ...], function: Callable[..., Any], *args: Any, **jit_options: Any
+    ) -> Any:
+        """Compiles a program; returns the shapes of its results."""
+        if not args:
+            # The empty cache: without arguments there is no device to compile it for.
+            shapes = jax.eval_shape(function)
+            return [
+                with_shardings(tree, jax.tree.map(lambda _, sharding=sharding: sharding, tree))
+                for tree, sharding in zip(shapes, jit_options["out_shardings"], strict=True)
+            ]
+        # The shapes of the results are the arguments of the next program, with the layout that the
+        # compiler chose for them.
+        lowered = jax.jit(function, **jit_options).lower(*args)
+        program, seconds = compile_program(name[0], lowered)
+        self.compiled[name[0]] = (program, seconds)
+        return with_shardings(lowered.out_info, program.output_formats)
+
+    def decode_tokens(self, params: decoder.Params, control: np.ndarray) -> jax.Array:
+        """Compiles the decoding, and notes the shapes of its cache."""
+        tokens = super().decode_tokens(params, control)
+        self.cache_shapes = self.cache
+        return tokens
+
+    def localize_leaf(self, leaf: Any) -> Any:
+        """The shape of this host's shards of a gathered parameter."""
+        sharding = self.placement.local_sharding(leaf)
+        if sharding is None:
+            return leaf
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    def send_message(self, message: Any) -> Any:
+        """The shapes of a message on the devices."""
+        sharding = self.placement.sharding(SLOTS)
+        return with_shardings(message, jax.tree.map(lambda _: sharding, message))

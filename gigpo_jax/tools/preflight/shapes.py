@@ -1,0 +1,208 @@
+"""Arrays of a run as shapes with shardings; nothing is allocated and no weights are read."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import locate_file
+from gigpo_jax.devices.mesh import ROWS, replicated
+from gigpo_jax.learner import critic_model
+from gigpo_jax.learner.objective import make_config_optimizer
+from gigpo_jax.learner.packed_images import image_capacity
+from gigpo_jax.learner.rows import response_capacity
+from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher, teacher_shape
+from gigpo_jax.learner.signals.table import batch_fields, needed_signals
+from gigpo_jax.learner.signals.teacher import Teacher
+from gigpo_jax.models import decoder, lora
+from gigpo_jax.models.files.hf_config import read_config
+from gigpo_jax.models.vision.vision import Images
+from gigpo_jax.models.vision.vision_config import VisionConfig
+from gigpo_jax.policy import Policy, lora_config, param_shardings, trained_shardings
+from gigpo_jax.rl import update
+from gigpo_jax.rl.types import StepBatch
+
+VISION_SIZES = ("3b", "7b")  # sizes of Qwen2.5-VL, whose decoders are those of Qwen2.5
+
+
+@dataclass(frozen=True)
+class ImageSizes:
+    """The images of a prompt.
+
+    Attributes:
+      number: Number of images.
+      patches: Number of patches of one image.
+    """
+
+    number: int
+    patches: int
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Arrays in memory during a whole run, None if absent.
+
+    Attributes:
+      state: Train state of the trained parameters.
+      frozen: Parameters below an adapter.
+      reference: Trained parameters of the reference policy.
+      teacher: Trained parameters of the teacher of `signals.teacher`, or all those of the model of
+        `signals.frozen_teacher`.
+      critic: Train state of the critic.
+    """
+
+    state: update.TrainState
+    frozen: Any
+    reference: Any
+    teacher: Any
+    critic: Any
+
+
+def model_shape(config: ConfigDict) -> decoder.DecoderConfig:
+    """The shape of the model in `model.path`.
+
+    Raises:
+      InputError: it is neither a folder with a model nor the name of a published one.
+    """
+    # A folder wins over a published name: it may hold a variant of that model.
+    path = config.model.path
+    if path and locate_file(path).is_dir():
+        return read_config(locate_file(path))
+    published = {}
+    for size, shape in decoder.PUBLISHED.items():
+        is_qwen = shape.model_type == "qwen2"
+        published[f"Qwen2.5-{size.upper()}-Instruct" if is_qwen else size.title()] = shape
+    for size in VISION_SIZES:
+        shape = replace(decoder.PUBLISHED[size], vision=VisionConfig())
+        published[f"Qwen2.5-VL-{size.upper()}-Instruct"] = shape
+    if Path(path).name not in published:
+        raise InputError(
+            "no such folder",
+            key="config.model.path",
+            value=repr(path),
+            fix=f"name a folder with a config.json, or one of {', '.join(published)}",
+        )
+    return published[Path(path).name]
+
+
+def run_arrays(config: ConfigDict, shape: decoder.DecoderConfig, mesh: Mesh) -> Arrays:
+    """The arrays of a learner."""
+    adapter = lora_config(config)
+    shardings = trained_shardings(config, shape, mesh)
+    base = with_shardings(
+        decoder.abstract_params(shape, jnp.dtype(config.model.param_dtype)),
+        param_shardings(shape, mesh),
+    )
+    trained = base
+    # With an adapter the base model is frozen, and only the pairs are trained.
+    if adapter is not None:
+        trained = with_shardings(lora.abstract_adapter(shape, adapter), shardings)
+    optimizer = make_config_optimizer(config, config.train.iterations)
+    state_shardings = update.shard_state(optimizer, trained, shardings, replicated(mesh))
+    # Traced, not run: billions of parameters need no memory here.
+    state = jax.eval_shape(lambda params: update.init_state(params, optimizer), trained)
+    return Arrays(
+        with_shardings(state, state_shardings),
+        frozen=None if adapter is None else base,
+        # A reference policy and a teacher are copies of what is trained, so of an adapter alone.
+        reference=trained if config.rl.kl_coef else None,
+        teacher=_teacher_params(config, trained, mesh),
+        critic=critic_state(config, shape, mesh) if config.critic.kind != "none" else None,
+    )
+
+
+def _teacher_params(config: ConfigDict, trained: Any, mesh: Mesh) -> Any:
+    """The parameters of a teacher, or None."""
+    signals = needed_signals(config)
+    if FrozenTeacher in signals:
+        shape = teacher_shape(config)
+        params = decoder.abstract_params(shape, jnp.dtype(config.model.compute_dtype))
+        return with_shardings(params, param_shardings(shape, mesh))
+    return trained if Teacher in signals else None
+
+
+def critic_state(config: ConfigDict, shape: decoder.DecoderConfig, mesh: Mesh) -> update.TrainState:
+    """The critic's train state."""
+    policy = shape_policy(shape)
+    params = critic_model.abstract_critic_params(config, policy, mesh)
+    init, _, shardings = critic_model.train_programs(config, policy, mesh, params)
+    return with_shardings(jax.eval_shape(init, params), shardings)
+
+
+def shape_policy(shape: decoder.DecoderConfig) -> Policy:
+    """A policy of a shape alone, without parameters and tokenizer."""
+    # Programs are built from the shape alone; nothing reads the other fields.
+    return Policy(shape, None, None)  # type: ignore[arg-type]
+
+
+def step_batch(config: ConfigDict, mesh: Mesh, microbatches: int) -> StepBatch:
+    """A minibatch with prompts and responses of `config.sampling`'s lengths."""
+    length = config.batch.row_length
+    prompt = config.sampling.max_prompt_tokens
+    response = config.sampling.max_response_tokens
+    capacity = response_capacity(prompt + response, response, response, length)
+    sharding = NamedSharding(mesh, P(None, ROWS))
+
+    def rows_of(width: int, dtype: Any) -> jax.ShapeDtypeStruct:
+        # The first axis is that of the loop over microbatches; rows are split over devices.
+        dims = (microbatches, config.batch.rows, width)
+        return jax.ShapeDtypeStruct(dims, dtype, sharding=sharding)
+
+    tokens = rows_of(length, jnp.int32)
+    response_ids = rows_of(capacity, jnp.int32)
+    response_values = rows_of(capacity, jnp.float32)
+    signal_fields = dict(batch_fields(needed_signals(config)))
+    has_kl_loss = config.rl.kl_coef and config.rl.kl_in == "loss"
+    recomputes = config.rl.old_logprobs == "recompute"
+    return StepBatch(
+        tokens=tokens,
+        positions=tokens,
+        segment_ids=tokens,
+        response_index=response_ids,
+        targets=response_ids,
+        behaviour=response_values,
+        advantage=response_values,
+        weight=response_values,
+        microbatches=jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh)),
+        # Columns that the loss does not read are not there, as in a run.
+        reference=response_values if has_kl_loss else None,
+        proximal=response_values if recomputes else None,
+        **jax.tree.map(lambda dtype: rows_of(capacity, dtype), signal_fields),
+    )
+
+
+def add_image_shapes(
+    batch: StepBatch, shape: decoder.DecoderConfig, images: int, patches: int
+) -> StepBatch:
+    """Adds so many distinct images to each microbatch."""
+    assert shape.vision is not None
+    microbatches, rows, length = batch.tokens.shape
+    sharding = batch.tokens.sharding
+    capacity = image_capacity(images, rows)
+
+    def array_of(*dims: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((microbatches, *dims), dtype, sharding=sharding)
+
+    # Patches stay bytes until the device: float32 would be four times as much to send.
+    values = array_of(capacity, patches, shape.vision.patch_values, dtype=jnp.uint8)
+    return replace(
+        batch,
+        # Three positions a token: time, row and column (M-RoPE).
+        positions=array_of(rows, 3, length),
+        images=Images(values, array_of(capacity, 2), batch.tokens),
+    )
+
+
+def with_shardings(tree: Any, shardings: Any) -> Any:
+    """A tree's shapes with the shardings of another tree."""
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        tree,
+        shardings,
+    )

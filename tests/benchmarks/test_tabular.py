@@ -1,0 +1,57 @@
+"""The grid worlds with dials: their exact values agree with each other and with what is played."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.tabular_learning import Training, make_estimate, train
+from benchmarks.tabular_worlds import (
+    EPISODES,
+    PAY,
+    Tasks,
+    World,
+    dial_values,
+    make_tasks,
+    measure_success,
+    play,
+    stack_blocks,
+)
+
+SMALL = {"width": 3, "limit": 9}
+
+
+def play_world(world: World) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Exact success [B M], returns, sums of exact advantages and first states [B M, E]."""
+    blocks = [make_tasks(world, seed, 64) for seed in range(2)]
+    tasks: Tasks = stack_blocks(blocks)
+    keys = jax.vmap(jax.random.key)(jnp.arange(2))
+    _, truth, columns = play(keys, tasks, tasks.noise, dial_values(world), limit=world.limit)
+    success = measure_success(tasks, tasks.noise, jnp.float32(world.slip), limit=world.limit)
+    shape = (-1, EPISODES, world.limit)
+    rewards = np.asarray(columns.reward).reshape(shape).sum(-1)
+    first = np.asarray(columns.anchor)[:: world.limit, 0].reshape(-1, EPISODES)
+    return success.reshape(-1), rewards, np.asarray(truth).reshape(shape).sum(-1), first
+
+
+def test_return_less_exact_advantages_is_the_value_of_the_start():
+    success, returns, advantages, first = play_world(World(**SMALL))
+    values = np.broadcast_to(PAY * success[:, None], returns.shape)
+    np.testing.assert_allclose(returns - advantages, values, atol=1e-4)
+    assert 0.1 < success.mean() < 0.9
+    assert (first == first[:, :1]).all()
+
+
+def test_noise_and_unpaid_goals_are_part_of_the_values():
+    success, returns, advantages, _ = play_world(World(**SMALL, slip=0.4, unpaid=0.5))
+    error = 3 * returns.std() / np.sqrt(returns.size)
+    assert abs(returns.mean() - PAY * success.mean() / 2) < error
+    assert abs(advantages.mean()) < 3 * advantages.std() / np.sqrt(advantages.size)
+    assert success.mean() > 0.2
+
+
+def test_exact_advantages_teach():
+    world = World(**SMALL)
+    estimate = make_estimate("exact", {})
+    curves = train(world, estimate, [0], [1000.0], Training(iterations=4))
+    assert curves.trained[-1, 0] > curves.trained[0, 0] + 0.05
+    assert curves.unseen == {}

@@ -1,0 +1,91 @@
+"""Words of a command line become values of their key's type."""
+
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+
+from gigpo_jax.config import resolve
+from gigpo_jax.config.command_line import join_flags, load_config
+from gigpo_jax.config.keys import value_of
+from gigpo_jax.core.errors import InputError
+
+
+def loaded(*words: str, file: str = "configs/quickstart.py") -> ConfigDict:
+    return load_config(file, [f"--config.{word}" for word in words])
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("train.groups=8", 8),
+        ("optim.lr=1", 1.0),
+        ("optim.lr=3e-4", 3e-4),
+        ("env.show_admissible=false", False),
+        ("model.path=7", "7"),
+        ("model.path=", ""),
+        ("sampling.stop=('</a>', '</b>')", ("</a>", "</b>")),
+        ("log.to=wandb", ("wandb",)),
+        ("engine.prefill_rows=[4, 8]", (4, 8)),
+        ("engine.prefill_rows=4", (4,)),
+        ("rl.kl_coef=auto", None),
+        ("env.options.anchor=feedback+inventory+sticky", "feedback+inventory+sticky"),
+        ("env.generate.receptacles=(4, 5)", (4, 5)),
+        ("env.generate.splits.test=3", 3),
+        ("sft.demonstrator.idle_fraction=1", 1.0),
+    ],
+)
+def test_a_value_has_the_type_of_its_key(word: str, value: object) -> None:
+    found = value_of(loaded(word), word.partition("=")[0])
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("train.groups=many", "config.train.groups='many': must be of type int"),
+        ("train.groups=1.5", "config.train.groups='1.5': must be of type int"),
+        ("eval.greedy=maybe", "config.eval.greedy='maybe': must be of type bool"),
+        ("engine.prefill_rows=a", "config.engine.prefill_rows='a': must be of type tuple"),
+        ("env.generate=3", "config.env.generate='3': must be of type dict"),
+        (
+            "env.options.drawers=3",
+            "config.env.options.drawers: no such key of the environment alfworld",
+        ),
+        ("train=3", "config.train: no such key"),
+        ("train.groups", "'--config.train.groups': no such flag"),
+    ],
+)
+def test_what_cannot_be_a_value_is_refused(word: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        loaded(word)
+    assert str(error.value).startswith(message)
+
+
+def test_the_environment_of_the_command_line_decides_which_options_there_are() -> None:
+    name = "tests.env_bridge.failing:FAILING"
+    config = loaded(
+        "env.options={'drawers': 2}", "env.generate={}", "env.options.games=5", f"env.name={name}"
+    )
+    config.env.prompt = "compact"
+    assert resolve(config).env.options.to_dict() == {"drawers": 2, "games": 5}
+
+
+def test_data_of_ones_own_in_place_of_generated_games() -> None:
+    with pytest.raises(
+        InputError, match=r"env\.generate makes the data; add --config\.env\.generate=\{\}"
+    ):
+        resolve(loaded("env.options.data=/no/such/folder"))
+    assert resolve(loaded("env.options.data=games", "env.generate={}")).env.generate.to_dict() == {}
+
+
+def test_the_last_word_of_a_key_wins_and_variants_reach_the_file(tmp_path: Path) -> None:
+    assert loaded("train.groups=8", "train.groups=4").train.groups == 4
+    assert loaded(file="configs/alfworld.py:7b").mesh.fsdp == 8
+    (tmp_path / "mine.py").write_text("x = 1\n")
+    with pytest.raises(InputError, match=r"mine.py: no get_config in "):
+        loaded(file=str(tmp_path / "mine.py"))
+
+
+def test_separate_words_are_joined() -> None:
+    assert join_flags(["--a", "1", "--b", "--c=2", "d"]) == ["--a=1", "--b", "--c=2", "d"]

@@ -1,0 +1,387 @@
+"""Every mistake in a config is one message with the key, the value and the fix."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from gigpo_jax.config import default_config, resolve
+from gigpo_jax.config.keys import KEYS, flatten
+from gigpo_jax.config.resolve import unknown_keys
+from gigpo_jax.core.errors import InputError
+
+
+def test_defaults_are_valid_and_locked():
+    config = default_config()
+    resolve(config)
+    with pytest.raises(AttributeError, match="group_size"):
+        config.train.groupsize = 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("train.group_size", 1, "standard deviation"),
+        ("train.minibatch", 6401, "at most 6400 steps"),
+        ("train.refill_groups", -1, "0 or greater"),
+        ("train.finish_fraction", 0.1, "leaves 1 of the 8 episodes"),
+        ("env.overlong_buffer", 513, "at most sampling.max_response_tokens=512"),
+        ("env.first_max_steps", 51, "at most env.max_steps=50"),
+        ("env.max_steps_iterations", 10, "env.first_max_steps=0; give both"),
+        ("env.regret_reward", 0.5, "add --config.env.options.regret=True"),
+        ("env.regret_reward", -0.5, "0 or greater"),
+        ("env.overlong_penalty", 0.5, "not read without env.overlong_buffer"),
+        ("batch.row_length", 2559, "at least 2560"),
+        ("train.groups", 0, "greater than 0"),
+        ("seed", 10**20, "from 0 to 2147483647"),
+        ("optim.lr", float("inf"), "finite"),
+        ("env.step_timeout_s", float("inf"), "finite"),
+        ("rl.gamma", float("nan"), "finite"),
+        ("optim.b1", 1.0, "below 1"),
+        ("optim.name", "lion", "one of adamw, muon"),
+        ("sampling.top_p", 0.0, "greater than 0"),
+        ("sampling.stop", ("",), "a text that is not empty"),
+        ("sampling.max_prompt_tokens", 1, "at least 4"),
+        ("rl.dual_clip", 1.0, "greater than 1"),
+        ("model.param_dtype", "bfloat16", "model.lora.rank"),
+        ("env.prompt", "long", "no such style of alfworld; choose one of compact, full"),
+        ("optim.lr", -1e-6, "greater than 0"),
+        ("rl.gamma", 1.5, "from 0 to 1"),
+        ("rl.normalize", "std", "mean_std, mean"),
+        ("engine.name", "vlm", "one of"),
+        ("engine.prefill_buckets", (512, 4096), "sampling.max_prompt_tokens=2048"),
+        ("engine.prefill_buckets", (512, 1024), "longer prompts would be lost"),
+        ("engine.prefill_buckets", (0, 2048), "each greater than 0"),
+        ("engine.prefill_chunk", 4096, "at most sampling.max_prompt_tokens=2048"),
+        ("sampling.top_k", 0, "-1"),
+        ("sampling.top_k", 20, r"sampling.top_k=-1 in training"),
+        ("sampling.top_p", 0.9, r"sampling.top_p=1 and"),
+        ("mesh.fsdp", -1, "only one axis"),
+        ("engine.vllm.urls", "http://a:1", "engine.name=vllm"),
+        ("train.max_staleness", -1, "0 or greater"),
+        ("engine.devices", -1, "0 or greater"),
+        ("rl.importance_cap", 0.0, "greater than 0"),
+        ("rl.importance_correction", "truncated", "rl.old_logprobs=recompute"),
+        ("rl.importance_correction", "masked_mean", "rl.old_logprobs=recompute"),
+        ("rl.ratio", "geometric", "one of token, sequence, product, hoelder, hoelder_tokens"),
+        ("rl.hoelder_first", 0.5, "not read by rl.ratio=token"),
+        ("rl.importance_cap", 1.5, "not read by rl.importance_correction=none"),
+        ("rl.similarity", 0.8, "not read by rl.anchor_match=exact"),
+        ("rl.hoelder_last", -2.5, "from -2 to 2"),
+        ("eval.examples", 2, "the prompts of config.agent=plain show no examples"),
+        ("model.shape.num_kv_heads", 3, "divide"),
+        ("env.step_timeout_s", 0.0, "greater than 0"),
+        ("model.lora.rank", -1, "0 or greater"),
+        ("model.lora.rank", 4, "model.path"),
+        ("model.lora.alpha", 0.0, "greater than 0"),
+        ("model.lora.targets", ("q_proj", "query"), "one or more of q_proj, k_proj"),
+        ("model.lora.targets", ("q_proj", "q_proj"), "each once"),
+        ("model.lora.targets", (), "one or more"),
+        ("model.lora.path", "a/folder", "model.lora.rank"),
+        ("critic.kind", "head", "gigpo has no critic"),
+        ("critic.lr", 1e-3, "gigpo has no critic"),
+    ],
+)
+def test_a_bad_value_names_key_value_and_fix(key: str, value: object, fix: str):
+    config = default_config()
+    parent: ConfigDict = config
+    *path, last = key.split(".")
+    for part in path:
+        parent = parent[part]
+    parent[last] = value
+    with pytest.raises(InputError) as error:
+        resolve(config)
+    message = str(error.value)
+    assert message.startswith(f"config.{'mesh.data' if key == 'mesh.fsdp' else key}=")
+    assert fix in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "fix"),
+    [
+        ({"urls": "localhost:8000", "weights_dir": "w"}, "engine.vllm.urls", "http://host:port"),
+        ({"urls": "http://key@a:8000", "weights_dir": "w"}, "engine.vllm.urls", "http://host:port"),
+        ({"urls": "http://a:1, http://a:1", "weights_dir": "w"}, "engine.vllm.urls", "twice"),
+        ({"urls": "http://a:1"}, "engine.vllm.weights_dir", "GIGPO_WEIGHTS_DIR"),
+    ],
+)
+def test_servers_that_cannot_work_are_refused(values: dict, key: str, fix: str):
+    config = default_config()
+    config.engine.name = "vllm"
+    config.engine.vllm.update(values)
+    with pytest.raises(InputError) as error:
+        resolve(config)
+    assert str(error.value).startswith(f"config.{key}=")
+    assert fix in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "message"),
+    [
+        (
+            "train",
+            {"max_staleness": 2},
+            "config.train.max_staleness=2: .*; at most 1 with engine.name=vllm",
+        ),
+        ("engine", {"devices": 1}, "config.engine.devices=1: .*; at most 0 with engine.name=vllm"),
+    ],
+)
+def test_servers_hold_the_weights_of_one_update_on_devices_of_their_own(
+    section: str, values: dict, message: str
+):
+    config = default_config()
+    config.train.max_staleness = 1
+    config[section].update(values)
+    resolve(config)
+    config.engine.name = "vllm"
+    with pytest.raises(InputError, match=message):
+        resolve(config)
+
+
+def test_devices_for_the_engine_alone_need_rollouts_during_updates():
+    config = default_config()
+    config.engine.devices = 4
+    with pytest.raises(
+        InputError,
+        match=r"^config\.engine\.devices=4: .* train\.max_staleness of at least 1, or 0$",
+    ):
+        resolve(config)
+    config.train.max_staleness = 1
+    resolve(config)
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "resolved"),
+    [
+        ("jax", {}, ("engine", "none")),
+        ("jax", {"old_logprobs": "recompute"}, ("recompute", "none")),
+        ("vllm", {}, ("recompute", "truncated")),
+        ("vllm", {"old_logprobs": "engine"}, ("engine", "none")),
+        ("vllm", {"importance_correction": "none"}, ("recompute", "none")),
+    ],
+)
+def test_old_logprobs_and_their_correction_follow_the_engine(
+    engine: str, given: dict, resolved: tuple[str, str]
+):
+    config = default_config()
+    config.engine.name = engine
+    config.rl.update(given)
+    rl = resolve(config).rl
+    assert (rl.old_logprobs, rl.importance_correction) == resolved
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "fix"),
+    [
+        ({"algorithm": "gspo", "ratio": "token"}, "rl.ratio", "always has 'sequence'"),
+        ({"algorithm": "dapo", "kl_in": "reward"}, "rl.kl_in", "not read with rl.kl_coef=0"),
+        (
+            {"algorithm": "response_weight", "ratio": "product"},
+            "rl.ratio",
+            "response_weight cannot weigh them",
+        ),
+        ({"algorithm": "gmpo", "hoelder_last": -1.0}, "rl.hoelder_last", "always has 0.0"),
+        (
+            {
+                "old_logprobs": "recompute",
+                "importance_correction": "masked_sequence",
+                "importance_cap": 1.0,
+            },
+            "rl.importance_cap",
+            "greater than 1",
+        ),
+    ],
+)
+def test_settings_of_the_loss_that_cannot_work_together_are_refused(
+    values: dict, key: str, fix: str
+):
+    config = default_config()
+    config.rl.update(values)
+    with pytest.raises(InputError) as error:
+        resolve(config)
+    assert str(error.value).startswith(f"config.{key}=")
+    assert fix in str(error.value)
+
+
+def test_the_cap_of_geometric_means_is_close_to_1():
+    config = default_config()
+    config.rl.old_logprobs, config.rl.importance_correction = "recompute", "masked_mean"
+    assert resolve(config).rl.importance_cap == 1.001
+    config.rl.importance_cap = 1.05
+    assert resolve(resolve(config)).rl.importance_cap == 1.05
+
+
+def test_group_of_one_is_fine_without_standard_deviation():
+    config = default_config()
+    config.train.group_size, config.rl.normalize = 1, "mean"
+    resolve(config)
+    config.train.refill_groups = 1
+    with pytest.raises(
+        InputError, match=r"config\.train\.refill_groups=1: .* always ends alike; use 0"
+    ):
+        resolve(config)
+
+
+def test_buckets_beside_chunks_are_refused():
+    config = default_config()
+    config.engine.prefill_chunk, config.engine.prefill_buckets = 64, (2048,)
+    with pytest.raises(
+        InputError,
+        match=r"^config\.engine\.prefill_buckets=\(2048,\): not read with .*_chunk=64; leave",
+    ):
+        resolve(config)
+
+
+def test_several_sizes_of_chunk_calls_are_refused():
+    config = default_config()
+    config.engine.prefill_chunk, config.engine.prefill_rows = 64, (8, 16)
+    with pytest.raises(
+        InputError,
+        match=r"^config\.engine\.prefill_rows=\(8, 16\): chunks .*_chunk=64\).*; name one$",
+    ):
+        resolve(config)
+
+
+def test_a_misspelt_key_is_answered_with_the_nearest():
+    (error,) = unknown_keys(default_config(), ["train.groups", "trian.group_sise"])
+    assert "config.trian.group_sise" in str(error)
+    assert "train.group_size" in str(error)
+
+
+def test_an_algorithm_has_defaults_and_what_the_user_gives_wins():
+    config = default_config()
+    config.rl.algorithm = "dapo"
+    assert (
+        resolve(config).rl.to_dict().items()
+        >= {"clip_high": 0.28, "kl_coef": 0.0, "step_weight": 0.0}.items()
+    )
+    config.rl.clip_high, config.rl.kl_coef = 0.2, 0.02
+    rl = resolve(config).rl
+    assert (rl.clip_low, rl.clip_high, rl.kl_coef) == (0.2, 0.2, 0.02)
+    config.rl.algorithm = "gspo"
+    rl = resolve(config).rl
+    assert (rl.clip_low, rl.clip_high, rl.old_logprobs) == (3e-4, 0.2, "recompute")
+    assert flatten(resolve(default_config()))["rl.clip_high"] == 0.2
+    assert config.rl.clip_low is None  # the user's config stays as it is
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "key", "value"),
+    [
+        ("grpo", "step_weight", 1.0),
+        ("dr_grpo", "normalize", "mean_std"),
+        ("reinforce_pp", "step_weight", 0.5),
+        ("igpo", "normalize", "mean"),
+        ("a2tgpo", "normalize", "mean"),
+        ("text_critic", "normalize", "mean"),
+        ("text_critic", "preset", "paper"),
+    ],
+)
+def test_what_an_algorithm_cannot_honour_is_refused(algorithm: str, key: str, value: object):
+    config = default_config()
+    config.rl.algorithm, config.rl[key] = algorithm, value
+    with pytest.raises(
+        InputError,
+        match=rf"^config\.rl\.{key}={value!r}: {algorithm} always has .*; leave the key out",
+    ):
+        resolve(config)
+
+
+def test_resolving_is_complete_and_idempotent():
+    once = resolve(default_config())
+    assert set(flatten(once)) == set(KEYS)
+    assert not {None, "auto"} & set(map(str, flatten(once).values()))
+    assert resolve(once) == once
+
+
+def test_bfloat16_parameters_are_fine_without_training_and_under_an_adapter():
+    config = default_config()
+    config.model.param_dtype = "bfloat16"
+    resolve(config, trains=False)
+    config.model.path, config.model.lora.rank = "a/model", 8
+    resolve(config)
+
+
+def test_an_adapter_is_not_trained_with_muon():
+    config = default_config()
+    config.model.path, config.model.lora.rank = "a/model", 8
+    config.optim.name = "muon"
+    with pytest.raises(InputError, match=r"optim\.name='muon': an adapter has no matrices"):
+        resolve(config)
+
+
+def test_options_of_the_environment_are_known_keys():
+    config = default_config().unlock()
+    config.env.options = ConfigDict({"anchr": "feedback"})
+    with pytest.raises(
+        InputError,
+        match=r"config\.env\.options\.anchr: no such key .* alfworld; nearest: env\.options\.anchor",
+    ):
+        resolve(config)
+    other = default_config().unlock()
+    other.env.name, other.env.options = "examples.harness.agent:PLAYER", ConfigDict({"size": 7})
+    with pytest.raises(
+        InputError, match=r"env\.options\.size: no such key .*; docs/configuration.md lists them"
+    ):
+        resolve(other)
+    config.env.options = ConfigDict({"anchor": "feedback", "data": "", "task_types": None})
+    assert resolve(config).env.options.to_dict() == {"anchor": "feedback"}
+    config.env.max_steps = 60
+    with pytest.raises(
+        InputError,
+        match=r"config\.env\.max_steps=60: .* after 50 actions; raise env\.options\.max_steps",
+    ):
+        resolve(config)
+    config.env.options.max_steps = 60
+    resolve(config)
+    config.env.options.data, config.env.generate = "games", ConfigDict({"splits": {"train": 3}})
+    with pytest.raises(
+        InputError, match=r"config\.env\.options\.data='games': not used, because env.generate"
+    ):
+        resolve(config)
+
+
+def test_an_algorithm_that_needs_a_critic_has_one():
+    config = default_config().unlock()
+    config.train.group_size, config.rl.algorithm = (
+        1,
+        "step_ppo",
+    )  # nothing is compared within groups
+    got = resolve(config)
+    assert (got.critic.kind, got.critic.lr, got.rl.gamma, got.rl.ratio) == (
+        "model",
+        1e-5,
+        0.99,
+        "sequence",
+    )
+    assert resolve(got) == got
+    config.rl.settings.lam, config.rl.gamma, config.critic.kind = 0.9, 0.5, "head"
+    got = resolve(config)
+    assert (got.rl.settings.lam, got.rl.gamma, got.critic.kind) == (0.9, 0.5, "head")
+    for key, value, message in (
+        ("critic.path", "a/model", "critic.path='a/model': not used, because critic.kind=head"),
+        (
+            "critic.warmup_iterations",
+            150,
+            "critic.warmup_iterations=150: the policy would never learn",
+        ),
+        ("rl.preset", "paper", "rl.preset='paper': step_ppo always has 'verl_agent'"),
+        ("critic.kind", "none", "critic.kind='none': step_ppo needs a critic; use model or head"),
+    ):
+        section, name = key.split(".")
+        before, config[section][name] = config[section][name], value
+        with pytest.raises(InputError, match=f"^config.{message}"):
+            resolve(config)
+        config[section][name] = before
+
+
+@pytest.mark.parametrize("old_logprobs", ["engine", "recompute"])
+def test_training_samples_from_the_distribution_that_the_learner_knows(old_logprobs: str) -> None:
+    """With a cut, each ratio of engine and learner would carry the mass that the cut removed."""
+    config = default_config().unlock()
+    config.rl.old_logprobs = old_logprobs
+    config.sampling.top_p = 0.9
+    with pytest.raises(
+        InputError, match=r"^config\.sampling\.top_p=0\.9: the learner does not know"
+    ):
+        resolve(config)
+    assert resolve(config, trains=False).sampling.top_p == 0.9

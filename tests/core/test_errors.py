@@ -1,0 +1,39 @@
+"""The one place that words an error, and its renamed keys."""
+
+import pickle
+
+import pytest
+
+from gigpo_jax.core.errors import InputError, escape_controls, nearest_names
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (InputError("no network"), "no network"),
+        (InputError("no network", fix="try again"), "no network; try again"),
+        (InputError("missing", key="--config"), "--config: missing"),
+        (InputError("unknown", key="env.name", value="'x'"), "env.name='x': unknown"),
+        (InputError("unknown", key="name", value="3", fix="use 4"), "name=3: unknown; use 4"),
+    ],
+)
+def test_the_message_has_the_fields_that_are_there(error: InputError, message: str) -> None:
+    assert str(error) == message
+    assert str(pickle.loads(pickle.dumps(error))) == message
+
+
+def test_a_renamed_key_leaves_the_other_words_alone() -> None:
+    error = InputError("size is too small", key="size", value="1", fix="use a size of 2")
+    assert str(error.with_key("--size")) == "--size=1: size is too small; use a size of 2"
+    assert error.key == "size"
+
+
+def test_nearest_names_are_spelt_alike_or_have_the_last_component() -> None:
+    names = ["train.groups", "train.group_size", "optim.lr"]
+    assert nearest_names("train.group", names) == ["train.groups", "train.group_size"]
+    assert nearest_names("a_long_section.lr", names) == ["optim.lr"]
+    assert nearest_names("", names) == []
+
+
+def test_control_characters_are_escaped_and_lines_stay() -> None:
+    assert escape_controls("a\x1b[31m\nb\r") == "a\\x1b[31m\nb\\r"

@@ -1,0 +1,300 @@
+"""Programs that tests/devices/test_mesh.py starts in processes of their own: `multi_device.py
+mesh|host ARGS...`.
+
+They need several devices or several processes, which must be asked for before jax starts.
+"""
+
+import sys
+from dataclasses import replace
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from gigpo_jax.config import default_config
+from gigpo_jax.devices.exchange import all_hosts, all_rows, global_batch, local_rows
+from gigpo_jax.devices.mesh import make_mesh, on_each_device, replicated, shard_by_rules
+from gigpo_jax.learner import critic_model
+from gigpo_jax.learner.packing import make_minibatches
+from gigpo_jax.learner.samples import Sample
+from gigpo_jax.learner.signals.critic import Critic
+from gigpo_jax.learner.token_logprobs import make_token_logprobs
+from gigpo_jax.models import decoder, lora
+from gigpo_jax.models.attention import attention
+from gigpo_jax.models.vision.images import expand_image_tokens, prepare_images, token_grid
+from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shardings
+from gigpo_jax.rl.critic import make_value_update
+from gigpo_jax.rl.losses import LossSettings
+from gigpo_jax.rl.optimizer import make_optimizer
+from gigpo_jax.rl.types import ValueTargets
+from gigpo_jax.rl.update import TrainState, init_state, make_update, shard_state
+from gigpo_jax.run.checkpoint import Checkpointer, newest_params
+from tests.models.shapes import VISION, VL, random_params
+from tests.models.vision.test_images import random_image
+
+CONFIG = decoder.DecoderConfig(96, 16, 32, 2, 4, 2, 8)
+# Muon for the matrices and AdamW for the rest: both kinds of moments are split.
+OPTIMIZER = make_optimizer(lr=1e-3, name="muon")
+UPDATES = 2
+
+
+def make_samples() -> list[Sample]:
+    """24 steps of unequal length, the same in every process."""
+    rng = np.random.default_rng(0)
+    out = []
+    for _ in range(24):
+        p = int(rng.integers(2, 12))
+        r = int(rng.integers(1, 6))
+        logprobs = rng.normal(-4.5, 0.2, r).astype(np.float32)
+        tokens = rng.integers(0, 96, p + r).astype(np.int32)
+        out.append(Sample(tokens[:p], tokens[p:], logprobs, float(rng.normal())))
+    return out
+
+
+def start_params() -> decoder.Params:
+    """The same random parameters in every process."""
+    rng = np.random.default_rng(1)
+    return jax.tree.map(
+        lambda x: rng.normal(0, 0.2, x.shape).astype(np.float32), decoder.abstract_params(CONFIG)
+    )
+
+
+def whole(params: decoder.Params) -> decoder.Params:
+    """Sharded parameters as arrays of this host."""
+    gather = jax.jit(
+        lambda x: x, out_shardings=replicated(jax.tree.leaves(params)[0].sharding.mesh)
+    )
+    return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), gather(params))
+
+
+def shardings(mesh: Mesh) -> TrainState:
+    shapes = decoder.abstract_params(CONFIG)
+    where, _ = shard_by_rules(mesh, decoder.logical_axes(CONFIG), shapes)
+    return shard_state(OPTIMIZER, shapes, where, replicated(mesh))
+
+
+def train_adapter(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
+    """Two updates of an adapter; returns it and the last metrics by name. The model below does not
+    change.
+    """
+    config = default_config()
+    config.model.compute_dtype, config.model.lora.rank, config.model.path = "float32", 4, "given"
+    forward = forward_function(config, CONFIG, mesh)
+    wanted = lora_config(config)
+    base = jax.device_put(start_params(), shardings(mesh).params)
+    where = trained_shardings(config, CONFIG, mesh)
+    adapter = jax.jit(lambda key: lora.init_adapter(CONFIG, wanted, key), out_shardings=where)(
+        jax.random.key(3)
+    )
+    policy = Policy(CONFIG, base, None, adapter, wanted.scale)
+    places = shard_state(OPTIMIZER, policy.trained, where, replicated(mesh))
+    state = jax.jit(lambda p: init_state(p, OPTIMIZER), out_shardings=places)(policy.trained)
+    update = make_update(
+        forward, OPTIMIZER, LossSettings(0.2, 0.2), chunk=16, state_shardings=places
+    )
+    for seed in range(UPDATES):
+        rows = {"steps": 24, "row_length": 32, "rows": local_rows(mesh, 8), "gather": all_hosts}
+        (batch,) = make_minibatches(samples, **rows, rng=np.random.default_rng(seed))
+        state, metrics = update(state, global_batch(mesh, batch), policy.frozen)
+    assert update._cache_size() == 1
+    for x, y in zip(jax.tree.leaves(whole(base)), jax.tree.leaves(start_params()), strict=True):
+        np.testing.assert_array_equal(np.asarray(x), y)
+    local = jax.tree_util.tree_leaves_with_path(whole(state.params))
+    found = {"adapter" + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in local}
+    if mesh.shape["fsdp"] > 1:
+        down = state.params["layers"]["down"]  # [L, F over tensor, R], [L, R, D over fsdp]
+        assert down["lora_a"].addressable_data(0).size * mesh.shape["tensor"] == down["lora_a"].size
+        assert down["lora_b"].addressable_data(0).size * mesh.shape["fsdp"] == down["lora_b"].size
+    return found | {f"adapter {name}": np.asarray(value) for name, value in metrics.items()}
+
+
+def train_critic(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
+    """Two updates of a critic of its own; returns it, the last metrics, and its values of all
+    samples by name.
+    """
+    config = default_config()
+    config.model.compute_dtype, config.critic.kind = "float32", "model"
+    config.batch.rows, config.batch.row_length = 8, 32
+    policy = Policy(CONFIG, None, None)
+    where = jax.tree.map(
+        lambda x: x.sharding, critic_model.abstract_critic_params(config, policy, mesh)
+    )
+    head = {
+        "kernel": np.full((CONFIG.hidden_size, 1), 0.1, np.float32),
+        "bias": np.zeros(1, np.float32),
+    }
+    params = jax.device_put(
+        {n: x for n, x in start_params().items() if n != "head"} | {"value_head": head}, where
+    )
+    places = shard_state(OPTIMIZER, params, where, replicated(mesh))
+    state = jax.jit(lambda p: init_state(p, OPTIMIZER), out_shardings=places)(params)
+    update = make_value_update(
+        critic_model.value_function(config, policy, mesh),
+        OPTIMIZER,
+        clip=0.5,
+        state_shardings=places,
+    )
+    learnt = [
+        ValueTargets(s.logprobs, s.logprobs + s.advantage, s.logprobs < -4.4) for s in samples
+    ]
+    samples = [
+        replace(sample, fields={"values": values})
+        for sample, values in zip(samples, learnt, strict=True)
+    ]
+    for seed in range(UPDATES):
+        rows = {"steps": 24, "row_length": 32, "rows": local_rows(mesh, 8), "gather": all_hosts}
+        (batch,) = make_minibatches(
+            samples, **rows, rng=np.random.default_rng(seed), fields=Critic.batch_fields
+        )
+        state, metrics = update(state, global_batch(mesh, batch), (None, None))
+    assert update._cache_size() == 1
+    if mesh.shape["fsdp"] > 1:
+        kernel = state.params["value_head"]["kernel"]
+        assert kernel.addressable_data(0).size * mesh.shape["fsdp"] == kernel.size
+    local = jax.tree_util.tree_leaves_with_path(whole(state.params))
+    found = {"critic" + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in local}
+    scored = critic_model.make_token_values(config, policy, mesh)(
+        state.params, (None, None), samples
+    )
+    mean = all_rows(np.array([x.mean() for x in scored], np.float32))
+    return (
+        found
+        | {"critic values": mean}
+        | {f"critic {name}": np.asarray(value) for name, value in metrics.items()}
+    )
+
+
+def train(
+    mesh: Mesh, samples: list[Sample], rows: int = 8
+) -> tuple[dict[str, np.ndarray], TrainState]:
+    """Two updates with all steps of all hosts; returns parameters and last metrics by name, and the
+    state.
+    """
+    config = default_config()
+    config.model.compute_dtype = "float32"
+    forward = forward_function(config, CONFIG, mesh)
+    places = shardings(mesh)
+    params = jax.device_put(start_params(), places.params)
+    state = jax.jit(lambda p: init_state(p, OPTIMIZER), out_shardings=places)(params)
+    loss = LossSettings(0.2, 0.2, entropy_coef=0.01)
+    update = make_update(forward, OPTIMIZER, loss, chunk=16, state_shardings=places)
+    for seed in range(UPDATES):
+        (batch,) = make_minibatches(
+            samples,
+            steps=24,
+            row_length=32,
+            rows=local_rows(mesh, rows),
+            rng=np.random.default_rng(seed),
+            gather=all_hosts,
+        )
+        state, metrics = update(state, global_batch(mesh, batch))
+    assert update._cache_size() == 1
+    local = jax.tree_util.tree_leaves_with_path(whole(state.params))
+    found = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in local}
+    return found | {name: np.asarray(value) for name, value in metrics.items()}, state
+
+
+def make_picture_samples() -> list[Sample]:
+    """Ten prompts with two small images or one larger one, the larger ones last."""
+    rng = np.random.default_rng(4)
+    out = []
+    images = [random_image(28, 56), random_image(56, 28), random_image(84, 56)]
+    for number in range(10):
+        shown = images[:2] if number < 7 else images[2:]
+        text = expand_image_tokens(
+            VISION, [number, *[55] * len(shown)], [token_grid(VISION, image) for image in shown]
+        )
+        prompt = np.array(text, np.int32)
+        response = rng.integers(0, 50, 3 + number % 3).astype(np.int32)
+        zeros = np.zeros(len(response), np.float32)
+        out.append(Sample(prompt, response, zeros, images=prepare_images(VISION, prompt, shown)))
+    return out
+
+
+def score_pictures(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
+    """The mean log-probability of each response to a prompt with images, of all hosts."""
+    config = default_config()
+    config.model.compute_dtype, config.batch.rows, config.batch.row_length = "float32", 8, 32
+    where, _ = shard_by_rules(mesh, decoder.logical_axes(VL), decoder.abstract_params(VL))
+    policy = Policy(VL, jax.device_put(jax.tree.map(np.asarray, random_params(VL)), where), None)
+    found = make_token_logprobs(config, policy, mesh, 1.0)(policy.params, None, samples).logprob
+    return {"pictures": all_rows(np.array([x.mean() for x in found], np.float32))}
+
+
+def check_attention(mesh: Mesh) -> None:
+    """An attention that sees the rows and heads of one device gives what one gives that sees all of
+    them.
+    """
+    rng = np.random.default_rng(2)
+    segments = np.repeat([[1, 2]] * 8, 8, axis=1).astype(np.int32)
+    arrays = [rng.normal(size=(8, 16, heads, 8)).astype(np.float32) for heads in (4, 2, 2)]
+    spread = jax.jit(on_each_device(mesh, attention, 2))(*arrays, segments)
+    assert len({str(shard.index) for shard in spread.addressable_shards}) == 8
+    np.testing.assert_allclose(spread, attention(*arrays, segments), rtol=1e-5, atol=1e-6)
+
+
+def compare(got: dict[str, np.ndarray], expected_file: str) -> None:
+    expected = np.load(expected_file)
+    assert set(expected) == set(got)
+    for name in expected:
+        np.testing.assert_allclose(got[name], expected[name], rtol=1e-4, atol=2e-4, err_msg=name)
+
+
+def mesh(expected: str, folder: str) -> None:
+    """2 x 2 x 2 devices give what one device gives; a checkpoint of theirs moves to 1 x 8 x 1."""
+    grid = make_mesh(2, -1, 2)
+    rows = global_batch(grid, {"rows": np.arange(24).reshape(3, 8)})["rows"]
+    assert {tuple(shard.data[0].tolist()) for shard in rows.addressable_shards} == {
+        (0, 1),
+        (2, 3),
+        (4, 5),
+        (6, 7),
+    }
+    check_attention(grid)
+    got, state = train(grid, make_samples())
+    got |= train_adapter(grid, make_samples()) | train_critic(grid, make_samples())
+    compare(got | score_pictures(grid, make_picture_samples()), expected)
+    moments = state.opt_state[1].inner_states
+    matrix_moment = moments["muon"].inner_state[0].mu
+    for tree in (state.params, matrix_moment):
+        leaf = tree["layers"]["gate"]["kernel"]
+        assert leaf.addressable_data(0).size * 4 == leaf.size
+    for tree in (moments["adamw"].inner_state.mu, moments["adamw"].inner_state.nu):
+        assert tree["embed"].sharding == state.params["embed"].sharding
+    checkpoints = Checkpointer(folder)
+    checkpoints.save(7, state, {"iteration": 7})
+    places = shardings(make_mesh(1, 8, 1))
+    restored, record = checkpoints.restore(state, places)
+    checkpoints.close()
+    assert record == {"iteration": 7}
+    for x, y, place in zip(*map(jax.tree.leaves, (restored, state, places)), strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+        assert x.sharding.is_equivalent_to(place, x.ndim)
+    params, iteration = newest_params(folder, restored.params)
+    assert iteration == 7
+    np.testing.assert_array_equal(np.asarray(params["embed"]), np.asarray(state.params["embed"]))
+
+
+def host(expected: str, index: str, port: str) -> None:
+    """One host of two with unequal shares of the steps; together they give what one device
+    gives.
+    """
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        f"127.0.0.1:{port}",
+        2,
+        int(index),
+        initialization_timeout=200,
+        heartbeat_timeout_seconds=200,
+    )
+    assert jax.process_count() == 2
+    samples = make_samples()
+    grid = make_mesh(-1, 2, 1)
+    mine = samples[:15] if index == "0" else samples[15:]
+    shown = make_picture_samples()[:7] if index == "0" else make_picture_samples()[7:]
+    got = train(grid, mine)[0] | train_adapter(grid, mine) | train_critic(grid, mine)
+    compare(got | score_pictures(grid, shown), expected)
+
+
+if __name__ == "__main__":
+    {"mesh": mesh, "host": host}[sys.argv[1]](*sys.argv[2:])

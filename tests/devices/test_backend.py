@@ -1,0 +1,29 @@
+"""The backend starts with the threads of the config."""
+
+import subprocess
+import sys
+
+import pytest
+
+# Prints the number of XLA's threads; each thread of a process has a name.
+PROGRAM = """
+import os
+import sys
+from gigpo_jax.config import default_config
+from gigpo_jax.devices.backend import start_backend
+
+config = default_config().unlock()
+config.compilation.cpu_threads = int(sys.argv[1])
+config.compilation.cache_gib = 0.0
+start_backend(config)
+names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+print(sum("XLAEigen" in name for name in names))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads from /proc")
+def test_the_config_decides_the_number_of_threads() -> None:
+    for threads in ("1", "3"):
+        words = [sys.executable, "-c", PROGRAM, threads]
+        output = subprocess.run(words, check=True, capture_output=True, text=True, timeout=120)
+        assert output.stdout.strip() == threads

@@ -1,0 +1,402 @@
+"""The memory plan against arithmetic by hand."""
+
+import math
+from dataclasses import dataclass, replace
+
+import jax
+import numpy as np
+import pytest
+
+from gigpo_jax.config import default_config, resolve
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.memory import (
+    GIB,
+    check_engine,
+    check_memory,
+    engine_plan,
+    engine_tensor,
+    memory_plan,
+    peak,
+)
+from gigpo_jax.devices.mesh import AXES, learner_mesh
+from gigpo_jax.engines.jax.programs import EngineSettings
+from gigpo_jax.models.decoder import PUBLISHED
+from gigpo_jax.models.vision.vision_config import VisionConfig
+
+
+def test_plan_of_the_published_1_5b_run():
+    plan = memory_plan(resolve(default_config()), PUBLISHED["1.5b"], devices=1)
+    assert plan["parameters"] == plan["gradients"] == plan["reference policy"] == 4 * 1_543_714_304
+    assert plan["optimizer"] == 8 * 1_543_714_304
+    # 28 layers x 2 heads x 128 x (key and value) x 2 bytes = 28,672 bytes a token; 128 slots of
+    # 2,560 tokens.
+    assert plan["KV cache"] == 28_672 * 128 * 2560
+
+
+def test_the_cache_of_a_prompt_in_chunks_has_room_for_a_padded_last_chunk():
+    config = default_config()
+    for chunk, tokens in ((512, 2560), (600, 3000)):
+        config.engine.prefill_chunk = chunk
+        assert (
+            memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["KV cache"]
+            == 28_672 * 128 * tokens
+        )
+        assert EngineSettings(slots=128, max_length=2560, prefill_chunk=chunk).capacity == tokens
+
+
+def test_first_moments_of_two_bytes():
+    config = default_config()
+    config.optim.moment_dtype = "bfloat16"
+    assert (
+        memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["optimizer"] == 6 * 1_543_714_304
+    )
+
+
+def test_muon_has_no_second_moments_of_matrices():
+    config = default_config()
+    config.optim.name = "muon"
+    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)
+    # Qwen2.5-1.5B: of a layer's parameters, query and out, key and value, and the MLP.
+    matrices = 28 * (2 * 1536 * 1536 + 2 * 1536 * 256 + 3 * 1536 * 8960)
+    assert plan["optimizer"] == 8 * 1_543_714_304 - 4 * matrices
+
+
+def test_fsdp_splits_what_belongs_to_parameters():
+    config = default_config()
+    config.mesh.fsdp = 4
+    one = memory_plan(resolve(default_config()), PUBLISHED["7b"], devices=1)
+    four = memory_plan(resolve(config), PUBLISHED["7b"], devices=4)
+    assert four["optimizer"] == one["optimizer"] / 4
+    assert four["KV cache"] == one["KV cache"] / 4
+    two_hosts = memory_plan(
+        resolve(config), PUBLISHED["7b"], devices=4, hosts=2
+    )  # each with as many slots
+    assert two_hosts["KV cache"] == one["KV cache"] / 2
+
+
+def test_the_engine_has_weights_of_its_own_where_the_learners_are_split_or_of_another_dtype():
+    config = default_config()
+    parameters = 1_543_714_304
+    for fsdp, tensor, dtype, copied in (
+        (1, 1, "bfloat16", 2 * parameters),
+        (1, 1, "float32", 0),
+        (4, 1, "float32", 4 * parameters),
+        (4, 2, "bfloat16", parameters),
+    ):
+        config.mesh.fsdp, config.mesh.tensor, config.engine.dtype = fsdp, tensor, dtype
+        plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=fsdp * tensor)
+        assert plan["engine's weights"] == copied
+    config.engine.name = "vllm"
+    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=8)["engine's weights"] == 0
+
+
+def test_rollouts_ahead_need_older_policies_and_the_engine_may_have_devices_of_its_own():
+    config = default_config()
+    parameters = 1_543_714_304
+    config.mesh.fsdp = 2
+    for updates, own, dtype, here, there in (
+        (0, 0, "bfloat16", 2 * parameters, 2 * parameters),
+        (3, 0, "bfloat16", 6 * parameters, 6 * parameters),
+        (
+            3,
+            4,
+            "bfloat16",
+            2 * parameters,
+            6 * parameters,
+        ),  # they pass through the learner's devices
+        (1, 4, "float32", 4 * parameters, 4 * parameters),
+    ):
+        config.train.max_staleness, config.engine.devices, config.engine.dtype = updates, own, dtype
+        found = resolve(config)
+        plan, other = (of(found, PUBLISHED["1.5b"], devices=2) for of in (memory_plan, engine_plan))
+        assert plan["older policies"] == updates * 4 * parameters / 2
+        assert (plan["engine's weights"], other["engine's weights"]) == (here, there)
+        assert other["KV cache"] == 28_672 * 128 * 2560 / (own or 2) * (
+            2 if dtype == "float32" else 1
+        )
+        assert plan["KV cache"] == (0 if own else other["KV cache"])
+    assert (
+        peak(found, plan) == sum(plan.values()) - plan["gradients"] - plan["activations"]
+    )  # which come later
+    found.unlock().engine.slots = 1024
+    with pytest.raises(
+        InputError,
+        match=r"^config\.engine\.slots=1024: .* the plan needs 40\.8 \(engine's weights 5\.8, KV ",
+    ):
+        check_memory(found, PUBLISHED["1.5b"], devices=2, limit=int(30 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("updates", "own", "key", "fix"),
+    [
+        (8, 0, "train.max_staleness=8", "or a smaller train.max_staleness"),
+        (1, 0, "train.max_staleness=1", "or a smaller train.max_staleness"),
+        (8, 2, "train.max_staleness=8", "or a smaller train.max_staleness"),
+        (1, 2, "engine.tensor=0", "engine.tensor splits the engine's weights"),
+        (0, 0, "engine.tensor=0", "engine.tensor splits the engine's weights"),
+    ],
+)
+def test_rollouts_ahead_are_named_where_the_engines_weights_of_their_updates_do_not_fit(
+    updates, own, key, fix
+):
+    config = default_config()
+    config.mesh.fsdp, config.batch.rows, config.rl.kl_coef, config.engine.slots = 16, 16, 0.0, 16
+    config.train.max_staleness, config.engine.devices, config.model.remat = updates, own, "offload"
+    with pytest.raises(InputError) as error:
+        check_memory(resolve(config), PUBLISHED["7b"], devices=16, limit=int(5 * GIB))
+    assert str(error.value).startswith(f"config.{key}: ")
+    assert fix in str(error.value)
+    assert ("train.max_staleness" in str(error.value)) == (updates > 0)
+    assert ("engine.tensor splits" in str(error.value)) == (not updates or own > 0)
+
+
+def test_the_published_1_5b_run_fits_eight_devices_of_16_gib_with_room():
+    config = default_config()
+    config.mesh.fsdp, config.batch.rows = 8, 8
+    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=8)
+    assert plan["KV cache"] == 28_672 * 16 * 2560  # 16 slots each
+    assert 6.5 * GIB < peak(config, plan) < 7 * GIB
+    check_memory(resolve(config), PUBLISHED["1.5b"], devices=8, limit=int(16 * GIB))
+
+
+def test_a_mesh_that_cannot_hold_heads_or_slots_is_refused():
+    config = default_config()
+    one = jax.devices()[:1]
+    for sizes, slots, message in (
+        (
+            (1, 1, 4),
+            128,
+            r"^config\.mesh\.tensor=4: .* 2 key/value heads .*; make mesh.tensor smaller$",
+        ),
+        (
+            (2, 3, 1),
+            128,
+            r"^config\.engine\.slots=128: .* over 6 parts .* 1 in a part\); use a multiple, such as 132$",
+        ),
+        (
+            (2, 3, 2),
+            20,
+            r"^config\.engine\.slots=20: .* over 6 parts .* 2 in a part\); use a multiple, such as 24$",
+        ),
+    ):
+        mesh = jax.sharding.Mesh(np.array(one * math.prod(sizes)).reshape(sizes), AXES)
+        config.engine.slots = slots
+        with pytest.raises(InputError, match=message):
+            check_engine(config, PUBLISHED["1.5b"], mesh, mesh.shape["tensor"])
+        config.engine.slots = 24
+        check_engine(config, PUBLISHED["7b"], mesh, mesh.shape["tensor"])
+    config.engine.tensor = 3
+    with pytest.raises(
+        InputError, match=r"^config\.engine\.tensor=3: .* 4 key/value heads .*; use one of 2, 4$"
+    ):
+        check_engine(config, PUBLISHED["7b"], mesh, 3)
+    config.engine.tensor, config.train.max_staleness = 0, 1
+    with pytest.raises(
+        InputError,
+        match=r"^config\.train\.max_staleness=1: with mesh\.tensor=2 .* or mesh\.tensor=1, or ",
+    ):
+        check_engine(config, PUBLISHED["7b"], mesh, 2)
+    for own, slots, message in (
+        (3, 24, r"^config\.engine\.devices=3: must be a multiple of mesh\.tensor=2$"),
+        (4, 23, r"^config\.engine\.slots=23: .* over 2 parts .* such as 24$"),
+    ):
+        config.engine.devices, config.engine.slots = own, slots
+        with pytest.raises(InputError, match=message):
+            check_engine(config, PUBLISHED["7b"], mesh, 2)
+    config.engine.slots = 22  # a multiple of 2, and not of the learner's 6
+    check_engine(config, PUBLISHED["7b"], mesh, 2)
+    devices = len(jax.devices())
+    config.engine.devices = devices
+    with pytest.raises(
+        InputError,
+        match=rf"^config\.engine\.devices={devices}: a host has {devices} devices, and one at ",
+    ):
+        learner_mesh(config)
+
+
+@dataclass(frozen=True)
+class Device:
+    """Of a host, as a mesh needs it."""
+
+    id: int
+    process_index: int
+
+
+@pytest.mark.parametrize(
+    ("hosts", "fit"), [((0, 0, 0, 0, 1, 1, 1, 1), (1, 2, 4)), ((0, 0, 1, 1, 1, 0, 0, 1), (1,))]
+)
+def test_the_engines_weights_are_split_over_devices_of_one_host(hosts, fit):
+    config = default_config()
+    config.mesh.fsdp, config.batch.rows = 8, 8
+    config = resolve(config).unlock()
+    mesh = jax.sharding.Mesh(
+        np.array([Device(*each) for each in enumerate(hosts)]).reshape(1, 8, 1), AXES
+    )
+    for tensor in (1, 2, 4):
+        config.engine.tensor = tensor
+        if tensor in fit:
+            check_engine(config, PUBLISHED["7b"], mesh, tensor)
+        else:
+            with pytest.raises(
+                InputError,
+                match=rf"^config\.engine\.tensor={tensor}: .* on one host; use one of 1$",
+            ):
+                check_engine(config, PUBLISHED["7b"], mesh, tensor)
+    config.engine.tensor = 0
+    limit = int(peak(config, memory_plan(config, PUBLISHED["7b"], 8, 2, tensor=2))) + 1
+    assert engine_tensor(config, PUBLISHED["7b"], mesh, limit) == (2 if 2 in fit else 1)
+
+
+@pytest.mark.parametrize(("slots", "key"), [(192, r"batch\.rows=32"), (256, r"engine\.slots=256")])
+def test_the_key_of_a_part_that_is_freed_at_the_peak_is_not_named(slots, key):
+    """The cache is the largest part of both, but with 192 slots the update needs more than the
+    engine.
+    """
+    config = default_config()
+    config.batch.rows, config.engine.slots, config.rl.kl_coef = 32, slots, 0.0
+    with pytest.raises(InputError, match=rf"^config\.{key}: "):
+        check_memory(resolve(config), PUBLISHED["1.5b"], devices=1, limit=2**30)
+
+
+def test_the_engines_weights_are_split_over_as_few_devices_as_fit():
+    config = default_config()
+    config.mesh.fsdp, config.batch.rows = 8, 8
+    config = resolve(config).unlock()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1] * 8).reshape(1, 8, 1), AXES)
+    whole, halves = (memory_plan(config, PUBLISHED["7b"], 8, tensor=n) for n in (1, 2))
+    assert halves == whole | {"engine's weights": whole["engine's weights"] / 2}
+    for plan, devices in ((whole, 1), (halves, 2)):
+        limit = int(peak(config, plan)) + 1
+        assert engine_tensor(config, PUBLISHED["7b"], mesh, limit) == devices
+        check_memory(config, PUBLISHED["7b"], 8, tensor=devices, limit=limit)
+    config.engine.tensor = 4
+    assert engine_tensor(config, PUBLISHED["7b"], mesh, 2**40) == 4
+    config.engine.tensor, config.train.max_staleness = 0, 1
+    assert engine_tensor(config, PUBLISHED["7b"], mesh, limit) == 1
+
+
+def test_a_run_that_cannot_fit_is_refused_with_its_plan():
+    with pytest.raises(
+        InputError, match=r"a device has 80.0 GiB, the plan needs 1\d\d.* optimizer 56.7.*mesh.fsdp"
+    ):
+        check_memory(resolve(default_config()), PUBLISHED["7b"], devices=1, limit=int(80 * GIB))
+    check_memory(resolve(default_config()), PUBLISHED["1.5b"], devices=1, limit=int(80 * GIB))
+
+
+def test_too_many_slots_are_refused_on_a_cpu_too():
+    config = default_config()
+    config.engine.slots = 10**6
+    with pytest.raises(
+        InputError, match=r"^config\.engine\.slots=1000000: a device has .*KV cache"
+    ):
+        check_memory(resolve(config), PUBLISHED["1.5b"], devices=1)
+
+
+def test_on_cpus_a_bfloat16_engine_has_weights_of_its_own(monkeypatch):
+    config = default_config()
+    config.model.path, config.model.lora.rank, config.model.param_dtype = "a/model", 8, "bfloat16"
+    config = resolve(config)
+    shared, own = (
+        memory_plan(config, PUBLISHED["1.5b"], 1, on_cpu=on_cpu) for on_cpu in (False, True)
+    )
+    assert own == shared | {"engine's weights": shared["engine's weights"] + 2 * 1_543_714_304}
+    check_memory(config, PUBLISHED["1.5b"], devices=1, limit=int(peak(config, shared)))
+    monkeypatch.setattr("gigpo_jax.devices.memory._device_bytes", lambda: int(peak(config, shared)))
+    with pytest.raises(InputError, match="engine's weights"):
+        check_memory(config, PUBLISHED["1.5b"], devices=1)
+
+
+def test_with_an_adapter_only_it_has_gradients_moments_and_a_reference():
+    config = default_config()
+    config.model.path, config.model.lora.rank, config.model.lora.targets = (
+        "a/model",
+        32,
+        ("q_proj", "down_proj"),
+    )
+    config.model.param_dtype = "bfloat16"
+    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)
+    pairs = 28 * 32 * (1536 + 1536 + 8960 + 1536)  # layers x rank x (in + out of each)
+    assert plan["parameters"] == 2 * 1_543_714_304 + 4 * pairs
+    assert plan["gradients"] == plan["reference policy"] == 4 * pairs
+    assert plan["optimizer"] == 8 * pairs
+
+
+def test_an_algorithm_without_a_reference_policy_books_none():
+    config = default_config()
+    config.rl.algorithm = "dapo"
+    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["reference policy"] == 0
+    config.rl.kl_coef = 0.02
+    assert (
+        memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["reference policy"]
+        == 4 * 1_543_714_304
+    )
+
+
+def test_a_critic_of_its_own_has_parameters_gradients_and_moments_in_float32():
+    config = default_config()
+    config.rl.algorithm = "ppo"
+    trunk = 1_543_714_304  # the embedding is tied: a value head comes on top, and nothing goes
+    for fsdp in (1, 4):
+        config.mesh.fsdp = fsdp
+        plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=fsdp)
+        assert plan["critic"] == 16 * (trunk + 1536 + 1) / fsdp
+    untied = 7_615_616_512 - 152_064 * 3584
+    assert (
+        memory_plan(resolve(config), PUBLISHED["7b"], devices=4)["critic"]
+        == 16 * (untied + 3584 + 1) / 4
+    )
+    config.critic.kind = "head"
+    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4)["critic"] == 0
+
+
+def test_a_teacher_is_a_copy_of_what_is_trained():
+    config = default_config()
+    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["teacher"] == 0
+    config.rl.algorithm = "serl"
+    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)
+    assert (plan["teacher"], plan["reference policy"]) == (4 * 1_543_714_304, 0)
+
+
+def test_a_vision_tower_has_weights_moments_and_activations():
+    shape = replace(PUBLISHED["3b"], vision=VisionConfig())
+    config = default_config()
+    layer = (
+        1280 * 3840
+        + 3840
+        + 1280 * 1280
+        + 1280
+        + 2 * (1280 * 3420 + 3420)
+        + 3420 * 1280
+        + 1280
+        + 2 * 1280
+    )
+    tower = 1176 * 1280 + 32 * layer + 1280 + 5120 * 5120 + 5120 + 5120 * 2048 + 2048
+    config.mesh.fsdp, config.batch.rows, config.model.remat = 2, 8, "full"
+    config.sampling.max_prompt_tokens, config.engine.prefill_rows = 1024, (1,)
+    plan, text = (
+        memory_plan(resolve(config), each, devices=2) for each in (shape, PUBLISHED["3b"])
+    )
+    assert plan["parameters"] - text["parameters"] == 4 * tower / 2
+    assert plan["optimizer"] - text["optimizer"] == 8 * tower / 2
+    row, prompt = (
+        4 * 4096,
+        4 * 1024,
+    )  # patches: a token of a picture is four; a row has several prompts
+    assert (
+        plan["activations of the vision tower"] == 4 * row * 32 * 1280 * 2
+    )  # of four rows in bfloat16
+    assert text["activations of the vision tower"] == 0
+    config.batch.rows, config.engine.prefill_rows = 2, (4, 64)
+    prefill = (
+        64 * prompt * (6 * 1280 + 2 * 3420) * 2
+    )  # of one layer, more than the update of one row has
+    assert (
+        memory_plan(resolve(config), shape, devices=2)["activations of the vision tower"] == prefill
+    )
+    config.engine.name = "vllm"
+    assert (
+        memory_plan(resolve(config), shape, devices=2)["activations of the vision tower"]
+        == row * 32 * 1280 * 2
+    )
+    with pytest.raises(InputError, match=r"the plan needs .* activations of the vision tower 1\.2"):
+        check_memory(resolve(config), shape, devices=2, limit=int(8 * GIB))

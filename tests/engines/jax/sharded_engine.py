@@ -1,0 +1,152 @@
+"""Programs that tests/engines/jax/test_several_devices.py starts: `sharded_engine.py mesh|host
+ARGS...`.
+
+Both print "equal" if responses are those of one device.
+"""
+
+import asyncio
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gigpo_jax.devices.mesh import make_mesh, shard_by_rules
+from gigpo_jax.engines.base import Completion
+from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
+from gigpo_jax.models import decoder
+from tests.engines.jax.random_model import CONFIG, requests, run, weights
+from tests.models.shapes import VL, random_params
+from tests.test_pictures import ask
+
+COLLECTIVE = re.compile(r"= \S+ (all-\w+|reduce-scatter|collective-\w+)")
+SETTINGS = EngineSettings(slots=16, max_length=64, prefill_buckets=(48,), prefill_rows=(2,))
+CHUNKS = EngineSettings(slots=16, max_length=64, prefill_rows=(2,), prefill_chunk=16)
+
+
+def responses(
+    params: decoder.Params, mesh: jax.sharding.Mesh | None, settings: EngineSettings = SETTINGS
+) -> list[Completion]:
+    """Responses to requests of all kinds; of a mesh also checks where arrays are and what devices
+    send each other.
+    """
+    with JaxEngine(CONFIG, params, settings) as engine:
+        engine.warmup()
+        count = engine.compile_count
+        # More than slots at once, then too few to fill the parts of the slots.
+        made = [run(*(engine.generate(p, s) for p, s in requests(n, seed=n))) for n in (29, 3)]
+        assert engine.compile_count == count
+        if mesh is not None:
+            tensor = max(mesh.shape["tensor"], settings.tensor)
+            programs = engine._programs
+            devices = set(settings.devices or mesh.devices.flat)
+            key = programs.cache.key
+            assert key.sharding.shard_shape(key.shape) == (
+                2,
+                16 * tensor // len(devices),
+                2 // tensor,
+                64,
+                8,
+            )
+            layers = engine._newest.params["layers"]
+            apart = isinstance(layers, tuple)  # bfloat16
+            kernel = (layers[0] if apart else layers)["gate"]["kernel"]
+            assert kernel.sharding.shard_shape(kernel.shape) == (
+                (48, 32) if apart else (2, 32, 48 // tensor)
+            )
+            assert key.devices() == kernel.devices() == devices
+            for name, program in programs._compiled.items():
+                sent = COLLECTIVE.findall(program.as_text())
+                assert bool(sent) == (
+                    name == ("hand-over",)
+                    or (tensor > 1 and name not in (("empty",), ("copy", 256)))
+                ), name
+    return made[0] + made[1]
+
+
+def sharded(
+    sizes: tuple[int, int, int], devices: Sequence[jax.Device] | None = None
+) -> tuple[decoder.Params, jax.sharding.Mesh]:
+    """The parameters over some devices, by default all of all hosts, as a learner has them."""
+    mesh = make_mesh(*sizes, devices=devices)
+    where, _ = shard_by_rules(mesh, decoder.logical_axes(CONFIG), decoder.abstract_params(CONFIG))
+    return jax.device_put(jax.tree.map(np.asarray, weights(0)), where), mesh
+
+
+def compare(expected: list[Completion], found: list[Completion], atol: float = 1e-4) -> None:
+    for one, other in zip(expected, found, strict=True):
+        assert one.tokens.tolist() == other.tokens.tolist()
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=atol, rtol=0)
+
+
+def mesh() -> None:
+    """Engines on 8 devices: nothing to gather, `tensor`, `fsdp` with chunks, split only there, its
+    own, bfloat16.
+    """
+    expected = responses(weights(0), None)
+    assert {s.temperature for _, s in requests(29, seed=29)} == {0.0, 0.7, 1.0}
+    for sizes in ((8, 1, 1), (2, 2, 2)):
+        compare(expected, responses(*sharded(sizes)))
+    params, devices = sharded((2, 4, 1))
+    compare(expected, responses(params, devices, CHUNKS))
+    compare(expected, responses(params, devices, replace(SETTINGS, tensor=2)))
+    own = replace(SETTINGS, tensor=2, devices=tuple(jax.devices()[4:]))
+    compare(expected, responses(*sharded((2, 2, 1), jax.devices()[:4]), own))
+    half = replace(CHUNKS, dtype=jnp.bfloat16)  # not split: sums of parts are rounded otherwise
+    compare(responses(weights(0), None, half), responses(*sharded((2, 4, 1)), half), atol=5e-3)
+
+
+def host(index: str, port: str) -> None:
+    """One host of two, which share the parameters; each has its own requests, and its own number of
+    them.
+    """
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(index), initialization_timeout=200)
+    made = requests(7 + 4 * int(index), seed=int(index))
+    found = []
+    last = [jax.local_devices(process)[-1] for process in range(2)]
+    others = [device for device in jax.devices() if device not in last]
+    own = replace(SETTINGS, devices=(last[jax.process_index()],))
+    for params, settings in (
+        (jax.tree.map(np.asarray, weights(0)), SETTINGS),
+        (sharded((1, 4, 1))[0], SETTINGS),
+        (sharded((1, 2, 1), others)[0], own),
+    ):
+        with JaxEngine(CONFIG, params, settings) as engine:
+            found.append(run(*(engine.generate(p, s) for p, s in made)))
+            engine.update_weights(params, 1)
+            (newer,) = run(engine.generate(*made[0]))
+            assert newer.version == 1
+            compare(found[-1][:1], [newer])
+    compare(*found[:2])
+    compare(*found[1:])
+
+
+def pictures(index: str, port: str) -> None:
+    """As `host`, of a model that reads images: every part encodes some, prompts are read whole and
+    in chunks.
+    """
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(index), initialization_timeout=200)
+    numbers = range(5 + 2 * int(index))
+    params = jax.tree.map(np.asarray, random_params(VL))
+    where, _ = shard_by_rules(
+        make_mesh(1, 4, 2), decoder.logical_axes(VL), decoder.abstract_params(VL)
+    )
+    for chunk in (0, 8):
+        settings = EngineSettings(
+            slots=4, max_length=136, prefill_buckets=(128,), prefill_rows=(2,), prefill_chunk=chunk
+        )
+        found = []
+        for given in (params, jax.device_put(params, where)):
+            with JaxEngine(VL, given, settings) as engine:
+                found.append(asyncio.run(ask(engine, numbers)))
+        compare(*found)
+
+
+if __name__ == "__main__":
+    {"mesh": mesh, "host": host, "pictures": pictures}[sys.argv[1]](*sys.argv[2:])
+    print("equal")

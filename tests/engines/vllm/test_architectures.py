@@ -1,0 +1,66 @@
+"""Real servers of other models than Qwen2.5 give the learner's log-probabilities, before and after
+a push.
+"""
+
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from gigpo_jax.models import lora
+from gigpo_jax.models.decoder_config import DecoderConfig
+from gigpo_jax.models.files.checksum import folder_checksum
+from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.lora import LoraConfig
+from gigpo_jax.models.rotary import RopeScaling
+from gigpo_jax.models.text.tokenizer import load_tokenizer
+from tests.engines.vllm import serving
+from tests.models.shapes import random_params
+
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("compiled_once")]
+
+LLAMA = {"rope_scaling": RopeScaling(8.0, 1.0, 4.0, 16)}
+CONFIG = LoraConfig(4, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "adapter"),
+    [("qwen3", {}, False), ("qwen3", {}, True), ("llama", LLAMA, False)],
+    ids=["qwen3", "qwen3-adapter", "llama"],
+)
+def test_log_probabilities_are_the_learners_before_and_after_a_push(
+    kind: str, more: dict, adapter: bool, tmp_path: pathlib.Path
+) -> None:
+    words = load_tokenizer(serving.TINY)
+    shape = DecoderConfig(words.vocab_size, 64, 96, 2, 4, 2, 32, model_type=kind, **more)
+    started = random_params(shape, 0)
+    save_hf(tmp_path / "model", shape, started, tokenizer=words)
+    merged = [started, random_params(shape, 1)]  # what the policy is after each push
+    pushed = merged
+    settings = {"weights_dir": tmp_path / "weights"}
+    if adapter:
+        start = lora.init_adapter(shape, CONFIG, jax.random.key(0))
+        adapters = [start, serving.shaken(start, 1, 0.05)]
+        pushed = [lora.attach_adapter(started, each, CONFIG.scale) for each in adapters]
+        copies = [jax.tree.map(lambda x: x.copy(), started) for _ in adapters]
+        merged = [
+            lora.merge_adapter(copy, each, CONFIG.scale)
+            for copy, each in zip(copies, adapters, strict=True)
+        ]
+        settings["base"] = folder_checksum(tmp_path / "model")
+    prompts = [words.encode_chat(f"you see a {place} 1.") for place in ("desk", "drawer", "shelf")]
+    ranks = {"lora_rank": CONFIG.rank} if adapter else {}
+    server = serving.start(tmp_path / "model", tmp_path / "logs", tmp_path / "weights", **ranks)
+    try:
+        serving.wait_up(server)
+        with serving.engine(shape, pushed[0], words, urls=(server.url,), **settings) as engine:
+            for version, params in enumerate(merged):
+                if version:
+                    engine.update_weights(pushed[version], version)
+                for prompt, response in zip(prompts, serving.ask(engine, prompts), strict=True):
+                    assert response.version == version
+                    ours = serving.learner_logprobs(shape, params, prompt, response.tokens, 1.0)
+                    np.testing.assert_allclose(response.logprobs, ours, atol=1e-4)
+    finally:
+        server.stop()

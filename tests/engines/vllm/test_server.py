@@ -1,0 +1,233 @@
+"""One server over HTTP: the steps of a push in their order, and what every kind of answer means."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+from aiohttp import web
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.vllm.protocol import Limits, ServerFault
+from gigpo_jax.engines.vllm.server import PushedWeights, Server
+
+PROBE = (4, 7, 4)
+WEIGHTS = PushedWeights(
+    label="ab12:7",
+    name="w",
+    checksum="c0ffee",
+    probe=PROBE,
+    expected=np.float32([-1.5, -0.25]),
+    tolerance=0.01,
+)
+LOADED = {"checksum": "c0ffee", "bytes": 12, "seconds": 0.5}
+PUSH = ["pause", "label loading", "gigpo_load", "resume", "generate", "label ab12:7"]
+
+
+class Answers:
+    """Answers as vLLM 0.32.0 does; `changes` replaces what it says to one kind of request.
+
+    Attributes:
+      calls: what was asked for, in order.
+      arguments: of the last call of a worker's method.
+      bodies: the last body of every other kind of request.
+      meanwhile: called while a request is answered.
+    """
+
+    def __init__(self, **changes: Any) -> None:
+        rows = [None, {"7": {"logprob": -1.5}}, {"4": {"logprob": -0.25}}]
+        self.says = {"rpc": {"results": [LOADED]}, "generate": {"prompt_logprobs": rows}} | changes
+        self.calls: list[str] = []
+        self.arguments: dict[str, Any] = {}
+        self.bodies: dict[str, Any] = {}
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        name = request.path.rpartition("/")[2]
+        body = await request.json() if request.can_read_body else {}
+        if name == "collective_rpc":
+            name, self.arguments = "rpc", body["kwargs"]
+            self.calls.append(body["method"])
+        elif name == "update_weight_version":
+            self.calls.append(f"label {body['new_version']}")
+        else:
+            assert name != "pause" or request.query["mode"] == "wait"
+            self.calls.append(name)
+            self.bodies[name] = body
+        self.meanwhile()
+        said = self.says.get(name, {})
+        if isinstance(said, web.Response):
+            return said
+        if said == "nothing":
+            await asyncio.sleep(30)
+        return web.json_response(said)
+
+
+def talk(answers: Answers, work: Callable[[Server], Awaitable[Any]]) -> Any:
+    """What `work` makes of a server that answers so; patient with one that means to."""
+    limit_s = 1.0 if "nothing" in answers.says.values() else 60.0
+
+    async def scenario() -> Any:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", answers)
+        runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with aiohttp.ClientSession() as session:
+            limits = Limits(start_s=1, connect_s=1, request_s=limit_s, push_s=limit_s, restarts=0)
+            server = Server(f"http://127.0.0.1:{runner.addresses[0][1]}/", session, limits)
+            try:
+                return await work(server)
+            finally:
+                await runner.cleanup()
+
+    return asyncio.run(asyncio.wait_for(scenario(), 100))
+
+
+def push(answers: Answers, weights: PushedWeights = WEIGHTS) -> dict[str, float]:
+    return talk(answers, lambda server: server.push(weights))
+
+
+def test_a_push_pauses_unlabels_loads_resumes_probes_and_labels_last() -> None:
+    answers = Answers()
+    assert push(answers) == {"bytes": 12.0, "seconds": 0.5, "probe_difference": 0.0}
+    assert answers.calls == PUSH
+    assert answers.arguments == {"name": "w", "checksum": "c0ffee"}
+
+
+STAGED = {"results": [LOADED | {"folder": "/server/w"}]}
+ADAPTER = PushedWeights(**{**vars(WEIGHTS), "base": "b0"})
+
+
+def test_an_adapter_is_staged_loaded_under_a_new_name_and_alone() -> None:
+    models = {"data": [{"id": "m"}, {"id": "old", "parent": "m"}, {"id": "w.1", "parent": "m"}]}
+    answers = Answers(rpc=STAGED, models=models)
+    push(answers, ADAPTER)
+    load = ["gigpo_check_adapter", "load_lora_adapter", "models", "unload_lora_adapter"]
+    assert answers.calls == [*PUSH[:2], *load, *PUSH[3:]]
+    assert answers.arguments == {"name": "w", "checksum": "c0ffee", "base": "b0"}
+    assert answers.bodies["load_lora_adapter"] == {"lora_name": "w.1", "lora_path": "/server/w"}
+    assert answers.bodies["unload_lora_adapter"] == {"lora_name": "old"}
+    assert answers.bodies["generate"]["model"] == "w.1"  # the probe is of the adapter
+
+
+def test_a_response_counts_only_if_its_adapter_stayed_the_same() -> None:
+    answers = Answers()
+
+    async def work(server: Server) -> None:
+        server.adapter = "a"
+        answers.meanwhile = lambda: setattr(server, "adapter", "b")
+        await server.generate({})
+
+    with pytest.raises(ServerFault, match="the adapter changed"):
+        talk(answers, work)
+    assert answers.bodies["generate"] == {"model": "a"}
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, [], {"data": None}, {"data": ["m"]}, {"data": [{"parent": "m"}]}]
+)
+def test_a_list_of_adapters_that_is_none_is_a_fault_of_the_server(answer: Any) -> None:
+    with pytest.raises(ServerFault, match="/v1/models: unexpected answer"):
+        push(Answers(rpc=STAGED, models=answer), ADAPTER)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "steps"),
+    [
+        (
+            {"rpc": {"results": [LOADED, {"error": "cut short"}]}},
+            "did not load version ab12:7: cut short",
+            3,
+        ),
+        ({"rpc": {"results": [LOADED | {"checksum": "other"}]}}, "did not load version ab12:7", 3),
+        ({"rpc": {"results": []}}, "gigpo_load: unexpected answer", 3),
+        ({"rpc": {"results": [None]}}, "gigpo_load: unexpected answer", 3),
+        ({"rpc": "nothing"}, "no answer within 1 s", 3),
+        ({"pause": "nothing"}, "no answer within 1 s", 1),
+        (
+            {
+                "generate": {
+                    "prompt_logprobs": [None, {"7": {"logprob": -1.4}}, {"4": {"logprob": -0.3}}]
+                }
+            },
+            "0.075 nats",
+            5,
+        ),
+        (
+            {
+                "generate": {
+                    "prompt_logprobs": [
+                        None,
+                        {"7": {"logprob": float("nan")}},
+                        {"4": {"logprob": 0}},
+                    ]
+                }
+            },
+            "nan",
+            5,
+        ),
+        ({"generate": {}}, "unexpected answer to the probe", 5),
+    ],
+)
+def test_a_push_that_fails_leaves_no_label_of_ours(
+    changes: dict[str, Any], says: str, steps: int
+) -> None:
+    answers = Answers(**changes)
+    with pytest.raises(ServerFault, match=says):
+        push(answers)
+    assert answers.calls == PUSH[: len(answers.calls)]
+    assert len(answers.calls) == steps or (
+        len(answers.calls) < steps and "no answer" in says
+    )  # on a busy machine
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "says"),
+    [
+        (web.Response(status=401), InputError, "refuses the key .* set VLLM_API_KEY"),
+        (web.Response(status=403), InputError, "refuses the key"),
+        (
+            web.json_response({"error": {"message": "too\nlong"}}, status=400),
+            InputError,
+            "refuses the request: too long",
+        ),
+        (web.Response(status=503, text="busy"), ServerFault, "status 503: busy"),
+        (
+            web.Response(status=302, headers={"Location": "/other"}),
+            ServerFault,
+            "status 302: nothing",
+        ),
+        (web.Response(text="{", content_type="application/json"), ServerFault, "JSONDecodeError"),
+        ("nothing", ServerFault, "no answer within 1 s"),
+    ],
+)
+def test_every_answer_that_is_none_is_one_of_two_errors(answer: Any, kind: type, says: str) -> None:
+    with pytest.raises(kind, match=says) as error:
+        talk(Answers(generate=answer), lambda server: server.generate({}))
+    assert "\n" not in str(error.value)
+
+
+def test_a_server_without_the_extension_or_of_another_kind_is_refused() -> None:
+    version = {"version": "0.32.0"}
+    described = talk(
+        Answers(version=version, rpc={"results": [{"dtype": "float32"}]}), lambda s: s.describe()
+    )
+    assert described == {"dtype": "float32"}
+    with pytest.raises(InputError, match="worker extension is missing"):
+        talk(Answers(version=version, rpc=web.Response(status=500)), lambda s: s.describe())
+    for other in (
+        [],
+        {"version": 3},
+        {},
+        *({"version": text} for text in ("0.31.9", "0.320.0", "1.0")),
+    ):
+        with pytest.raises(InputError, match=r"not vLLM 0\.32\.x .* launch/vllm_sidecar\.sh"):
+            talk(Answers(version=other), lambda s: s.describe())
+
+
+def test_a_label_is_read_from_whatever_comes() -> None:
+    for info, label in (({"weight_version": "ab12:7"}, "ab12:7"), ({}, ""), ([], "")):
+        assert talk(Answers(weight_info=info), lambda s: s.weights_label()) == label

@@ -1,0 +1,94 @@
+"""Replays that tell whether equal anchor states have equal futures."""
+
+import random
+from collections.abc import Callable, Sequence
+
+from gigpo_jax.env_bridge.base import TextEnv
+from gigpo_jax.env_bridge.types import Observation, Task
+
+ListActions = Callable[[Observation], Sequence[str]]
+
+
+def list_admissible(observation: Observation) -> Sequence[str]:
+    """The actions that the environment lists."""
+    return observation.admissible or ()
+
+
+def count_equal_anchors(
+    env: TextEnv,
+    task: Task,
+    *,
+    episodes: int,
+    steps: int,
+    seed: int,
+    list_actions: ListActions = list_admissible,
+) -> int:
+    """Plays random episodes of a task, and compares the futures of equal anchor states.
+
+    Args:
+      env: Environment, with a step limit above `3 * steps`.
+      task: Task of all episodes.
+      episodes: Number of random episodes.
+      steps: Length of an episode, and of a continuation.
+      seed: Seed of the actions.
+      list_actions: Function that lists the actions to choose from.
+
+    Returns:
+      Number of pairs of different action sequences that led to the same anchor state.
+    """
+    rng = random.Random(seed)
+    prefixes: dict[str, list[str]] = {}
+    pairs = 0
+    for _ in range(episodes):
+        observation = env.reset(task)
+        actions: list[str] = []
+        for _ in range(steps):
+            # One action in five has no effect, so that every world comes back to a state.
+            choices = list_actions(observation) if rng.random() < 0.8 else ("wait",)
+            assert choices
+            actions.append(rng.choice(choices))
+            result = env.step(actions[-1])
+            if result.done:
+                break
+            observation = result.observation
+            prefix = prefixes.setdefault(observation.anchor, list(actions))
+            if prefix != actions:
+                pairs += 1
+                assert_equal_futures(env, task, (prefix, actions), steps, rng, list_actions)
+                observation = _replay(env, task, actions)
+    return pairs
+
+
+def assert_equal_futures(
+    env: TextEnv,
+    task: Task,
+    prefixes: Sequence[Sequence[str]],
+    steps: int,
+    rng: random.Random,
+    list_actions: ListActions,
+) -> None:
+    """Continues after two prefixes with the same random actions; all results must be equal."""
+    observation = _replay(env, task, prefixes[0])
+    admissible = observation.admissible
+    commands = []
+    results = []
+    for _ in range(steps):
+        commands.append(rng.choice(list_actions(observation)))
+        results.append(env.step(commands[-1]))
+        observation = results[-1].observation
+        if results[-1].done:
+            break
+    assert _replay(env, task, prefixes[1]).admissible == admissible
+    for command, result in zip(commands, results):
+        other = env.step(command)
+        assert (other.reward, other.done, other.info) == (result.reward, result.done, result.info)
+        assert other.observation.text == result.observation.text
+        assert other.observation.admissible == result.observation.admissible
+        assert other.observation.anchor == result.observation.anchor
+
+
+def _replay(env: TextEnv, task: Task, actions: Sequence[str]) -> Observation:
+    observation = env.reset(task)
+    for action in actions:
+        observation = env.step(action).observation
+    return observation

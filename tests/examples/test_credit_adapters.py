@@ -1,0 +1,144 @@
+"""The adapters of examples/credit, with verl and TRL themselves on the CPU (make test-trainers)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.interfaces
+ROOT = Path(__file__).parents[2]
+
+# Two tasks. Three episodes of the first one, two of the second; rows in no order.
+ROWS = [
+    ("b", 0, 1, "yard", 0.0),
+    ("a", 0, 0, "hall", 0.0),
+    ("a", 1, 0, "hall", 0.0),
+    ("a", 0, 1, "kitchen", 0.0),
+    ("a", 1, 1, "kitchen", 0.0),
+    ("b", 0, 0, "street", 0.0),
+    ("a", 0, 2, "pantry", 10.0),
+    ("a", 2, 0, "hall", 10.0),
+    ("b", 1, 0, "street", 10.0),
+]
+
+
+def test_an_estimator_of_verl_gives_our_numbers() -> None:
+    pytest.importorskip("verl")
+    import torch
+    from omegaconf import OmegaConf
+    from verl import DataProto
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+    from verl.trainer.ppo.ray_trainer import compute_advantage
+
+    from examples.credit.verl_adapter import make_estimator, make_uid
+    from gigpo_jax.env_bridge.types import anchor_hash
+    from gigpo_jax.rl import gigpo_advantages
+    from gigpo_jax.rl.algorithms import PRESETS
+
+    tokens = np.random.default_rng(0).integers(1, 6, len(ROWS))
+    mask = torch.arange(6)[None] < torch.tensor(tokens)[:, None]
+    rewards = torch.zeros(len(ROWS), 6)
+    rewards[torch.arange(len(ROWS)), torch.tensor(tokens) - 1] = torch.tensor(
+        [row[4] for row in ROWS]
+    )
+    uid = np.array([make_uid(*row[:4]) for row in ROWS], object)
+    data = DataProto.from_dict(
+        tensors={"token_level_rewards": rewards, "response_mask": mask.long()},
+        non_tensors={"uid": uid},
+    )
+    config = OmegaConf.create({"gamma": 0.9})
+    data = compute_advantage(data, adv_estimator="gigpo", gamma=0.9, config=config)
+    expected = gigpo_advantages(
+        np.array([row[4] for row in ROWS], np.float32),
+        np.zeros(len(ROWS), np.float32),
+        np.array([row[1] for row in ROWS], np.int32),
+        np.array([row[2] for row in ROWS], np.int32),
+        np.array([ord(row[0]) for row in ROWS], np.int32),
+        np.array([anchor_hash(row[3]) for row in ROWS], np.uint32),
+        np.ones(len(ROWS), bool),
+        gamma=0.9,
+        step_weight=1.0,
+        normalize="mean_std",
+        **PRESETS["paper"],
+    )
+    assert np.unique(np.round(expected.total, 4)).size > 4
+    for key in ("advantages", "returns"):
+        got = data.batch[key].numpy()
+        np.testing.assert_allclose(
+            got, np.asarray(expected.total)[:, None] * mask.numpy(), atol=1e-6
+        )
+
+    # Episodes of one step: our GRPO is verl's.
+    scores = torch.tensor([3.0, 1.0, 2.0, 8.0, 4.0, 4.0])
+    names = ["a", "a", "a", "b", "b", "c"]
+    rewards, mask = scores[:, None] * torch.tensor([[0.0, 1.0]]), torch.ones(6, 2)
+    theirs, _ = compute_grpo_outcome_advantage(rewards, mask, np.array(names, object))
+    uids = [make_uid(name, number, 0, "start") for number, name in enumerate(names)]
+    ours, _ = make_estimator("grpo", singleton_episode="raw")(rewards, mask, index=uids)
+    np.testing.assert_allclose(ours.numpy(), theirs.numpy(), atol=1e-5)
+
+
+def reward_rows(completions: list[str], **others: Any) -> list[float]:
+    """1, 2, 3, 1, ... in the order of rows."""
+    del others
+    return [float(row % 3 + 1) for row in range(len(completions))]
+
+
+@pytest.mark.parametrize("algorithm", ["max_rl", "grpo"])
+def test_a_trainer_of_trl_trains_with_our_numbers(algorithm: str, tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import GRPOConfig
+
+    from examples.credit.trl_adapter import CreditTrainer
+
+    batches: list[tuple[np.ndarray, np.ndarray]] = []
+
+    class Recorder(CreditTrainer):
+        def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+            output = super()._generate_and_score_completions(inputs)
+            batches.append((self._rewards.numpy().copy(), output["advantages"].numpy().copy()))
+            return output
+
+    args = GRPOConfig(
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=8,
+        temperature=5.0,  # equal completions would have no gradient
+        max_steps=2,
+        learning_rate=1e-3,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        bf16=False,
+        seed=0,
+    )
+    path = ROOT / "models/sokoban_text_tiny"
+    model = AutoModelForCausalLM.from_pretrained(path)
+    model.generation_config.stop_strings = None  # TRL generates without the tokenizer
+    trainer = Recorder(
+        model=model,
+        processing_class=AutoTokenizer.from_pretrained(path),
+        reward_funcs=reward_rows,
+        args=args,
+        train_dataset=Dataset.from_list([{"prompt": "P _ O"}, {"prompt": "_ X # #"}] * 4),
+        algorithm=algorithm,
+        settings={"normalize": "mean"},
+    )
+    start = {name: value.clone() for name, value in trainer.model.named_parameters()}
+    trainer.train()
+    assert len(batches) == 2
+    for rewards, advantages in batches:
+        assert np.unique(rewards).size > 1
+        mean = rewards.reshape(2, 4).mean(1).repeat(4)
+        difference = rewards - mean
+        expected = difference / mean if algorithm == "max_rl" else difference
+        np.testing.assert_allclose(advantages, expected, atol=1e-5)
+    moved = [
+        not torch.equal(value, start[name]) for name, value in trainer.model.named_parameters()
+    ]
+    assert any(moved)

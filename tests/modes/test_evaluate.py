@@ -1,0 +1,210 @@
+"""Intervals and summaries against numbers worked out elsewhere."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.envs import registry
+from gigpo_jax.rollout.results import (
+    Outcome,
+    collect_outcomes,
+    mean_interval,
+    panel_metrics,
+    results_table,
+    summarise_outcomes,
+    wilson_interval,
+)
+from gigpo_jax.trajectory import Trajectory
+from tests.runs import LIMIT_S, command
+
+
+def test_wilson_interval_matches_published_values():
+    # Newcombe 1998, table I, method 3 (score, no continuity correction): 81/263, 15/148, 0/20,
+    # 1/29.
+    for successes, trials, low, high in [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ]:
+        assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=5e-5)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+def test_mean_interval():
+    # Standard deviation 1 over 4 values: half width 1.96 / 2.
+    values = [0.0, 0.0, 3**0.5, 3**0.5]
+    low, high = mean_interval(values)
+    assert high - low == pytest.approx(1.96, abs=1e-3)
+    assert (low + high) / 2 == pytest.approx(3**0.5 / 2)
+
+
+def episode(kind: str, won: bool, aborted: bool = False) -> Outcome:
+    return Outcome(kind, won, float(won), 0, aborted)
+
+
+def test_aborted_episodes_are_counted_and_left_out():
+    result = summarise_outcomes(
+        [
+            episode("heat", True),
+            episode("heat", False),
+            episode("cool", True),
+            episode("cool", False, True),
+        ]
+    )
+    assert result["all"]["episodes"] == 3
+    assert result["all"]["aborted"] == 1
+    assert result["all"]["success_rate"] == pytest.approx(2 / 3)
+    assert result["cool"]["success_rate"] == 1.0
+    assert list(result) == ["all", "cool", "heat"]
+    assert "| greedy | heat | 1" not in results_table({"greedy": result})
+    assert "| greedy | heat | 2 | 50.0 | " in results_table({"greedy": result})
+    assert results_table({"greedy": result}).endswith(
+        "greedy: 1 episodes were aborted and left out (0 policy-dependent)"
+    )
+    lost = Outcome("heat", False, 0.0, 0, aborted=True, policy_dependent=True)
+    result = summarise_outcomes([episode("heat", True), lost])
+    assert (
+        result["all"]["aborted_policy_dependent"],
+        result["heat"]["aborted_policy_dependent"],
+    ) == (1, 1)
+    assert results_table({"greedy": result}).endswith("(1 policy-dependent)")
+
+
+def test_the_unweighted_mean_of_the_types_counts_each_type_once():
+    played = [episode("nq", True)] * 9 + [episode("nq", False)] + [episode("hotpotqa", False)] * 2
+    result = summarise_outcomes([*played, episode("lost", True, aborted=True)])
+    assert result["all"]["success_rate"] == pytest.approx(9 / 12)
+    assert result["all"]["type_average"] == pytest.approx((0.9 + 0.0) / 2)
+    assert "| greedy | unweighted mean of the types | | 45.0 |" in results_table({"greedy": result})
+    assert summarise_outcomes([episode("", True)])["all"]["type_average"] == 1.0
+
+
+def test_environments_are_summed_up_beside_all_and_their_types() -> None:
+    played = [
+        Outcome("a/x", True, 1.0, 2, environment="a"),
+        Outcome("a/y", False, 0.0, 4, environment="a"),
+    ]
+    played += [Outcome("b", True, 1.0, 9, environment="b")] * 4
+    result = summarise_outcomes(played)
+    assert list(result) == ["all", "a", "a/x", "a/y", "b"]
+    assert (result["all"]["success_rate"], result["all"]["type_average"]) == pytest.approx(
+        (5 / 6, (0.5 + 1) / 2)
+    )
+    assert (result["a"]["episodes"], result["a"]["length"], result["b"]["episodes"]) == (2, 3.0, 4)
+    assert "| greedy | unweighted mean of the environments | | 75.0 |" in results_table(
+        {"greedy": result}
+    )
+    values = panel_metrics({"sampled": played})
+    assert values["val/sampled/success_rate/a/x"] == 1.0
+    assert (
+        values["val/sampled/success_low/a"],
+        values["val/sampled/success_high/a"],
+    ) == wilson_interval(1, 2)
+    assert (values["val/sampled/length/b"], values["val/sampled/success_rate_type_average"]) == (
+        9.0,
+        0.75,
+    )
+    assert not {"val/sampled/length/a/x", "val/sampled/success_rate_type_average/a"} & set(values)
+
+
+def test_a_task_is_won_when_one_of_its_trials_is() -> None:
+    tasks = [Task(f"{n}", kind, "test") for n, kind in enumerate(("heat", "cool", "heat", "cool"))]
+    nothing: list = [None]  # one step
+
+    def trial(
+        group: int, member: int, score: float, steps: int = 1, aborted: bool = False
+    ) -> Trajectory:
+        turns = nothing * steps
+        return Trajectory(tasks[group], group, member, turns, score == 1.0, score, aborted=aborted)
+
+    played = [
+        *(trial(0, 0, 0.5, 2), trial(0, 1, 0.25, 3), trial(0, 2, 1.0, 4)),
+        trial(1, 0, 1.0),
+        *(trial(2, 0, 0.75), trial(2, 1, 0.0, 5), trial(2, 2, 0.5)),
+        *(trial(3, 0, 0.0), trial(3, 1, 0.0, aborted=True)),
+    ]
+    outcomes_by_trials = [collect_outcomes(played, tasks, trials) for trials in (1, 2, 3)]
+    assert outcomes_by_trials[0] == collect_outcomes(played, tasks)
+    assert [[outcome.won for outcome in outcomes] for outcomes in outcomes_by_trials] == [
+        [False, True, False, False],
+        [False, True, False, False],
+        [True, True, False, False],
+    ]
+    assert [outcome.score for outcome in outcomes_by_trials[1]] == [0.5, 1.0, 0.75, 0.0]
+    assert [outcome.length for outcome in outcomes_by_trials[2]] == [9, 1, 7, 2]
+    assert [[outcome.aborted for outcome in outcomes] for outcomes in outcomes_by_trials] == [
+        [False] * 4,
+        *[[False, False, False, True]] * 2,
+    ]
+    assert [
+        summarise_outcomes(outcomes)["all"]["success_rate"] for outcomes in outcomes_by_trials
+    ] == pytest.approx([1 / 4, 1 / 3, 2 / 3])
+    assert summarise_outcomes(outcomes_by_trials[2])["cool"]["episodes"] == 1
+    assert [outcome.task_type for outcome in outcomes_by_trials[2]] == [
+        "heat",
+        "cool",
+        "heat",
+        "cool",
+    ]
+
+
+def test_rows_that_do_not_fit_the_mesh_are_found_before_a_model_is_loaded(tmp_path: Path) -> None:
+    env = registry.make("example", drawers=2, games=16)
+    write_panel(tmp_path / "panel.json", freeze_panel("drawers", "example", env, "test"))
+    flags = [
+        "--initial",
+        f"--config.model.path={tmp_path / 'nothing'}",
+        f"--config.eval.panel={tmp_path / 'panel.json'}",
+        "--config.batch.rows=3",
+        "--config.mesh.data=2",
+    ]
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    process = subprocess.run(
+        command(tmp_path / "run", "eval", *flags),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+        env=os.environ | devices,
+    )
+    assert process.returncode == 2
+    assert "config.batch.rows=3: must be a multiple of mesh.data x mesh.fsdp" in process.stderr
+    assert len(process.stderr.splitlines()) == 1
+
+
+def test_another_evaluation_does_not_overwrite_the_results_of_the_first(tmp_path: Path) -> None:
+    env = registry.make("example", drawers=2, games=16)
+    write_panel(tmp_path / "panel.json", freeze_panel("drawers", "example", env, "test"))
+    model = tmp_path / "model"
+    subprocess.run(
+        command(tmp_path / "sft", "sft", f"--out={model}", "--config.sft.epochs=1"),
+        check=True,
+        timeout=LIMIT_S,
+    )
+    written = []
+    for temperature in ("1.0", "0.5", "1.0"):
+        flags = [
+            "--initial",
+            f"--config.model.path={model}",
+            f"--config.eval.panel={tmp_path / 'panel.json'}",
+            f"--config.eval.temperature={temperature}",
+        ]
+        process = subprocess.run(
+            command(tmp_path / "run", "eval", *flags),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=LIMIT_S,
+        )
+        line = next(line for line in process.stdout.splitlines() if line.endswith(".json"))
+        written.append(Path(line.removeprefix("written: ")).name)
+    assert written == ["eval_drawers.json", "eval_drawers_2.json", "eval_drawers.json"]
+    second = json.loads((tmp_path / "run/eval_drawers_2.json").read_text())
+    assert second["settings"]["eval.temperature"] == 0.5
+    assert len(list((tmp_path / "run").glob("eval_drawers*.jsonl.gz"))) == 4

@@ -1,0 +1,72 @@
+"""The limit of steps that grows over iterations: training episodes obey it, panels do not."""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.rollout.environment import step_limit
+from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.run.checkpoint import newest_record
+from tests.metrics import records
+from tests.runs import run
+
+
+def limits(first: int, most: int, iterations: int, count: int) -> list[int]:
+    env = ConfigDict(
+        {"first_max_steps": first, "max_steps": most, "max_steps_iterations": iterations}
+    )
+    return [step_limit(env, iteration) for iteration in range(count)]
+
+
+def test_the_limit_grows_linearly_to_its_end() -> None:
+    assert limits(2, 6, 4, 6) == [2, 3, 4, 5, 6, 6]
+    # 2 + floor(3 k / 7)
+    assert limits(2, 5, 7, 9) == [2, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert limits(0, 50, 0, 2) == [50, 50]
+    # The cut of TCOD with h = 6: 1 + floor(k / 6), at most 10.
+    cut = [min(1 + iteration // 6, 10) for iteration in range(60)]
+    assert limits(1, 10, 6 * (10 - 1), 60) == cut
+
+
+def longest_episodes(workdir: Path) -> list[int]:
+    """Steps of the longest saved episode of each iteration."""
+    lengths = []
+    for path in sorted((workdir / "rollouts").iterdir()):
+        lengths.append(max(len(episode.steps) for episode in read_rollouts(path).episodes))
+    return lengths
+
+
+def test_a_resumed_run_goes_on_with_its_limit_and_the_moments_of_task_types(
+    flags: list[str], tmp_path: Path
+) -> None:
+    chosen = [
+        *flags,
+        "--config.env.first_max_steps=1",
+        "--config.env.max_steps_iterations=2",
+        "--config.rl.algorithm=ema_grpo",
+        "--config.train.save_rollouts=1",
+        "--config.eval.every=1",
+    ]
+    whole = tmp_path / "whole"
+    resumed = tmp_path / "resumed"
+    done = run(whole, "train", *chosen, "--config.train.iterations=3")
+    assert done.returncode == 0, done.stderr
+    for iterations in (1, 3):
+        done = run(resumed, "train", *chosen, f"--config.train.iterations={iterations}")
+        assert done.returncode == 0, done.stderr
+    # From 1 to env.max_steps=4: 1 + floor(3 k / 2).
+    assert longest_episodes(whole) == [1, 2, 4]
+    assert longest_episodes(resumed) == [1, 2, 4]
+    steps = records(whole)
+    # No episode of one step finds the treasure; panels have the whole limit.
+    assert steps[1]["episode/length"] == 1.0
+    assert steps[1]["val/sampled/length"] > 1.0
+    # The example types its tasks by their treasure.
+    moments = newest_record(whole / "checkpoints")["task_moments"]
+    assert 0 < len(moments) <= 3
+    assert newest_record(resumed / "checkpoints")["task_moments"] == moments
+    # Runs that end evaluate too, so only the metrics of training are compared.
+    for step, resumed_step in zip(steps[1:], records(resumed)[1:], strict=True):
+        assert {name: value for name, value in step.items() if not name.startswith("val/")} == {
+            name: value for name, value in resumed_step.items() if not name.startswith("val/")
+        }

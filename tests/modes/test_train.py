@@ -1,0 +1,459 @@
+"""Whole runs in processes of their own: warm start, training, evaluation, export; interrupted,
+killed, resumed.
+"""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
+from gigpo_jax.envs import registry
+from gigpo_jax.rl.algorithms import ALGORITHMS
+from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.run.loggers.glossary import describe_metric
+from tests.metrics import records
+from tests.models.files import hub_server
+from tests.runs import CONFIG, LIMIT_S, command, run, wait_for_iteration
+
+
+@pytest.fixture(scope="module")
+def whole(flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    done = run(workdir, "train", *flags)
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+def test_a_run_leaves_what_it_promises(whole: Path):
+    steps = records(whole)
+    assert [record["step"] for record in steps] == [0, 1, 2, 3, 4, 5, 6]
+    assert all("val/sampled/success_rate" in steps[i] for i in (0, 3, 6))
+    assert "val/sampled/success_rate" not in steps[1]
+    assert (
+        steps[1]["policy/behaviour_mismatch"] < 1e-4
+    )  # the learner and the engine agree on what was sampled
+    assert steps[1]["policy/kl"] < steps[6]["policy/kl"]  # the policy leaves its reference
+    assert steps[1]["rollout/episodes"] == 16 + 4 * steps[1]["rollout/refilled_groups"]
+    assert sum(step["rollout/refilled_groups"] for step in steps[1:]) > 0
+    assert [
+        name for step in steps for name in step if name != "step" and not describe_metric(name)
+    ] == []
+    names = {path.name for path in whole.iterdir()}
+    assert {
+        "config.json",
+        "metrics.jsonl",
+        "tensorboard",
+        "checkpoints",
+        "rollouts",
+        "evaluations",
+    } <= names
+    evaluation = json.loads((whole / "evaluations" / "iteration_000003.json").read_text())
+    won = evaluation["results"]["sampled"]["won"]
+    assert sum(won) / len(won) == steps[3]["val/sampled/success_rate"]
+    assert (
+        len(evaluation["tasks"])
+        == len(set(evaluation["tasks"]))
+        == len(evaluation["types"])
+        == len(won)
+    )
+    assert sorted(path.name for path in (whole / "rollouts").iterdir()) == [
+        f"iteration_{i:06d}.host0.jsonl.gz" for i in (1, 3, 5)
+    ]
+    saved = read_rollouts(whole / "rollouts/iteration_000003.host0.jsonl.gz")
+    learnt = [episode for episode in saved.episodes if not episode.replaced]
+    assert (saved.iteration, len(learnt)) == (2, 16)
+    assert len(saved.episodes) == steps[3]["rollout/episodes"]
+    for step in (step for episode in learnt for step in episode.steps):
+        assert len(step.tokens) == len(step.logprobs) == len(step.entropy)
+        assert step.advantage == pytest.approx(
+            step.episode_advantage + step.step_advantage, abs=1e-5
+        )
+        assert step.version == 2
+
+
+def test_killed_at_a_random_moment_and_resumed_it_gives_the_same_metrics(
+    whole: Path, flags: list[str], tmp_path: Path
+):
+    workdir = tmp_path / "run"
+    process = subprocess.Popen(
+        command(workdir, "train", *flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for_iteration(process, workdir, 5)  # by then the checkpoint of iteration 2 is complete
+    time.sleep(random.random() * 0.5)
+    process.kill()
+    process.wait(LIMIT_S)
+    done = run(workdir, "train", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "continuing after iteration" in done.stdout
+    assert records(workdir) == records(whole)
+    for path in (whole / "rollouts").iterdir():
+        assert (workdir / "rollouts" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_sigterm_saves_and_exits_143(whole: Path, flags: list[str], tmp_path: Path):
+    workdir = tmp_path / "run"
+    process = subprocess.Popen(
+        command(workdir, "train", *flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for_iteration(process, workdir, 1)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 143, err
+    assert "the same command continues" in out
+    saved = [int(path.name) for path in (workdir / "checkpoints").iterdir()]
+    assert max(saved) == len(records(workdir)) - 1
+    assert run(workdir, "train", *flags).returncode == 0
+    assert records(workdir) == records(whole)
+
+
+SIGNALLED_WHILE_EVALUATING = """
+import os, runpy, signal, sys
+from gigpo_jax.modes.evaluate import Evaluator
+original, calls = Evaluator.play, []
+async def play(self, **kwargs):
+    calls.append(1)
+    if len(calls) == 2:  # the first is before training, the second after iteration 3
+        os.kill(os.getpid(), signal.SIGTERM)
+    return await original(self, **kwargs)
+Evaluator.play = play
+runpy.run_module("gigpo_jax.main", run_name="__main__")
+"""
+
+
+def test_sigterm_while_the_panel_is_played_loses_no_metrics(
+    whole: Path, flags: list[str], tmp_path: Path
+):
+    workdir = tmp_path / "run"
+    started = [
+        sys.executable,
+        "-c",
+        SIGNALLED_WHILE_EVALUATING,
+        *command(workdir, "train", *flags)[3:],
+    ]
+    done = subprocess.run(started, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 143, done.stderr
+    assert records(workdir) == records(whole)[:3]  # iteration 3 has learnt but is not recorded yet
+    assert max(int(path.name) for path in (workdir / "checkpoints").iterdir()) == 3
+    again = run(workdir, "train", *flags)
+    assert again.returncode == 0, again.stderr
+    assert records(workdir) == records(whole)
+
+
+def test_a_warm_start_that_was_interrupted_ends_with_the_same_model(
+    flags: list[str], tmp_path: Path
+):
+    workdir = tmp_path / "sft"
+    out = tmp_path / "model"
+    process = subprocess.Popen(
+        command(workdir, "sft", f"--out={out}"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_iteration(process, workdir, 10)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(LIMIT_S) == 143
+    assert not out.exists()
+    done = run(workdir, "sft", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    assert "continuing after update" in done.stdout
+    model = Path(flags[0].split("=")[1])
+    assert (out / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    assert records(workdir) == records(model.parent / "sft")
+
+
+def test_two_hosts_play_the_same_episodes_as_one(whole: Path, flags: list[str], tmp_path: Path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    two = [
+        *flags,
+        "--config.distributed=True",
+        "--config.mesh.fsdp=2",
+        "--config.train.iterations=1",
+    ]
+    hosts = []
+    for number in range(2):
+        env = {
+            "JAX_COORDINATOR_ADDRESS": address,
+            "JAX_NUM_PROCESSES": "2",
+            "JAX_PROCESS_ID": str(number),
+        }
+        env |= {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
+        started = command(tmp_path / "run", "train", *two)
+        hosts.append(
+            subprocess.Popen(started, env=os.environ | env, stderr=subprocess.PIPE, text=True)
+        )
+    errors = [host.communicate(timeout=LIMIT_S)[1] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], errors
+    first_record = records(whole)[1]
+    second_record = records(tmp_path / "run")[1]
+    equal_names = [
+        name
+        for name in first_record
+        if name.startswith(("episode/", "action/", "rollout/", "response/", "batch/steps"))
+    ]
+    assert len(equal_names) > 10
+    assert {name: second_record[name] for name in equal_names} == pytest.approx(
+        {name: first_record[name] for name in equal_names}
+    )
+    assert second_record["policy/grad_norm"] > 0
+    # The panel's union, on each host: the policy and the keys of the first evaluation are those of
+    # the other run.
+    panel = {name: value for name, value in records(whole)[0].items() if name.startswith("val/")}
+    assert len(panel) > 5
+    for host in (tmp_path / "run", tmp_path / "run" / "host1"):
+        assert {name: records(host)[0][name] for name in panel} == pytest.approx(panel)
+    assert sorted(path.name for path in (tmp_path / "run" / "rollouts").iterdir()) == [
+        f"iteration_000001.host{host}.jsonl.gz" for host in (0, 1)
+    ]
+    alone = read_rollouts(whole / "rollouts/iteration_000001.host0.jsonl.gz").episodes
+    together = [
+        e
+        for h in (0, 1)
+        for e in read_rollouts(
+            tmp_path / f"run/rollouts/iteration_000001.host{h}.jsonl.gz"
+        ).episodes
+    ]
+    for episode, other_episode in zip(alone, together, strict=True):
+        for a, b in zip(episode.steps, other_episode.steps, strict=True):
+            assert (a.tokens, a.advantage) == (b.tokens, pytest.approx(b.advantage, abs=1e-4))
+            assert a.entropy == pytest.approx(b.entropy, abs=1e-3)
+    assert [e.replaced for e in alone] == [e.replaced for e in together]
+
+
+def test_rollouts_during_the_update_have_weights_that_are_one_update_old(
+    whole: Path, flags: list[str], tmp_path: Path
+):
+    short = [
+        "--config.train.iterations=3",
+        "--config.train.max_staleness=1",
+        "--config.train.save_rollouts=1",
+    ]
+    done = run(tmp_path / "run", "train", *flags, *short, "--config.eval.every=0")
+    assert done.returncode == 0, done.stderr
+    steps = records(tmp_path / "run")[1:]
+    assert [step["rollout/staleness"] for step in steps] == [0, 1, 1]
+    assert steps[0]["policy/behaviour_mismatch"] < 1e-4 < steps[2]["policy/behaviour_mismatch"]
+    first, second, third = (
+        read_rollouts(tmp_path / f"run/rollouts/iteration_00000{number}.host0.jsonl.gz").episodes
+        for number in (1, 2, 3)
+    )
+    assert {step.version for episode in first + second for step in episode.steps} == {0}
+    assert {step.version for episode in third for step in episode.steps} == {1}
+    alone = read_rollouts(whole / "rollouts/iteration_000001.host0.jsonl.gz").episodes
+    assert [step.tokens for e in first for step in e.steps] == [
+        step.tokens for e in alone for step in e.steps
+    ]
+
+
+def test_a_workdir_of_another_config_is_refused(whole: Path, flags: list[str]):
+    previous_metrics = (whole / "metrics.jsonl").read_bytes()
+    done = run(whole, "train", *flags, "--config.optim.lr=0.5", "--config.rl.gamma=0.5")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "optim.lr=0.5 (there: 0.003); rl.gamma=0.5 (there: 0.95)" in done.stderr
+    assert (whole / "metrics.jsonl").read_bytes() == previous_metrics
+
+
+def test_a_start_that_failed_leaves_the_workdir_to_a_corrected_one(
+    flags: list[str], tmp_path: Path
+):
+    failed = run(tmp_path, "train", "--config.model.path=/no/such/folder", "--config.optim.lr=0.5")
+    assert failed.returncode == 2, failed.stderr
+    done = run(tmp_path, "train", flags[0], "--config.train.iterations=1", "--config.eval.every=0")
+    assert done.returncode == 0, done.stderr
+
+
+def test_evaluation_and_export_use_the_newest_checkpoint(
+    whole: Path, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    done = run(whole, "eval", *flags, f"--out={tmp_path / 'eval.json'}")
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "eval.json").read_text())
+    assert result["iteration"] == 6
+    sampled = result["results"]["temperature 0.4"]["all"]
+    assert sampled["success_rate"] == pytest.approx(records(whole)[-1]["val/sampled/success_rate"])
+    assert "| greedy | all | 16 |" in done.stdout
+    won = [episode.won for episode in read_rollouts(tmp_path / "eval_greedy.jsonl.gz").episodes]
+    assert sum(won) / 16 == result["results"]["greedy"]["all"]["success_rate"]
+    with hub_server.serving() as hub:
+        for name, value in {
+            "ENDPOINT": hub.url,
+            "HOME": tmp_path / "hub",
+            "TOKEN": "secret",
+            "HUB_OFFLINE": 0,
+        }.items():
+            monkeypatch.setenv(f"HF_{name}", str(value))
+        done = run(whole, "export", *flags, f"--out={tmp_path / 'hf'}", "--push=me/run")
+        assert done.returncode == 0, done.stderr
+        assert (
+            f"serve: vllm serve {tmp_path / 'hf'} --dtype float32 --max-model-len " in done.stdout
+        )
+        assert f"pushed to {hub.url}/me/run" in done.stdout
+        again = run(tmp_path / "fresh", "eval", "--initial", "--config.model.path=me/run", flags[1])
+    assert again.returncode == 0, again.stderr
+    stops = json.loads((tmp_path / "hf/generation_config.json").read_text())["stop_strings"]
+    assert stops == json.loads((whole / "config.json").read_text())["sampling"]["stop"]
+    assert (
+        json.loads((tmp_path / "fresh/eval_drawers.json").read_text())["results"]
+        == result["results"]
+    )
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import AutoTokenizer
+
+    assert AutoTokenizer.from_pretrained(str(tmp_path / "hf")).vocab_size > 10
+
+
+def test_trials_of_an_agent_are_evaluated_and_saved(flags: list[str], tmp_path: Path):
+    room = ["--config.sampling.max_prompt_tokens=900", "--config.engine.prefill_buckets=(900,)"]
+    room += ["--config.batch.row_length=912", "--config.batch.rows=1", "--config.eval.examples=0"]
+    agent = ["--config.agent=reflexion", "--config.eval.trials=2", "--config.eval.tasks=8"]
+    done = run(tmp_path, "eval", "--initial", *flags, *room, *agent)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "eval_drawers_reflexion.json").read_text())
+    assert result["agent"] == "reflexion"
+    names = [
+        "temperature 0.4, 1 trial",
+        "temperature 0.4, 2 trials",
+        "greedy, 1 trial",
+        "greedy, 2 trials",
+    ]
+    assert sorted(result["results"]) == sorted(names)
+    for decoding, label, two in (("sampled", *names[:2]), ("greedy", *names[2:])):
+        assert f"| {two} | all | 8 |" in done.stdout
+        episodes = read_rollouts(tmp_path / f"eval_drawers_reflexion_{decoding}.jsonl.gz").episodes
+        first = [episode.won for episode in episodes if episode.member == 0]
+        won = {episode.group for episode in episodes if episode.won}
+        assert len(first) == 8
+        assert result["results"][label]["all"]["success_rate"] == sum(first) / 8
+        assert result["results"][two]["all"]["success_rate"] == len(won) / 8
+        second = {episode.group: episode for episode in episodes if episode.member == 1}
+        assert len(second) + sum(first) == 8
+        for episode in episodes:
+            if episode.reflection:
+                assert all(
+                    f"Your note after trial 1, which failed: {episode.reflection}" in step.prompt
+                    for step in second[episode.group].steps
+                )
+        assert any(episode.reflection for episode in episodes)
+
+
+def credit(workdir: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    words = [
+        sys.executable,
+        "-m",
+        "gigpo_jax",
+        "credit",
+        f"--config={CONFIG}",
+        f"--workdir={workdir}",
+        *flags,
+    ]
+    return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+def test_credit_of_the_newest_checkpoint_is_measured_once(whole: Path, flags: list[str]):
+    few = [*flags, "--steps=8", "--continuations=4"]
+    done = credit(whole, *few)
+    assert done.returncode == 0, done.stderr
+    assert "gigpo:paper" in done.stdout
+    folder = whole / "credit/iteration_000006"
+    result = json.loads((folder / "grades.json").read_text())
+    assert len(result["steps"]) == 8
+    names = {
+        name.partition(":")[0]
+        for estimate in result["estimates"]
+        for name in estimate["algorithms"]
+    }
+    without = {name for name in ALGORITHMS if f"not graded: {name}, which needs " in done.stdout}
+    assert without == {
+        "rlvmr",
+        "opd",
+        "igpo",
+        "a2tgpo",
+        "text_critic",
+        "ppo",
+        "step_ppo",
+        "turn_ppo",
+        "bilevel",
+    }
+    limits = {
+        f"{name} over gigpo"
+        for name, algorithm in ALGORITHMS.items()
+        if "base" in algorithm.settings and name not in without
+    }
+    assert names == ({*ALGORITHMS} - without) | limits | {"gigpo (step part)"}
+    assert all("cosine" in estimate["grades"] for estimate in result["estimates"])
+    played = (folder / "returns.jsonl").read_bytes(), (folder / "rollouts.jsonl.gz").read_bytes()
+    done = credit(whole, *few, "--variants=gamma=1", "--no-gradients", "--group-sizes=2")
+    assert done.returncode == 0, done.stderr
+    assert "gigpo gamma=1" in done.stdout
+    sizes = {
+        entry["group_size"]
+        for entry in json.loads((folder / "grades.json").read_text())["estimates"]
+    }
+    assert sizes == {2, 4}
+    done = credit(whole / "pool", "--pool", str(folder), str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "16 steps of" in done.stdout
+    assert played == (
+        (folder / "returns.jsonl").read_bytes(),
+        (folder / "rollouts.jsonl.gz").read_bytes(),
+    )
+    for flag, message in (
+        ("--continuations=6", "continuations=6 (there: 4)"),
+        ("--variants=gama=1", "no such setting"),
+        ("--config.sampling.temperature=0", "config.sampling.temperature=0"),
+        ("--steps=many", "--steps"),
+        ("--group-sizes=9", "--group-sizes=9: must be numbers from 2 to config.train.group_size=4"),
+        ("--anchors=feedback", "anchor"),
+    ):
+        done = credit(whole, *few, flag)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert message in done.stderr
+
+
+def test_a_panel_that_was_touched_is_refused(flags: list[str], tmp_path: Path):
+    panel = json.loads(Path(flags[1].split("=")[1]).read_text())
+    panel["tasks"] = panel["tasks"][:-1]
+    (tmp_path / "panel.json").write_text(json.dumps(panel))
+    done = run(
+        tmp_path / "run", "train", flags[0], f"--config.eval.panel={tmp_path / 'panel.json'}"
+    )
+    assert done.returncode == 2, done.stderr
+    assert "panel.json" in done.stderr
+
+
+def test_an_environment_that_fails_too_often_ends_every_mode_with_its_reason_alone(
+    flags: list[str], tmp_path: Path
+):
+    down = "tests.env_bridge.failing:DOWN"
+    reason = "the service is down"
+    env = registry.make(down, drawers=2, games=16)
+    write_panel(tmp_path / "down.json", freeze_panel("down", down, env, "test"))
+    for mode, panel in (("train", ""), ("eval", tmp_path / "down.json"), ("sft", "")):
+        initial = ["--initial"] if mode == "eval" else []
+        done = run(
+            tmp_path / mode,
+            mode,
+            *flags,
+            *initial,
+            f"--config.env.name={down}",
+            f"--config.eval.panel={panel}",
+        )
+        assert done.returncode == 1, done.stderr
+        assert done.stdout.splitlines()[-1].endswith(reason)
+        assert (
+            "Traceback" not in done.stdout + done.stderr
+        )  # nor one of the workers, whose later answers nobody takes
+        assert mode == "sft" or "episodes were aborted, too many to continue" in done.stdout
+    assert (tmp_path / "train" / "checkpoints" / "0").is_dir()

@@ -1,0 +1,168 @@
+"""Methods of the graph of states: by hand, and against oracles on random batches."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from gigpo_jax.rl.algorithms import PRESETS, make_advantages
+from gigpo_jax.rl.types import StepColumns
+from tests.rl import graph_oracle
+from tests.rl import oracle as gigpo_oracle
+from tests.rl.test_advantages import Columns, columns, padded, random_batch
+from tests.rl.test_graph import walks
+
+COMMON = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
+SWITCHES = [("paper", "mean_std"), ("verl_agent", "mean"), ("verl_agent", "mean_std")]
+SEEDS = range(4)
+SEVEN = ("reward", "penalty", "trajectory", "step", "group", "anchor", "mask")
+X, Y, Z = range(1, 4)
+
+
+@functools.cache
+def compiled(name: str, preset: str, **settings):
+    return jax.jit(make_advantages(name, preset, **COMMON | settings))
+
+
+def total(batch: Columns, name: str, preset: str = "paper", **settings) -> np.ndarray:
+    """[N] f64, the total advantage."""
+    found = compiled(name, preset, **settings)(StepColumns(**padded(batch)))
+    return np.asarray(found.total, np.float64)[: len(batch["mask"])]
+
+
+def episode_advantage(batch: Columns, preset: str, normalize: str, **changed) -> np.ndarray:
+    switches = {**COMMON, **PRESETS[preset], "normalize": normalize, **changed}
+    seven = {name: batch[name] for name in SEVEN}
+    return gigpo_oracle.advantages(**seven, **switches)[:, 1]
+
+
+def check(got: np.ndarray, want: np.ndarray, about: object) -> None:
+    np.testing.assert_allclose(got, want, rtol=3e-4, atol=1e-4, err_msg=str(about))
+    assert np.any(want)
+
+
+# T1 goes X, Y and wins 10. T2 goes X, Y, Z and wins nothing.
+TWO = columns([0, 10, 0, 0, 0], [0] * 5, [0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0] * 5,
+              [X, Y, X, Y, Z])  # fmt: skip
+
+
+def test_graph_values_by_hand() -> None:
+    # gamma 1: V(Z) = 0, V(Y) = V(X) = 5. Only the step that leaves Y counts: +5 and -5.
+    got = total(TWO, "graph_values", gamma=1.0, normalize="mean")
+    np.testing.assert_allclose(got, [0, 5, 0, -5, 0], atol=1e-5)
+    # lam 1 gives the differences of what follows: returns less values.
+    got = total(TWO, "graph_values", gamma=1.0, normalize="mean", lam=1.0)
+    np.testing.assert_allclose(got, [5 - 0, 5, -5, -5, 0], atol=1e-5)
+    # The episode advantage, +5 and -5 over trajectories, at half its weight.
+    got = total(TWO, "graph_values", gamma=1.0, normalize="mean", episode=0.5)
+    np.testing.assert_allclose(got, [2.5, 7.5, -2.5, -7.5, -2.5], atol=1e-5)
+
+
+def test_shrinkage_and_truncation_by_hand() -> None:
+    # One pseudo-visit with the mean return 20 / 5 = 4: V(Z) = 2, V(Y) = (10 + 2 + 4) / 3 = 16/3,
+    # V(X) = (2 V(Y) + 4) / 3 = 44/9.
+    got = total(TWO, "graph_values", gamma=1.0, normalize="mean", shrinkage=1.0)
+    want = np.array([16 / 3 - 44 / 9, 14 / 3, 16 / 3 - 44 / 9, 2 - 16 / 3, -2])
+    np.testing.assert_allclose(got, want - want.mean(), atol=1e-5)
+    # X, Z wins; X, Y, Z comes to the limit of steps. That last step counts in no mean, so
+    # V(Z) = 10 is that of its other visit.
+    batch = columns([0, 10, 0, 0, 0], [0] * 5, [0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0] * 5,
+                    [X, Z, X, Y, Z])  # fmt: skip
+    batch["truncated"] = np.arange(5) == 4
+    got = total(batch, "graph_values", gamma=1.0, normalize="mean", truncation="ignore")
+    np.testing.assert_allclose(got, [0] * 5, atol=1e-5)
+    got = total(batch, "graph_values", gamma=1.0, normalize="mean")
+    np.testing.assert_allclose(got, [0, 5, 0, 0, -5], atol=1e-5)
+
+
+@pytest.mark.parametrize(("preset", "normalize"), SWITCHES)
+def test_graph_values_equal_the_oracle(preset: str, normalize: str) -> None:
+    own = [
+        {"gamma": 0.9, "lam": 0.0, "shrinkage": 0.0, "truncation": "end"},
+        {"gamma": 1.0, "lam": 0.6, "shrinkage": 0.5, "truncation": "ignore"},
+    ]
+    for seed in SEEDS:
+        batch = graph_oracle.with_ends(random_batch(seed), seed)
+        settings = own[seed % 2]
+        weight = 0.7 * (seed % 2)
+        want = graph_oracle.graph_values(batch, **settings, normalize=normalize, ddof=1)
+        want = want + weight * episode_advantage(batch, preset, normalize)
+        got = total(batch, "graph_values", preset, normalize=normalize, episode=weight, **settings)
+        check(got, want, seed)
+
+
+def test_truncated_steps_of_walks_count_in_no_mean() -> None:
+    batch = graph_oracle.with_ends(walks(7, groups=2, members=8, steps=30, states=10), 7)
+    how = {"lam": 0.0, "shrinkage": 0.5, "truncation": "ignore"}
+    made = make_advantages("graph_values", "paper", **COMMON | {"gamma": 1.0}, **how)
+    want = graph_oracle.graph_values(batch, gamma=1.0, **how, normalize="mean_std", ddof=1)
+    got = np.asarray(made(StepColumns(**batch)).step)
+    np.testing.assert_allclose(got, want, atol=1e-4)
+    assert np.any(batch["truncated"])
+
+
+# X, Y wins 10 and X, Z wins nothing.
+FORK = columns([0, 10, 0, 0], [0] * 4, [0, 0, 1, 1], [0, 1, 0, 1], [0] * 4, [X, Y, X, Z])
+
+
+def test_g2po_by_hand() -> None:
+    # V(X) = (0.9025 * 10 + 0) / 2 = 4.5125, V(Y) = 9.5, V(Z) = 0. What follows: 9.5, 10, 0, 0.
+    # At X +-4.75. Over the task 4.9875, 0.5, -4.5125, 0 less their mean 0.24375.
+    want = np.array([4.75, 0, -4.75, 0]) + np.array([4.9875, 0.5, -4.5125, 0]) - 0.24375
+    episode = np.array([5, 5, -5, -5])
+    got = total(FORK, "g2po", gamma=0.95, normalize="mean")
+    np.testing.assert_allclose(got, want + episode, atol=1e-5)
+    got = total(FORK, "g2po", gamma=0.95, normalize="mean", step_weight=0.5)
+    np.testing.assert_allclose(got, 0.5 * want + episode, atol=1e-5)
+
+
+def test_graphgpo_by_hand() -> None:
+    # d(Y) = 1, d(X) = 2; Z has 3, and so has what follows Z. At X q is 10 * 0.1 and 10 * 0.1^3,
+    # so +-0.495; Y and Z have one row. A_E is +-5.
+    won = np.array([True, True, False, False])
+    got = total(FORK | {"won": won}, "graphgpo", normalize="mean")
+    np.testing.assert_allclose(got, [5.495, 5, -5.495, -5], atol=1e-5)
+    # Rewards on the way are no success.
+    got = total(FORK | {"won": won & False}, "graphgpo", normalize="mean")
+    np.testing.assert_allclose(got, [5, 5, -5, -5], atol=1e-5)
+
+
+def test_gagpo_by_hand() -> None:
+    # gamma 1/2: V(X) = (5 + 0) / 2 = 2.5, V(Y) = 10, V(Z) = 0. Differences 2.5, 0, -2.5, 0.
+    got = total(FORK, "gagpo", gamma=0.5, lam=0.8, normalize="mean")
+    np.testing.assert_allclose(got, [2.5, 0, -2.5, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize(("preset", "normalize"), SWITCHES)
+def test_g2po_graphgpo_and_gagpo_equal_their_oracles(preset: str, normalize: str) -> None:
+    how = {"normalize": normalize, "ddof": 1}
+    for seed in SEEDS:
+        batch = graph_oracle.with_ends(random_batch(seed), seed)
+        episode = episode_advantage(batch, preset, normalize)
+        penalty_in = PRESETS[preset]["penalty_in"]
+        want = episode + graph_oracle.g2po(batch, gamma=0.9, penalty_in=penalty_in, **how)
+        check(total(batch, "g2po", preset, normalize=normalize), want, seed)
+        want = episode + graph_oracle.graphgpo(batch, omega=0.5, **how)
+        check(total(batch, "graphgpo", preset, normalize=normalize, omega=0.5), want, seed)
+        want = graph_oracle.gagpo(batch, gamma=0.9, lam=0.8, **how)
+        check(total(batch, "gagpo", preset, normalize=normalize), want, seed)
+
+
+def test_graphgpo_on_walks_equals_its_oracle() -> None:
+    """Cycles, dead ends, and shortest ways that lead through several episodes."""
+    batch = graph_oracle.with_ends(walks(5, groups=3, members=8, steps=30, states=10), 5)
+    made = make_advantages("graphgpo", "paper", **COMMON | {"normalize": "mean"}, omega=0.9)
+    want = graph_oracle.graphgpo(batch, omega=0.9, normalize="mean", ddof=1)
+    np.testing.assert_allclose(made(StepColumns(**batch)).step, want, atol=2e-5)
+    assert np.any(want)
+
+
+@pytest.mark.parametrize("name", ["graph_values", "gagpo"])
+def test_rounding_is_not_whitened(name: str) -> None:
+    """Walks whose last step pays 7.1, won or not: with gamma 1 every value is 7.1."""
+    batch = walks(3, groups=2, members=12, steps=60, states=6)
+    last = np.append(batch["trajectory"][1:] != batch["trajectory"][:-1], True)
+    batch["reward"] = np.where(last, 7.1, 0.0).astype(np.float32)
+    made = make_advantages(name, "paper", **COMMON | {"gamma": 1.0})
+    assert not np.any(made(StepColumns(**batch)).step)

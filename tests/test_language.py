@@ -1,0 +1,137 @@
+"""The language of the package: names are nouns, sentences begin with them, one name is one thing."""
+
+import ast
+import collections
+import pathlib
+import re
+from collections.abc import Iterator
+
+PACKAGE = pathlib.Path(__file__).parents[1] / "gigpo_jax"
+# Participles, pronouns, adverbs and prepositions: a variable with such a name says nothing.
+WORDS = """
+found part parts where own known before after shown one wanted told made how of at each other others
+left mine there here given taken kept what which whose most least both same such those these that
+into over under until while been being got gone seen said put
+"""
+NOT_NOUNS = frozenset(WORDS.split())
+ODD_OPENINGS = {"", "of", "as", "what", "that", "where", "to", "which", "how", "when", "in", "its"}
+ARGUMENT = re.compile(r"^ {2,6}[a-z_, ]+: (\w+)", re.MULTILINE)
+# The function that a command, a mode or a worker process starts with.
+ENTRY_POINTS = {"main", "run"}
+
+
+def parse_package() -> dict[str, ast.Module]:
+    """The syntax tree of each file, by its path below the package."""
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text())
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def nodes() -> Iterator[tuple[str, ast.AST]]:
+    for path, tree in parse_package().items():
+        for node in ast.walk(tree):
+            yield path, node
+
+
+def test_at_most_one_variable_in_a_hundred_has_a_name_that_is_no_noun() -> None:
+    names = [
+        (node.id.strip("_"), f"{path}:{node.lineno}")
+        for path, node in nodes()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
+    odd_names = [f"{name} ({line})" for name, line in names if name in NOT_NOUNS]
+    assert len(odd_names) <= 0.01 * len(names), "\n".join(odd_names)
+
+
+def test_descriptions_of_arguments_begin_with_a_noun() -> None:
+    described = 0
+    odd_lines = []
+    for path, node in nodes():
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        for match in ARGUMENT.finditer(ast.get_docstring(node) or ""):
+            described += 1
+            if match[1].lower() in ODD_OPENINGS:
+                odd_lines.append(f"{path}, {node.name}:{match[0]}")
+    assert len(odd_lines) <= 0.05 * described, "\n".join(odd_lines)
+
+
+def test_first_lines_of_docstrings_have_at_most_ten_words() -> None:
+    long_lines = []
+    for path, node in nodes():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            first_line = (ast.get_docstring(node) or "").partition("\n")[0]
+            if len(first_line.split()) > 10:
+                long_lines.append(f"{path}, {node.name}: {first_line}")
+    assert not long_lines, "\n".join(long_lines)
+
+
+def test_help_texts_begin_with_a_noun() -> None:
+    """The help of config keys, of settings and options, and of flags."""
+    positions = {"Key": 1, "Setting": 1, "Option": 2}
+    described = 0
+    odd_lines = []
+    for path, node in nodes():
+        if not isinstance(node, ast.Call):
+            continue
+        texts = [keyword.value for keyword in node.keywords if keyword.arg == "help"]
+        if isinstance(node.func, ast.Name) and node.func.id in positions:
+            position = positions[node.func.id]
+            texts += node.args[position : position + 1]
+        for text in texts:
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                described += 1
+                if text.value.partition(" ")[0].lower().strip(",:") in ODD_OPENINGS:
+                    odd_lines.append(f"{path}:{node.lineno} {text.value}")
+    assert described > 200
+    assert not odd_lines, "\n".join(odd_lines)
+
+
+def test_errors_of_users_have_fields() -> None:
+    """Key, value and fix are arguments of `InputError`, which words them; none is in the reason."""
+    key = re.compile(r"(config\.|--)[^ ]*[=:]|\0: ")
+    fix = re.compile("; (use|give|choose|leave|make|name|set|download|remove|add|write) ")
+    errors = 0
+    odd_reasons = []
+    for path, node in nodes():
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        if node.func.id != "InputError" or not node.args:
+            continue
+        errors += 1
+        reason = "".join(
+            part.value if isinstance(part, ast.Constant) else "\0"
+            for part in getattr(node.args[0], "values", [node.args[0]])
+        )
+        if key.match(reason) or fix.search(reason):
+            odd_reasons.append(f"{path}:{node.lineno} {ast.unparse(node.args[0])}")
+    assert errors > 300
+    assert not odd_reasons, "\n".join(odd_reasons)
+
+
+def test_an_assignment_sets_one_thing() -> None:
+    """A tuple on the left unpacks one value, such as the result of a call."""
+    assignments = [(path, node) for path, node in nodes() if isinstance(node, ast.Assign)]
+    pairs = [
+        f"{path}:{node.lineno}"
+        for path, node in assignments
+        if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
+    ]
+    assert len(pairs) <= 0.02 * len(assignments), "\n".join(pairs)
+
+
+def test_a_public_function_or_class_has_a_name_that_no_other_room_uses() -> None:
+    files = collections.defaultdict(list)
+    for path, tree in parse_package().items():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                files[node.name].append(path)
+    shared_names = {
+        name: paths
+        for name, paths in files.items()
+        if not name.startswith("_") and len({path.split("/")[0] for path in paths}) > 1
+    }
+    for name in ENTRY_POINTS:
+        assert shared_names.pop(name)
+    assert not shared_names

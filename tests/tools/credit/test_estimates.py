@@ -1,0 +1,92 @@
+"""The estimates of the catalogue: equal ones once, under names that say when they hold."""
+
+import numpy as np
+import pytest
+
+from gigpo_jax.config import default_config, resolve
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.learner.step_columns import step_columns
+from gigpo_jax.rl.algorithms import ALGORITHMS, make_advantages
+from gigpo_jax.tools.credit.estimates import (
+    STEP_PART,
+    estimate_steps,
+    missing_columns,
+    parse_variants,
+)
+from gigpo_jax.trajectory import Step, Turn
+
+
+def steps(anchors: list[str]) -> list[Step]:
+    """Two episodes of three and two steps, the first one won."""
+    empty = np.zeros(1, np.int32)
+    found = []
+    for anchor, (trajectory, number) in zip(
+        anchors, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)], strict=True
+    ):
+        reward = 10.0 * ((trajectory, number) == (0, 2))
+        turn = Turn(empty, empty, empty, "", "", "", True, None, "", anchor, reward, 0.0, "stop", 0)
+        found.append(Step(trajectory, number, 0, turn))
+    return found
+
+
+def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_it() -> None:
+    rl = resolve(default_config(), trains=False).rl
+    anchored = {"coarse": steps(list("aaaaa")), "fine": steps(list("abcad"))}
+    found = estimate_steps(anchored, rl, parse_variants(["step_weight=0", "penalty_in=reward"]))
+    where = {(label, e.anchor): e for e in found for label in e.labels}
+    missing = missing_columns((), rl)
+    assert missing["empg"] == ["entropy"]
+    assert missing["a2tgpo"] == ["answer_logprob"]
+    names = {name for e in found for name in e.names}
+    wrapped = {
+        f"{name} over gigpo" for name in ("salt", "repeat_discount", "response_weight", "serl")
+    }
+    variants = {"gigpo step_weight=0", "gigpo penalty_in=reward"}
+    assert names == ({*ALGORITHMS} - {*missing}) | {STEP_PART} | wrapped | variants
+    assert len({e.values.tobytes() for e in found}) == len(found)
+    rloo = where["rloo", "any"]  # neither the preset nor the anchor matters to it
+    assert rloo.values[0] == pytest.approx(10.0)
+    assert (
+        where["grpo:paper", "any"]
+        is where["dapo:paper", "any"]
+        is where["gigpo step_weight=0:paper", "any"]
+    )
+    assert where["grpo:paper", "any"] is not where["grpo:verl_agent", "any"]
+    assert where["gigpo:paper", "coarse"] is where["gigpo penalty_in=reward:paper", "coarse"]
+    assert where["gigpo:paper", "fine"] is not where["gigpo:paper", "coarse"]
+
+
+@pytest.mark.parametrize(
+    ("label", "name", "base"),
+    [("gigpo", "gigpo", {}), ("repeat_discount over gigpo", "repeat_discount", {"base": "gigpo"})],
+)
+def test_values_are_those_of_the_algorithm(label: str, name: str, base: dict[str, str]) -> None:
+    rl = resolve(default_config(), trains=False).rl
+    fine = steps(list("abcad"))
+    (one,) = [e for e in estimate_steps({"fine": fine}, rl, {}) if f"{label}:paper" in e.labels]
+    settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
+    expected = make_advantages(name, "paper", **settings, **base)(
+        step_columns(fine, needs=("action",))
+    ).total
+    np.testing.assert_array_equal(one.values, np.asarray(expected)[:5])
+
+
+def test_the_text_critic_is_graded_where_a_run_has_one() -> None:
+    config = default_config()
+    config.rl.algorithm = "text_critic"
+    rl = resolve(config, trains=False).rl
+    anchored = {"any": steps(list("abcad"))}
+
+    def names(values: dict[str, np.ndarray]) -> set[str]:
+        return {name for e in estimate_steps(anchored, rl, {}, values) for name in e.names}
+
+    assert "text_critic" not in names({})
+    found = names({"value": np.arange(5, dtype=np.float32)})
+    assert "text_critic" in found
+    assert {"step_ppo", "turn_ppo"}.isdisjoint(found)  # their critic is another one
+
+
+@pytest.mark.parametrize("text", ["gama=1", "gamma=much", "penalty_in=nowhere", "gamma"])
+def test_a_bad_variant_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=f"--variants={text}: "):
+        parse_variants([text])

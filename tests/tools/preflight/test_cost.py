@@ -1,0 +1,97 @@
+"""What is counted in the text of a compiled program, against numbers worked out by hand.
+
+The text is in the words of a TPU program: three layers a token, of which each gathers its weights,
+writes the cache and reads a layer of it; then a loop of seven turns, a conditional and a copy into
+on-chip memory, S(1).
+"""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from gigpo_jax.tools.preflight.cost import Cost, count_cost
+from gigpo_jax.tools.preflight.hlo import Program, Shape
+
+TEXT = (Path(__file__).parents[2] / "data" / "hlo" / "step.txt").read_text()
+TOKENS = 5
+LAYER = 8 * 2 * 512 * 128 * 2  # bytes of one layer of the cache
+
+
+@pytest.fixture(scope="module")
+def counted() -> Cost:
+    return count_cost(Program(TEXT), (TOKENS,))
+
+
+def test_products_count_as_often_as_their_loops_turn(counted: Cost) -> None:
+    layer = (
+        2 * 8 * 256 * 256 + 2 * 8 * 2 * 6 * 512 * 128
+    )  # the projection; the scores of each slot and head alone
+    attention = (
+        3 * 2 * (2 * 512 * 512 * 64) / 2
+    )  # three products of two heads, the half that is causal
+    turn = 2 * 16 * 16 * 32 + 1000 + attention  # a dot, and what the custom call says of itself
+    assert counted.operations == TOKENS * 3 * layer + 7 * turn
+
+
+def test_bytes_are_those_that_move_to_or_from_main_memory(counted: Cost) -> None:
+    read = 64 * 256 * 2 + 8 * 256 * 2  # one layer of the weights, the input
+    written = 8 * 2 * 128 * 2  # the new token, in place: not the cache
+    copied = (
+        LAYER + LAYER
+    )  # a layer of the cache read, and written once: the other result stays on the chip
+    scores = LAYER
+    turn = 4 * 16 * 32 * 4 + 16 * 16 * 4 + 16 * 32 * 4
+    once = (
+        2 * 3 * LAYER + 64 * 1000 * 4
+    )  # the cache in another layout; half of a copy into on-chip memory
+    assert counted.bytes == TOKENS * 3 * (read + written + copied + scores) + 7 * turn + once
+
+
+def test_collectives_count_by_kind(counted: Cost) -> None:
+    assert counted.sent == {"all-gather": TOKENS * 3 * 256 * 256 * 2}
+
+
+def test_copies_are_found_in_loops_and_outside(counted: Cost) -> None:
+    whole = Shape("bf16", (3, 8, 2, 512, 128))
+    layer = Shape("bf16", (1, 8, 2, 512, 128))
+    assert counted.copied == {(whole, False): 3 * LAYER, (layer, True): TOKENS * 3 * LAYER}
+
+
+def test_a_program_that_this_machine_compiles() -> None:
+    """XLA's own text today, not that of the day when the file was written: a scan over layers
+    inside a while loop.
+    """
+
+    def step(w: jax.Array, x: jax.Array, turns: jax.Array) -> jax.Array:
+        def turn(_: jax.Array, x: jax.Array) -> jax.Array:
+            return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0]
+
+        return jax.lax.fori_loop(0, turns, turn, x)
+
+    w = jnp.zeros((6, 32, 32))
+    x = jnp.zeros((16, 32))
+    counted = count_cost(Program(jax.jit(step).lower(w, x, 4).compile().as_text()), (4,))
+    assert counted.operations == 4 * 6 * 2 * 16 * 32 * 32
+    least = 4 * 6 * 4 * (32 * 32 + 2 * 16 * 32)  # each layer's weights, its input and output
+    assert least <= counted.bytes <= 4 * least
+
+
+def test_a_loop_of_unknown_turns_in_another_counts_as_said_or_once() -> None:
+    """The blocks of a cache that are filled, in the loop over tokens."""
+
+    def step(w: jax.Array, x: jax.Array, turns: jax.Array, blocks: jax.Array) -> jax.Array:
+        def turn(_: jax.Array, x: jax.Array) -> jax.Array:
+            return jax.lax.fori_loop(0, blocks, lambda _, x: jnp.tanh(x @ w), x)
+
+        return jax.lax.fori_loop(0, turns, turn, x)
+
+    text = jax.jit(step).lower(jnp.zeros((32, 32)), jnp.zeros((16, 32)), 4, 3).compile().as_text()
+    assert count_cost(Program(text), (4,)).operations == 4 * 2 * 16 * 32 * 32
+    assert count_cost(Program(text), (4, 3)).operations == 4 * 3 * 2 * 16 * 32 * 32
+
+
+def test_another_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="ENTRY"):
+        Program("module @jit_step {\n}\n")

@@ -1,0 +1,88 @@
+"""What TPU compilers make of the programs; needs libtpu (make test-preflight)."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gigpo_jax.config import resolve
+from gigpo_jax.config.command_line import load_config
+from gigpo_jax.devices.mesh import make_mesh
+from gigpo_jax.main import main
+from gigpo_jax.models import decoder
+from gigpo_jax.models.files.hf_config import config_json
+from gigpo_jax.tools.preflight import report
+from gigpo_jax.tools.preflight.engine_programs import compile_engine
+from gigpo_jax.tools.preflight.shapes import run_arrays
+from gigpo_jax.tools.preflight.targets import find_target, target_devices
+
+pytestmark = pytest.mark.preflight
+SHAPE = decoder.DecoderConfig(2048, 256, 512, 32, 4, 2, 128)
+TOKENS = 1024  # of a row
+
+
+def preflight(folder: Path, target: str, *flags: str) -> dict[str, Any]:
+    (folder / "config.json").write_text(json.dumps(config_json(SHAPE, "float32")))
+    flags = (f"--config.model.path={folder}", f"--out={folder / 'found.json'}", *flags)
+    sizes = (
+        "--config.batch.rows=8",
+        f"--config.batch.row_length={TOKENS}",
+        "--config.engine.slots=16",
+    )
+    lengths = (
+        "--config.sampling.max_prompt_tokens=768",
+        "--config.sampling.max_response_tokens=256",
+    )
+    assert (
+        main(
+            [
+                "--config=configs/alfworld.py:1.5b",
+                "--mode=preflight",
+                f"--target={target}",
+                *sizes,
+                *lengths,
+                *flags,
+            ]
+        )
+        == 0
+    )
+    return json.loads((folder / "found.json").read_text())
+
+
+def test_one_chip_holds_no_scores(tmp_path: Path) -> None:
+    found = preflight(tmp_path, "v6e-1", "--config.engine.name=vllm")
+    scores = 8 * SHAPE.num_heads * TOKENS * TOKENS * 4
+    assert found["programs"]["score"]["temporaries"] < scores
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("chunk", [0, 32])
+def test_the_engine_copies_no_cache(head_dim: int, chunk: int) -> None:
+    shape = dataclasses.replace(SHAPE, num_layers=2, head_dim=head_dim)
+    flags = ["--config.model.path=Qwen2.5-1.5B-Instruct", f"--config.engine.prefill_chunk={chunk}"]
+    config = resolve(load_config("configs/alfworld.py:1.5b", flags))
+    target = find_target("v6e-1")
+    mesh = make_mesh(**config.mesh, devices=target_devices(target))
+    arrays = run_arrays(config, shape, mesh)
+    engine = compile_engine(config, shape, arrays, 1, None, ())
+    array_names = report.name_arrays(arrays, engine.cache)
+    for compiled in engine.programs:
+        measured = report.measure_program(compiled, target.chip, array_names)
+        copies = [copy for copy in measured["copies"] if copy["of"] == "KV cache"]
+        assert not copies, compiled.name
+        if compiled.name == "decode":
+            assert measured["temporaries"] < 0.05 * report.device_bytes(engine.cache)
+
+
+def test_eight_chips_share_the_slots_and_send_nothing_while_decoding(tmp_path: Path) -> None:
+    found = preflight(tmp_path, "v5e-8", "--config.mesh.fsdp=8")
+    # libtpu's topology has two hosts of four chips, and each host spreads 16 slots over its own.
+    cache = (
+        2 * SHAPE.num_layers * 4 * SHAPE.num_kv_heads * 1024 * SHAPE.head_dim * 2
+    )  # bytes of four slots
+    assert found["resident"]["KV cache"] == pytest.approx(cache, rel=0.01)
+    assert found["programs"]["decode"]["collectives"] == {}
+    assert found["programs"]["update"]["collectives"]["all-gather"] > 0
+    assert found["programs"]["decode"]["temporaries"] < 0.05 * cache
