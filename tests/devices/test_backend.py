@@ -5,9 +5,11 @@ import sys
 
 import pytest
 
-# Prints the number of XLA's threads; each thread of a process has a name.
+# Prints the number of XLA's threads; each thread of a process has a name. A thread of another library may end between
+# the listing and the reading.
 PROGRAM = """
-import os
+import contextlib
+import pathlib
 import sys
 from gigpo_jax.config import default_config
 from gigpo_jax.devices.backend import start_backend
@@ -16,7 +18,10 @@ config = default_config().unlock()
 config.compilation.cpu_threads = int(sys.argv[1])
 config.compilation.cache_gib = 0.0
 start_backend(config)
-names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+names = []
+for task in pathlib.Path("/proc/self/task").iterdir():
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        names.append((task / "comm").read_text())
 print(sum("XLAEigen" in name for name in names))
 """
 
