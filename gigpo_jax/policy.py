@@ -12,7 +12,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.memory import check_engine, check_memory, engine_tensor
+from gigpo_jax.devices.memory import SignalBytes, check_engine, check_memory, engine_tensor
 from gigpo_jax.devices.mesh import gathered, on_each_device, row_constraint, shard_by_rules
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.attention import attention, kernels_for
@@ -47,6 +47,8 @@ class Policy:
         parameters are trained.
       scale: Factor of the adapter's output.
       base: Checksum of the tensors of `model.path` that an adapter belongs to; "" without one.
+      engine_tensor: Number of devices that split an in-process engine's weights, as from
+        `memory.engine_tensor`; 0: no plan of memory has chosen it.
     """
 
     config: decoder.DecoderConfig
@@ -55,6 +57,7 @@ class Policy:
     adapter: Any = None
     scale: float = 1.0
     base: str = ""
+    engine_tensor: int = 0
 
     @property
     def trained(self) -> Any:
@@ -83,12 +86,19 @@ class Policy:
         return lora.attach_adapter(self.params, scaled(trained, self.scale), 1.0)
 
 
-def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = True) -> Policy:
+def load_policy(
+    config: ConfigDict,
+    mesh: jax.sharding.Mesh,
+    signal_bytes: SignalBytes | None = None,
+    *,
+    samples: bool = True,
+) -> Policy:
     """Reads the policy from `model.path`.
 
     Args:
       config: Resolved config.
       mesh: Mesh of the learner.
+      signal_bytes: Memory of the learner's signals; None: there are none.
       samples: Whether an engine will sample from it.
 
     Raises:
@@ -126,15 +136,16 @@ def load_policy(config: ConfigDict, mesh: jax.sharding.Mesh, *, samples: bool = 
             fix="use more",
         )
     # All checks come before the weights are read, which takes minutes for a large model.
-    tensor = engine_tensor(config, shape, mesh)
+    signals = signal_bytes(config, shape) if signal_bytes is not None else {}
+    tensor = engine_tensor(config, shape, mesh, signals=signals)
     if samples and config.engine.name == "jax":
         check_engine(config, shape, mesh, tensor)
-    check_memory(config, shape, mesh.size, jax.process_count(), tensor)
+    check_memory(config, shape, mesh.size, jax.process_count(), tensor, signals=signals)
     dtype = jnp.dtype(config.model.param_dtype)
     adapter, scale = start_adapter(config, shape, mesh)
     base = "" if adapter is None else folder_checksum(folder)
     shape, params = load_hf(folder, dtype=dtype, shardings=param_shardings(shape, mesh))
-    return Policy(shape, params, tokenizer, adapter, scale, base)
+    return Policy(shape, params, tokenizer, adapter, scale, base, tensor)
 
 
 def check_vision(config: ConfigDict, vision: VisionConfig | None) -> None:

@@ -9,7 +9,7 @@ from gigpo_jax.config.keys import KEYS, value_of
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.envs import registry
-from gigpo_jax.rl.algorithms import FROZEN_TEACHER, find_algorithm
+from gigpo_jax.rl.algorithms import find_algorithm
 from gigpo_jax.rl.ratios import MASKS
 
 TAGGED = "tagged"  # the prompt style that asks for tags
@@ -466,7 +466,8 @@ def _check_agent(config: ConfigDict, trains: bool) -> None:
 def _check_needs(config: ConfigDict) -> None:
     """Checks that the environment gives what the algorithm needs."""
     name = config.rl.algorithm
-    needs = find_algorithm(name, config.rl.settings).needs
+    algorithm = find_algorithm(name, config.rl.settings)
+    needs = algorithm.needs
     environment = registry.spec(config.env.name)
     # An algorithm may compare only past steps that the policy has seen.
     if "history" in needs:
@@ -479,14 +480,10 @@ def _check_needs(config: ConfigDict) -> None:
             reason,
             f"at most env.history={history}",
         )
-    if FROZEN_TEACHER in needs:
-        require(
-            config.rl.settings.teacher != "",
-            config,
-            "rl.settings.teacher",
-            f"{name} needs a teacher",
-            "name a model folder with the policy's tokenizer",
-        )
+    for setting, declared in algorithm.settings.items():
+        # A default that breaks its own rule stands for what every user has to give.
+        complaint = declared.complaint(config.rl.settings[setting])
+        require(not complaint, config, f"rl.settings.{setting}", complaint)
     if "tag" in needs:
         reason = f"{name} compares responses by their tags"
         require(

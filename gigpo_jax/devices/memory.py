@@ -2,9 +2,8 @@
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,7 @@ from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.models import lora
 from gigpo_jax.models.cache import cache_length
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
-from gigpo_jax.models.files.hf_config import read_config
-from gigpo_jax.models.files.hub import model_folder
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
-from gigpo_jax.rl.algorithms import FROZEN_TEACHER, find_algorithm
 from gigpo_jax.rl.optimizer import label_leaves
 
 GIB = 2.0**30
@@ -28,6 +24,11 @@ UNKNOWN = (2**31 - 1) * MIB  # hosts exchange MiB in 32 bits
 # Parts of a plan that are in memory during rollouts, and during updates.
 ENGINE = ("engine's weights", "KV cache")
 UPDATE = ("gradients", "activations")
+NO_SIGNALS: Mapping[str, int] = MappingProxyType({})
+
+# Bytes that the learner's signals add for a config and the shape of its policy, by purpose: of all
+# devices that split the parameters together.
+SignalBytes = Callable[[ConfigDict, DecoderConfig], Mapping[str, int]]
 
 
 def memory_plan(
@@ -37,15 +38,15 @@ def memory_plan(
     hosts: int = 1,
     tensor: int = 0,
     on_cpu: bool = False,
+    signals: Mapping[str, int] = NO_SIGNALS,
 ) -> dict[str, float]:
     """Plans the bytes on each device by purpose.
 
     XLA's temporaries and fragmentation are not counted. Parameters are split over `fsdp` and
     `tensor`, rows over `data` and `fsdp`; for the engine see `engine_plan`. With an adapter,
-    gradients, optimizer, reference policy, teacher and older policies have the adapter's size. A
-    critic of its own has float32 parameters, gradients and two moments; a value head is too small
-    to count. The size of pictures is not known yet: the plan assumes that they fill the rows of an
-    update and the prompts of a prefill.
+    gradients, optimizer, reference policy and older policies have the adapter's size. The size of
+    pictures is not known yet: the plan assumes that they fill the rows of an update and the prompts
+    of a prefill.
 
     Args:
       config: Resolved config.
@@ -54,15 +55,14 @@ def memory_plan(
       hosts: Number of hosts, with equally many devices each.
       tensor: Number of devices that split the engine's weights; 0: `mesh.tensor`.
       on_cpu: Whether the devices are CPUs, on which a bfloat16 engine has its own weights.
+      signals: Bytes of the learner's signals, see `SignalBytes`.
     """
     mesh = _mesh_sizes(config, devices)
     parameter_shards = mesh["fsdp"] * mesh["tensor"]
     groups = _parameter_groups(config, shape)
     parameter_bytes = sum(count * jnp.dtype(dtype).itemsize for dtype, count in groups)
-    trained_dtype, trained_count = groups[-1]
-    trained_bytes = trained_count * jnp.dtype(trained_dtype).itemsize / parameter_shards
-    # AdamW: the second moment in float32, the first in `optim.moment_dtype`.
-    moment_bytes = 4 + jnp.dtype(config.optim.moment_dtype).itemsize
+    trained_count = groups[-1][1]
+    policy_bytes = trained_bytes(config, shape) / parameter_shards
     # Rounded up: the fullest device decides.
     row_count = -(-config.batch.rows // (mesh["data"] * mesh["fsdp"]))
     engine = engine_plan(config, shape, devices, hosts, tensor, on_cpu)
@@ -75,11 +75,9 @@ def memory_plan(
         # Accumulated in float32, whatever type the parameters have.
         "gradients": trained_count * 4 / parameter_shards,
         "optimizer": _optimizer_bytes(config, shape, trained_count) / parameter_shards,
-        "reference policy": trained_bytes if config.rl.kl_coef > 0 else 0,
-        "teacher": _teacher_bytes(config, trained_bytes, parameter_shards),
-        # 4 bytes of a parameter, 4 of its gradient, and its moments.
-        "critic": _critic_parameters(config, shape) * (8 + moment_bytes) / parameter_shards,
-        "older policies": trained_bytes * config.train.max_staleness,
+        "reference policy": policy_bytes if config.rl.kl_coef > 0 else 0,
+        **{name: size / parameter_shards for name, size in signals.items()},
+        "older policies": policy_bytes * config.train.max_staleness,
         **engine,
         "activations": _activation_bytes(config, shape, row_count),
         "activations of the vision tower": 0,
@@ -163,6 +161,12 @@ def _parameter_groups(config: ConfigDict, shape: DecoderConfig) -> list[tuple[st
     return groups
 
 
+def trained_bytes(config: ConfigDict, shape: DecoderConfig) -> int:
+    """Returns the bytes of the trained parameters, over all devices."""
+    dtype, count = _parameter_groups(config, shape)[-1]
+    return count * jnp.dtype(dtype).itemsize
+
+
 def _optimizer_bytes(config: ConfigDict, shape: DecoderConfig, trained_count: int) -> int:
     """Returns the bytes of the optimizer's moments."""
     second_moment_count = trained_count
@@ -176,23 +180,6 @@ def _optimizer_bytes(config: ConfigDict, shape: DecoderConfig, trained_count: in
         )
     first_moment_bytes = trained_count * jnp.dtype(config.optim.moment_dtype).itemsize
     return first_moment_bytes + 4 * second_moment_count
-
-
-def _teacher_bytes(config: ConfigDict, trained_bytes: float, parameter_shards: int) -> float:
-    """Returns the bytes of a teacher on each device."""
-    needs = find_algorithm(config.rl.algorithm, config.rl.settings).needs
-    if FROZEN_TEACHER in needs:
-        folder = model_folder(config.rl.settings.teacher, "", key="config.rl.settings.teacher")
-        dtype = jnp.dtype(config.model.compute_dtype)
-        return param_count(read_config(folder)) * dtype.itemsize / parameter_shards
-    return trained_bytes if "teacher" in needs else 0
-
-
-def _critic_parameters(config: ConfigDict, shape: DecoderConfig) -> int:
-    if config.critic.kind != "model":
-        return 0
-    critic_shape = read_config(Path(config.critic.path)) if config.critic.path else shape
-    return param_count(replace(critic_shape, value_head=True))
 
 
 def _activation_bytes(config: ConfigDict, shape: DecoderConfig, row_count: int) -> float:
@@ -265,13 +252,19 @@ def _parts_at_peak(config: ConfigDict, plan: Mapping[str, float]) -> dict[str, f
 
 
 def _tightest_plan(
-    config: ConfigDict, shape: DecoderConfig, devices: int, hosts: int, tensor: int, on_cpu: bool
+    config: ConfigDict,
+    shape: DecoderConfig,
+    devices: int,
+    hosts: int,
+    tensor: int,
+    on_cpu: bool,
+    signals: Mapping[str, int],
 ) -> dict[str, float]:
     """Returns the plan that needs more bytes.
 
     It is that of the learner's devices or of the engine's own.
     """
-    learner = memory_plan(config, shape, devices, hosts, tensor, on_cpu)
+    learner = memory_plan(config, shape, devices, hosts, tensor, on_cpu, signals)
     if not config.engine.devices:
         return learner
     engine = engine_plan(config, shape, devices, hosts, tensor, on_cpu)
@@ -285,20 +278,21 @@ def check_memory(
     hosts: int = 1,
     tensor: int = 0,
     limit: int | None = None,
+    signals: Mapping[str, int] = NO_SIGNALS,
 ) -> None:
     """Refuses a run that cannot fit.
 
     The message names the key of the largest part at the peak and shows the plan.
 
     Args:
-      config, shape, devices, hosts, tensor: Arguments of `memory_plan`.
+      config, shape, devices, hosts, tensor, signals: Arguments of `memory_plan`.
       limit: Bytes of one device; None: the smallest value that a device of any host reports, or no
         check if none reports any. Then all hosts must call this together.
 
     Raises:
       InputError: the plan needs more.
     """
-    plan = _tightest_plan(config, shape, devices, hosts, tensor, _plans_for_cpu(limit))
+    plan = _tightest_plan(config, shape, devices, hosts, tensor, _plans_for_cpu(limit), signals)
     limit = limit or _device_bytes()
     if limit is None or peak(config, plan) <= limit:
         return
@@ -334,14 +328,18 @@ def check_memory(
 
 
 def engine_tensor(
-    config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh, limit: int | None = None
+    config: ConfigDict,
+    shape: DecoderConfig,
+    mesh: jax.sharding.Mesh,
+    limit: int | None = None,
+    signals: Mapping[str, int] = NO_SIGNALS,
 ) -> int:
     """Returns how many devices split the in-process engine's weights.
 
     It is `engine.tensor` or, where that is 0, the smallest number that fits.
 
     Args:
-      config, shape: Arguments of `memory_plan`.
+      config, shape, signals: Arguments of `memory_plan`.
       mesh: Mesh of the learner.
       limit: Bytes of one device, as for `check_memory`.
     """
@@ -355,7 +353,7 @@ def engine_tensor(
     # Ascending: devices that do not share weights do not wait for each other, so the smallest is
     # fastest.
     for tensor in _possible_tensors(config, shape, mesh):
-        plan = _tightest_plan(config, shape, mesh.size, hosts, tensor, on_cpu)
+        plan = _tightest_plan(config, shape, mesh.size, hosts, tensor, on_cpu, signals)
         if limit is None or peak(config, plan) <= limit:
             return tensor
     # None fits: `check_memory` then refuses the run, with the plan.

@@ -185,6 +185,15 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
+def with_shardings(tree: Any, shardings: Any) -> Any:
+    """A tree's shapes with the shardings of another tree."""
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        tree,
+        shardings,
+    )
+
+
 def row_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
     """Returns a function that keeps activations split by rows.
 

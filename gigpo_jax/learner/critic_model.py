@@ -16,7 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.mesh import replicated
+from gigpo_jax.devices.mesh import replicated, with_shardings
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.token_logprobs import make_token_arrays, over_microbatches
 from gigpo_jax.models import decoder
@@ -84,8 +84,8 @@ def train_programs(
     return TrainPrograms(init, learn, state_shardings)
 
 
-def critic_shape(config: ConfigDict, policy: Policy) -> decoder.DecoderConfig:
-    """The shape of the critic's model, with a value head.
+def critic_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> decoder.DecoderConfig:
+    """The critic's shape beside a policy's, with a value head.
 
     Raises:
       InputError: `critic.path` holds no model, or one of another vocabulary or that reads other
@@ -93,7 +93,7 @@ def critic_shape(config: ConfigDict, policy: Policy) -> decoder.DecoderConfig:
     """
     path = config.critic.path
     if not path:
-        return replace(policy.config, value_head=True)
+        return replace(shape, value_head=True)
     if not Path(path).is_dir():
         raise InputError(
             "no such folder",
@@ -101,25 +101,25 @@ def critic_shape(config: ConfigDict, policy: Policy) -> decoder.DecoderConfig:
             value=repr(path),
             fix="name a model folder or leave the key out",
         )
-    shape = read_config(Path(path))
-    vocabulary = policy.config.vocab_size
+    own_shape = read_config(Path(path))
+    vocabulary = shape.vocab_size
     # Policy and critic read the same token ids.
-    if shape.vocab_size != vocabulary:
+    if own_shape.vocab_size != vocabulary:
         raise InputError(
-            f"has {shape.vocab_size} tokens, the policy {vocabulary}",
+            f"has {own_shape.vocab_size} tokens, the policy {vocabulary}",
             key="config.critic.path",
             value=repr(path),
             fix="name a model with the policy's tokenizer",
         )
     # Images are cut into patches once, for the policy; its critic reads the same patches.
-    if image_settings(shape) != image_settings(policy.config):
+    if image_settings(own_shape) != image_settings(shape):
         raise InputError(
             "its vision tower, image token or bounds of image sizes are not those of the policy",
             key="config.critic.path",
             value=repr(path),
             fix="name a model that reads images as the policy does",
         )
-    return replace(shape, value_head=True)
+    return replace(own_shape, value_head=True)
 
 
 def image_settings(shape: decoder.DecoderConfig) -> tuple[int, int, int] | None:
@@ -135,17 +135,13 @@ def image_settings(shape: decoder.DecoderConfig) -> tuple[int, int, int] | None:
 
 def abstract_critic_params(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Any:
     """The shapes of the critic's parameters, float32, with their shardings."""
-    shape = critic_shape(config, policy)
+    shape = critic_shape(config, policy.config)
     params = decoder.abstract_params(shape)
     leaf_shardings = param_shardings(shape, mesh)
     if config.critic.kind == "head":
         params = {HEAD: params[HEAD]}
         leaf_shardings = {HEAD: leaf_shardings[HEAD]}
-    return jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        params,
-        leaf_shardings,
-    )
+    return with_shardings(params, leaf_shardings)
 
 
 def start_params(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Any:
@@ -185,7 +181,7 @@ def value_function(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) 
             return forward(trained, frozen, *inputs)[0]
 
     else:
-        trunk = trunk_function(config, critic_shape(config, policy), mesh)
+        trunk = trunk_function(config, critic_shape(config, policy.config), mesh)
 
         def hidden_states(params: Any, policy: Any, batch: StepBatch) -> jax.Array:
             del policy
@@ -248,5 +244,5 @@ def save_critic(folder: Path, config: ConfigDict, policy: Policy, trunk: Any, pa
     if config.critic.kind == "head":
         # A token classifier has the value head in the place of the output head.
         params = {name: leaf for name, leaf in trunk.items() if name != "head"} | params
-    shape = critic_shape(config, policy)
+    shape = critic_shape(config, policy.config)
     save_hf(folder, shape, params, dtype=jnp.float32, tokenizer=policy.tokenizer)

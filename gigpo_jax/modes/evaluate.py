@@ -22,7 +22,7 @@ from gigpo_jax.envs import registry
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.learner.signals.base import ScoredSteps
-from gigpo_jax.learner.signals.table import compute_columns, load_signals
+from gigpo_jax.learner.signals.table import compute_columns, load_signals, signal_bytes
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.environment import RunEnvironment, list_environments
@@ -184,7 +184,7 @@ def _evaluate(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> None
         raise InputError("no panel", key="config.eval.panel", value="''", fix=fix)
     panel, tasks = selection
     # Credit of the episodes is scored by the learner's programs.
-    opened = open_run(config, workdir, scores=True)
+    opened = open_run(config, workdir, signal_bytes, scores=True)
     report.say(f"weights: {opened.source}")
     worker = RolloutWorker(
         config,

@@ -20,6 +20,7 @@ from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.learner.finite import NotFinite
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.objective import make_objective
+from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import param_count
 from gigpo_jax.modes.evaluate import Evaluator, panel_tasks
 from gigpo_jax.rollout.environment import all_tasks, list_environments
@@ -135,7 +136,7 @@ class Trainer:
             self.panel = panel_tasks(environments)
         self.curriculum = Curriculum(self.tasks) if config.train.curriculum == "success" else None
 
-        policy = open_policy(config, workdir, self.mesh)
+        policy = open_policy(config, workdir, self.mesh, signal_bytes)
         # Frozen parameters get no gradient, which is a third of the work.
         self.flops = param_count(policy.config) * (6 if policy.frozen is None else 4)
         self.learner = Learner(config, policy, self.mesh)

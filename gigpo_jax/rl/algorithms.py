@@ -23,6 +23,7 @@ from gigpo_jax.core.settings import (
     NOT_NEGATIVE,
     POSITIVE,
     POSITIVE_FRACTION,
+    Rule,
     Setting,
     at_least,
     one_of,
@@ -124,6 +125,7 @@ class Algorithm:
         return needs_values and "text_critic" not in self.needs
 
 
+MODEL = Rule("a model folder, or ORG/NAME of the Hub", lambda value: value != "")
 NO_STEP = {"step_weight": 0.0}
 # Each response counts once, as its ratio does. The authors' losses have no dual clip.
 ONE_EACH = {"loss_mean": "responses", "dual_clip": 0.0}
@@ -300,7 +302,9 @@ ALGORITHMS: dict[str, Algorithm] = {
         needs=("teacher", FROZEN_TEACHER),
         settings={
             BASE: BASE_GRPO,
-            "teacher": Setting("", "model folder, or ORG/NAME of the Hub, of the teacher"),
+            "teacher": Setting(
+                "", "model that scores responses, with the tokenizer of the policy", MODEL
+            ),
             "strength": Setting(1.0, "weight of the teacher's log-ratio", POSITIVE),
             "outcome": Setting(
                 0.0, "weight of the base's advantages; 0: the teacher alone", NOT_NEGATIVE

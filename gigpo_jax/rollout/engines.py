@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.memory import engine_tensor
 from gigpo_jax.devices.mesh import split_devices
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.engines.jax.placement import parameter_mesh
@@ -53,7 +52,9 @@ def make_engine(
         return _make_vllm_engine(config, policy, params, version, folder)
     mesh = parameter_mesh(params)
     # Parameters on one device have no mesh.
-    tensor = 1 if mesh is None else engine_tensor(config, policy.config, mesh)
+    tensor = 1
+    if mesh is not None:
+        tensor = policy.engine_tensor or config.engine.tensor or mesh.shape["tensor"]
     settings = engine_settings(config, tensor)
     engine = JaxEngine(
         policy.config,

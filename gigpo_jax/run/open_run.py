@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import local_rows
+from gigpo_jax.devices.memory import SignalBytes
 from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.policy import Policy, load_policy
 from gigpo_jax.run.checkpoint import newest_params
@@ -55,13 +56,19 @@ class OpenRun:
 
 
 def open_run(
-    config: ConfigDict, workdir: Path, *, samples: bool = True, scores: bool = False
+    config: ConfigDict,
+    workdir: Path,
+    signal_bytes: SignalBytes | None = None,
+    *,
+    samples: bool = True,
+    scores: bool = False,
 ) -> OpenRun:
     """Reads the newest checkpoint of a workdir, else `model.path`.
 
     Args:
       config: Config as from `config.resolve`.
       workdir: Folder of the run.
+      signal_bytes: Memory of the learner's signals, as for `load_policy`.
       samples: Whether an engine will sample from the policy.
       scores: Whether the learner's programs will score steps.
 
@@ -72,19 +79,26 @@ def open_run(
     if scores:
         # Checked before the model is read, which may take minutes.
         local_rows(mesh, config.batch.rows)
-    policy = open_policy(config, workdir, mesh, samples=samples)
+    policy = open_policy(config, workdir, mesh, signal_bytes, samples=samples)
     with show_stage("reading the newest checkpoint"):
         trained, version = newest_params(workdir / "checkpoints", policy.trained)
     return OpenRun(config, workdir, mesh, policy, trained, version)
 
 
-def open_policy(config: ConfigDict, workdir: Path, mesh: Mesh, *, samples: bool = True) -> Policy:
+def open_policy(
+    config: ConfigDict,
+    workdir: Path,
+    mesh: Mesh,
+    signal_bytes: SignalBytes | None = None,
+    *,
+    samples: bool = True,
+) -> Policy:
     """Reads the policy of `model.path`, for checkpoints of the workdir.
 
     Raises:
       InputError: see `load_policy`; or the workdir has checkpoints of another adapter or model.
     """
     with show_stage(f"loading {config.model.path}"):
-        policy = load_policy(config, mesh, samples=samples)
+        policy = load_policy(config, mesh, signal_bytes, samples=samples)
     check_adapter(workdir, config, policy.base)
     return policy

@@ -332,29 +332,13 @@ def test_an_algorithm_without_a_reference_policy_books_none():
     )
 
 
-def test_a_critic_of_its_own_has_parameters_gradients_and_moments_in_float32():
+def test_bytes_of_signals_are_split_like_parameters():
     config = default_config()
-    config.rl.algorithm = "ppo"
-    trunk = 1_543_714_304  # the embedding is tied: a value head comes on top, and nothing goes
-    for fsdp in (1, 4):
-        config.mesh.fsdp = fsdp
-        plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=fsdp)
-        assert plan["critic"] == 16 * (trunk + 1536 + 1) / fsdp
-    untied = 7_615_616_512 - 152_064 * 3584
-    assert (
-        memory_plan(resolve(config), PUBLISHED["7b"], devices=4)["critic"]
-        == 16 * (untied + 3584 + 1) / 4
-    )
-    config.critic.kind = "head"
-    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4)["critic"] == 0
-
-
-def test_a_teacher_is_a_copy_of_what_is_trained():
-    config = default_config()
-    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["teacher"] == 0
-    config.rl.algorithm = "serl"
-    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)
-    assert (plan["teacher"], plan["reference policy"]) == (4 * 1_543_714_304, 0)
+    config.mesh.fsdp = 4
+    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4, signals={"teacher": 8})
+    assert plan["teacher"] == 2
+    rest = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4)
+    assert sum(plan.values()) == sum(rest.values()) + 2
 
 
 def test_a_vision_tower_has_weights_moments_and_activations():

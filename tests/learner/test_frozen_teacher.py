@@ -16,6 +16,7 @@ from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.signals.base import CreditedSteps
 from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher
+from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.weights import save_hf
 from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
@@ -192,7 +193,9 @@ def test_a_teacher_with_other_tokens_is_refused(tokenizer: Tokenizer, tmp_path: 
 def test_a_missing_teacher_is_refused_before_anything_is_loaded() -> None:
     config = make_config()
     config.rl.algorithm = "opd"
-    with pytest.raises(InputError, match=r"rl\.settings\.teacher='': opd needs a teacher"):
+    with pytest.raises(
+        InputError, match=r"rl\.settings\.teacher='': must be a model folder, or ORG/NAME"
+    ):
         resolve(config)
 
 
@@ -204,5 +207,7 @@ def test_the_plan_counts_the_teacher_as_it_is_kept(
     config.rl.settings = ConfigDict({"teacher": str(teacher_folder)})
     config.model.compute_dtype = "bfloat16"
     shape = decoder.DecoderConfig(tokenizer.vocab_size, 24, 40, 2, 3, 1, 8)
-    plan = memory_plan(resolve(config), policy_shape(tokenizer), devices=1)
+    config = resolve(config)
+    signals = signal_bytes(config, policy_shape(tokenizer))
+    plan = memory_plan(config, policy_shape(tokenizer), devices=1, signals=signals)
     assert plan["teacher"] == 2 * decoder.param_count(shape)

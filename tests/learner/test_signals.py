@@ -1,10 +1,13 @@
 """The table of signals: what each algorithm gets, and that nothing is computed twice."""
 
 import dataclasses
+import pathlib
+import re
 
 import pytest
 
-from gigpo_jax.config import default_config
+import gigpo_jax
+from gigpo_jax.config import default_config, resolve
 from gigpo_jax.learner.signals.action_spans import ActionSpans
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.signals.clip_scales import ClipScales
@@ -12,14 +15,21 @@ from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.signals.episode_ends import EpisodeEnds
 from gigpo_jax.learner.signals.known_answers import KnownAnswers
 from gigpo_jax.learner.signals.policy_scores import PolicyScores
-from gigpo_jax.learner.signals.table import SIGNALS, batch_fields, needed_signals
+from gigpo_jax.learner.signals.table import (
+    SIGNALS,
+    batch_fields,
+    needed_signals,
+    signal_bytes,
+)
 from gigpo_jax.learner.signals.tags import Tags
 from gigpo_jax.learner.signals.task_deviations import TaskDeviations
 from gigpo_jax.learner.signals.teacher import Teacher
 from gigpo_jax.learner.signals.text_critic import TextCritic
+from gigpo_jax.models.decoder import PUBLISHED
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.rl.types import OPTIONAL_COLUMNS, OPTIONAL_FIELDS, StepBatch
 
+PACKAGE = pathlib.Path(gigpo_jax.__file__).parent
 # Needs that no signal fills under their name.
 FROM_STEPS = {
     "action",
@@ -80,3 +90,36 @@ def test_columns_and_fields_are_those_of_the_types() -> None:
     fields = {field.name for field in dataclasses.fields(StepBatch)}
     assert batch_fields(SIGNALS).keys() <= fields
     assert batch_fields(SIGNALS).keys() >= {*OPTIONAL_FIELDS}
+
+
+def test_a_critic_of_its_own_has_parameters_gradients_and_moments_in_float32() -> None:
+    config = default_config()
+    config.rl.algorithm = "ppo"
+    trunk = 1_543_714_304  # the embedding is tied: a value head comes on top, and nothing goes
+    bytes_of_critic = {"critic": 16 * (trunk + 1536 + 1)}
+    assert signal_bytes(resolve(config), PUBLISHED["1.5b"]) == bytes_of_critic
+    untied = 7_615_616_512 - 152_064 * 3584
+    bytes_of_critic = {"critic": 16 * (untied + 3584 + 1)}
+    assert signal_bytes(resolve(config), PUBLISHED["7b"]) == bytes_of_critic
+    config.critic.kind = "head"
+    assert signal_bytes(resolve(config), PUBLISHED["1.5b"]) == {}
+
+
+def test_a_teacher_is_a_copy_of_what_is_trained() -> None:
+    config = default_config()
+    assert signal_bytes(resolve(config), PUBLISHED["1.5b"]) == {}
+    config.rl.algorithm = "serl"
+    assert signal_bytes(resolve(config), PUBLISHED["1.5b"]) == {"teacher": 4 * 1_543_714_304}
+
+
+def test_the_table_alone_names_signals() -> None:
+    """So a new one takes its own file, the table and the name of what it computes."""
+    modules = "|".join(signal.__module__.rpartition(".")[2] for signal in SIGNALS)
+    named = re.compile(rf"^from gigpo_jax\.learner\.signals\.({modules}) import", re.MULTILINE)
+    paths = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if named.search(path.read_text())
+    }
+    # Only the critic is a model that users export.
+    assert paths == {"learner/signals/table.py", "modes/export.py"}

@@ -1,8 +1,8 @@
 """The interface of an optional signal, and the steps that signals read."""
 
 import copy
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.learner.finite import FiniteCheck
 from gigpo_jax.learner.samples import Sample, step_samples
 from gigpo_jax.learner.token_logprobs import Score, TokenLogprobs
+from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import Metrics
@@ -82,21 +83,46 @@ class CreditedSteps:
     iteration: int
 
 
+@dataclass(frozen=True)
+class SignalProgram:
+    """A program that a signal runs on the devices.
+
+    Attributes:
+      name: name in the report of `gigpo preflight`.
+      lowered: program for arrays that need not be here.
+      every_epoch: whether it runs for the minibatches of each epoch; else for those of one.
+    """
+
+    name: str
+    lowered: jax.stages.Lowered
+    every_epoch: bool
+
+
+def unscored_batch(batch: StepBatch) -> StepBatch:
+    """The minibatch before anything was scored."""
+    return replace(batch, reference=None, proximal=None, values=None)
+
+
 class Signal:
     """Base class of signals.
 
-    A signal overrides what it has; the rest does nothing.
+    A signal overrides what it has; the rest does nothing. `parameter_bytes`, `abstract_arrays` and
+    `lower_programs` are for plans: they read no weights and allocate nothing.
 
     Attributes:
       columns: names of the `StepColumns` that it computes.
       batch_fields: dtype of each field of `StepBatch` that it fills, [M, B, C] arrays; or a pytree
         of dtypes for a pytree of arrays.
+      scores_steps: whether the policy scores all steps of an iteration once for it.
+      reads_anchors: whether its columns depend on the anchors of the run's environment.
       finite_checks: checks of the updates that it makes.
     """
 
     # Of the class: the signals that a run needs are chosen before any of them is built.
     columns: ClassVar[tuple[str, ...]] = ()
     batch_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    scores_steps: ClassVar[bool] = False
+    reads_anchors: ClassVar[bool] = False
     finite_checks: tuple[FiniteCheck, ...] = ()
 
     @property
@@ -109,6 +135,48 @@ class Signal:
         """Whether the algorithm's `needs` name a column or field."""
         del config
         return not needs.isdisjoint({*cls.columns, *cls.batch_fields})
+
+    @classmethod
+    def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
+        """Whether any run can compute its columns for these steps.
+
+        `gigpo credit` then grades the algorithms that read them, whatever the run's algorithm is.
+        """
+        del config, policy, steps
+        return True
+
+    @classmethod
+    def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
+        """Bytes that it adds to the memory plan, by purpose.
+
+        They count parameters and what belongs to them, such as moments, over all devices that split
+        the parameters. `shape` is the policy's.
+        """
+        del config, shape
+        return {}
+
+    @classmethod
+    def abstract_arrays(
+        cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh
+    ) -> dict[str, Any]:
+        """Shapes of its arrays on the devices, by purpose.
+
+        They have shardings. The policy has shapes in place of parameters, and no tokenizer.
+        """
+        del config, policy, mesh
+        return {}
+
+    @classmethod
+    def lower_programs(
+        cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, batch: StepBatch
+    ) -> Iterator[SignalProgram]:
+        """Its programs of an iteration, for shapes.
+
+        The scores of `scores_steps` are not among them. The policy is that of `abstract_arrays`,
+        and the batch has shapes too.
+        """
+        del config, policy, mesh, batch
+        return iter(())
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

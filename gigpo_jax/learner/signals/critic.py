@@ -4,30 +4,42 @@ It estimates the return before each response token; the estimate at the last pro
 value of the step. `critic_model` has the model.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.devices.mesh import with_shardings
 from gigpo_jax.learner.critic_model import (
     TokenValues,
     abstract_critic_params,
+    critic_shape,
     make_token_values,
     start_params,
     train_programs,
+    values_program,
 )
 from gigpo_jax.learner.finite import FiniteCheck
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.learner.signals.base import CreditedSteps, ScoredSteps, Signal
+from gigpo_jax.learner.signals.base import (
+    CreditedSteps,
+    ScoredSteps,
+    Signal,
+    SignalProgram,
+    unscored_batch,
+)
+from gigpo_jax.models.decoder import DecoderConfig, param_count
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl import gae
 from gigpo_jax.rl.types import StepBatch, ValueTargets
 from gigpo_jax.rl.update import Metrics
 from gigpo_jax.run.checkpoint import newest_params, parts_of, state_of
+from gigpo_jax.trajectory import Step
 
 CHECKPOINT_PREFIX = "critic_"  # begins the names of the critic's parts of a checkpoint
 CHECKPOINT_PARAMS = f"{CHECKPOINT_PREFIX}params"
@@ -110,6 +122,48 @@ class Critic(SavedCritic):
         """Whether the algorithm reads values, but not a text critic's."""
         # The text critic fills the column `value` with `critic.kind=none`.
         return config.critic.kind != "none" and super().is_needed(config, needs)
+
+    @classmethod
+    def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
+        """Needs a run that trains it."""
+        del config, policy, steps
+        return False
+
+    @classmethod
+    def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
+        """Bytes of parameters, gradients and moments.
+
+        First moments may have two bytes each; all others have four. A value head alone is too small
+        to count.
+        """
+        if config.critic.kind == "head":
+            return {}
+        # 4 bytes of a parameter, 4 of its gradient, 4 of its second moment.
+        bytes_each = 12 + jnp.dtype(config.optim.moment_dtype).itemsize
+        return {"critic": param_count(critic_shape(config, shape)) * bytes_each}
+
+    @classmethod
+    def abstract_arrays(
+        cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh
+    ) -> dict[str, Any]:
+        """The train state."""
+        params = abstract_critic_params(config, policy, mesh)
+        init, _, shardings = train_programs(config, policy, mesh, params)
+        return {"critic": with_shardings(jax.eval_shape(init, params), shardings)}
+
+    @classmethod
+    def lower_programs(
+        cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, batch: StepBatch
+    ) -> Iterator[SignalProgram]:
+        """The update, and the values before the first one."""
+        state = cls.abstract_arrays(config, policy, mesh)["critic"]
+        params = abstract_critic_params(config, policy, mesh)
+        policy_params = (policy.trained, policy.frozen)
+        update: Any = train_programs(config, policy, mesh, params).update
+        yield SignalProgram("critic", update.lower(state, batch, policy_params), every_epoch=True)
+        values: Any = values_program(config, policy, mesh)
+        lowered = values.lower(state.params, policy_params, unscored_batch(batch))
+        yield SignalProgram("values", lowered, every_epoch=False)
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

@@ -27,11 +27,18 @@ class EpisodeEnds(Signal):
     """One forward pass over the samples, with other prompts."""
 
     columns = ("hindsight_logprob",)
+    scores_steps = True
 
     def __init__(self, limit: int, tokenizer: Tokenizer) -> None:
         """Takes the largest number of tokens of a sample."""
         self._limit = limit
         self._tokenizer = tokenizer
+
+    @classmethod
+    def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
+        """Whether the policy reads text alone."""
+        del config, steps
+        return policy.config.vision is None
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

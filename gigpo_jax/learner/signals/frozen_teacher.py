@@ -4,7 +4,7 @@ The teacher reads the prompts as the policy does, token by token, so both need o
 parameters are in `model.compute_dtype`: they are not trained, and layers compute in that type.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -15,16 +15,19 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.mesh import with_shardings
 from gigpo_jax.learner.critic_model import image_settings
-from gigpo_jax.learner.signals.base import CreditedSteps, Signal
+from gigpo_jax.learner.signals.base import CreditedSteps, Signal, SignalProgram, unscored_batch
 from gigpo_jax.learner.token_logprobs import Score, make_token_logprobs
-from gigpo_jax.models.decoder import DecoderConfig
+from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.hub import model_folder
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
-from gigpo_jax.policy import Policy, param_shardings
+from gigpo_jax.policy import Policy, forward_function, param_shardings
 from gigpo_jax.rl.algorithms import FROZEN_TEACHER
+from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rl.update import make_logprobs
 
 KEY = "config.rl.settings.teacher"
 
@@ -48,6 +51,37 @@ class FrozenTeacher(Signal):
         """Whether the teacher is another model than the policy."""
         del config
         return FROZEN_TEACHER in needs
+
+    @classmethod
+    def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
+        """The teacher's parameters."""
+        del shape
+        dtype = jnp.dtype(config.model.compute_dtype)
+        return {"teacher": param_count(teacher_shape(config)) * dtype.itemsize}
+
+    @classmethod
+    def abstract_arrays(
+        cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh
+    ) -> dict[str, Any]:
+        """The teacher's parameters."""
+        del policy
+        shape = teacher_shape(config)
+        params = abstract_params(shape, jnp.dtype(config.model.compute_dtype))
+        return {"teacher": with_shardings(params, param_shardings(shape, mesh))}
+
+    @classmethod
+    def lower_programs(
+        cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, batch: StepBatch
+    ) -> Iterator[SignalProgram]:
+        """The teacher's log-probabilities."""
+        score: Any = make_logprobs(
+            forward_function(config, teacher_shape(config), mesh),
+            chunk=config.batch.logprob_chunk,
+            temperature=config.sampling.temperature,
+        )
+        params = cls.abstract_arrays(config, policy, mesh)["teacher"]
+        lowered = score.lower(params, unscored_batch(batch))
+        yield SignalProgram("teacher", lowered, every_epoch=False)
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

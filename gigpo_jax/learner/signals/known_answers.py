@@ -19,6 +19,7 @@ class KnownAnswers(Signal):
     """Forward pass over the prompts, each followed by the answer."""
 
     columns = ("answer_logprob",)
+    scores_steps = True
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer) -> None:
         """Reads the sample limits and the words before an answer.
@@ -29,6 +30,12 @@ class KnownAnswers(Signal):
         self._tokenizer = tokenizer
         self._limit = sampling.max_prompt_tokens + sampling.max_response_tokens
         self._prefix = tokenizer.encode(registry.spec(config.env.name).answer_prefix)
+
+    @classmethod
+    def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
+        """Whether every task has a known answer."""
+        del config, policy
+        return all(step.answer for step in steps)
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

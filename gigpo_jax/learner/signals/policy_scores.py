@@ -14,6 +14,7 @@ class PolicyScores(Signal):
     """One forward pass over the samples; EMPG needs it."""
 
     columns = ("entropy", "logprob")
+    scores_steps = True
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

@@ -21,7 +21,9 @@ from gigpo_jax.learner.signals.tags import Tags
 from gigpo_jax.learner.signals.task_deviations import TaskDeviations
 from gigpo_jax.learner.signals.teacher import Teacher
 from gigpo_jax.learner.signals.text_critic import TextCritic
+from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy
+from gigpo_jax.trajectory import Step
 
 SIGNALS: tuple[type[Signal], ...] = (
     PolicyScores,
@@ -71,6 +73,23 @@ def load_signals(
     # A signal without columns has nothing that an evaluation reads.
     needed = [signal for signal in SIGNALS if signal.columns and signal.is_needed(config, names)]
     return [signal.load(config, policy, mesh, checkpoints) for signal in needed]
+
+
+def signal_bytes(config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
+    """The signals' bytes in the memory plan, see `memory.SignalBytes`."""
+    sizes: dict[str, int] = {}
+    for signal in needed_signals(config):
+        sizes |= signal.parameter_bytes(config, shape)
+    return sizes
+
+
+def gradable_columns(config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> set[str]:
+    """The optional columns that any run can compute."""
+    columns: set[str] = set()
+    for signal in SIGNALS:
+        if signal.is_gradable(config, policy, steps):
+            columns |= {*signal.columns}
+    return columns
 
 
 def compute_columns(signals: Sequence[Signal], scored: ScoredSteps) -> dict[str, np.ndarray]:

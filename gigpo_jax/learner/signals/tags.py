@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.checks import TAGGED
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.policy import Policy
 from gigpo_jax.trajectory import Step, Turn
@@ -23,6 +24,12 @@ class Tags(Signal):
     """
 
     columns = ("tag", "step_reward")
+
+    @classmethod
+    def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
+        """Whether prompts ask for tags."""
+        del policy, steps
+        return config.env.prompt == TAGGED
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

@@ -15,9 +15,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.memory import trained_bytes
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.base import CreditedSteps, Signal
 from gigpo_jax.learner.signals.hindsight import Hindsight, hindsight_prompt
+from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.algorithms import FROZEN_TEACHER
 from gigpo_jax.rl.methods.serl import NO_HINDSIGHT
@@ -34,6 +36,7 @@ class Teacher(Signal):
     """
 
     batch_fields = MappingProxyType({"teacher": np.float32})
+    scores_steps = True
 
     def __init__(self, config: ConfigDict, policy: Policy) -> None:
         """Copies the trained parameters of the policy.
@@ -62,6 +65,22 @@ class Teacher(Signal):
     def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
         """Whether the teacher is a copy of the policy."""
         return super().is_needed(config, needs) and FROZEN_TEACHER not in needs
+
+    @classmethod
+    def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
+        """Bytes of what is trained.
+
+        With an adapter it is the adapter alone.
+        """
+        return {"teacher": trained_bytes(config, shape)}
+
+    @classmethod
+    def abstract_arrays(
+        cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh
+    ) -> dict[str, Any]:
+        """The shapes of what is trained."""
+        del config, mesh
+        return {"teacher": policy.trained}
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

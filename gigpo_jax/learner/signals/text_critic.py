@@ -53,6 +53,7 @@ class TextCritic(Signal):
     """
 
     columns = ("value",)
+    reads_anchors = True
 
     def __init__(
         self,
@@ -81,6 +82,12 @@ class TextCritic(Signal):
         """
         del config
         return "text_critic" in needs
+
+    @classmethod
+    def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
+        """Needs a run with episodes that it learns from."""
+        del config, policy, steps
+        return False
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.checks import TAGGED
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.env_bridge.base import TextEnv
@@ -18,8 +17,12 @@ from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
-from gigpo_jax.learner.signals.table import compute_columns, load_signals
-from gigpo_jax.learner.signals.text_critic import TextCritic
+from gigpo_jax.learner.signals.table import (
+    compute_columns,
+    gradable_columns,
+    load_signals,
+    signal_bytes,
+)
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models.vision.images import PromptImages
 from gigpo_jax.policy import Policy
@@ -108,7 +111,7 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     options = env_options(config)
     tasks = list_tasks(config, options)
     environments = _environments(config, options, plan.anchors)
-    opened = open_run(config, workdir, scores=True)
+    opened = open_run(config, workdir, signal_bytes, scores=True)
     policy = opened.policy
     folder = (
         workdir
@@ -152,7 +155,7 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     )
     scored = score_steps(finished_steps(first))
     # Columns are computed for every algorithm of the catalogue, not only for that of the run.
-    available = _available_columns(config, policy, first)
+    available = gradable_columns(config, policy, scored.steps)
     policy_signals = load_signals(config, policy, opened.mesh, opened.checkpoints, available)
     with show_stage("computing what the estimates read"):
         columns = compute_columns(policy_signals, scored)
@@ -165,17 +168,6 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     rows = _grade(config, plan, measurement, anchored, columns, gradients)
     _write_results(folder, plan, rows, measurement, [trajectory.member for trajectory in first])
     return 0
-
-
-def _available_columns(
-    config: ConfigDict, policy: Policy, episodes: Sequence[Trajectory]
-) -> set[str]:
-    """The optional columns that the policy and the episodes tell."""
-    # Other prompts ask for no tags.
-    tags = {"tag", "step_reward"} if config.env.prompt == TAGGED else set()
-    answers = {"answer_logprob"} if all(episode.task.answer for episode in episodes) else set()
-    hindsight = set() if policy.config.vision else {"hindsight_logprob"}
-    return {"entropy", "logprob", "task_deviation"} | tags | answers | hindsight
 
 
 def _grade(
@@ -219,13 +211,13 @@ def _critic_columns(
 ) -> dict[str, np.ndarray]:
     """The columns of the run's critic.
 
-    A text critic reads the run's own anchors.
+    One that reads anchors reads the run's own.
     """
     columns: dict[str, np.ndarray] = {}
     for signal in signals:
         if "value" not in signal.columns:
             continue
-        steps = own_scored if isinstance(signal, TextCritic) else scored
+        steps = own_scored if signal.reads_anchors else scored
         if steps is not None:
             columns |= signal.compute_columns(steps)
     return columns

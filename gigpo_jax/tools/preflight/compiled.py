@@ -19,7 +19,7 @@ class Compiled:
     """A program of an iteration.
 
     Attributes:
-      name: update, score, critic, values, hand-over, prefill, decode or, for images, encode.
+      name: update, score, the name of a signal's program, or one of `engine_programs.PROGRAMS`.
       program: Executable of jax.
       seconds: Time of its compilation, s.
       trips: Turns in one run of its loops over microbatches or tokens, and over blocks of the

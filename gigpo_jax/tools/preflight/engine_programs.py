@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.devices.mesh import with_shardings
 from gigpo_jax.engines.jax import slots
 from gigpo_jax.engines.jax.images import ImageRows
 from gigpo_jax.engines.jax.placement import SLOTS, parameter_mesh, place_engine
@@ -17,7 +18,9 @@ from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.attention import BLOCK
 from gigpo_jax.rollout.engines import engine_settings
 from gigpo_jax.tools.preflight.compiled import FILL, Compiled, compile_program
-from gigpo_jax.tools.preflight.shapes import Arrays, ImageSizes, with_shardings
+from gigpo_jax.tools.preflight.shapes import Arrays, ImageSizes
+
+PROGRAMS = ("hand-over", "layers apart", "prefill", "decode", "encode")
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,9 @@ def compile_engine(
     """
     settings = engine_settings(config, tensor)
     params = arrays.state.params
-    if arrays.frozen is not None:
+    if arrays.policy.frozen is not None:
         # The engine applies an adapter in its layers; the weights below it are the frozen ones.
-        params = lora.insert_pairs(arrays.frozen, params)
+        params = lora.insert_pairs(arrays.policy.frozen, params)
     # The same placement as in a run, so that the same collectives are compiled.
     placement = place_engine(params, tensor, engine_devices)
     programs = AbstractPrograms(shape, settings, settings.dtype, placement)

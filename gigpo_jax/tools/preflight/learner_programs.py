@@ -11,21 +11,16 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.mesh import replicated
-from gigpo_jax.learner import critic_model
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.programs import policy_programs
-from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher, teacher_shape
+from gigpo_jax.learner.signals.base import unscored_batch
 from gigpo_jax.learner.signals.table import needed_signals
-from gigpo_jax.learner.signals.teacher import Teacher
 from gigpo_jax.models import decoder
-from gigpo_jax.policy import forward_function
-from gigpo_jax.rl.update import make_logprobs
 from gigpo_jax.tools.preflight.compiled import FILL, Compiled, compile_program
 from gigpo_jax.tools.preflight.shapes import (
     Arrays,
     ImageSizes,
     add_image_shapes,
-    shape_policy,
     step_batch,
 )
 
@@ -52,8 +47,6 @@ def compile_learner(
     if images is not None:
         row_steps = row_tokens / step_tokens
         batch = add_image_shapes(batch, shape, round(row_steps * images.number), images.patches)
-    # The scores are what these columns are made of, so they are not there yet.
-    scored_batch = replace(batch, reference=None, proximal=None, values=None)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, arrays.state)
     optimizer = make_config_optimizer(config, train.iterations)
     update, score = policy_programs(config, shape, mesh, optimizer, shardings)
@@ -63,34 +56,21 @@ def compile_learner(
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
     # Values of a critic are read by the update of the critic alone.
     policy_batch = replace(batch, values=None)
-    lowered = _lower(update, arrays.state, policy_batch, arrays.frozen, iteration, rate)
+    lowered = _lower(update, arrays.state, policy_batch, arrays.policy.frozen, iteration, rate)
     yield Compiled("update", *compile_program("update", lowered), trips, minibatches)
-    scores = _count_scores(config) * minibatches
-    if Teacher in needed_signals(config):
-        # Signals score the steps of an iteration once, and not again for each epoch.
-        scores += epoch_minibatches
+    signals = needed_signals(config)
+    # Signals score the steps of an iteration once, and not again for each epoch.
+    signal_scores = sum(signal.scores_steps for signal in signals)
+    scores = _count_scores(config) * minibatches + signal_scores * epoch_minibatches
     if scores:
-        lowered = _lower(score, arrays.state.params, scored_batch, arrays.frozen)
+        # The scores are what these columns are made of, so they are not there yet.
+        lowered = _lower(score, arrays.state.params, unscored_batch(batch), arrays.policy.frozen)
         yield Compiled("score", *compile_program("score", lowered), trips, scores)
-    if FrozenTeacher in needed_signals(config):
-        teacher = make_logprobs(
-            forward_function(config, teacher_shape(config), mesh),
-            chunk=config.batch.logprob_chunk,
-            temperature=config.sampling.temperature,
-        )
-        lowered = _lower(teacher, arrays.teacher, scored_batch)
-        yield Compiled("teacher", *compile_program("teacher", lowered), trips, epoch_minibatches)
-    if arrays.critic is not None:
-        policy = shape_policy(shape)
-        params = critic_model.abstract_critic_params(config, policy, mesh)
-        _, critic_update, _ = critic_model.train_programs(config, policy, mesh, params)
-        policy_params = (arrays.state.params, arrays.frozen)
-        lowered = _lower(critic_update, arrays.critic, batch, policy_params)
-        yield Compiled("critic", *compile_program("critic", lowered), trips, minibatches)
-        # Values are computed before the first epoch, and not again for the others.
-        values = critic_model.values_program(config, policy, mesh)
-        lowered = _lower(values, arrays.critic.params, policy_params, scored_batch)
-        yield Compiled("values", *compile_program("values", lowered), trips, epoch_minibatches)
+    for signal in signals:
+        for program in signal.lower_programs(config, arrays.policy, mesh, batch):
+            runs = minibatches if program.every_epoch else epoch_minibatches
+            compiled = compile_program(program.name, program.lowered)
+            yield Compiled(program.name, *compiled, trips, runs)
 
 
 def _lower(jitted: Any, *args: Any) -> jax.stages.Lowered:

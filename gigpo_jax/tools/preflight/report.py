@@ -95,7 +95,7 @@ def name_arrays(arrays: Arrays, cache: Any) -> dict[tuple[int, ...], str]:
     Each is there whole, and one layer of it.
     """
     names: dict[tuple[int, ...], str] = {}
-    trees = {"weights": (arrays.state.params, arrays.frozen), "KV cache": cache}
+    trees = {"weights": (arrays.state.params, arrays.policy.frozen), "KV cache": cache}
     for name, tree in trees.items():
         for leaf in jax.tree.leaves(tree):
             # The program's text has the shapes of one device.

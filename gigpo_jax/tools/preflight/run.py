@@ -13,6 +13,7 @@ from gigpo_jax.core.files import write_json
 from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.devices.memory import ENGINE, check_engine, engine_tensor
 from gigpo_jax.devices.mesh import learner_mesh, split_devices
+from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.models.vision.images import token_grid
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
@@ -21,13 +22,11 @@ from gigpo_jax.rollout.environment import first_observations
 from gigpo_jax.rollout.pictures import check_modality
 from gigpo_jax.tools.preflight import report
 from gigpo_jax.tools.preflight.compiled import FIX
-from gigpo_jax.tools.preflight.engine_programs import compile_engine
+from gigpo_jax.tools.preflight.engine_programs import PROGRAMS, compile_engine
 from gigpo_jax.tools.preflight.learner_programs import compile_learner
 from gigpo_jax.tools.preflight.shapes import ImageSizes, model_shape, run_arrays
 from gigpo_jax.tools.preflight.targets import GIB, Chip, find_target, target_devices
 
-# Programs that run while the engine has freed its memory.
-LEARNER_PROGRAMS = ("update", "score", "teacher", "critic", "values")
 # Largest part in memory -> key that makes it smaller.
 KEYS = {
     "KV cache": ("engine", "slots"),
@@ -57,7 +56,8 @@ def run(config: ConfigDict, target_name: str, out: str) -> int:
     _, engine_devices = split_devices(config, devices)
     # Raises if the rows cannot be split over the mesh.
     local_rows(mesh, config.batch.rows)
-    tensor = engine_tensor(config, shape, mesh, target.chip.memory)
+    signals = signal_bytes(config, shape)
+    tensor = engine_tensor(config, shape, mesh, target.chip.memory, signals)
     if config.engine.name == "jax":
         check_engine(config, shape, mesh, tensor)
     images = None
@@ -119,11 +119,10 @@ def examine(
         weight_bytes = measured["hand-over"]["outputs"]
     staleness = config.train.max_staleness
     resident = {
-        "parameters": report.device_bytes((arrays.state.params, arrays.frozen)),
+        "parameters": report.device_bytes((arrays.state.params, arrays.policy.frozen)),
         "optimizer": report.device_bytes(arrays.state.opt_state),
         "reference policy": report.device_bytes(arrays.reference),
-        "teacher": report.device_bytes(arrays.teacher),
-        "critic": report.device_bytes(arrays.critic),
+        **{name: report.device_bytes(tree) for name, tree in arrays.signals.items()},
         "older policies": staleness * report.device_bytes(arrays.state.params),
         "engine's weights": max(staleness, 1) * weight_bytes,
         "KV cache": measured["decode"]["aliased"] if "decode" in measured else 0,
@@ -150,7 +149,7 @@ def examine(
 def _parts_in_memory(config: ConfigDict, resident: dict[str, int], program: str) -> dict[str, int]:
     """The parts in a device's memory during a program."""
     has_engine_devices = config.engine.devices > 0
-    is_learner = program in LEARNER_PROGRAMS or (has_engine_devices and program == "hand-over")
+    is_learner = program not in PROGRAMS or (has_engine_devices and program == "hand-over")
     # The engine frees its memory during updates, except when it generates at the same time
     # (max_staleness). Devices of its own hold its parts and none of the learner's.
     if has_engine_devices or (is_learner and not config.train.max_staleness):

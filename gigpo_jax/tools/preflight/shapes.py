@@ -12,14 +12,11 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.packaged import locate_file
-from gigpo_jax.devices.mesh import ROWS, replicated
-from gigpo_jax.learner import critic_model
+from gigpo_jax.devices.mesh import ROWS, replicated, with_shardings
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.packed_images import image_capacity
 from gigpo_jax.learner.rows import response_capacity
-from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher, teacher_shape
 from gigpo_jax.learner.signals.table import batch_fields, needed_signals
-from gigpo_jax.learner.signals.teacher import Teacher
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.vision.vision import Images
@@ -46,22 +43,19 @@ class ImageSizes:
 
 @dataclass(frozen=True)
 class Arrays:
-    """Arrays in memory during a whole run, None if absent.
+    """Arrays in memory during a whole run.
 
     Attributes:
+      policy: Policy with shapes in place of parameters, and no tokenizer.
       state: Train state of the trained parameters.
-      frozen: Parameters below an adapter.
-      reference: Trained parameters of the reference policy.
-      teacher: Trained parameters of the teacher of `signals.teacher`, or all those of the model of
-        `signals.frozen_teacher`.
-      critic: Train state of the critic.
+      reference: Trained parameters of the reference policy; None: there is none.
+      signals: Arrays of signals by purpose.
     """
 
+    policy: Policy
     state: update.TrainState
-    frozen: Any
     reference: Any
-    teacher: Any
-    critic: Any
+    signals: dict[str, Any]
 
 
 def model_shape(config: ConfigDict) -> decoder.DecoderConfig:
@@ -100,45 +94,27 @@ def run_arrays(config: ConfigDict, shape: decoder.DecoderConfig, mesh: Mesh) -> 
         param_shardings(shape, mesh),
     )
     trained = base
+    pairs = None
     # With an adapter the base model is frozen, and only the pairs are trained.
     if adapter is not None:
-        trained = with_shardings(lora.abstract_adapter(shape, adapter), shardings)
+        pairs = with_shardings(lora.abstract_adapter(shape, adapter), shardings)
+        trained = pairs
     optimizer = make_config_optimizer(config, config.train.iterations)
     state_shardings = update.shard_state(optimizer, trained, shardings, replicated(mesh))
     # Traced, not run: billions of parameters need no memory here.
     state = jax.eval_shape(lambda params: update.init_state(params, optimizer), trained)
+    # Programs are built from shapes alone; nothing reads the tokenizer.
+    policy = Policy(shape, base, None, pairs)  # type: ignore[arg-type]
+    signals: dict[str, Any] = {}
+    for signal in needed_signals(config):
+        signals |= signal.abstract_arrays(config, policy, mesh)
     return Arrays(
+        policy,
         with_shardings(state, state_shardings),
-        frozen=None if adapter is None else base,
-        # A reference policy and a teacher are copies of what is trained, so of an adapter alone.
+        # A copy of what is trained, so of an adapter alone.
         reference=trained if config.rl.kl_coef else None,
-        teacher=_teacher_params(config, trained, mesh),
-        critic=critic_state(config, shape, mesh) if config.critic.kind != "none" else None,
+        signals=signals,
     )
-
-
-def _teacher_params(config: ConfigDict, trained: Any, mesh: Mesh) -> Any:
-    """The parameters of a teacher, or None."""
-    signals = needed_signals(config)
-    if FrozenTeacher in signals:
-        shape = teacher_shape(config)
-        params = decoder.abstract_params(shape, jnp.dtype(config.model.compute_dtype))
-        return with_shardings(params, param_shardings(shape, mesh))
-    return trained if Teacher in signals else None
-
-
-def critic_state(config: ConfigDict, shape: decoder.DecoderConfig, mesh: Mesh) -> update.TrainState:
-    """The critic's train state."""
-    policy = shape_policy(shape)
-    params = critic_model.abstract_critic_params(config, policy, mesh)
-    init, _, shardings = critic_model.train_programs(config, policy, mesh, params)
-    return with_shardings(jax.eval_shape(init, params), shardings)
-
-
-def shape_policy(shape: decoder.DecoderConfig) -> Policy:
-    """A policy of a shape alone, without parameters and tokenizer."""
-    # Programs are built from the shape alone; nothing reads the other fields.
-    return Policy(shape, None, None)  # type: ignore[arg-type]
 
 
 def step_batch(config: ConfigDict, mesh: Mesh, microbatches: int) -> StepBatch:
@@ -196,13 +172,4 @@ def add_image_shapes(
         # Three positions a token: time, row and column (M-RoPE).
         positions=array_of(rows, 3, length),
         images=Images(values, array_of(capacity, 2), batch.tokens),
-    )
-
-
-def with_shardings(tree: Any, shardings: Any) -> Any:
-    """A tree's shapes with the shardings of another tree."""
-    return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        tree,
-        shardings,
     )

@@ -16,6 +16,7 @@ from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import build_prompt
+from gigpo_jax.learner.signals.table import gradable_columns
 from gigpo_jax.models.text.tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.episode import EpisodeRunner
@@ -24,7 +25,6 @@ from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.tools.credit.continuations import continue_from, read_returns
 from gigpo_jax.tools.credit.grades import Measured, grade, reliability
 from gigpo_jax.tools.credit.replay import replay_episodes
-from gigpo_jax.tools.credit.run import _available_columns
 from gigpo_jax.tools.credit.states import (
     State,
     choose_steps,
@@ -196,9 +196,10 @@ def test_answers_are_scored_where_every_task_has_one(rollouts: Rollouts) -> None
     episodes = again(rollouts, grid.Grid())
     policy = Policy(SMALL["mha_tied"], None, word_tokenizer(["look"]))
     columns = {"entropy", "logprob", "hindsight_logprob", "task_deviation"}
-    assert _available_columns(config, policy, episodes) == columns | {"answer_logprob"}
+    steps = finished_steps(episodes)
+    assert gradable_columns(config, policy, steps) == columns | {"answer_logprob"}
     episodes[0].task = dataclasses.replace(episodes[0].task, answer="")
-    assert _available_columns(config, policy, episodes) == columns
+    assert gradable_columns(config, policy, finished_steps(episodes)) == columns
 
 
 def test_replays_give_other_anchors_and_the_regret_of_every_action(rollouts: Rollouts) -> None:
