@@ -16,8 +16,21 @@ into over under until while been being got gone seen said put
 NOT_NOUNS = frozenset(WORDS.split())
 ODD_OPENINGS = {"", "of", "as", "what", "that", "where", "to", "which", "how", "when", "in", "its"}
 ARGUMENT = re.compile(r"^ {2,6}[a-z_, ]+: (\w+)", re.MULTILINE)
-# The function that a command, a mode or a worker process starts with.
-ENTRY_POINTS = {"main", "run"}
+# Names that stand for one thing in several folders.
+SHARED_NAMES = {
+    # The function that a command, a mode or a worker process starts with.
+    "main",
+    "run",
+    # What an environment gives to the registry or to its base.
+    "make",
+    "make_expert",
+    "choose_best",
+    "draw_cards",
+    "Demonstrator",
+    "write_compact_prompt",
+    # The axes of a model's parameters.
+    "logical_axes",
+}
 
 
 def parse_package() -> dict[str, ast.Module]:
@@ -118,10 +131,25 @@ def test_an_assignment_sets_one_thing() -> None:
         for path, node in assignments
         if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
     ]
-    assert len(pairs) <= 0.02 * len(assignments), "\n".join(pairs)
+    assert len(assignments) > 5000
+    assert not pairs, "\n".join(pairs)
 
 
-def test_a_public_function_or_class_has_a_name_that_no_other_room_uses() -> None:
+def test_comprehensions_with_two_loops_have_no_condition() -> None:
+    kinds = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    dense = [
+        f"{path}:{node.lineno} {ast.unparse(node)}"
+        for path, node in nodes()
+        if isinstance(node, kinds) and len(node.generators) > 1 and has_condition(node.generators)
+    ]
+    assert not dense, "\n".join(dense)
+
+
+def has_condition(loops: list[ast.comprehension]) -> bool:
+    return any(loop.ifs for loop in loops)
+
+
+def test_a_public_function_or_class_has_a_name_that_no_other_folder_uses() -> None:
     files = collections.defaultdict(list)
     for path, tree in parse_package().items():
         for node in tree.body:
@@ -130,8 +158,10 @@ def test_a_public_function_or_class_has_a_name_that_no_other_room_uses() -> None
     shared_names = {
         name: paths
         for name, paths in files.items()
-        if not name.startswith("_") and len({path.split("/")[0] for path in paths}) > 1
+        if not name.startswith("_") and len({path.rpartition("/")[0] for path in paths}) > 1
     }
-    for name in ENTRY_POINTS:
-        assert shared_names.pop(name)
+    # A name that is not shared any more leaves the list.
+    assert shared_names.keys() >= SHARED_NAMES
+    for name in SHARED_NAMES:
+        del shared_names[name]
     assert not shared_names

@@ -75,11 +75,11 @@ def _check_groups(config: ConfigDict) -> None:
             not train.refill_groups,
             config,
             "train.refill_groups",
-            "the episode of a group of one always ends alike",
+            "a group of one has no second episode to differ from",
             "use 0, or train.group_size of at least 2",
         )
     if train.finish_fraction < 1:
-        # As `GroupEnd` rounds.
+        # Rounded up, as in `GroupEnd`.
         finished = math.ceil(train.finish_fraction * train.group_size)
         require(
             finished > 1,
@@ -433,10 +433,10 @@ def _check_harness(config: ConfigDict, run: ConfigDict) -> None:
         f"at most 1 with env.name={env.name}",
     )
     request_s = run.serve.request_timeout_s
-    reason = "the limit for a whole episode of a harness"
+    reason = "a harness plays a whole episode in this time"
     require(
-        # A step of a harness is an episode: with less its worker would be replaced while it waits
-        # for a response.
+        # A harness plays its whole episode in one step. With a shorter limit its worker would be
+        # replaced while it still waits for a response.
         env.step_timeout_s >= request_s,
         config,
         "env.step_timeout_s",

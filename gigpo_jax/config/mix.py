@@ -106,7 +106,8 @@ def member_configs(config: ConfigDict) -> dict[str, ConfigDict]:
         member.env.mix = ConfigDict()
         member.env.name = label
         for key, run_key in RUN_KEYS.items():
-            # Options of the run belong to no environment of the mix: without own ones, none.
+            # Options of the run are for no environment of the mix: one that has none of its own
+            # in `env.mix` keeps its defaults.
             if run_key in OPTIONS or key in section:
                 run_section, _, name = run_key.partition(".")
                 member[run_section][name] = section.get(key, ConfigDict())

@@ -40,8 +40,10 @@ def connect_hosts() -> None:
             count,
             index,
             initialization_timeout=300,
-            # jax's default is 100 s: the other hosts would occupy their devices for that time.
+            # A host that is lost leaves the others with occupied devices for this time. jax's
+            # default is 100 s.
             heartbeat_timeout_seconds=LOST_S,
+            # At the end hosts wait for each other. jax's default is 300 s.
             shutdown_timeout_seconds=LOST_S,
         )
     except (RuntimeError, ValueError) as err:
@@ -113,7 +115,7 @@ def _global_image_index(mesh: Mesh, images: Images) -> np.ndarray:
         if device_slice:
             local_images |= {*range(*device_slice[0].indices(image_count))}
     first_feature = np.array(sorted(local_images), np.int32) * features
-    image, feature = images.index // features, images.index % features
+    image, feature = np.divmod(images.index, features)
     # -1 marks a token that is no part of an image.
     return np.where(images.index < 0, -1, first_feature[image] + feature)
 

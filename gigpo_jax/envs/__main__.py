@@ -73,7 +73,7 @@ def _add_alfworld(subparsers: Subparsers) -> None:
     parser = _add_command(
         subparsers,
         "generate",
-        commands.generate_games,
+        commands.write_games,
         "makes games from the alfworld package's floor plans",
     )
     parser.add_argument(
@@ -161,7 +161,7 @@ def _add_search(subparsers: Subparsers) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="S")
 
     parser = _add_command(
-        subparsers, "index", commands.index_corpus, "builds a BM25 index of a corpus, once"
+        subparsers, "index", commands.index_passages, "builds a BM25 index of a corpus, once"
     )
     parser.add_argument(
         "--corpus",

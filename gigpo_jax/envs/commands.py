@@ -61,7 +61,7 @@ def describe_environments(args: argparse.Namespace) -> str:
     )
 
 
-def generate_games(args: argparse.Namespace) -> str:
+def write_games(args: argparse.Namespace) -> str:
     """Generates ALFWorld games."""
     task_types = None
     if args.task_types is not None:
@@ -133,7 +133,7 @@ def generate_world(args: argparse.Namespace) -> str:
     return str(args.out)
 
 
-def index_corpus(args: argparse.Namespace) -> str:
+def index_passages(args: argparse.Namespace) -> str:
     """Builds the BM25 index of a corpus."""
     with _progress_bar("passage") as bar:
         bm25_index.index_corpus(Path(args.corpus), args.out, progress=bar.update)

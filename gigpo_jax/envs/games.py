@@ -1,4 +1,4 @@
-"""Small games as environments: an episode is a `Game`, and `GameEnv` plays it.
+"""Small games as environments: an episode is a `SmallGame`, and `GameEnv` plays it.
 
 A game follows from the task's id alone. A quarter of all contents belongs to the split `test`, the
 others to `train`, so the splits share no level and no deal.
@@ -26,7 +26,7 @@ RANDOM_FRACTION_OPTION = Option(float, 0.0, "probability of a random action at a
 _T = TypeVar("_T")
 
 
-class Game(Protocol):
+class SmallGame(Protocol):
     """One episode."""
 
     @property
@@ -71,7 +71,7 @@ class GameEnv:
     def __init__(
         self,
         ids: Mapping[str, Sequence[str]],
-        start_game: Callable[[Task], Game],
+        start_game: Callable[[Task], SmallGame],
         goal: str,
         *,
         observation: str,
@@ -101,7 +101,7 @@ class GameEnv:
         self._shows_pictures = observation == "picture"
         self._max_steps = max_steps
         self._regret = regret
-        self._game: Game | None = None
+        self._game: SmallGame | None = None
         self._result: StepResult | None = None
         self._steps = 0
         self._remaining = 0
@@ -156,7 +156,7 @@ class GameEnv:
         self._result = StepResult(self._observe(game), reward, done, info)
         return self._result
 
-    def _measure_regret(self, game: Game) -> float:
+    def _measure_regret(self, game: SmallGame) -> float:
         """Counts the actions that the last one wasted.
 
         0 after a state in which the game was lost.
@@ -168,12 +168,12 @@ class GameEnv:
             return 0.0
         return float(self._remaining - previous_remaining + 1)
 
-    def _count_remaining(self, game: Game) -> int:
+    def _count_remaining(self, game: SmallGame) -> int:
         """Counts the fewest winning actions, capped at the episode's length."""
         remaining = game.remaining()
         return self._max_steps if remaining is None else min(remaining, self._max_steps)
 
-    def _observe(self, game: Game) -> Observation:
+    def _observe(self, game: SmallGame) -> Observation:
         text = game.text(picture=self._shows_pictures)
         images: tuple[np.ndarray, ...] = ()
         if self._shows_pictures:
@@ -238,7 +238,7 @@ class GameExpert:
         """Checks the fraction.
 
         Args:
-          choose_best: Function from `Game.state` to the best action.
+          choose_best: Function from `SmallGame.state` to the best action.
           seed: Seed of the random actions.
           random_fraction: Probability of a random action at a step.
         """

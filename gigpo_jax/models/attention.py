@@ -234,7 +234,7 @@ def _fits_cudnn(query: jax.Array) -> bool:
     # Conditions of jax's cuDNN calls before Hopper. The mask is passed as a bias there, for which
     # gradients need an even length.
     half = query.dtype in (jnp.bfloat16, jnp.float16)
-    length, head_dim = query.shape[1], query.shape[-1]
+    _, length, _, head_dim = query.shape
     return half and head_dim % 8 == 0 and head_dim <= 128 and length % 2 == 0
 
 
@@ -291,7 +291,7 @@ def _cudnn_segments(
 
 def _fits_splash(query: jax.Array) -> bool:
     # Tiles of the kernel must be multiples of 128 tokens.
-    length, head_dim = query.shape[1], query.shape[-1]
+    _, length, _, head_dim = query.shape
     return length % SPLASH_BLOCKS[-1] == 0 and head_dim % 64 == 0
 
 

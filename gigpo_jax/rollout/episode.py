@@ -212,28 +212,28 @@ class EpisodeRunner:
         settings = self.settings
         key = functools.partial(plan.key, plan.member)
         trajectory = Trajectory(plan.task, plan.group, plan.member)
-        # Stages: reset, replay of the past, the policy's steps, reflection.
         history = History(settings.history, plan.task.type, plan.reflections)
-        # The reflection shows every step.
+        # A prompt shows the last steps alone, the prompt of a reflection every step.
         full_history = History(settings.max_steps, plan.task.type, plan.reflections)
         has_started = False
         try:
             observation = await _measure(environment.reset(plan.task), trajectory, "environment_s")
             has_started = True
             trajectory.words = observation.task
-            # Replayed and not sampled: these steps are no turns, and nothing is learnt from them.
+            # The policy did not sample these actions: they are replayed to reach the state, are no
+            # turns, and nothing is learnt from them.
             for action in plan.past:
                 history.add(observation.text, action, images=observation.images)
                 result = await _measure(environment.step(action), trajectory, "environment_s")
                 observation = result.observation
-            # Counted from the start of the episode: replayed steps use up the limit, and
-            # keys stay distinct.
+            # Steps are counted from the start of the episode: so replayed ones use up the limit,
+            # and no two steps have the same key.
             for step in range(len(plan.past), settings.max_steps):
                 turn, result = await self._play_turn(
                     observation, history, trajectory, environment, key(step), key(0)
                 )
                 trajectory.turns.append(turn)
-                # At every step: an episode that the limit ends keeps the values of its last step.
+                # Set at every step, because the step limit may end the episode after any of them.
                 trajectory.won = bool(result.info["won"])
                 trajectory.score = float(result.info["score"])
                 # An environment with the same limit ends the episode itself in its last step.

@@ -52,7 +52,8 @@ def make_endpoint(
     """
     from gigpo_jax.engines.endpoint.server import Endpoint  # needs aiohttp, see `check_endpoint`
 
-    serve, sampling = config.serve, config.sampling
+    serve = config.serve
+    sampling = config.sampling
     settings = EndpointSettings(
         host=serve.host,
         port=serve.port,

@@ -149,7 +149,8 @@ def check_same_config(workdir: Path, config: ConfigDict) -> dict[str, Any]:
     differences = []
     # Both: another version of the package may have more keys, or fewer.
     for key in sorted(values.keys() | saved.keys()):
-        value, saved_value = values.get(key), saved.get(key)
+        value = values.get(key)
+        saved_value = saved.get(key)
         may_change = key in KEYS and KEYS[key].allows(saved_value, value)
         if value != saved_value and not may_change:
             differences.append(f"{key}={value!r} (there: {saved_value!r})")
@@ -200,7 +201,8 @@ def claim_workdir(workdir: Path, config: ConfigDict, base: str = "") -> None:
     # Before config.json, which marks the folder as claimed.
     if base and not (workdir / BASE).exists():
         write_json(workdir / BASE, {"base": base})
-    path, iterations = workdir / CONFIG, config.train.iterations
+    path = workdir / CONFIG
+    iterations = config.train.iterations
     content = read_object(path, _FIX_TORN_FILE) if path.exists() else config.to_dict()
     if not path.exists() or iterations > content["train"]["iterations"]:
         write_json(path, content | {"train": content["train"] | {"iterations": iterations}})

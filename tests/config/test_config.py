@@ -216,7 +216,8 @@ def test_group_of_one_is_fine_without_standard_deviation():
     resolve(config)
     config.train.refill_groups = 1
     with pytest.raises(
-        InputError, match=r"config\.train\.refill_groups=1: .* always ends alike; use 0"
+        InputError,
+        match=r"config\.train\.refill_groups=1: .* no second episode to differ from; use 0",
     ):
         resolve(config)
 

@@ -31,7 +31,7 @@ def sum_points(points: Sequence[int]) -> int:
 
 
 class BlackjackGame:
-    """One episode; a `games.Game`.
+    """One episode; a `games.SmallGame`.
 
     Attributes:
       dealer: Cards of the dealer, the first one is open.
@@ -88,7 +88,7 @@ class BlackjackGame:
         return ACTIONS
 
     def remaining(self) -> int | None:
-        """As `games.Game`, with hidden card and deck known."""
+        """As `games.SmallGame`, with hidden card and deck known."""
         if self.won:
             return 0
         previous_hits = len(self.player) - 2

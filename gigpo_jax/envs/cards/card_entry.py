@@ -33,7 +33,7 @@ def card_entry(name: str, rules: Rules, max_steps: int, **options: Option) -> En
     return Environment(
         build=f"gigpo_jax.envs.{name}.env:make",
         styles={"full": rules, "compact": show_observation},
-        parse=partial(responses.parse, actions=rules.actions),
+        parse=partial(responses.parse_card_response, actions=rules.actions),
         expert=f"gigpo_jax.envs.{name}.env:make_expert",
         about=Instruct(rules.text),
         write=responses.write,

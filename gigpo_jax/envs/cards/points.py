@@ -12,7 +12,7 @@ REWARD = 10.0
 
 
 class PointsGame:
-    """One episode; a `games.Game`.
+    """One episode; a `games.SmallGame`.
 
     Attributes:
       formula: Symbols so far.
@@ -75,7 +75,7 @@ class PointsGame:
         return (*map(str, sorted(set(self._unused_numbers))), *self._operators, "=")
 
     def remaining(self) -> int | None:
-        """As `games.Game`; the solver knows ordinary arithmetic alone."""
+        """As `games.SmallGame`; the solver knows ordinary arithmetic alone."""
         completion = find_completion(
             self.formula, tuple(self._unused_numbers), self._target, self._operators
         )

@@ -7,7 +7,7 @@ from gigpo_jax.env_bridge.actions import Response
 _KEY = '"action":'
 
 
-def parse(response: str, *, actions: Sequence[str]) -> Response:
+def parse_card_response(response: str, *, actions: Sequence[str]) -> Response:
     """Reads a response; never raises.
 
     Source: the projection of the published GiGPO experiments. The text after the first `"action":`
@@ -31,5 +31,5 @@ def parse(response: str, *, actions: Sequence[str]) -> Response:
 
 
 def write(action: str) -> str:
-    """Writes a response without a thought for `parse`."""
+    """Writes a response without a thought for `parse_card_response`."""
     return f'{{"thoughts": "", "action": "{action}"}}'

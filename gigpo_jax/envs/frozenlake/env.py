@@ -31,7 +31,7 @@ EXPERT_GAMMA = 0.99  # below 1: of two ways the shorter one is better
 
 
 class FrozenLakeGame:
-    """One episode; a `games.Game`."""
+    """One episode; a `games.SmallGame`."""
 
     def __init__(self, lake: Lake, slips: list[int]) -> None:
         """Starts a game.
@@ -81,7 +81,7 @@ class FrozenLakeGame:
         return ACTIONS
 
     def remaining(self) -> int | None:
-        """As `games.Game`: the slips to come are known here."""
+        """As `games.SmallGame`: the slips to come are known here."""
         cells = {self._cell}
         # The cells that can be reached, step by step. The last slip is not used: its turn only
         # looks whether the goal is among them.

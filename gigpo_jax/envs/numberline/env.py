@@ -30,7 +30,7 @@ IDS = _list_ids()
 
 
 class NumberLineGame:
-    """One episode; a `games.Game`.
+    """One episode; a `games.SmallGame`.
 
     Attributes:
       current: Current number.

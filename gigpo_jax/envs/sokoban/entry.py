@@ -8,12 +8,12 @@ from gigpo_jax.envs.games import (
     REGRET_OPTION,
     show_observation,
 )
-from gigpo_jax.envs.sokoban.prompt import ABOUT, full, parse
+from gigpo_jax.envs.sokoban.prompt import ABOUT, full, parse_move
 
 ENVIRONMENT = Environment(
     build="gigpo_jax.envs.sokoban.env:make",
     styles={"full": full, "compact": show_observation},
-    parse=parse,
+    parse=parse_move,
     expert="gigpo_jax.envs.sokoban.env:make_expert",
     about=ABOUT,
     max_steps=15,

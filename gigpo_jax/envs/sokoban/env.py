@@ -31,7 +31,7 @@ def parse_cells(state: str) -> tuple[bytes, int]:
 
 
 class SokobanGame:
-    """One episode; a `games.Game`."""
+    """One episode; a `games.SmallGame`."""
 
     def __init__(self, cells: bytes, width: int, max_steps: int) -> None:
         grid = np.frombuffer(cells, np.uint8).reshape(-1, width)

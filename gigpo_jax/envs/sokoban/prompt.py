@@ -47,7 +47,7 @@ def full(inputs: PromptInput, /) -> str:
     return "\n".join((*lines, f"The room now:\n{inputs.observation}", _FORMAT))
 
 
-def parse(response: str) -> Response:
+def parse_move(response: str) -> Response:
     """Reads `<think> .. </think><action> .. </action>`; never raises.
 
     The action is the first of up, down, left, right, still that is contained in the text between

@@ -95,7 +95,7 @@ def page_content(visit: Visit) -> dict[str, Any]:
     }
 
 
-def make_app(catalogue: Catalogue) -> Any:
+def make_shop_app(catalogue: Catalogue) -> Any:
     """The web application (a `flask.Flask`)."""
     try:
         import flask
@@ -164,7 +164,7 @@ def make_page_server(catalogue: Catalogue, port: int) -> Any:
 
     Each connection has a thread and a time limit.
     """
-    app = make_app(catalogue)
+    app = make_shop_app(catalogue)
     from werkzeug import serving
 
     class Handler(serving.WSGIRequestHandler):

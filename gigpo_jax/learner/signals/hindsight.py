@@ -110,7 +110,8 @@ class Hindsight:
         blocks = []
         for action, tries in self._candidates(step):
             ranked = sorted(tries, key=self._rank)
-            best, worst = ranked[0], ranked[-1]
+            best = ranked[0]
+            worst = ranked[-1]
             wins = sum(attempt.won for attempt in tries)
             mean = sum(self._returns[attempt.trajectory] for attempt in tries) / len(tries)
             lines = [
@@ -140,14 +141,15 @@ class Hindsight:
         return "\n\n".join(blocks)
 
     def _candidates(self, step: Step) -> list[tuple[str, list[Step]]]:
-        """Steps of the state by action.
+        """The actions tried in the state, each with its tries.
 
-        Both are in the order of the rollout.
+        The actions are in the order of their first tries, and tries in that of the rollout.
         """
         candidates: dict[str, list[Step]] = defaultdict(list)
         for attempt in self._states[step.group, step.turn.anchor]:
-            # Case and spaces make no other action.
-            candidates[" ".join(attempt.turn.action.lower().split()) or "no action"].append(attempt)
+            # Actions that differ only in case and spaces count as one.
+            action = " ".join(attempt.turn.action.lower().split())
+            candidates[action or "no action"].append(attempt)
         return list(candidates.items())
 
     def _rank(self, step: Step) -> tuple[float, int, int]:

@@ -62,7 +62,8 @@ class Timers:
 
     def take(self) -> dict[str, float]:
         """Returns the seconds since the last `take` as `time/<name>`."""
-        seconds, self._seconds = self._seconds, {}
+        seconds = self._seconds
+        self._seconds = {}
         return {f"time/{name}": value for name, value in seconds.items()}
 
 

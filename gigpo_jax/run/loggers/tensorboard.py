@@ -39,7 +39,8 @@ from gigpo_jax.run.loggers.glossary import CHARTS, PANEL, describe_metric
 from gigpo_jax.run.loggers.loggers import Start
 
 # Bytes of a record: length 8, its checksum 4, the event, its checksum 4.
-_HEAD, _TAIL = 12, 4
+_HEAD = 12
+_TAIL = 4
 _PREFIX = "events.out.tfevents."
 
 

@@ -109,7 +109,7 @@ def compare_runs(args: argparse.Namespace, flags: Sequence[str]) -> int:
     json_path = args.out / "comparison.json"
     table_path = args.out / "comparison.md"
     write_json(json_path, report.make_record(rows))
-    table = report.format_table(rows)
+    table = report.format_arms(rows)
     with storage_errors(table_path), replace_file(table_path) as temporary:
         temporary.write_text(table + "\n", encoding="utf-8")
     print(table)

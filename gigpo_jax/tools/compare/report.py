@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from gigpo_jax.tools.compare.runs import Arm, Run
-from gigpo_jax.tools.compare.statistics import DRAWS, Estimate, estimate_mean, measure_area
+from gigpo_jax.tools.compare.statistics import DRAWS, MeanEstimate, estimate_mean, measure_area
 
 
 @dataclass(frozen=True)
-class Row:
+class ArmRow:
     """An arm and its differences from the first arm.
 
     Attributes:
@@ -25,26 +25,26 @@ class Row:
     """
 
     arm: Arm
-    final: Estimate
-    area: Estimate
-    final_difference: Estimate | None = None
-    area_difference: Estimate | None = None
+    final: MeanEstimate
+    area: MeanEstimate
+    final_difference: MeanEstimate | None = None
+    area_difference: MeanEstimate | None = None
     shared: int = 0
 
 
-def make_rows(arms: Sequence[Arm]) -> list[Row]:
+def make_rows(arms: Sequence[Arm]) -> list[ArmRow]:
     """Computes the numbers of arms; the first is the baseline."""
     baseline = arms[0]
     return [_make_row(baseline), *(_compare_row(arm, baseline) for arm in arms[1:])]
 
 
-def _make_row(arm: Arm) -> Row:
+def _make_row(arm: Arm) -> ArmRow:
     won = arm.stack_outcomes()
     area = measure_area(won, arm.runs[0].iterations)
-    return Row(arm, final=estimate_mean(won[:, -1]), area=estimate_mean(area))
+    return ArmRow(arm, final=estimate_mean(won[:, -1]), area=estimate_mean(area))
 
 
-def _compare_row(arm: Arm, baseline: Arm) -> Row:
+def _compare_row(arm: Arm, baseline: Arm) -> ArmRow:
     row = _make_row(arm)
     # Runs with equal seeds draw equal tasks in every iteration. What the seeds share cancels in the
     # difference.
@@ -56,7 +56,7 @@ def _compare_row(arm: Arm, baseline: Arm) -> Row:
     baseline_won = baseline.stack_outcomes(seeds)
     area = measure_area(won, iterations)
     baseline_area = measure_area(baseline_won, iterations)
-    return Row(
+    return ArmRow(
         arm,
         final=row.final,
         area=row.area,
@@ -66,7 +66,7 @@ def _compare_row(arm: Arm, baseline: Arm) -> Row:
     )
 
 
-def format_table(rows: Sequence[Row]) -> str:
+def format_arms(rows: Sequence[ArmRow]) -> str:
     """A Markdown table in %; differences in percentage points."""
     base = rows[0].arm.label
     lines = [
@@ -87,19 +87,19 @@ def format_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _format_estimate(estimate: Estimate) -> str:
+def _format_estimate(estimate: MeanEstimate) -> str:
     mean, low, high = (format(100 * value, ".1f") for value in estimate)
     return f"{mean} ({low} to {high})"
 
 
-def _format_difference(estimate: Estimate | None) -> str:
+def _format_difference(estimate: MeanEstimate | None) -> str:
     if estimate is None:
         return ""
     mean, low, high = (format(100 * value, "+.1f") for value in estimate)
     return f"{mean} ({low} to {high})"
 
 
-def describe_machines(rows: Sequence[Row]) -> str:
+def describe_machines(rows: Sequence[ArmRow]) -> str:
     """Says which runs come from which type of machine.
 
     The lines are "" if all are of one type.
@@ -116,7 +116,7 @@ def describe_machines(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def make_record(rows: Sequence[Row]) -> dict[str, Any]:
+def make_record(rows: Sequence[ArmRow]) -> dict[str, Any]:
     """All data behind table and figure, as JSON values."""
     run = rows[0].arm.runs[0]
     return {
@@ -127,7 +127,7 @@ def make_record(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _record_row(row: Row) -> dict[str, Any]:
+def _record_row(row: ArmRow) -> dict[str, Any]:
     return {
         "label": row.arm.label,
         "final": row.final,

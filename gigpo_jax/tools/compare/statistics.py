@@ -13,7 +13,7 @@ import numpy as np
 DRAWS = 10_000
 
 
-class Estimate(NamedTuple):
+class MeanEstimate(NamedTuple):
     """A mean and its 95% interval, in the outcomes' units."""
 
     mean: float
@@ -21,7 +21,7 @@ class Estimate(NamedTuple):
     high: float
 
 
-def estimate_mean(outcomes: np.ndarray, *, seed: int = 0, draws: int = DRAWS) -> Estimate:
+def estimate_mean(outcomes: np.ndarray, *, seed: int = 0, draws: int = DRAWS) -> MeanEstimate:
     """Estimates the mean over seeds and tasks, with its interval.
 
     Args:
@@ -38,7 +38,7 @@ def estimate_mean(outcomes: np.ndarray, *, seed: int = 0, draws: int = DRAWS) ->
     seeds, tasks = outcomes.shape
     mask = np.isfinite(outcomes)
     if not mask.any():
-        return Estimate(np.nan, np.nan, np.nan)
+        return MeanEstimate(np.nan, np.nan, np.nan)
     # A missing outcome adds nothing to the sum, and nothing to the count below.
     values = np.where(mask, outcomes, 0.0)
     # A resampled table is a weight for each seed and each task, so no table is built.
@@ -52,7 +52,7 @@ def estimate_mean(outcomes: np.ndarray, *, seed: int = 0, draws: int = DRAWS) ->
     means = totals[counts > 0] / counts[counts > 0]
     low, high = np.quantile(means, (0.025, 0.975))
     # The mean is that of the sample, not of the draws: an interval may lie on both sides unequally.
-    return Estimate(float(values.sum() / mask.sum()), float(low), float(high))
+    return MeanEstimate(float(values.sum() / mask.sum()), float(low), float(high))
 
 
 def measure_area(won: np.ndarray, iterations: np.ndarray) -> np.ndarray:

@@ -111,7 +111,8 @@ def estimate_statistics(estimate: np.ndarray, measured: Measured) -> Statistics:
     rank_correlation = _correlation(group_sum, ranks(x), ranks(y))
     # Squares of a large mean would lose the digits of the variance.
     centred = y - y.mean()
-    y_sum, y_squares = group_sum(centred), group_sum(centred**2)
+    y_sum = group_sum(centred)
+    y_squares = group_sum(centred**2)
     error_squares = group_sum(measured.error**2)
     clear_count = group_sum(clear.astype(np.float64))
     clear_agreement = group_sum(clear * agreement)
@@ -250,8 +251,11 @@ def _correlation(
     x = x - x.mean()
     y = y - y.mean()
     count = group_sum(np.ones(len(x)))
-    x_sum, y_sum = group_sum(x), group_sum(y)
-    x_squares, y_squares, products = group_sum(x * x), group_sum(y * y), group_sum(x * y)
+    x_sum = group_sum(x)
+    y_sum = group_sum(y)
+    x_squares = group_sum(x * x)
+    y_squares = group_sum(y * y)
+    products = group_sum(x * y)
 
     def correlation(weights: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -135,7 +135,8 @@ def grade_estimates(
         `group_gradients`; None: gradients are not compared.
       progress: Called after every estimate.
     """
-    measured, rows = measurement.advantages, measurement.rows
+    measured = measurement.advantages
+    rows = measurement.rows
     baselines = _grpo_by_preset(estimates)
     gradient_halves = [gradients(half) for half in measurement.halves] if gradients else []
     graded_rows = []
@@ -160,12 +161,12 @@ def grade_estimates(
 
 
 def _grpo_by_preset(estimates: Sequence[Estimate]) -> dict[str, Estimate]:
-    return {
-        preset: estimate
-        for estimate in estimates
-        for name, preset, _ in estimate.sources
-        if name == "grpo"
-    }
+    baselines: dict[str, Estimate] = {}
+    for estimate in estimates:
+        for name, preset, _ in estimate.sources:
+            if name == "grpo":
+                baselines[preset] = estimate
+    return baselines
 
 
 def step_labels(steps: Sequence[Step]) -> dict[str, np.ndarray]:

@@ -50,7 +50,8 @@ def replay_episodes(
             score=episode.score,
             truncated=episode.truncated,
         )
-        observation, history = env.reset(task), History(window)
+        observation = env.reset(task)
+        history = History(window)
         trajectory.words = observation.task
         for step in episode.steps:
             current_prompt, images = prompt(observation, history)

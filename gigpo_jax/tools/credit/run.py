@@ -235,7 +235,8 @@ async def _play(
 
     Returns the exit status if that did not end.
     """
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
     assert task is not None
     with Interrupts(lambda: loop.call_soon_threadsafe(task.cancel)) as interrupts:
         try:

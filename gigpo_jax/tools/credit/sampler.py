@@ -21,7 +21,8 @@ from gigpo_jax.tools.credit.continuations import continue_from, read_returns
 from gigpo_jax.tools.credit.states import State
 from gigpo_jax.trajectory import Step, Trajectory, finished_steps
 
-ROLLOUTS, RETURNS = "rollouts.jsonl.gz", "returns.jsonl"
+ROLLOUTS = "rollouts.jsonl.gz"
+RETURNS = "returns.jsonl"
 # Stands for the iteration in random keys; training has numbers from 0, evaluation -1 and -2.
 # With it no continuation repeats the random draws of an episode.
 _KEY_ITERATION = -3

@@ -8,7 +8,7 @@ from gigpo_jax.env_bridge.types import IMAGE, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.sokoban.env import choose_best, format_cells, parse_cells
 from gigpo_jax.envs.sokoban.picture import draw_room
-from gigpo_jax.envs.sokoban.prompt import parse
+from gigpo_jax.envs.sokoban.prompt import parse_move
 
 THOUGHT = "<think>so</think>"
 
@@ -38,7 +38,7 @@ THOUGHT = "<think>so</think>"
     ],
 )
 def test_responses_are_read_as_published(response: str, action: str, valid: bool) -> None:
-    parsed = parse(response)
+    parsed = parse_move(response)
     assert (parsed.action, parsed.valid) == (action, valid)
 
 

@@ -15,7 +15,7 @@ from gigpo_jax.envs.webshop import Session, open_catalogue
 
 flask = pytest.importorskip("flask", reason="Flask is not installed (the extra `web`)")
 from gigpo_jax.envs.webshop import browse  # noqa: E402
-from gigpo_jax.envs.webshop.browse import make_app, make_page_server  # noqa: E402
+from gigpo_jax.envs.webshop.browse import make_page_server, make_shop_app  # noqa: E402
 
 ATTACK = "<script>document.title='pwned'</script>\"><img src=x onerror=alert(1)>"
 
@@ -35,7 +35,7 @@ def attacked(own_copy):
 
 
 def test_the_page_and_the_agent_see_the_same_state_and_nothing_is_markup(attacked):
-    client = make_app(attacked).test_client()
+    client = make_shop_app(attacked).test_client()
     session = Session(attacked)
     page = session.reset(0)
     searched = f"pillow {ATTACK}"
@@ -62,13 +62,13 @@ def test_the_page_and_the_agent_see_the_same_state_and_nothing_is_markup(attacke
 
 
 def test_only_loopback_names_are_answered(attacked):
-    client = make_app(attacked).test_client()
+    client = make_shop_app(attacked).test_client()
     assert client.get("/", headers={"Host": "evil.example"}).status_code == 400
     assert "default-src 'none'" in client.get("/").headers["Content-Security-Policy"]
 
 
 def test_nonsense_does_nothing(attacked):
-    client = make_app(attacked).test_client()
+    client = make_shop_app(attacked).test_client()
     for data in ({"goal": "-1"}, {"goal": "99999999"}, {"goal": "x" * 1000}, {}):
         assert client.post("/goal", data=data).status_code == 303
     for data in ({"click": "no such thing"}, {"search": ""}, {"search": "]["}, {}):

@@ -13,7 +13,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.webshop import Session, open_catalogue
 from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue
-from gigpo_jax.envs.webshop.catalogue.goals import Goal
+from gigpo_jax.envs.webshop.catalogue.goals import ShoppingGoal
 from gigpo_jax.envs.webshop.data.generate import ensure_catalogue
 from gigpo_jax.envs.webshop.engine.remaining import best_purchases, count_remaining_actions
 
@@ -145,7 +145,7 @@ def test_the_title_of_every_product_finds_it(tmp_path: Path) -> None:
         assert row in rows[:10]
 
 
-def choices(goal: Goal) -> list[str]:
+def choices(goal: ShoppingGoal) -> list[str]:
     assert isinstance(goal.options, dict)
     return [f"click[{value}]" for value in goal.options.values()]
 

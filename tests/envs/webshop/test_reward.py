@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.envs.webshop.catalogue.goals import Goal
+from gigpo_jax.envs.webshop.catalogue.goals import ShoppingGoal
 from gigpo_jax.envs.webshop.catalogue.sources import Product
 from gigpo_jax.envs.webshop.engine.nouns import load_file_tagger, open_tagger, tag_builtin
 from gigpo_jax.envs.webshop.engine.reward import (
@@ -48,7 +48,7 @@ def _goal(**changes):
         "price_cap": 20.0,
         "weight": 1.0,
     }
-    return Goal(**{**fields, **changes})
+    return ShoppingGoal(**{**fields, **changes})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.webshop import Session, open_catalogue
 from gigpo_jax.envs.webshop.engine import pages
-from gigpo_jax.envs.webshop.engine.session import split_action
+from gigpo_jax.envs.webshop.engine.session import split_brackets
 
 
 def _edit(folder, change):
@@ -304,7 +304,7 @@ def test_visible_nodes():
 @given(st.text("a[]\nB", max_size=12))
 def test_actions_are_split_as_by_the_originals_expression(action):
     match = re.match(r"(.+)\[(.+)\]", action)
-    assert split_action(action) == ((match[1], match[2].lower()) if match else ("", ""))
+    assert split_brackets(action) == ((match[1], match[2].lower()) if match else ("", ""))
 
 
 @pytest.mark.parametrize(
@@ -312,5 +312,5 @@ def test_actions_are_split_as_by_the_originals_expression(action):
 )
 def test_actions_are_split_in_linear_time(action):
     started = time.process_time()
-    split_action(action)
+    split_brackets(action)
     assert time.process_time() - started < 1

@@ -113,9 +113,9 @@ def test_card_actions_come_back_from_json_responses(action: str) -> None:
     tokenizer = word_tokenizer([responses.write("10")])
     ids = tokenizer.encode(responses.write(action))
     assert len(ids) == 10
-    assert responses.parse(tokenizer.decode(ids), actions=ezpoints.ACTIONS) == Response(
-        action, True
-    )
+    assert responses.parse_card_response(
+        tokenizer.decode(ids), actions=ezpoints.ACTIONS
+    ) == Response(action, True)
 
 
 @example('"a": "b":')

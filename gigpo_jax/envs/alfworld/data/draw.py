@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld.data.package import Package
 from gigpo_jax.envs.alfworld.data.planner import plan_walkthrough
-from gigpo_jax.envs.alfworld.data.room import Room, Thing
+from gigpo_jax.envs.alfworld.data.room import FurnishedRoom, Thing
 from gigpo_jax.envs.alfworld.data.scenes import (
     Receptacle,
     Scene,
@@ -141,7 +141,7 @@ class _RoomDrawer:
             targets[object_type] = target_types
         return targets
 
-    def draw_room(self, goal: Goal) -> Room | None:
+    def draw_room(self, goal: Goal) -> FurnishedRoom | None:
         """A room for a goal; None if this draw fails."""
         sources = self._list_sources(goal)
         if not sources:
@@ -164,7 +164,7 @@ class _RoomDrawer:
         things = self._name_objects(objects + clutter)
         # The agent starts where nothing is, so that the first text lists the whole room.
         start = self._draw_start(receptacles)
-        return Room(self._scene.number, tuple(receptacles), things, start, goal)
+        return FurnishedRoom(self._scene.number, tuple(receptacles), things, start, goal)
 
     def _allowed_receptacles(
         self, object_type: str, receptacles: Sequence[Receptacle]
@@ -284,7 +284,7 @@ class _RoomDrawer:
 
 def draw_game(
     package: Package, split: str, task_type: str, size: RoomSize, rng: random.Random
-) -> tuple[Room, tuple[str, ...]]:
+) -> tuple[FurnishedRoom, tuple[str, ...]]:
     """Draws rooms until one has a solvable, unsolved task.
 
     Returns:

@@ -19,7 +19,7 @@ from gigpo_jax.env_bridge.paths import expand_path
 from gigpo_jax.envs.alfworld.data.draw import RoomSize, draw_game, make_room_size
 from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, MANIFEST, TRAJ_FILE
 from gigpo_jax.envs.alfworld.data.package import Package, read_package
-from gigpo_jax.envs.alfworld.data.room import Room, make_problem
+from gigpo_jax.envs.alfworld.data.room import FurnishedRoom, make_problem
 from gigpo_jax.envs.alfworld.data.scenes import list_scenes
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, check_task_types
 
@@ -36,7 +36,7 @@ class _GeneratedGame:
       walkthrough: Shortest commands that reach the goal.
     """
 
-    room: Room
+    room: FurnishedRoom
     task: str
     walkthrough: tuple[str, ...]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gigpo_jax.envs.alfworld.data.package import Package
-from gigpo_jax.envs.alfworld.data.room import Room, Thing, make_display_names
+from gigpo_jax.envs.alfworld.data.room import FurnishedRoom, Thing, make_display_names
 from gigpo_jax.envs.alfworld.data.scenes import Receptacle
 
 
@@ -55,7 +55,7 @@ class _Walk:
 class _Planner:
     """The plans for one room."""
 
-    def __init__(self, package: Package, room: Room):
+    def __init__(self, package: Package, room: FurnishedRoom):
         self._package = package
         self._room = room
         self._goal = room.goal
@@ -140,7 +140,7 @@ class _Planner:
         )
 
 
-def plan_walkthrough(package: Package, room: Room) -> tuple[str, ...] | None:
+def plan_walkthrough(package: Package, room: FurnishedRoom) -> tuple[str, ...] | None:
     """Returns the shortest commands that reach the goal.
 
     Of several, they are the first in alphabetical order.

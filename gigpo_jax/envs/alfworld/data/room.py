@@ -40,7 +40,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Room:
+class FurnishedRoom:
     """The start of a game.
 
     Attributes:
@@ -86,7 +86,7 @@ def make_display_names(raw_ids: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def _list_objects(package: Package, room: Room) -> list[str]:
+def _list_objects(package: Package, room: FurnishedRoom) -> list[str]:
     """The lines of the section (:objects."""
     locations = {receptacle.location for receptacle in room.receptacles} | {room.start}
     lines = ["agent1 - agent"]
@@ -99,7 +99,7 @@ def _list_objects(package: Package, room: Room) -> list[str]:
     return lines
 
 
-def _list_facts(package: Package, room: Room) -> list[str]:
+def _list_facts(package: Package, room: FurnishedRoom) -> list[str]:
     """The lines of the section (:init."""
     lines = ["(= (total-cost) 0)"]
     receptacles = {}
@@ -137,7 +137,7 @@ def _list_thing_facts(package: Package, thing: Thing, receptacle: Receptacle) ->
     return lines
 
 
-def make_problem(package: Package, room: Room) -> str:
+def make_problem(package: Package, room: FurnishedRoom) -> str:
     """The room as the PDDL problem of a game file."""
     goal = room.goal
     # The package's own goal, word for word: the official engine reads it, too.

@@ -118,7 +118,7 @@ def _place_unplaced(
 
 def _draw_free_location(rng: random.Random, locations: set[str]) -> tuple[float, float, str]:
     """Draws x and z in metres, and a free location."""
-    # Ends: the grid has thousands of locations, and a room takes a few dozen.
+    # The loop ends soon: the grid has thousands of locations, and a room takes a few dozen.
     while True:
         x = rng.randrange(-900, 900) / 100
         z = rng.randrange(-900, 900) / 100

@@ -23,7 +23,7 @@ _TOWN_FACTS = ("It has a market.", "It has two schools.", "It is known for its w
 
 
 @dataclass(frozen=True)
-class World:
+class InventedWorld:
     """Documents in corpus order, and the questions of all splits."""
 
     documents: tuple[Document, ...]
@@ -50,7 +50,7 @@ def check_world(seed: int, people: int, questions: int) -> None:
     check_whole("seed", seed)
 
 
-def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> World:
+def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> InventedWorld:
     """Makes a world.
 
     The same arguments give the same world on any machine.
@@ -81,7 +81,7 @@ def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> World
     numbered = []
     for number, document in enumerate(documents):
         numbered.append(Document(str(number), document.contents))
-    return World(tuple(numbered), tuple(selection))
+    return InventedWorld(tuple(numbered), tuple(selection))
 
 
 def _draw_names(

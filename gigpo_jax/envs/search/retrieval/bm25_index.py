@@ -40,7 +40,9 @@ SCORES_FILE = "data.csc.index.npy"
 DOCUMENTS_FILE = "indices.csc.index.npy"
 STARTS_FILE = "indptr.csc.index.npy"
 VOCABULARY = "vocab.index.json"
-K1, B = 0.9, 0.4  # usual for Wikipedia passages of 100 words
+# Usual for Wikipedia passages of 100 words.
+K1 = 0.9
+B = 0.4
 MAX_TERMS = 256  # distinct terms of a query that are scored
 _TERM = re.compile(r"\w+")
 # fmt: off

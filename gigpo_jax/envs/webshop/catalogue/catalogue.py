@@ -16,7 +16,7 @@ from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.envs.webshop.catalogue import goals as goal_lists
 from gigpo_jax.envs.webshop.catalogue import prepare, store
-from gigpo_jax.envs.webshop.catalogue.goals import KINDS, Goal
+from gigpo_jax.envs.webshop.catalogue.goals import KINDS, ShoppingGoal
 from gigpo_jax.envs.webshop.catalogue.sources import PREPARE, Product, find_sources
 from gigpo_jax.envs.webshop.engine.nouns import Tagger, open_tagger
 from gigpo_jax.envs.webshop.search.bm25 import Index
@@ -77,7 +77,7 @@ class _GoalList:
         """Returns the goals' positions in list order, [G] i64."""
         return goal_lists.shuffle_goals(int(self._start[-1])) if repeats else self.order
 
-    def make_goal(self, position: int, read_product: Callable[[int], Product]) -> Goal:
+    def make_goal(self, position: int, read_product: Callable[[int], Product]) -> ShoppingGoal:
         """The goal of a position."""
         # The last template that starts at or before the position; one may have no goals at all.
         template = int(np.searchsorted(self._start, position, "right")) - 1
@@ -95,7 +95,7 @@ class _GoalList:
             number = int(self._number[template])
             options = tuple(values)
             text = instruction + goal_lists.price_text(cap)
-        return Goal(
+        return ShoppingGoal(
             id=f"{self._kind}-{product.asin}-{number}",
             asin=product.asin,
             category=product.category,
@@ -196,7 +196,7 @@ class Catalogue:
         """Indices of the train split: goals after the test split."""
         return range(goal_lists.test_size(self.goal_count), self.goal_count)
 
-    def goal(self, index: int) -> Goal:
+    def goal(self, index: int) -> ShoppingGoal:
         """Returns a goal of the list.
 
         InputError if there is no such goal.

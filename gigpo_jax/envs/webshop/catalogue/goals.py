@@ -27,7 +27,7 @@ _PRICE_STEPS = tuple(10.0 * i for i in range(1, 100))
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class ShoppingGoal:
     """The product to buy."""
 
     id: str  # stable name: kind, asin, and the number of the annotation or of the combination

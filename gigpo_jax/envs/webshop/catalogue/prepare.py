@@ -210,7 +210,7 @@ def ensure_prepared(
             # Folders of a killed builder; the lock excludes a running one.
             for remnant in out.parent.glob(f".{out.name}-*"):
                 shutil.rmtree(remnant, ignore_errors=True)
-            store.write_folder(
+            store.write_rows_folder(
                 out, lambda folder: _fill_folder(folder, sources, num_products, progress)
             )
     except OSError as err:

@@ -158,7 +158,7 @@ def matches_sources(manifest: Mapping[str, Any], sources: Sources) -> bool:
     return True
 
 
-def write_folder(out: Path, fill: Callable[[Path], dict[str, Any]]) -> None:
+def write_rows_folder(out: Path, fill: Callable[[Path], dict[str, Any]]) -> None:
     """Writes a prepared folder.
 
     Args:

@@ -18,7 +18,7 @@ from gigpo_jax.envs.webshop.engine.reward import (
     required_options,
     score_purchase,
 )
-from gigpo_jax.envs.webshop.engine.session import Session, split_action
+from gigpo_jax.envs.webshop.engine.session import Session, split_brackets
 
 _BUTTONS = {
     button.lower()
@@ -120,7 +120,7 @@ def _match_values(
         owners.update(dict.fromkeys(values, name))
     matches: dict[str, dict[str, Matches]] = {}
     for value, name in owners.items():
-        if value in _BUTTONS or split_action(f"click[{value}]") != ("click", value):
+        if value in _BUTTONS or split_brackets(f"click[{value}]") != ("click", value):
             continue
         value_matches = Matches(
             index

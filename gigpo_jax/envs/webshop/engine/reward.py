@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gigpo_jax.envs.webshop.catalogue.goals import Goal
+from gigpo_jax.envs.webshop.catalogue.goals import ShoppingGoal
 from gigpo_jax.envs.webshop.catalogue.sources import Product
 from gigpo_jax.envs.webshop.engine.text_similarity import token_set_ratio
 
@@ -86,7 +86,7 @@ def score_purchase(
     product: Product,
     price: float,
     options: Mapping[str, str],
-    goal: Goal,
+    goal: ShoppingGoal,
     *,
     nouns: Sequence[str],
     goal_nouns: Sequence[str],
@@ -138,7 +138,7 @@ def score_purchase(
     )
 
 
-def required_options(goal: Goal) -> tuple[str | tuple[str, str], ...]:
+def required_options(goal: ShoppingGoal) -> tuple[str | tuple[str, str], ...]:
     """Returns a goal's options.
 
     Those of human goals are values, those of synthetic ones (name, value) pairs.

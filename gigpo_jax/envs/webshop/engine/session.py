@@ -9,7 +9,7 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue, RecentValues
-from gigpo_jax.envs.webshop.catalogue.goals import Goal
+from gigpo_jax.envs.webshop.catalogue.goals import ShoppingGoal
 from gigpo_jax.envs.webshop.catalogue.sources import Product
 from gigpo_jax.envs.webshop.engine import pages
 from gigpo_jax.envs.webshop.engine.pages import Node
@@ -66,7 +66,7 @@ def _make_view(nodes: list[Node], head: int = 0, owners: Sequence[str] = ()) -> 
     return _View(tuple(nodes), pages.plain_text(nodes[head:]), clickables, clicks)
 
 
-def split_action(action: str) -> tuple[str, str]:
+def split_brackets(action: str) -> tuple[str, str]:
     """Splits `name[argument]` in linear time.
 
     The argument is returned in lower case. The split is the same as the original's
@@ -122,11 +122,11 @@ class Session:
         self._show_attributes = show_attributes
         self._rng = random.Random(seed)
         self._views: RecentValues[_View] = RecentValues(1024)
-        self._goal: Goal | None = None
+        self._goal: ShoppingGoal | None = None
         self._name = ""
 
     @property
-    def goal(self) -> Goal:
+    def goal(self) -> ShoppingGoal:
         """The goal of the episode; RuntimeError before the first `reset`."""
         if self._goal is None:
             raise RuntimeError("call reset() before asking a session for its goal or taking a step")
@@ -148,7 +148,7 @@ class Session:
     def step(self, action: str) -> Page:
         """Takes an action: `search[words]` or `click[clickable]`."""
         self.goal  # noqa: B018  raises without an episode
-        name, argument = split_action(action)
+        name, argument = split_brackets(action)
         if name == "search":
             self._search(argument.split(" "), 1)
         elif name == "click" and argument != "search" and argument in self._view.clickables:
