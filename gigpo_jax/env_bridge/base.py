@@ -84,7 +84,8 @@ class Expert(Protocol):
     """Demonstrator of one episode from an agent's observations.
 
     There is a new object for each episode. It may have `thought: str`, the reason for its last
-    action in words; examples in prompts of agents show it.
+    action in words; examples in prompts of agents show it. It may have `begin(task)`, called before
+    its first observation, if it knows more of the task than the agent sees.
     """
 
     def act(self, observation: Observation) -> str:
@@ -92,6 +93,13 @@ class Expert(Protocol):
 
         It is called with every observation of the episode in order.
         """
+
+
+def begin_episode(expert: Expert, task: Task) -> None:
+    """Gives an expert with `begin` the task of its episode."""
+    begin = getattr(expert, "begin", None)
+    if begin is not None:
+        begin(task)
 
 
 def check_fractions(**fractions: float) -> None:

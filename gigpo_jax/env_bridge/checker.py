@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gigpo_jax.env_bridge.base import Expert
+from gigpo_jax.env_bridge.base import Expert, begin_episode
 from gigpo_jax.env_bridge.processes.pool import EnvPool, PooledEnv
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 
@@ -341,6 +341,7 @@ async def _walk_as_expert(
 ) -> _Walk:
     first_observation = await _reset(environment, task)
     expert = make_expert(0)
+    begin_episode(expert, task)
 
     def choose(observation: Observation) -> str:
         try:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gigpo_jax.env_bridge.base import Expert, TextEnv
+from gigpo_jax.env_bridge.base import Expert, TextEnv, begin_episode
 from gigpo_jax.env_bridge.prompts import Event, History
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.rollout.episode import EpisodeSettings
@@ -101,6 +101,7 @@ def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> Exp
     It has at most `max_steps` actions.
     """
     observation = env.reset(task)
+    begin_episode(expert, task)
     steps = []
     won = False
     for _ in range(max_steps):

@@ -5,6 +5,7 @@ from functools import partial
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct
 from gigpo_jax.envs.entry_types import Environment, Option
+from gigpo_jax.envs.games import RANDOM_FRACTION_OPTION
 
 _INTRO = "You act in an environment, one action at a time."
 
@@ -15,6 +16,7 @@ def gymnasium_entry(source: str) -> Environment:
     Args:
       source: ID in Gymnasium's registry, or MODULE:ID; importing the module registers it.
     """
+    has_bot = source.rpartition(":")[2].rpartition("/")[2].startswith("BabyAI")
     return Environment(
         build=f"gigpo_jax.envs.incoming.gymnasium:{source}",
         styles={
@@ -23,7 +25,7 @@ def gymnasium_entry(source: str) -> Environment:
             "compact": Compact(),
         },
         parse=partial(parse_tagged, keeps_case=True),
-        expert=None,
+        expert=f"gigpo_jax.envs.incoming.babyai:{source}" if has_bot else None,
         max_steps=50,
         history=2,
         invalid_penalty=0.1,
@@ -45,6 +47,12 @@ def gymnasium_entry(source: str) -> Environment:
                 int, None, "length of an episode in the environment; default: the registered one"
             ),
         },
+        expert_options={
+            "kwargs": Option(dict, {}, "those of env.options: the bot plays in a copy"),
+            "random_fraction": RANDOM_FRACTION_OPTION,
+        }
+        if has_bot
+        else {},
     )
 
 

@@ -5,6 +5,7 @@ An episode follows from the seed and the actions if all randomness is that of Gy
 `np_random`.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib
@@ -22,6 +23,7 @@ FIRST_SEEDS = {"train": 0, "test": 1_000_000}  # so the splits share no seed
 NO_SUCH_ACTION = "There is no such action.\n"
 _NAME_KEY = "config.env.name"
 _OPTIONS_KEY = "config.env.options"
+_AS_IT_IS = contextlib.nullcontext()
 _START_INFO: dict[str, bool | float] = {"won": False, "score": 0.0}
 
 
@@ -96,6 +98,11 @@ class GymnasiumEnv:
         self._text = ""
         self._result: StepResult | None = None
 
+    @property
+    def world(self) -> Any:
+        """The environment itself, without wrappers, after a `reset`."""
+        return self._env.unwrapped
+
     def tasks(self, split: str) -> Sequence[Task]:
         """Lists a split's tasks, a seed each.
 
@@ -125,7 +132,8 @@ class GymnasiumEnv:
     def reset(self, task: Task) -> Observation:
         if self._env is None:
             self._env = self._open()
-        observation, info = self._env.reset(seed=int(task.data))
+        with contextlib.redirect_stdout(None) if self._renderer.mutes_reset else _AS_IT_IS:
+            observation, info = self._env.reset(seed=int(task.data))
         if self._task_words is None:
             self._words = self._renderer.task(self._env.unwrapped)
         first_observation = self._observe(observation, info)
@@ -210,7 +218,7 @@ class GymnasiumEnv:
             return action if space.contains(action) else None
         names = [name.lower() for name in self._renderer.actions]
         name = action.strip().lower()
-        return names.index(name) + int(space.start) if name in names else None
+        return names.index(name) + int(space.start) if name and name in names else None
 
     def _observe(self, observation: Any, info: Mapping[str, Any]) -> Observation:
         env = self._env.unwrapped
@@ -233,7 +241,7 @@ class GymnasiumEnv:
         if hasattr(self._env.action_space, "n"):
             names = self._renderer.actions
             mask = info.get("action_mask", [True] * len(names))
-            return tuple(name for name, allowed in zip(names, mask) if allowed)
+            return tuple(name for name, allowed in zip(names, mask) if name and allowed)
         if not self._admissible_key:
             return None
         if self._admissible_key not in info:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.envs.frozenlake import prompt as frozenlake
@@ -19,12 +21,13 @@ class Renderer:
 
     Attributes:
       text: Function that returns the observation in words.
-      actions: Names of discrete actions, in the order of numbers.
+      actions: Names of discrete actions, in the order of numbers; "": nobody may choose it.
       task: Function from the environment to the task in words, called after each reset.
       state: Function that returns the whole state as text: equal states have equal futures, but
         for chance and the time limit. None: there is no anchor `state`.
       won_above: Reward above which an episode that terminates is won.
       name: Name for messages.
+      mutes_reset: Whether what `reset` prints is dropped.
     """
 
     text: Callable[[Any, Any], str]
@@ -33,6 +36,7 @@ class Renderer:
     state: Callable[[Any, Any], str] | None = None
     won_above: float = 0.0
     name: str = "the environment"
+    mutes_reset: bool = False
 
 
 def find_renderer(env_id: str, reference: str) -> Renderer:
@@ -153,49 +157,87 @@ _BLACKJACK_TASK = (
 
 
 def _show_view(env: Any, observation: Any) -> str:
-    """Lists the objects in view and the nearest walls."""
+    """Tells load, walls and objects in view.
+
+    Words and order are those of BabyAI-Text (GLAM, arXiv 2302.02662).
+    """
+    image = observation["image"]
+    sentences = []
+    if env.carrying is not None:
+        sentences.append(f"You carry a {env.carrying.color} {env.carrying.type}")
+    sentences += _say_walls(image)
+    sentences += _say_objects(image)
+    return "\n".join(sentences) or "You see nothing"
+
+
+def _say_walls(image: np.ndarray) -> list[str]:
+    """Tells the walls ahead, left and right.
+
+    A wall behind an object is left out.
+
+    Args:
+      image: View of the agent, uint8 [W, H, 3]: number of the object, its color and its state.
+    """
+    from minigrid.core.constants import OBJECT_TO_IDX
+
+    column, row = _find_agent(image)
+    lines = {
+        "forward": image[column, :row, 0][::-1],
+        "left": image[:column, row, 0][::-1],
+        "right": image[column + 1 :, row, 0],
+    }
+    nothing = [OBJECT_TO_IDX[name] for name in _NOTHING]
+    sentences = []
+    for direction, cells in lines.items():
+        (things,) = np.nonzero(~np.isin(cells, nothing))
+        if len(things) and cells[things[0]] == OBJECT_TO_IDX["wall"]:
+            sentences.append(f"You see a wall {_say_steps(int(things[0]) + 1, direction)}")
+    return sentences
+
+
+def _say_objects(image: np.ndarray) -> list[str]:
+    """Tells the objects, by columns from the left.
+
+    The farthest of a column is first.
+    """
     from minigrid.core import constants
 
-    image = observation["image"]
-    # The agent looks up from the middle of the last row.
-    agent_column = image.shape[0] // 2
-    agent_row = image.shape[1] - 1
     states = {number: name for name, number in constants.STATE_TO_IDX.items()}
     kinds = {number: name for name, number in constants.OBJECT_TO_IDX.items()}
+    agent = _find_agent(image)
     sentences = []
-    for row in range(agent_row, -1, -1):
-        for column in range(image.shape[0]):
-            kind, color, state = (int(number) for number in image[column, row])
-            name = kinds[kind]
-            is_agent = (column, row) == (agent_column, agent_row)
-            if is_agent or name in ("unseen", "empty", "wall", "floor"):
-                continue
-            words = [] if name in ("goal", "lava") else [constants.IDX_TO_COLOR[color]]
-            if name == "door":
-                words.insert(0, states[state])
-            place = _say_place(agent_row - row, column - agent_column)
-            sentences.append(f"You see a {' '.join([*words, name])} {place}.")
-    wall = constants.OBJECT_TO_IDX["wall"]
-    lines = {
-        "forward": image[agent_column, :agent_row, 0][::-1],
-        "left": image[:agent_column, agent_row, 0][::-1],
-        "right": image[agent_column + 1 :, agent_row, 0],
-    }
-    for direction, cells in lines.items():
-        walls = [distance for distance, cell in enumerate(cells, 1) if cell == wall]
-        if walls:
-            sentences.append(f"You see a wall {_say_steps(walls[0], direction)}.")
-    if env.carrying is not None:
-        sentences.append(f"You carry a {env.carrying.color} {env.carrying.type}.")
-    return "\n".join(sentences) or "You see nothing."
+    for column, row in np.ndindex(*image.shape[:2]):
+        kind, color, state = (int(number) for number in image[column, row])
+        name = kinds[kind]
+        # The agent's own cell shows what it carries.
+        if name in (*_NOTHING, "wall") or (column, row) == agent:
+            continue
+        words = [] if name in ("goal", "lava") else [constants.IDX_TO_COLOR[color]]
+        if name == "door":
+            words.insert(0, states[state])
+        article = "an" if words[:1] == ["open"] else "a"
+        place = _say_place(agent[1] - row, column - agent[0])
+        sentences.append(f"You see {article} {' '.join([*words, name])} {place}")
+    return sentences
+
+
+_NOTHING = ("unseen", "empty", "floor")
+
+
+def _find_agent(image: np.ndarray) -> tuple[int, int]:
+    """Returns the agent's column and row.
+
+    It looks up from the middle of the last row.
+    """
+    return image.shape[0] // 2, image.shape[1] - 1
 
 
 def _say_place(forward: int, right: int) -> str:
     places = []
-    if forward:
-        places.append(_say_steps(forward, "forward"))
     if right:
         places.append(_say_steps(abs(right), "right" if right > 0 else "left"))
+    if forward:
+        places.append(_say_steps(forward, "forward"))
     return " and ".join(places)
 
 
@@ -214,7 +256,11 @@ _MINIGRID = Renderer(
     lambda env: str(env.mission),
     _tell_grid,
     name="the renderer of MiniGrid",
+    mutes_reset=True,  # BabyAI prints a line for every draft of a level that it rejects
 )
+
+# In BabyAI the last action, done, changes nothing.
+BABYAI = replace(_MINIGRID, actions=(*_MINIGRID.actions[:-1], ""))
 
 # By the beginning of IDs, without their namespace.
 RENDERERS: Mapping[str, Renderer] = {
@@ -248,5 +294,5 @@ RENDERERS: Mapping[str, Renderer] = {
         name="the renderer of Blackjack",
     ),
     "MiniGrid": _MINIGRID,
-    "BabyAI": _MINIGRID,
+    "BabyAI": BABYAI,
 }

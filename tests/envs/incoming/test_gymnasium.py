@@ -112,44 +112,6 @@ def read_ansi(name: str, picture: str) -> list[str]:
     return rows
 
 
-def test_a_view_of_minigrid_lists_what_is_in_view() -> None:
-    pytest.importorskip("minigrid")
-    env = make("minigrid:BabyAI-GoToLocal-v0")
-    rng = np.random.default_rng(0)
-    objects = 0
-    for task in env.tasks("test")[:10]:
-        observation = env.reset(task)
-        for _ in range(20):
-            expected = list_visible_objects(env._env.unwrapped)
-            sentences = [line for line in observation.text.splitlines() if "wall" not in line]
-            assert sorted(sentences) == sorted(expected) or not expected
-            objects += len(expected)
-            observation = env.step(("turn left", "go forward")[rng.integers(2)]).observation
-    assert objects > 100
-
-
-def list_visible_objects(world: Any) -> list[str]:
-    """By the grid's own coordinates; in this level nothing hides anything and boxes stay closed."""
-    sentences = []
-    _, is_visible = world.gen_obs_grid()
-    for column in range(world.grid.width):
-        for row in range(world.grid.height):
-            thing = world.grid.get(column, row)
-            place = world.relative_coords(column, row)
-            if thing is None or thing.type == "wall" or place is None or not is_visible[place]:
-                continue
-            right = place[0] - world.agent_view_size // 2
-            forward = world.agent_view_size - 1 - place[1]
-            places = []
-            if forward:
-                places.append(f"{forward} step{'s' * int(forward > 1)} forward")
-            if right:
-                side = "right" if right > 0 else "left"
-                places.append(f"{abs(right)} step{'s' * int(abs(right) > 1)} {side}")
-            sentences.append(f"You see a {thing.color} {thing.type} {' and '.join(places)}.")
-    return sentences
-
-
 def test_a_goal_that_is_reached_is_won() -> None:
     dry = make("FrozenLake-v1", kwargs={"is_slippery": False})
     walk = ("down", "down", "right", "right", "down", "right")
