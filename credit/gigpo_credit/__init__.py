@@ -99,6 +99,8 @@ def advantages(
     if "truncated" in needs and settings.get("truncation", "end") == "end":
         # The column is not read then.
         given.setdefault("truncated", np.zeros(rows, bool))
+    if "observation" in needs and settings.get("prior", "return") == "return":
+        given.setdefault("observation", given["anchor"])  # likewise
     for name in needs:
         if name in OPTIONAL_COLUMNS and name not in given:
             raise InputError(f"{algorithm} needs it", key=name, value="None", fix="give the column")

@@ -68,8 +68,8 @@ def step_columns(
       similarity: lowest similarity of two anchor states of a task group that count as one
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
-      needs: optional columns to collect from the steps: `action`, `next_anchor`, `won` and
-        `truncated`; other names are ignored.
+      needs: optional columns to collect from the steps: `action`, `next_anchor`, `observation`,
+        `won` and `truncated`; other names are ignored.
       computed: further optional columns by name, [k] for the k steps of this host.
 
     Returns:
@@ -97,6 +97,8 @@ def step_columns(
         columns["action"] = _hash_texts([s.turn.action for s in steps])
     if "next_anchor" in needs:
         columns["next_anchor"] = _next_step_rows(steps, anchor_lanes)
+    if "observation" in needs:
+        columns["observation"] = _hash_texts([s.turn.observation for s in steps])
     for name in ("won", "truncated"):
         if name in needs:
             columns[name] = np.array([getattr(s, name) for s in steps], bool)

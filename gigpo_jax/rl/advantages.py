@@ -44,7 +44,7 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "ddof": (0, 1),
 }
 # A hash of 64 bits is two u32 lanes: jax has no 64-bit integers unless jax_enable_x64 is set.
-_HASHES = ("anchor", "action", "next_anchor")
+_HASHES = ("anchor", "action", "next_anchor", "observation")
 # All other columns are floats.
 _COLUMN_TYPES = {
     **dict.fromkeys(_HASHES, jnp.uint32),

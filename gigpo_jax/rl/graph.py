@@ -122,7 +122,10 @@ class Graph:
         return jax.ops.segment_sum(values, self.steps.anchor, rows)[node]
 
     def average(self, values: Array) -> Array:
-        """Means over the rows of each row's node, [N] f32."""
+        """Means over the visits of each row's node, [N] f32.
+
+        A pseudo-visit has the value 0.
+        """
         mean = self.sum_rows(values) / self.visits
         # The second pass: a sum over thousands of visits loses digits that the sum of the
         # differences from the mean keeps.
@@ -160,8 +163,7 @@ def build_graph(
       steps: N ordered rows.
       gamma: Discount factor from step to step, from 0 to 1.
       left_out: [N] bool, last rows of episodes that do not count in the means; None: all count.
-      pseudo_visits: Number of pseudo-visits of each node, whose outcome is the mean return of the
-        group.
+      pseudo_visits: Number of pseudo-visits of each node; `solve_values` has their outcome.
     """
     # A last row leads to the end. Its roll would read a row of another episode.
     is_followed = steps.following(steps.valid, False)
@@ -224,10 +226,8 @@ def distances(graph: Graph, reaches_goal: Array) -> Array:
     return jnp.where(steps.valid, distance, jnp.inf)
 
 
-def solve_values(graph: Graph, reward: Array) -> Array:
+def solve_values(graph: Graph, reward: Array, prior: Array | None = None) -> Array:
     """Finds the fixed point of mean backups.
-
-    Pseudo-visits of a state have the mean return of its group as their outcome.
 
     Each round corrects the values by an approximate solution for their residual, the mean of
     r + gamma V(g') - V(g). If that does not halve the largest residual, plain backups take the
@@ -238,6 +238,8 @@ def solve_values(graph: Graph, reward: Array) -> Array:
     Args:
       graph: Graph of N rows.
       reward: [N] f32, reward of each row, 0 where masked.
+      prior: [N] f32, outcome of a pseudo-visit, equal for the rows of a node; None: the mean return
+        of the group.
 
     Returns:
       [N] f32, the value of each row's state, 0 where masked.
@@ -270,7 +272,7 @@ def solve_values(graph: Graph, reward: Array) -> Array:
     # Where no state recurs, the returns are the values. Their sums are bit-equal for equal futures,
     # so equal returns give differences of exactly 0.
     returns, _ = segments.suffix_sums(reward, steps.step, steps.trajectory, graph.gamma)
-    prior = _mean_over_groups(graph, returns)
+    prior = _mean_over_groups(graph, returns) if prior is None else prior / unit
     high = graph.average(returns)
     low = jnp.zeros_like(high)
     residual = _residual(graph, reward, prior, high, low)

@@ -93,6 +93,7 @@ class StepColumns:
       mask: [N] bool, False for padding: such a row takes part in nothing.
       action: [N, 2] u32, hash of the action.
       next_anchor: [N, 2] u32, anchor of the trajectory's next step; zeros at its last step.
+      observation: [N, 2] u32, hash of the observation's text.
       won: [N] bool, whether the trajectory did the task.
       truncated: [N] bool, last steps of trajectories that used up their steps and were not won.
       entropy: [N] f32, nats; mean over the response's tokens under the policy before the updates. 0
@@ -121,6 +122,7 @@ class StepColumns:
     mask: Any
     action: Any = None
     next_anchor: Any = None
+    observation: Any = None
     won: Any = None
     truncated: Any = None
     entropy: Any = None

@@ -34,6 +34,7 @@ PACKAGE = pathlib.Path(gigpo_jax.__file__).parent
 FROM_STEPS = {
     "action",
     "next_anchor",
+    "observation",
     "won",
     "truncated",
     "history",

@@ -26,6 +26,7 @@ from gigpo_jax.trajectory import Step
 GIVEN = {
     "action",
     "next_anchor",
+    "observation",
     "won",
     "truncated",
     "history",

@@ -65,6 +65,16 @@ def test_shrinkage_and_truncation_by_hand() -> None:
     got = total(TWO, "graph_values", gamma=1.0, normalize="mean", shrinkage=1.0)
     want = np.array([16 / 3 - 44 / 9, 14 / 3, 16 / 3 - 44 / 9, 2 - 16 / 3, -2])
     np.testing.assert_allclose(got, want - want.mean(), atol=1e-5)
+    # Y and Z look alike, and are worth (10 + V + 0 + 4/4) / 3.25 = V = 44/9 together; the text of X
+    # is worth (2 * 44/9 + 4/4) / 2.25 = 388/81. With one pseudo-visit V(Z) = 44/9 / 2 = 22/9,
+    # V(Y) = (10 + 22/9 + 44/9) / 3 = 52/9 and V(X) = (2 * 52/9 + 388/81) / 3 = 1324/243.
+    batch = TWO | {"observation": TWO["anchor"][[0, 4, 2, 4, 4]]}
+    got = total(
+        batch, "graph_values", gamma=1.0, normalize="mean", shrinkage=1.0, prior="observation"
+    )
+    start = 52 / 9 - 1324 / 243
+    want = np.array([start, 38 / 9, start, -30 / 9, -22 / 9])
+    np.testing.assert_allclose(got, want - want.mean(), atol=1e-5)
     # X, Z wins; X, Y, Z comes to the limit of steps. That last step counts in no mean, so
     # V(Z) = 10 is that of its other visit.
     batch = columns([0, 10, 0, 0, 0], [0] * 5, [0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0] * 5,
@@ -81,10 +91,15 @@ def test_graph_values_equal_the_oracle(preset: str, normalize: str) -> None:
     own = [
         {"gamma": 0.9, "lam": 0.0, "shrinkage": 0.0, "truncation": "end"},
         {"gamma": 1.0, "lam": 0.6, "shrinkage": 0.5, "truncation": "ignore"},
+        {"gamma": 0.9, "lam": 0.0, "shrinkage": 2.0, "truncation": "end", "prior": "observation"},
+        {"gamma": 1.0, "lam": 0, "shrinkage": 1, "truncation": "ignore", "prior": "observation"},
     ]
     for seed in SEEDS:
         batch = graph_oracle.with_ends(random_batch(seed), seed)
-        settings = own[seed % 2]
+        # Observations that neither split all states nor merge them.
+        text = np.stack([batch["anchor"][:, 0] // 14, batch["step"] % 2], 1)
+        batch["observation"] = text.astype(np.uint32)
+        settings = own[seed % 4]
         weight = 0.7 * (seed % 2)
         want = graph_oracle.graph_values(batch, **settings, normalize=normalize, ddof=1)
         want = want + weight * episode_advantage(batch, preset, normalize)
