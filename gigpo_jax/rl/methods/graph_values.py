@@ -13,10 +13,10 @@ their futures, not only their returns. The same V is known as the certainty-equi
 solution; Gated BEPO (arXiv 2608.06861) has it too, by its abstract.
 
 `shrinkage` adds k visits to every state: the mean is of n + k outcomes. It holds back the values of
-states that were seen once or twice. The outcome of such a visit is the mean return of the group, or,
-with `prior="observation"`, the mean over the rows of g of the value of their observation. That is
-the same fixed point over the graph whose states are the texts of observations, shrunk by a quarter
-of a visit with the mean return. Many states share a text, so its value is less exact and less noisy.
+states that were seen once or twice. The outcome of such a visit is the mean return of the group.
+With `prior="observation"` it is the mean over the rows of g of the value of their observation: the
+same fixed point over the graph whose states are the texts of observations, shrunk by a quarter of a
+visit with the mean return. Many states share a text, so its value is less exact and less noisy.
 
 Our choices: an episode that the limit of steps ended has V = 0 after its last step, as in
 `gigpo_jax.rl.gae`. With `truncation="ignore"` that step counts in no mean and has d = 0: the limit
