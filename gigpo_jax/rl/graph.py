@@ -259,23 +259,23 @@ def solve_values(graph: Graph, reward: Array, prior: Array | None = None) -> Arr
         number, high, low, residual, largest, _ = carry
         # Iterative refinement: BiCGSTAB solves for the remaining error alone, and the residual is
         # computed anew from the values. So a rough solution is enough.
-        corrected = _correct(graph, reward, prior, high, low, residual)
+        corrected = _correct(graph, reward, outcome, high, low, residual)
         high, low, residual = lax.cond(
             jnp.max(jnp.abs(corrected[2])) <= largest / 2,
             lambda: corrected,
             # A backup never raises the largest residual, which BiCGSTAB may: its residuals
             # are not monotone.
-            lambda: _back_up(graph, reward, prior, high, low, residual),
+            lambda: _back_up(graph, reward, outcome, high, low, residual),
         )
         return number + 1, high, low, residual, jnp.max(jnp.abs(residual)), largest
 
     # Where no state recurs, the returns are the values. Their sums are bit-equal for equal futures,
     # so equal returns give differences of exactly 0.
     returns, _ = segments.suffix_sums(reward, steps.step, steps.trajectory, graph.gamma)
-    prior = _mean_over_groups(graph, returns) if prior is None else prior / unit
+    outcome = _mean_over_groups(graph, returns) if prior is None else prior / unit
     high = graph.average(returns)
     low = jnp.zeros_like(high)
-    residual = _residual(graph, reward, prior, high, low)
+    residual = _residual(graph, reward, outcome, high, low)
     largest = jnp.max(jnp.abs(residual))
     start = (jnp.int32(0), high, low, residual, largest, jnp.full_like(largest, jnp.inf))
     _, high, low, _, _, _ = lax.while_loop(continues, improve, start)
