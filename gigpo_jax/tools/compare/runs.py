@@ -4,6 +4,7 @@ An arm is a set of runs that differ in their seed alone.
 """
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from gigpo_jax.run.records import read_records
 # The task, the model and the budget must be equal. The algorithm, its settings, those of the
 # optimizer, and the anchor may differ: they are compared.
 EQUAL_SECTIONS = ("env.", "model.", "sampling.", "train.", "eval.")
-COMPARED_KEYS = ("env.options.anchor",)
+_ANCHOR = re.compile(r"env\.(mix\.\w+\.)?options\.anchor")
 LABEL_KEYS = ("rl.algorithm", "rl.preset", "env.options.anchor")  # first in the label of an arm
 
 
@@ -169,7 +170,7 @@ def _list_differences(first: Run, second: Run) -> list[str]:
 
 
 def _must_equal(key: str) -> bool:
-    return key.startswith(EQUAL_SECTIONS) and key not in COMPARED_KEYS and affects_results(key)
+    return key.startswith(EQUAL_SECTIONS) and not _ANCHOR.fullmatch(key) and affects_results(key)
 
 
 def group_arms(runs: Sequence[Run]) -> list[Arm]:

@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 
+from configs.babyai_tiny import LEVELS, get_config
+from configs.babyai_tiny_sft import get_config as get_imitation_config
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.actions import Response, parse_tagged
 from gigpo_jax.env_bridge.panels import read_panel
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.incoming.babyai import show_view
-from gigpo_jax.rollout.demonstrations import play_expert
+from gigpo_jax.models.text.tokenizer import load_tokenizer
+from gigpo_jax.rollout.demonstrations import play_expert, response_text
 
 pytest.importorskip("minigrid")
 
@@ -158,6 +162,34 @@ def test_a_tiny_prompt_keeps_what_differs() -> None:
     inputs = PromptInput("go to the grey door", "", (), 0, text, None)
     prompt = "go to grey door now carry red key wall 1 left open grey door 2 right"
     assert show_view(inputs) == prompt
+
+
+def test_the_tiny_policy_can_read_levels_and_say_actions() -> None:
+    config = get_config()
+    tokenizer = load_tokenizer(Path(config.model.path))
+    unknown_id = tokenizer.encode("ß")[-1]
+    for level in LEVELS.values():
+        env = registry.make(f"gymnasium:minigrid:{level}")
+        for number, task in enumerate(env.tasks("test")[:12]):
+            expert = registry.make_expert(
+                f"gymnasium:minigrid:{level}", number, random_fraction=0.6
+            )
+            for observation, event in play_expert(env, expert, task, 16).steps:
+                inputs = PromptInput(observation.task, "", (), 0, observation.text, None)
+                tokens = tokenizer.encode(show_view(inputs))
+                assert len(tokens) + 2 <= config.sampling.max_prompt_tokens
+                assert unknown_id not in tokens
+                assert tokenizer.decode(tokens) == show_view(inputs)
+                response = tokenizer.encode(response_text(event.action))
+                assert len(response) < config.sampling.max_response_tokens
+                assert parse_tagged(tokenizer.decode(response)) == Response(event.action, True)
+
+
+def test_the_warm_start_imitates_a_good_and_then_a_worse_bot() -> None:
+    stages = [get_imitation_config(stage) for stage in "12"]
+    for label in LEVELS:
+        fractions = [stage.env.mix[label].demonstrator.random_fraction for stage in stages]
+        assert fractions[0] < fractions[1]
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,20 @@ def test_what_differs_may_be_the_algorithm_and_where_it_ran(tmp_path: Path):
     ]
 
 
+def test_the_anchors_of_a_mix_may_differ_but_not_its_environments(tmp_path: Path):
+    runs = []
+    for number, options in enumerate(({}, {"anchor": "state"}, {"size": 5})):
+        folder = write_run(tmp_path / str(number), ["0000", "0001"])
+        config = json.loads((folder / "config.json").read_text())
+        config["env"]["mix"] = {"go": {"name": "frozenlake", "options": options}}
+        (folder / "config.json").write_text(json.dumps(config))
+        runs.append(read_run(folder))
+    check_comparable(runs[:2])
+    assert [arm.label for arm in group_arms(runs[:2])] == ["gigpo", "gigpo anchor=state"]
+    with pytest.raises(InputError, match=r"env\.mix\.go\.options\.size=None and 5"):
+        check_comparable([runs[0], runs[2]])
+
+
 def test_a_run_may_be_older_than_a_key(tmp_path: Path):
     new = write_run(tmp_path / "new", ["0000", "0001"])
     old = write_run(tmp_path / "old", ["0000", "0001"], seed=1)
