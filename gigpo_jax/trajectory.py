@@ -62,6 +62,15 @@ class Turn:
     feedback: str = ""
     images: PromptImages | None = None
 
+    def continues(self, earlier: "Turn") -> bool:
+        """Tests whether the prompt goes on from an earlier turn.
+
+        It then begins with that prompt and its whole response.
+        """
+        past = np.concatenate([earlier.prompt_tokens, earlier.response_tokens])
+        tokens = self.prompt_tokens
+        return len(tokens) > len(past) and np.array_equal(tokens[: len(past)], past)
+
 
 @dataclass(eq=False)
 class Trajectory:

@@ -8,11 +8,12 @@ from gigpo_jax.config import mix
 from gigpo_jax.config.keys import KEYS, value_of
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import find_agent
+from gigpo_jax.env_bridge.conversations import CHAT, Conversation
 from gigpo_jax.envs import registry
-from gigpo_jax.rl.algorithms import find_algorithm
+from gigpo_jax.rl.algorithms import FROZEN_TEACHER, find_algorithm
 from gigpo_jax.rl.ratios import MASKS
 
-TAGGED = "tagged"  # the prompt style that asks for tags
+TAGGED = ("tagged", f"{CHAT}_tagged")  # prompt styles that ask for tags
 MAX_VLLM_RANK = 512  # largest rank of an adapter that vLLM serves
 
 # Ratios of whole responses. Their clip is as narrow as the rounding of a bfloat16 engine, or their
@@ -484,14 +485,25 @@ def _check_needs(config: ConfigDict) -> None:
         # A default that breaks its own rule stands for what every user has to give.
         complaint = declared.complaint(config.rl.settings[setting])
         require(not complaint, config, f"rl.settings.{setting}", complaint)
+    template = registry.find_style(config.env.name, config.env.prompt)
+    if isinstance(template, Conversation):
+        adds_hindsight = "hindsight_logprob" in needs
+        adds_hindsight |= "teacher" in needs and FROZEN_TEACHER not in needs
+        require(
+            not adds_hindsight,
+            config,
+            "env.prompt",
+            f"{name} adds a text to prompts of single steps",
+            "use full, or another that is no conversation",
+        )
     if "tag" in needs:
         reason = f"{name} compares responses by their tags"
         require(
-            config.env.prompt == TAGGED,
+            config.env.prompt in TAGGED,
             config,
             "env.prompt",
             reason,
-            f"use {TAGGED}, in which prompts ask for them",
+            f"use {TAGGED[0]}, in which prompts ask for them",
         )
     if "answer_logprob" in needs:
         reason = f"{name} needs tasks with a known answer"

@@ -115,8 +115,8 @@ KEYS: dict[str, Key] = {
     ),
     "env.prompt": Key(
         "full",
-        "style of prompts: full (instructions), tagged (rlvmr), compact (tiny models); or "
-        "module:NAME",
+        "style of prompts: full (instructions), tagged (rlvmr), compact (tiny models); chat or "
+        "chat_STYLE: one conversation an episode; or module:NAME",
         mixes=True,
     ),
     "env.show_admissible": Key(True, "whether prompts list the admissible actions", mixes=True),

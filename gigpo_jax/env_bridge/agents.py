@@ -93,6 +93,24 @@ class ReAct:
     examples: Examples
 
     def __call__(self, inputs: PromptInput, /) -> str:
+        lines = self._write_introduction(inputs)
+        lines += _write_transcript(inputs)
+        lines += self._write_request(inputs)
+        return "\n".join(lines)
+
+    def system(self, inputs: PromptInput, /) -> str:
+        """The system message of a conversation: examples, reflections and task."""
+        lines = self._write_introduction(inputs)
+        lines.append("Task: " + inputs.task)
+        return "\n".join(lines)
+
+    def user(self, inputs: PromptInput, /) -> str:
+        """The user message of a conversation: observation and request."""
+        lines = [f"Observation {inputs.steps}: {inputs.observation}"]
+        lines += self._write_request(inputs)
+        return "\n".join(lines)
+
+    def _write_introduction(self, inputs: PromptInput) -> list[str]:
         lines = []
         if self.about.intro:
             lines.append(self.about.intro)
@@ -106,7 +124,10 @@ class ReAct:
             lines += ["", f"Example {number}.", *_write_transcript(example), "The task was done."]
         lines += ["", "This is your task."]
         lines += _write_reflections(inputs.reflections)
-        lines += _write_transcript(inputs)
+        return lines
+
+    def _write_request(self, inputs: PromptInput) -> list[str]:
+        lines = []
         if inputs.admissible is not None:
             lines.append("Actions that you can choose from now:")
             lines.extend(
@@ -117,7 +138,7 @@ class ReAct:
             f'Write your next thought in a line that begins with "Thought {step}:", then your next '
             f'action in a line that begins with "Action {step}:", and nothing else.'
         )
-        return "\n".join(lines)
+        return lines
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _PLAIN_MARK = IMAGE[0] + " " + IMAGE[1:]
 # with its mark when the template reorders texts or leaves some out. U+E000 is a private character.
 _NUMBERED_MARK = re.compile(IMAGE + "\ue000(\\d+)\ue000")
 # Characters a token; a text longer than limit x this cannot fit and is not tokenised at all.
-_LONGEST_TOKEN = 32
+LONGEST_TOKEN = 32
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,28 @@ class Event:
     images: tuple[np.ndarray, ...] = field(default=(), compare=False)
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """A user message and the response to it.
+
+    Attributes:
+      text: Text of the user message.
+      images: Its images, in the order of their marks.
+      system: Text of the system message before it; "" unless it is the first of its conversation.
+      system_images: Images of the system message.
+      tokens: Ids from the end of the response before it, or from the start of the conversation, to
+        where its own response begins.
+      response: Ids of its response as they were sampled.
+    """
+
+    text: str
+    images: tuple[np.ndarray, ...] = field(default=(), compare=False)
+    system: str = ""
+    system_images: tuple[np.ndarray, ...] = field(default=(), compare=False)
+    tokens: tuple[int, ...] = ()
+    response: tuple[int, ...] = ()
+
+
 class History:
     """The events of one episode, for its prompts.
 
@@ -51,6 +73,7 @@ class History:
       first: Text of the first observation.
       first_images: Images of the first observation.
       steps: Number of actions so far.
+      exchanges: Conversation so far; empty where each step has a prompt of its own.
     """
 
     def __init__(self, window: int, task_type: str = "", reflections: tuple[str, ...] = ()) -> None:
@@ -64,6 +87,7 @@ class History:
         self.first = ""
         self.first_images: tuple[np.ndarray, ...] = ()
         self.steps = 0
+        self.exchanges: tuple[Exchange, ...] = ()
 
     def add(
         self, observation: str, action: str, thought: str = "", images: tuple[np.ndarray, ...] = ()
@@ -75,6 +99,15 @@ class History:
             self.first_images = images
         self._events.append(Event(observation, action, thought, images))
         self.steps += 1
+
+    def add_response(self, prompt: "Prompt", response: Sequence[int]) -> None:
+        """Appends the response to the prompt of a conversation.
+
+        `response` has the token ids as they were sampled. Other prompts change nothing.
+        """
+        if prompt.exchanges:
+            *earlier, last = prompt.exchanges
+            self.exchanges = (*earlier, replace(last, response=tuple(response)))
 
     def events(self) -> tuple[Event, ...]:
         """The events of the window, the oldest first."""
@@ -116,17 +149,21 @@ class Prompt:
     """A prompt within the limit of tokens.
 
     Attributes:
-      text: Rendered text, before the chat template.
+      text: Rendered text, before the chat template; of a conversation what is new in it.
       tokens: Ids of the whole chat message.
       cut: Part of the input that was left out: "" nothing, "history", "observation", or "tokens"
         (then `text` is longer than `tokens`).
-      images: Images, uint8 [H, W, 3] each, in the order of their marks in `text`.
+      images: Images, uint8 [H, W, 3] each, in the order of their marks in `text`, or in the whole
+        conversation.
+      exchanges: The conversation, whose last response is still missing; empty for the prompt of a
+        single step.
     """
 
     text: str
     tokens: list[int]
     cut: str
     images: tuple[np.ndarray, ...] = field(default=(), compare=False)
+    exchanges: tuple[Exchange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,18 +194,30 @@ class Instruct:
             for number, event in enumerate(inputs.history, inputs.steps - count + 1):
                 lines.append(f"[step {number}] You saw: " + event.observation)
                 lines.append(f"[step {number}] You did: " + event.action)
-        lines.append(f"Now, at step {inputs.steps + 1}, you see: " + inputs.observation)
+        lines.append(self.user(inputs))
+        lines.append(self._request(inputs))
+        return "\n".join(lines)
 
-        request = "Then write one action"
+    def system(self, inputs: PromptInput, /) -> str:
+        """The system message of a conversation: what all steps share."""
+        return "\n".join((self.intro, "Your task: " + inputs.task, self._request(inputs)))
+
+    def user(self, inputs: PromptInput, /) -> str:
+        """The user message of a conversation: the step."""
+        lines = [f"Now, at step {inputs.steps + 1}, you see: " + inputs.observation]
         if inputs.admissible is not None:
             lines.append("What you can do now:")
             lines.extend("- " + action for action in inputs.admissible if action not in self.hidden)
+        return "\n".join(lines)
+
+    def _request(self, inputs: PromptInput) -> str:
+        request = "Then write one action"
+        if inputs.admissible is not None:
             request = "Then choose one action from the list"
-        lines.append(
+        return (
             f"{self.thought}{request} and give it, and nothing else, "
             "between <action> and </action>."
         )
-        return "\n".join(lines)
 
 
 TAGGED_THOUGHT = (
@@ -205,7 +254,16 @@ class Compact:
             words += ["first", self.shorten(inputs.first)]
         if inputs.history:
             words += ["did", *(event.action for event in inputs.history)]
-        words += ["now", self.shorten(inputs.observation)]
+        words.append(self.user(inputs))
+        return " ".join(words)
+
+    def system(self, inputs: PromptInput, /) -> str:
+        """The system message of a conversation: the task."""
+        return self.shorten(inputs.task)
+
+    def user(self, inputs: PromptInput, /) -> str:
+        """The user message of a conversation: observation and actions."""
+        words = ["now", self.shorten(inputs.observation)]
         if inputs.admissible is not None:
             words += ["can", *(action for action in inputs.admissible if not self.hidden(action))]
         return " ".join(words)
@@ -242,7 +300,7 @@ def number_images(
     return text, (*earlier_images, *images)
 
 
-def _collect_images(text: str, images: Sequence[np.ndarray]) -> tuple[str, tuple[np.ndarray, ...]]:
+def collect_images(text: str, images: Sequence[np.ndarray]) -> tuple[str, tuple[np.ndarray, ...]]:
     """Removes the numbers after the marks.
 
     It returns the text and the images of its marks.
@@ -251,13 +309,14 @@ def _collect_images(text: str, images: Sequence[np.ndarray]) -> tuple[str, tuple
     return _NUMBERED_MARK.sub(IMAGE, text), tuple(images[int(number)] for number in numbers)
 
 
-class _InputReader:
+class InputReader:
     """Reader of an environment's texts for a template.
 
     Every tokenizer accepts the result.
 
     Attributes:
       images: Images of all texts so far; the marks in the texts have their numbers.
+      has_images: Whether the prompt has any image.
     """
 
     def __init__(self, images: Sequence[np.ndarray], *, has_images: bool) -> None:
@@ -266,7 +325,7 @@ class _InputReader:
         `has_images` is that of the whole prompt.
         """
         self.images = tuple(images)
-        self._has_images = has_images
+        self.has_images = has_images
 
     def read_text(self, text: str, images: Sequence[np.ndarray] = ()) -> str:
         """Prepares a text for the template.
@@ -279,7 +338,7 @@ class _InputReader:
             text = text.encode("utf-8", "replace").decode("utf-8")
         if images:
             text, self.images = number_images(text, images, self.images)
-        elif self._has_images:
+        elif self.has_images:
             # A mark in text that has no image would take the image of a later mark.
             text = text.replace(IMAGE, _PLAIN_MARK)
         return text
@@ -318,11 +377,39 @@ def build_prompt(
     Raises:
       InputError: As in `number_images`.
     """
+    inputs, reader = read_inputs(
+        observation, history, show_admissible=show_admissible, template_images=template_images
+    )
+
+    def encode_numbered(text: str) -> Sequence[int]:
+        # The template has chosen and ordered the texts by now. The numbers lead back to the images
+        # of those marks that are left.
+        text, images = collect_images(text, reader.images)
+        return encode(text, images) if images else encode(text)
+
+    prompt = fit_prompt(
+        template, inputs, encode=encode_numbered, limit=limit, keep_observation=reader.has_images
+    )
+    text, images = collect_images(prompt.text, reader.images)
+    return replace(prompt, text=text, images=images)
+
+
+def read_inputs(
+    observation: Observation,
+    history: History,
+    *,
+    show_admissible: bool,
+    template_images: Sequence[np.ndarray],
+) -> tuple[PromptInput, InputReader]:
+    """Prepares the texts of a step for a template.
+
+    Arguments and errors are those of `build_prompt`; the reader has the images of the texts.
+    """
     events = history.events()
     # A prompt without images keeps `<image>` as it is: it is plain text there.
     has_images = bool(template_images or observation.images or history.first_images)
     has_images = has_images or any(event.images for event in events)
-    reader = _InputReader(template_images, has_images=has_images)
+    reader = InputReader(template_images, has_images=has_images)
 
     admissible = observation.admissible if show_admissible else None
     if admissible is not None:
@@ -337,18 +424,7 @@ def build_prompt(
         task_type=history.task_type,
         reflections=tuple(map(reader.read_text, history.reflections)),
     )
-
-    def encode_numbered(text: str) -> Sequence[int]:
-        # The template has chosen and ordered the texts by now. The numbers lead back to the images
-        # of those marks that are left.
-        text, images = _collect_images(text, reader.images)
-        return encode(text, images) if images else encode(text)
-
-    prompt = fit_prompt(
-        template, inputs, encode=encode_numbered, limit=limit, keep_observation=has_images
-    )
-    text, images = _collect_images(prompt.text, reader.images)
-    return replace(prompt, text=text, images=images)
+    return inputs, reader
 
 
 def fit_prompt(
@@ -367,7 +443,7 @@ def fit_prompt(
     `encode` once and never raises because of a text.
     """
     # In characters. A text of a megabyte is refused without tokenising it.
-    longest = limit * _LONGEST_TOKEN
+    longest = limit * LONGEST_TOKEN
 
     def render(candidate: PromptInput, cut: str) -> Prompt | None:
         text = template(candidate)

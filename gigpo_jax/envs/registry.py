@@ -8,6 +8,7 @@ from typing import Any, cast
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import find_entry, load_reference
 from gigpo_jax.env_bridge.base import Expert, TextEnv
+from gigpo_jax.env_bridge.conversations import CHAT, make_conversation
 from gigpo_jax.env_bridge.processes.build import build_object
 from gigpo_jax.env_bridge.prompts import Instruct, PromptTemplate
 from gigpo_jax.envs.alfworld import entry as alfworld
@@ -147,7 +148,8 @@ def find_style(name: str, style: str) -> PromptTemplate:
 
     Args:
       name: Name of the environment, as in `spec`.
-      style: Key of `Environment.styles`, or "module:NAME" of a function.
+      style: Key of `Environment.styles`, or "module:NAME" of a function. "chat" is a conversation
+        with the words of "full", "chat_STYLE" one with those of another style.
 
     Raises:
       InputError: there is no such template.
@@ -166,15 +168,20 @@ def find_style(name: str, style: str) -> PromptTemplate:
             )
         return cast(PromptTemplate, template)
     styles = spec(name).styles
-    if style not in styles:
+    if style in styles:
+        return styles[style]
+    # "chat" is the conversation of "full", "chat_tagged" that of "tagged".
+    prefix, _, base = style.partition("_")
+    base = base or "full"
+    if prefix != CHAT or base not in styles:
         choices = ", ".join(sorted(styles))
         raise InputError(
             f"no such style of {name}",
             key="config.env.prompt",
             value=repr(style),
-            fix=f"choose one of {choices}, or name module:NAME",
+            fix=f"choose one of {choices}, {CHAT}, {CHAT}_STYLE, or name module:NAME",
         )
-    return styles[style]
+    return make_conversation(styles[base])
 
 
 def find_introduction(name: str) -> Instruct:

@@ -5,7 +5,7 @@ Packing and optimizer are the learner's.
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -126,8 +126,16 @@ def _prompt_measure(policy: Policy | None, *, reads_images: bool) -> Callable[..
     if policy is not None:
         return prompt_encoder(policy.tokenizer, policy.config.vision)
 
-    def encode(text: str, images: Sequence[np.ndarray] = ()) -> Sequence[int]:
+    def encode(
+        text: str,
+        images: Sequence[np.ndarray] = (),
+        *,
+        system: str = "",
+        response: Sequence[int] | None = None,
+    ) -> Sequence[int]:
+        del response  # the end of its turn is its last token
         check_modality(images, reads_images=reads_images)
+        text = f"{system} {text}"
         if not images:
             return [0] * len(text.split())
         words = len(split_words(text.replace(IMAGE, " ")))
@@ -220,10 +228,14 @@ def encode_demonstrations(
     episodes = []
     for demonstration in track(demonstrations, "encoding", unit="episodes"):
         samples = []
-        for prompt, response, images in demonstration.turns:
-            tokens = encode(prompt, images)
+        targets = [
+            np.asarray([*tokenizer.encode(turn.response), *response_ending], np.int32)
+            for turn in demonstration.turns
+        ]
+        prompts = _encode_prompts(demonstration, targets, encode)
+        for turn, target, tokens in zip(demonstration.turns, targets, prompts, strict=True):
+            images = turn.images
             check_length(tokens, images, limit)
-            target = np.asarray([*tokenizer.encode(response), *response_ending], np.int32)
             if len(target) > config.sampling.max_response_tokens:
                 continue
             sample = Sample(
@@ -237,6 +249,36 @@ def encode_demonstrations(
             samples.append(sample)
         episodes.append(samples)
     return episodes
+
+
+def _encode_prompts(
+    demonstration: Demonstration, targets: Sequence[np.ndarray], encode: Callable[..., list[int]]
+) -> Iterator[list[int]]:
+    """Token ids of each turn's prompt.
+
+    The responses of a conversation are the targets.
+    """
+    # Of the turn before: its prompt, and the number of its exchanges.
+    tokens: list[int] = []
+    length = 0
+    for number, turn in enumerate(demonstration.turns):
+        if not turn.exchanges:
+            yield encode(turn.prompt, turn.images)
+            continue
+        shown = len(turn.exchanges)
+        # Nothing was dropped since the turn before: only its response and one message are new.
+        first_new = shown - 1 if shown == length + 1 else 0
+        for place in range(first_new, shown):
+            pair = turn.exchanges[place]
+            if place == 0:
+                images = (*pair.system_images, *pair.images)
+                tokens = encode(pair.text, images, system=pair.system)
+            else:
+                response = targets[number - shown + place].tolist()
+                rest = encode(pair.text, pair.images, response=response)
+                tokens = [*tokens, *response, *rest]
+        length = shown
+        yield tokens
 
 
 def response_end(tokenizer: Tokenizer, config: ConfigDict) -> tuple[int, ...]:

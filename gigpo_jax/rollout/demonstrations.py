@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gigpo_jax.env_bridge.base import Expert, TextEnv, begin_episode
-from gigpo_jax.env_bridge.prompts import Event, History
+from gigpo_jax.env_bridge.prompts import Event, Exchange, History
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.rollout.episode import EpisodeSettings
 
@@ -16,12 +16,13 @@ from gigpo_jax.rollout.episode import EpisodeSettings
 class DemonstratedTurn(NamedTuple):
     """One step as texts, and the images of the prompt.
 
-    Images are uint8 [H, W, 3] each.
+    Images are uint8 [H, W, 3] each. `exchanges` are those of `prompts.Prompt`.
     """
 
     prompt: str
     response: str
     images: tuple[np.ndarray, ...]
+    exchanges: tuple[Exchange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,11 @@ def demonstrate_episode(
     for observation, event in episode.steps:
         # The prompts of rollouts: supervised training on other ones would not prepare for these.
         prompt = settings.prompt(observation, history, encode)
-        turns.append(DemonstratedTurn(prompt.text, write_response(event.action), prompt.images))
+        response = write_response(event.action)
+        turns.append(DemonstratedTurn(prompt.text, response, prompt.images, prompt.exchanges))
+        # Only measured here: the tokenizer of a new model is made from these texts.
+        if prompt.exchanges:
+            history.add_response(prompt, encode(response))
         history.add(event.observation, event.action, images=event.images)
     return Demonstration(tuple(turns), episode.won)
 

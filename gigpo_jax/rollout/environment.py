@@ -12,6 +12,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
+from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.processes import harness
 from gigpo_jax.env_bridge.processes.pool import EnvPool
@@ -186,10 +187,12 @@ def episode_settings(
     introduction = registry.find_introduction(env.name)
     # Examples do not change between prompts: their images get their numbers once.
     examples, example_images = _number_examples(examples)
+    template = registry.find_style(env.name, env.prompt)
     if agent.template:
+        is_chat = isinstance(template, Conversation)
         template = agent.template(introduction, examples)
-    else:
-        template = registry.find_style(env.name, env.prompt)
+        if is_chat:
+            template = make_conversation(template)
     return EpisodeSettings(
         template=template,
         parse=agent.make_parser(spec.parse, spec.write or response_text),

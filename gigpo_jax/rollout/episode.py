@@ -12,8 +12,9 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, Engine, EngineLost, SamplingParams
 from gigpo_jax.env_bridge.actions import Response, is_admissible
 from gigpo_jax.env_bridge.agents import REFLECTION_TOKENS
+from gigpo_jax.env_bridge.conversations import build_step_prompt
 from gigpo_jax.env_bridge.processes.pool import PooledEnv
-from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate, build_prompt
+from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.types import (
     EnvError,
     Observation,
@@ -36,7 +37,7 @@ class EpisodeSettings:
     """How episodes are played.
 
     Attributes:
-      template: Wording of prompts.
+      template: Wording of prompts; a `Conversation` makes one chat of an episode.
       parse: Function that turns a response's text into action and validity.
       max_steps: Largest number of actions in an episode.
       prompt_tokens: Largest number of tokens of a prompt, chat template included.
@@ -108,13 +109,13 @@ class EpisodeSettings:
     def prompt(
         self, observation: Observation, history: History, encode: Callable[..., Sequence[int]]
     ) -> Prompt:
-        """The prompt of one step; `encode` is that of `build_prompt`.
+        """The prompt of one step; `encode` is that of `build_step_prompt`.
 
         Raises:
           InputError: it has images, and is too long without its history; nothing else is cut out
             of such a prompt.
         """
-        prompt = build_prompt(
+        prompt = build_step_prompt(
             self.template,
             observation,
             history,
@@ -147,6 +148,7 @@ class EpisodePlan:
       group, member: Numbers that the trajectory records.
       key: Function (member, step) -> random key of the request.
       past: Actions that are replayed before the policy acts; the trajectory begins after them.
+      past_responses: Token ids of the response to each of these actions, for a conversation.
       reflections: Reflections on earlier trials.
       reflection: Prompt for a reflection afterwards if the task is not done; None: no reflection.
     """
@@ -156,6 +158,7 @@ class EpisodePlan:
     member: int
     key: Callable[[int, int], tuple[int, int]]
     past: Sequence[str] = ()
+    past_responses: Sequence[Sequence[int]] = ()
     reflections: tuple[str, ...] = ()
     reflection: PromptTemplate | None = None
 
@@ -222,7 +225,11 @@ class EpisodeRunner:
             trajectory.words = observation.task
             # The policy did not sample these actions: they are replayed to reach the state, are no
             # turns, and nothing is learnt from them.
-            for action in plan.past:
+            for number, action in enumerate(plan.past):
+                if plan.past_responses:
+                    encode = prompt_encoder(self.tokenizer, self.vision)
+                    prompt = settings.prompt(observation, history, encode)
+                    history.add_response(prompt, plan.past_responses[number])
                 history.add(observation.text, action, images=observation.images)
                 result = await _measure(environment.step(action), trajectory, "environment_s")
                 observation = result.observation
@@ -274,6 +281,7 @@ class EpisodeRunner:
         completion = await _measure(
             _generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s"
         )
+        history.add_response(prompt, completion.tokens.tolist())
         # The text is for the environment; the learner gets the tokens as they were sampled.
         response = self.tokenizer.decode(completion.tokens.tolist())
         parsed = settings.parse(response)

@@ -19,7 +19,8 @@ from gigpo_jax.models.vision.vision_config import VisionConfig
 def prompt_encoder(tokenizer: Tokenizer, vision: VisionConfig | None) -> Callable[..., list[int]]:
     """Builds the encoder of chat messages with images.
 
-    It maps (text, images of its marks) to token ids of the whole chat message. The function raises
+    It maps (text, images of its marks) to token ids of the whole chat message. For conversations it
+    takes `system` and `response` (`conversations.build_step_prompt`). The function raises
     InputError as `check_modality`, and for an image that cannot be read.
     """
     mark = {}
@@ -28,9 +29,18 @@ def prompt_encoder(tokenizer: Tokenizer, vision: VisionConfig | None) -> Callabl
         ids = (vision.start_token, vision.image_token, vision.end_token)
         mark = {"mark": IMAGE, "special": "".join(filter(None, map(tokenizer.token, ids)))}
 
-    def encode(text: str, images: Sequence[np.ndarray] = ()) -> list[int]:
+    def encode(
+        text: str,
+        images: Sequence[np.ndarray] = (),
+        *,
+        system: str = "",
+        response: Sequence[int] | None = None,
+    ) -> list[int]:
         check_modality(images, reads_images=vision is not None)
-        tokens = tokenizer.encode_chat(text, **mark)
+        if response is None:
+            tokens = tokenizer.encode_chat(text, system=system, **mark)
+        else:
+            tokens = tokenizer.encode_continuation(text, response, **mark)
         if vision is None:
             return tokens
         # An image takes as many tokens as it has features: prompt lengths depend on image sizes.

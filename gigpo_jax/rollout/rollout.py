@@ -33,6 +33,7 @@ async def rollout(
     iteration: int,
     first_group: int = 0,
     pasts: Sequence[Sequence[str]] | None = None,
+    past_responses: Sequence[Sequence[Sequence[int]]] | None = None,
     ends: GroupEnd = WHOLE_GROUPS,
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task.
@@ -47,6 +48,7 @@ async def rollout(
       first_group: Number of the first task's group; hosts that share an iteration number their
         groups from different starts.
       pasts: Actions of each task that are replayed before the policy acts; None: none.
+      past_responses: Token ids of the responses to these actions, which conversations show.
       ends: When a group ends, and what replaces one without signal (`trajectory.gives_signal`).
 
     Returns:
@@ -78,6 +80,7 @@ async def rollout(
             member * settings.trials,
             key=functools.partial(request_key, settings.seed, iteration, group.number),
             past=pasts[place] if pasts else (),
+            past_responses=past_responses[place] if past_responses else (),
         )
         trials = await _play_trials(plan, runner, pool)
         # Before `end_early`, which cancels the members that have no entry. No await follows until

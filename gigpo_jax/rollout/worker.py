@@ -96,6 +96,7 @@ class RolloutWorker:
         title: str,
         first_group: int = 0,
         pasts: Sequence[Sequence[str]] | None = None,
+        past_responses: Sequence[Sequence[Sequence[int]]] | None = None,
         ends: GroupEnd = WHOLE_GROUPS,
         is_training: bool = False,
     ) -> list[Trajectory]:
@@ -104,7 +105,7 @@ class RolloutWorker:
         Each has up to `eval.trials` trials.
 
         Args:
-          tasks, group_size, iteration, first_group, pasts, ends: See `rollout`.
+          tasks, group_size, iteration, first_group, pasts, past_responses, ends: See `rollout`.
           temperature: Sampling temperature; 0 is greedy.
           title: Text beside the progress bar.
           is_training: Whether `step_limit` of the iteration ends the episodes; else
@@ -145,6 +146,7 @@ class RolloutWorker:
                 iteration=iteration,
                 first_group=first_group,
                 pasts=pasts,
+                past_responses=past_responses,
                 ends=ends,
             )
 

@@ -127,9 +127,7 @@ class EndpointSession:
             *_, chat_digest = chat_digests([*request.messages, message])
             self.sampled_texts[chat_digest] = response
         # A template writes the token that ends a turn after the content.
-        end_token = ""
-        if sampled_ids[-1] in self.sampling.stop_token_ids:
-            end_token = tokenizer.token(sampled_ids[-1]) or ""
+        end_token = tokenizer.end_text(sampled_ids)
         # Without any text the same prompt again would seem to continue this response.
         if prompt and response + end_token:
             transcript = prompt + response + end_token

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,10 @@ import numpy as np
 from gigpo_jax.core.errors import InputError, nearest_names
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.boundary import validate_observation, validate_result, validate_tasks
+from gigpo_jax.env_bridge.conversations import build_step_prompt
 from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.paths import cache_folder
-from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate, build_prompt
+from gigpo_jax.env_bridge.prompts import Exchange, History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.types import EnvError, Observation, Task
 from gigpo_jax.envs import registry
 
@@ -258,13 +259,19 @@ class Player:
 
     def _build_prompt(self, observation: Observation) -> Prompt:
         # The trainer tokenises and cuts prompts itself: no limit, and no tokens here.
-        return build_prompt(
+        prompt = build_step_prompt(
             self.world.template,
             observation,
             self._history,
-            encode=lambda text, images=(): (),
+            encode=lambda *_, **__: (),
             limit=_NO_LIMIT,
         )
+        # The trainer holds the conversation and needs the new message alone.
+        self._history.exchanges = (Exchange(""),) * bool(prompt.exchanges)
+        if prompt.exchanges:
+            last = prompt.exchanges[-1]
+            prompt = replace(prompt, images=(*last.system_images, *last.images))
+        return prompt
 
     def close(self) -> None:
         """Frees the environment."""

@@ -22,12 +22,20 @@ class Rules:
 
     def __call__(self, inputs: PromptInput, /) -> str:
         """Renders a `prompts.PromptInput`."""
+        return "\n".join((self.user(inputs), self.system(inputs)))
+
+    def user(self, inputs: PromptInput, /) -> str:
+        """The user message of a conversation: the observation."""
+        return inputs.observation
+
+    def system(self, inputs: PromptInput, /) -> str:
+        """The system message of a conversation: rules, actions and format."""
+        del inputs
         choice = ", ".join(f'"{action}"' for action in self.actions)
         fields = [f'"{key}": "<{hint}>"' for key, hint in self.keys]
         fields.append('"action": "<your action>"')
         return "\n".join(
             (
-                inputs.observation,
                 self.text,
                 f"Your action is one of {choice}.",
                 f"Reply with {{{', '.join(fields)}}}",

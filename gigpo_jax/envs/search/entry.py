@@ -3,12 +3,19 @@
 from gigpo_jax.env_bridge.prompts import Instruct
 from gigpo_jax.envs.entry_types import Environment, ExampleGames, Option
 from gigpo_jax.envs.search.actions import parse_response, write_response
-from gigpo_jax.envs.search.prompt import ACTIONS, INTRO, write_compact_prompt, write_full_prompt
+from gigpo_jax.envs.search.prompt import (
+    ACTIONS,
+    CHAT,
+    INTRO,
+    write_compact_prompt,
+    write_full_prompt,
+)
 
 ENVIRONMENT = Environment(
     build="gigpo_jax.envs.search.env:make",
     styles={
         "full": write_full_prompt,
+        "chat": CHAT,
         "compact": write_compact_prompt,
     },
     parse=parse_response,

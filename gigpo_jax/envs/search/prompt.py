@@ -2,6 +2,7 @@
 
 import re
 
+from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs.search.actions import split_action
 from gigpo_jax.envs.search.text import escape_tags
@@ -17,6 +18,11 @@ ACTIONS = (
     "To look something up: <search>words to look for</search>, and the passages that fit best "
     "will be shown between <information> and </information>. To finish: <answer>the "
     "answer</answer>, as short as it can be, without an explanation; an answer ends the task."
+)
+
+_FORMAT = (
+    "First reason about what you know and what is missing, between <think> and </think>. "
+    f"Then write exactly one of two things. {ACTIONS}"
 )
 
 
@@ -51,11 +57,22 @@ def write_full_prompt(inputs: PromptInput, /) -> str:
             lines += [f"[turn {number}] {shown_action}", observation]
         if not inputs.history:
             lines.append(inputs.observation)
-    lines.append(
-        "First reason about what you know and what is missing, between <think> and </think>. "
-        f"Then write exactly one of two things. {ACTIONS}"
-    )
+    lines.append(_FORMAT)
     return "\n".join(lines)
+
+
+def _write_system_message(inputs: PromptInput, /) -> str:
+    """The system message of a conversation: question and format."""
+    return "\n".join((INTRO, "Question: " + inputs.task, _FORMAT))
+
+
+def _write_user_message(inputs: PromptInput, /) -> str:
+    """The user message of a conversation: the observation."""
+    # An action that is no search gives nothing, and templates may drop an empty message.
+    return inputs.observation or "(nothing)"
+
+
+CHAT = Conversation(_write_user_message, _write_system_message)
 
 
 def shorten_text(text: str) -> str:

@@ -8,11 +8,11 @@ from gigpo_jax.envs.games import (
     REGRET_OPTION,
     show_observation,
 )
-from gigpo_jax.envs.sokoban.prompt import ABOUT, full, parse_move
+from gigpo_jax.envs.sokoban.prompt import ABOUT, CHAT, full, parse_move
 
 ENVIRONMENT = Environment(
     build="gigpo_jax.envs.sokoban.env:make",
-    styles={"full": full, "compact": show_observation},
+    styles={"full": full, "chat": CHAT, "compact": show_observation},
     parse=parse_move,
     expert="gigpo_jax.envs.sokoban.env:make_expert",
     about=ABOUT,

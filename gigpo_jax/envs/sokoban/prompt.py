@@ -1,6 +1,7 @@
 """Prompts of Sokoban, and how responses are read."""
 
 from gigpo_jax.env_bridge.actions import Response
+from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.envs.sokoban.engine.room import ACTIONS
@@ -45,6 +46,21 @@ def full(inputs: PromptInput, /) -> str:
     for number, event in enumerate(inputs.history, first_number):
         lines.append(f"[step {number}] The room was:\n{event.observation}\nYou did: {event.action}")
     return "\n".join((*lines, f"The room now:\n{inputs.observation}", _FORMAT))
+
+
+def _write_system_message(inputs: PromptInput, /) -> str:
+    """The system message of a conversation: role, rules and format."""
+    cells = _LOOKS if inputs.observation.startswith(IMAGE) else _LEGEND
+    return "\n".join((_ROLE, _RULES, cells, _FORMAT))
+
+
+def _write_user_message(inputs: PromptInput, /) -> str:
+    """The user message of a conversation: the room."""
+    space = " " if inputs.observation.startswith(IMAGE) else "\n"
+    return f"The room now:{space}{inputs.observation}"
+
+
+CHAT = Conversation(_write_user_message, _write_system_message)
 
 
 def parse_move(response: str) -> Response:

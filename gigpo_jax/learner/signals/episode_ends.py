@@ -13,6 +13,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.conversations import Conversation
+from gigpo_jax.envs.registry import find_style
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.learner.signals.hindsight import hindsight_prompt
@@ -36,9 +38,10 @@ class EpisodeEnds(Signal):
 
     @classmethod
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
-        """Whether the policy reads text alone."""
-        del config, steps
-        return policy.config.vision is None
+        """Whether prompts are text, one for each step."""
+        del steps
+        template = find_style(config.env.name, config.env.prompt)
+        return policy.config.vision is None and not isinstance(template, Conversation)
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

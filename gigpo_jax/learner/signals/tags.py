@@ -29,7 +29,7 @@ class Tags(Signal):
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
         """Whether prompts ask for tags."""
         del policy, steps
-        return config.env.prompt == TAGGED
+        return config.env.prompt in TAGGED
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

@@ -49,6 +49,9 @@ BOS = "<bos>"
 SEP = "<sep>"
 EOS = "<eos>"
 UNK = "<unk>"
+# Stands for a response while the text after it is rendered. A private character: no tokenizer's
+# template looks for it.
+_RESPONSE_PLACE = "\ue001"
 
 _WORD = r"[a-z0-9_]+(?:[/'-][a-z0-9_]+)*"  # "in/on", "don't" and "mid-air" are words
 _MARK = r"[^\sa-z0-9_]"
@@ -145,20 +148,76 @@ class Tokenizer:
         """
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
-    def encode_chat(self, user_text: str, *, mark: str = "", special: str = "") -> list[int]:
+    def encode_chat(
+        self, user_text: str, *, system: str = "", mark: str = "", special: str = ""
+    ) -> list[int]:
         """Returns the ids of a chat of one user message.
 
         The generation prompt is included. Special tokens in the message lose their meaning:
         "<|im_end|>" becomes "< |im_end|>". Every `mark` in it, if there is one, becomes the special
-        tokens `special`.
+        tokens `special`. A `system` message, with the same marks, stands before it unless it is "".
 
         Raises:
           InputError: the tokenizer has no chat template, or the template refuses the message.
         """
+        messages = [{"role": "user", "content": self._break_text(user_text, mark, special)}]
+        if system:
+            content = self._break_text(system, mark, special)
+            messages.insert(0, {"role": "system", "content": content})
+        return self.encode(self._render(self._template, messages))
+
+    def encode_continuation(
+        self, user_text: str, response: Sequence[int], *, mark: str = "", special: str = ""
+    ) -> list[int]:
+        """Returns the ids between two responses.
+
+        They are what the chat template writes after a response: the end of its turn unless the
+        response has it, the next user message, and the generation prompt. `prompt + response +
+        continuation` is then the next prompt, and no sampled token is encoded again.
+
+        Args:
+          user_text: next user message, as in `encode_chat`.
+          response: ids of the response as they were sampled.
+          mark: as in `encode_chat`.
+          special: as in `encode_chat`.
+
+        Raises:
+          InputError: as `encode_chat`, or the template leaves responses out.
+        """
+        messages = [
+            {"role": "user", "content": "text"},
+            {"role": "assistant", "content": _RESPONSE_PLACE},
+            {"role": "user", "content": self._break_text(user_text, mark, special)},
+        ]
+        text = self._render(self._template, messages)
+        _, place, rest = text.partition(_RESPONSE_PLACE)
+        if not place:
+            raise InputError(
+                "the chat template leaves earlier responses out",
+                key=self._source,
+                fix="use prompts of single steps, such as config.env.prompt=full",
+            )
+        # The response has its own end; a second one would be a turn without words.
+        end = self.end_text(response)
+        closed = rest.lstrip()
+        if end and closed.startswith(end):
+            rest = closed.removeprefix(end)
+        return self.encode(rest)
+
+    def end_text(self, response: Sequence[int]) -> str:
+        """Returns the stop token that ends a response, spelled.
+
+        "" for a response that ends in another way, at its limit of tokens or with a stop string.
+        """
+        if len(response) and response[-1] in self.stop_token_ids:
+            return self.token(int(response[-1])) or ""
+        return ""
+
+    def _break_text(self, text: str, mark: str, special: str) -> str:
+        """Breaks up special tokens of a message with marks."""
         # Split before special tokens are broken up, so that only those of `special` stay whole.
-        pieces = user_text.split(mark) if mark else [user_text]
-        content = special.join(self._break_special(piece) for piece in pieces)
-        return self.encode(self._render(self._template, [{"role": "user", "content": content}]))
+        pieces = text.split(mark) if mark else [text]
+        return special.join(self._break_special(piece) for piece in pieces)
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()) -> str:
         """Returns the text of a chat.

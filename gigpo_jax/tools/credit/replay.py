@@ -70,6 +70,7 @@ def replay_episodes(
             )
             # With the observation before the action, as in the rollout.
             history.add(observation.text, step.action, images=observation.images)
+            history.add_response(current_prompt, step.tokens)
             observation = result.observation
         trajectories.append(trajectory)
     return trajectories

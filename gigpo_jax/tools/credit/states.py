@@ -10,6 +10,7 @@ Neighbouring steps share a state and the episodes of a group share the first one
 little more than one state.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,11 +22,20 @@ from gigpo_jax.trajectory import Step, Trajectory
 
 @dataclass(frozen=True)
 class State:
-    """Start of continuations: a task, its group, and past actions."""
+    """Start of continuations: a task and its past.
+
+    Attributes:
+      group: Task group.
+      task: Task.
+      past: Actions so far.
+      responses: Token ids of the responses with these actions, which a conversation shows; empty
+        where each step has a prompt of its own.
+    """
 
     group: int
     task: Task
     past: tuple[str, ...]
+    responses: tuple[tuple[int, ...], ...] = ()
 
 
 def choose_steps(steps: Sequence[Step], number: int, seed: int) -> list[int]:
@@ -83,8 +93,13 @@ def state_at(trajectory: Trajectory, step: int) -> State | None:
     """The state before a step; None after the last one."""
     if step == len(trajectory.turns):
         return None
-    past = tuple(turn.action for turn in trajectory.turns[:step])
-    return State(trajectory.group, trajectory.task, past)
+    turns = trajectory.turns
+    past = tuple(turn.action for turn in turns[:step])
+    responses: tuple[tuple[int, ...], ...] = ()
+    # In a conversation two states with the same actions differ if their responses do.
+    if any(later.continues(turn) for turn, later in itertools.pairwise(turns)):
+        responses = tuple(tuple(turn.response_tokens.tolist()) for turn in turns[:step])
+    return State(trajectory.group, trajectory.task, past, responses)
 
 
 def states_around(trajectories: Sequence[Trajectory], steps: Sequence[Step]) -> list[State]:
