@@ -46,7 +46,8 @@ launch-venv: $(LAUNCH)/.installed
 
 # The environments over OpenEnv and as verifiers environments, against these packages in an environment of their own.
 test-interfaces: $(INTERFACES)/.installed
-	$(INTERFACES)/bin/python -m pytest -m interfaces tests/envs/adapters --durations=5
+	$(INTERFACES)/bin/python -m pytest -m interfaces tests/envs/adapters \
+		tests/envs/incoming/test_openenv.py tests/envs/incoming/test_verifiers.py --durations=5
 
 # The advantages of credit/ in verl and TRL, against these packages in an environment of their own.
 test-trainers: $(TRAINERS)/.installed

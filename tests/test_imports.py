@@ -14,6 +14,8 @@ ADAPTED = {  # what the adapters adapt to; gigpo-worlds has it as extras
     "envs.adapters.gymnasium": {"gymnasium"},
     "envs.adapters.openenv": {"openenv", "uvicorn"},
     "envs.adapters.verifiers": {"verifiers", "datasets"},
+    "envs.incoming.openenv_client": {"aiohttp"},
+    "envs.incoming.policy_client": {"verifiers"},
 }
 
 

@@ -92,7 +92,8 @@ KEYS: dict[str, Key] = {
     # environment
     "env.name": Key(
         "alfworld",
-        "environment of gigpo_jax.envs.registry, gymnasium:ID, mcp:COMMAND_OR_URL, or module:NAME",
+        "environment of gigpo_jax.envs.registry, gymnasium:ID, mcp:COMMAND_OR_URL, "
+        "openenv:URL_OR_IMAGE, verifiers:MODULE, or module:NAME",
         mixes=True,
     ),
     "env.split": Key("train", "split of the training tasks", mixes=True),

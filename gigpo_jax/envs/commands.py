@@ -57,6 +57,8 @@ def describe_environments(args: argparse.Namespace) -> str:
             "module:NAME is an environment of your own; gigpo new env writes one",
             "gymnasium:ID is an environment of Gymnasium (docs/gymnasium.md)",
             "mcp:COMMAND_OR_URL has the tools of an MCP server (docs/mcp.md)",
+            "openenv:URL_OR_IMAGE is the environment of an OpenEnv server (docs/openenv.md)",
+            "verifiers:MODULE is an environment of verifiers (docs/verifiers.md)",
         ]
     )
 

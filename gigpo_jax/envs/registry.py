@@ -17,7 +17,12 @@ from gigpo_jax.envs.entry_types import Environment, check_options
 from gigpo_jax.envs.example import entry as example
 from gigpo_jax.envs.ezpoints import entry as ezpoints
 from gigpo_jax.envs.frozenlake import entry as frozenlake
-from gigpo_jax.envs.incoming.entry import gymnasium_entry, mcp_entry
+from gigpo_jax.envs.incoming.entry import (
+    gymnasium_entry,
+    mcp_entry,
+    openenv_entry,
+    verifiers_entry,
+)
 from gigpo_jax.envs.numberline import entry as numberline
 from gigpo_jax.envs.points24 import entry as points24
 from gigpo_jax.envs.search import entry as search
@@ -44,6 +49,8 @@ ENVIRONMENTS: dict[str, Environment] = {
 INCOMING: dict[str, Callable[[str], Environment]] = {
     "gymnasium": gymnasium_entry,
     "mcp": mcp_entry,
+    "openenv": openenv_entry,
+    "verifiers": verifiers_entry,
 }
 
 
@@ -51,7 +58,7 @@ def spec(name: str) -> Environment:
     """Finds an environment's entry.
 
     Args:
-      name: Key of `ENVIRONMENTS`, "gymnasium:ID", "mcp:COMMAND_OR_URL", or
+      name: Key of `ENVIRONMENTS`, key of `INCOMING` with a source, such as "gymnasium:ID", or
         "module:NAME" of an `Environment`.
 
     Raises:

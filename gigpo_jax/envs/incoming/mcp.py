@@ -14,7 +14,6 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,16 +22,17 @@ from gigpo_jax.core.references import load_reference
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.paths import expand_path
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
+from gigpo_jax.envs.incoming.tools import (
+    FORMAT,
+    ActionError,
+    ToolCall,
+    describe_tool,
+    limit_text,
+    read_action,
+)
 
 START = "You have not called a tool yet."
-FORMAT = (
-    'Call a tool with {"tool": "NAME", "arguments": {..}}, or end with {"answer": "TEXT"}. '
-    "Both are JSON."
-)
 _NAME_KEY = "config.env.name"
-_DESCRIPTION_CHARACTERS = 500  # of a tool, in the words of the task
-_CUT_MARK = " .. [{count} characters are left out]"
-MAX_DEPTH = 32  # of nested arguments
 _START_INFO: dict[str, bool | float] = {"won": False, "score": 0.0}
 
 # The row of the task file, the answer, and a function that calls a tool -> score from 0 to 1.
@@ -52,14 +52,6 @@ def match_answer(row: dict[str, Any], answer: str, call_tool: Callable[..., str]
     Case and space around it do not matter.
     """
     return float(answer.strip().lower() == str(row["answer"]).strip().lower())
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A call of a tool of the server."""
-
-    name: str
-    arguments: dict[str, Any]
 
 
 class McpEnv:
@@ -226,22 +218,10 @@ class McpEnv:
         if self._result.done:
             return StepResult(self._result.observation, 0.0, True, self._result.info)
         try:
-            content = json.loads(action)
-        except (ValueError, RecursionError):
-            return self._refuse("That is not JSON.")
-        if not isinstance(content, dict):
-            return self._refuse("That is no JSON object.")
-        if isinstance(content.get("answer"), str):
-            return self._score_answer(content["answer"])
-        name = content.get("tool")
-        arguments = content.get("arguments", {})
-        if not isinstance(name, str) or name not in self._tools:
-            return self._refuse("There is no such tool.")
-        if not isinstance(arguments, dict):
-            return self._refuse("The arguments are no JSON object.")
-        if not _is_sendable(arguments):
-            return self._refuse("The arguments are nested too deeply, or are no Unicode text.")
-        return ToolCall(name, arguments)
+            choice = read_action(action, self._tools)
+        except ActionError as err:
+            return self._refuse(str(err))
+        return choice if isinstance(choice, ToolCall) else self._score_answer(choice.text)
 
     def _refuse(self, reason: str) -> StepResult:
         """The result of an action without effect."""
@@ -274,9 +254,7 @@ class McpEnv:
         return f"Error: {text}" if result.is_error else text
 
     def _finish_call(self, call: ToolCall, text: str) -> StepResult:
-        count = len(text) - self._result_characters
-        if count > 0:
-            text = text[: self._result_characters] + _CUT_MARK.format(count=count)
+        text = limit_text(text, self._result_characters)
         self._calls.append(f"{call.name} {json.dumps(call.arguments, sort_keys=True)}")
         self._result = StepResult(self._observe(text), 0.0, False, _START_INFO)
         return self._result
@@ -343,33 +321,8 @@ def _read_rows(path: str | os.PathLike, *, needs_answer: bool) -> dict[str, dict
     return rows
 
 
-def _is_sendable(value: Any, depth: int = MAX_DEPTH) -> bool:
-    """Tests whether a client can send a JSON value.
-
-    The SDK closes the connection at a lone surrogate, and refuses deep nesting with an exception.
-    """
-    if depth == 0:
-        return False
-    if isinstance(value, str):
-        return not any("\ud800" <= character <= "\udfff" for character in value)
-    if isinstance(value, dict):
-        items = [*value.keys(), *value.values()]
-        return all(_is_sendable(item, depth - 1) for item in items)
-    if isinstance(value, list):
-        return all(_is_sendable(item, depth - 1) for item in value)
-    return True
-
-
 def _describe_tool(tool: Any) -> str:
-    """A tool in one line: name, arguments with types, description."""
-    properties = tool.input_schema.get("properties")
-    arguments = []
-    for name, schema in properties.items() if isinstance(properties, dict) else ():
-        kind = schema.get("type") if isinstance(schema, dict) else None
-        arguments.append(f"{name}: {kind}" if isinstance(kind, str) else str(name))
-    description = " ".join((tool.description or "").split())
-    line = f"- {tool.name}({', '.join(arguments)}): {description}"
-    return line[:_DESCRIPTION_CHARACTERS]
+    return describe_tool(tool.name, tool.description or "", tool.input_schema)
 
 
 def _describe_error(err: BaseException) -> str:

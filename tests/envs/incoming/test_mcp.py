@@ -118,7 +118,8 @@ def test_every_episode_has_a_server_of_its_own(restart: bool) -> None:
         ("7", "That is no JSON object."),
         ('{"tool": "subtract"}', "There is no such tool."),
         ('{"tool": ["add"]}', "There is no such tool."),
-        ('{"answer": 3}', "There is no such tool."),
+        ('{"answer": 3}', "The answer is no JSON string: write it between quotes."),
+        ("{}", "There is no such tool."),
         ('{"tool": "add", "arguments": [1]}', "The arguments are no JSON object."),
     ],
 )
