@@ -240,7 +240,7 @@ class OpenEnvEnv:
         self._form = read_action_schema(schema.get("action"), self._field, self._names)
         if not self._text_field:
             self._text_field = find_text_field(schema.get("observation"))
-        self._session = client.Session(url, self._limit_s)
+        self._session = client.ServerSession(url, self._limit_s)
 
     def _plan_step(self, action: str) -> dict[str, Any] | StepResult:
         """Reads the server's action, or gives the result without one."""

@@ -60,7 +60,7 @@ async def fetch_json(url: str, limit_s: float, body: dict[str, Any] | None = Non
         raise EnvError(f"{url}: the answer is not JSON") from err
 
 
-class Session:
+class ServerSession:
     """A session.
 
     The server keeps an environment of its own for it.
