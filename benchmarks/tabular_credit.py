@@ -29,10 +29,13 @@ from benchmarks.tabular_worlds import (
     count_tasks,
     dial_values,
     find_skill,
+    flatten_rows,
+    make_columns,
     make_estimator,
     make_tasks,
     play,
     stack_blocks,
+    start_episodes,
     summarise,
 )
 from gigpo_jax.rl.advantages import measure_credit
@@ -83,9 +86,11 @@ def grade_world(world: World) -> dict[str, Any]:
         tasks = stack_blocks([make_tasks(world, seed, count_tasks(world)) for seed in seeds])
         logits = skill * tasks.progress + tasks.noise
         keys = jax.vmap(jax.random.key)(jnp.array(seeds))
-        _, exact, columns = play(keys, tasks, logits, dial_values(world), limit=world.limit)
+        starts = start_episodes(tasks)
+        rows, exact = play(keys, tasks, logits, dial_values(world), starts, limit=world.limit)
+        columns = make_columns(rows)
         mask = np.asarray(columns.mask)
-        truth = np.asarray(exact, np.float64)
+        truth = np.asarray(flatten_rows(exact), np.float64)
         # Masked rows have a number of their own.
         names = np.stack([columns.group, columns.anchor[:, 0], columns.action[:, 1], mask])
         _, action = np.unique(names, axis=1, return_inverse=True)

@@ -37,11 +37,14 @@ from benchmarks.tabular_worlds import (
     count_tasks,
     dial_values,
     find_skill,
+    flatten_rows,
+    make_columns,
     make_estimator,
     make_tasks,
     measure_success,
     play,
     stack_blocks,
+    start_episodes,
     summarise,
 )
 from gigpo_jax.rl import segments
@@ -208,14 +211,15 @@ def train(
         logits = prior + table + weights[block, tasks.feature]
         iteration_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, iteration)
         dials = dial_values(world)
-        rows, truth, columns = play(iteration_keys, tasks, logits, dials, limit=world.limit)
+        starts = start_episodes(tasks)
+        rows, truth = play(iteration_keys, tasks, logits, dials, starts, limit=world.limit)
         table, weights, entropy = update(
             table,
             weights,
             prior,
             tasks.feature,
             rows,
-            estimate(columns, truth),
+            estimate(make_columns(rows), flatten_rows(truth)),
             jnp.array(rates)[:, None] * factors,
             entropy_coef=training.entropy_coef,
         )

@@ -219,39 +219,68 @@ def find_skill(world: World) -> float:
     return (low + high) / 2
 
 
+class Starts(NamedTuple):
+    """First states of episodes, [M, E]; with a leading axis [B] those of several blocks.
+
+    Attributes:
+      state: First state.
+      step: Steps of the task that lie before it.
+    """
+
+    state: Any
+    step: Any
+
+
+def start_episodes(tasks: Tasks, episodes: int = EPISODES) -> Starts:
+    """The starts of whole episodes, for tasks of blocks."""
+    shape = (*tasks.start.shape, episodes)
+    state = jnp.broadcast_to(tasks.start[..., None], shape)
+    return Starts(state, jnp.zeros(shape, jnp.int32))
+
+
 @partial(jax.jit, static_argnames="limit")
 def play(
-    keys: Array, tasks: Tasks, logits: Array, dials: dict[str, Array], *, limit: int
-) -> tuple[Rows, Array, StepColumns]:
-    """Plays the episodes of all tasks.
+    keys: Array,
+    tasks: Tasks,
+    logits: Array,
+    dials: dict[str, Array],
+    starts: Starts,
+    *,
+    limit: int,
+) -> tuple[Rows, Array]:
+    """Plays episodes of all tasks.
 
     Args:
       keys: [B] keys.
       tasks: Tasks of blocks.
       logits: [B, M, S, A], logits of the policy.
       dials: Values of `slip`, `unpaid` and `appearances`.
+      starts: First states of blocks.
       limit: Largest number of steps.
 
     Returns:
-      Rows with a leading axis [B]; the exact advantages Q(s, a) - V(s) with the steps that are
-      left, [N]; the columns.
+      Rows, and the exact advantages Q(s, a) - V(s) with the steps that are left; both have a
+      leading axis [B]. Rows before the start of an episode are masked.
     """
-    rows, truth = jax.vmap(partial(_play_block, dials=dials, limit=limit))(keys, tasks, logits)
-    return rows, _flatten(truth), _make_columns(rows)
+    return jax.vmap(partial(_play_block, dials=dials, limit=limit))(keys, tasks, logits, starts)
 
 
 def _play_block(
-    key: Array, tasks: Tasks, logits: Array, *, dials: dict[str, Array], limit: int
+    key: Array, tasks: Tasks, logits: Array, starts: Starts, *, dials: dict[str, Array], limit: int
 ) -> tuple[Rows, Array]:
     """The rows of one block and their exact advantages."""
     task = jnp.arange(len(tasks.goal))[:, None]
-    shape = (len(tasks.goal), EPISODES)
+    shape = starts.state.shape
 
     policy = jax.nn.softmax(logits)
     thresholds = jnp.cumsum(policy, -1)[..., :-1]
 
-    def advance(carry: tuple[Array, Array], draws: Array) -> tuple[tuple[Array, Array], Rows]:
-        state, is_running = carry
+    def advance(
+        carry: tuple[Array, Array], step: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array], Rows]:
+        state, is_open = carry
+        number, draws = step
+        is_running = is_open & (number >= starts.step)
         action = (thresholds[task, state] < draws[0, ..., None]).sum(-1)
         move = jnp.where(draws[1] < dials["slip"], (draws[2] * 4).astype(jnp.int32), action)
         reached = tasks.target[task, state, move]
@@ -259,10 +288,11 @@ def _play_block(
         reward = jnp.where(is_won & (draws[3] >= dials["unpaid"]), PAY, 0.0)
         appearance = (draws[4] * dials["appearances"]).astype(jnp.int32)
         rows = Rows(state, action, appearance, reward, is_running)
-        return (reached, is_running & ~is_won), rows
+        return (jnp.where(is_running, reached, state), is_open & ~is_won), rows
 
-    start = (jnp.broadcast_to(tasks.start[:, None], shape), jnp.ones(shape, bool))
-    _, rows = lax.scan(advance, start, jax.random.uniform(key, (limit, 5, *shape)))
+    start = (starts.state, jnp.ones(shape, bool))
+    draws = jax.random.uniform(key, (limit, 5, *shape))
+    _, rows = lax.scan(advance, start, (jnp.arange(limit), draws))
     pay = PAY * (1 - dials["unpaid"])
 
     def back_up(value: Array, rows: Rows) -> tuple[Array, Array]:
@@ -276,22 +306,26 @@ def _play_block(
     return rows, advantage
 
 
-def _flatten(values: Array) -> Array:
+def flatten_rows(values: Array) -> Array:
     """Rows [B, T, M, E] in the order of episodes, [N]."""
     return jnp.moveaxis(values, 1, 3).reshape(-1)
 
 
-def _make_columns(rows: Rows) -> StepColumns:
+@jax.jit
+def make_columns(rows: Rows) -> StepColumns:
+    """The columns of all blocks' rows."""
     _, limit, _, episodes = rows.mask.shape
     index = jnp.arange(rows.mask.size, dtype=jnp.int32)
-    mask = _flatten(rows.mask)
-    anchor = jnp.stack([_flatten(rows.state) + 1, _flatten(rows.appearance)], 1).astype(jnp.uint32)
+    mask = flatten_rows(rows.mask)
+    anchor = jnp.stack([flatten_rows(rows.state) + 1, flatten_rows(rows.appearance)], 1).astype(
+        jnp.uint32
+    )
     is_followed = jnp.roll(mask, -1) & (index % limit < limit - 1)
-    action = _flatten(rows.action)
+    action = flatten_rows(rows.action)
     is_paid = jnp.sum(rows.reward, 1, keepdims=True) > 0.0
-    won = _flatten(jnp.broadcast_to(is_paid, rows.mask.shape))
+    won = flatten_rows(jnp.broadcast_to(is_paid, rows.mask.shape))
     return StepColumns(
-        reward=_flatten(rows.reward),
+        reward=flatten_rows(rows.reward),
         penalty=jnp.zeros(len(index)),
         trajectory=index // limit,
         step=index % limit,
@@ -301,7 +335,7 @@ def _make_columns(rows: Rows) -> StepColumns:
         action=jnp.stack([action + 1, action], 1).astype(jnp.uint32),
         won=won,
         truncated=mask & ~won & (index % limit == limit - 1),
-        observation=jnp.stack([_flatten(rows.state) + 1] * 2, 1).astype(jnp.uint32),
+        observation=jnp.stack([flatten_rows(rows.state) + 1] * 2, 1).astype(jnp.uint32),
         next_anchor=jnp.where(is_followed[:, None], jnp.roll(anchor, -1, 0), 0),
     )
 

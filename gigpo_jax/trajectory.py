@@ -72,6 +72,28 @@ class Turn:
         return len(tokens) > len(past) and np.array_equal(tokens[: len(past)], past)
 
 
+@dataclass(frozen=True)
+class Past:
+    """Actions that are replayed before the policy acts.
+
+    Attributes:
+      actions: Actions from the start of the task.
+      state: Text and anchor of the observation that they lead to; None: it is not compared.
+      reward: Sum of their rewards in the episode that they come from.
+      tokens: Number of response tokens of these actions, which are not sampled again.
+      responses: Token ids of the response to each of these actions, for a conversation; else ().
+    """
+
+    actions: tuple[str, ...] = ()
+    state: tuple[str, str] | None = None
+    reward: float = 0.0
+    tokens: int = 0
+    responses: tuple[tuple[int, ...], ...] = ()
+
+
+BEGINNING = Past()
+
+
 @dataclass(eq=False)
 class Trajectory:
     """One episode.
@@ -96,6 +118,7 @@ class Trajectory:
       words: Task in words.
       reflection: Text that the agent wrote for the next trial of the task; "" if there is none.
       truncated: Whether the episode used up its steps and was not won.
+      past: Actions that were replayed before the first turn.
     """
 
     task: Task
@@ -115,6 +138,7 @@ class Trajectory:
     words: str = ""
     reflection: str = ""
     truncated: bool = False
+    past: Past = BEGINNING
 
     def abort(self, reason: str, *, policy_dependent: bool) -> None:
         """Marks the episode as aborted: not won, without a score."""
@@ -134,8 +158,13 @@ class Trajectory:
 
     @property
     def total_reward(self) -> float:
-        """The undiscounted return, without penalties."""
+        """The undiscounted return of the turns, without penalties."""
         return float(sum(turn.reward for turn in self.turns))
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether it begins in a state of an earlier episode."""
+        return bool(self.past.actions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +183,7 @@ class Step:
       answer: Known answer of the task; "" if there is none.
       environment: Label of the environment in `env.mix`, "" in a run with one.
       truncated: Whether this is the last step of an episode that used up its steps and was not won.
+      forked: Whether the episode begins in a state of an earlier one.
     """
 
     trajectory: int
@@ -165,6 +195,7 @@ class Step:
     answer: str = ""
     environment: str = ""
     truncated: bool = False
+    forked: bool = False
 
 
 def gives_signal(group: Sequence[Trajectory]) -> bool:
@@ -173,7 +204,12 @@ def gives_signal(group: Sequence[Trajectory]) -> bool:
     The group is that of a task; aborted episodes do not count.
     """
     # Both: rewards on the way can differ where the scores at the end are the same.
-    outcomes = {(episode.score, episode.total_reward) for episode in group if not episode.aborted}
+    outcomes = {
+        # Rounded: the rewards of a fork are added in another order.
+        (episode.score, round(episode.past.reward + episode.total_reward, 6))
+        for episode in group
+        if not episode.aborted
+    }
     return len(outcomes) > 1
 
 
@@ -199,6 +235,7 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
                 truncated=trajectory.truncated and number == len(trajectory.turns) - 1,
                 answer=task.answer,
                 environment=task.environment,
+                forked=trajectory.is_forked,
             )
             steps.append(step)
     return steps

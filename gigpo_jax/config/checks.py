@@ -89,6 +89,36 @@ def _check_groups(config: ConfigDict) -> None:
             f"leaves {finished} of the {train.group_size} episodes of a group",
             "keep at least 2, which are compared",
         )
+    _check_forks(config)
+
+
+def _check_forks(config: ConfigDict) -> None:
+    train = config.train
+    if not train.forks:
+        _require_default(config, "train.fork_choice", "train.forks=0")
+        return
+    require(
+        train.forks <= train.group_size - 2,
+        config,
+        "train.forks",
+        "the other episodes of a task are compared with each other",
+        f"at most {max(train.group_size - 2, 0)}, train.group_size less 2",
+    )
+    require(
+        train.finish_fraction == 1,
+        config,
+        "train.finish_fraction",
+        "forks begin when all other episodes of their task have ended",
+        "use 1, or train.forks=0",
+    )
+    name = config.rl.algorithm
+    require(
+        find_algorithm(name, config.rl.settings).takes_forks,
+        config,
+        "train.forks",
+        f"rl.algorithm={name} does not tell forks from whole episodes",
+        "use 0, or an algorithm of docs/forks.md such as gigpo or graph_values",
+    )
 
 
 def _check_sizes(config: ConfigDict) -> None:
@@ -383,6 +413,13 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         f"not read without the other of the pair; env.first_max_steps={env.first_max_steps}",
         "give both, or leave both out",
     )
+    require(
+        not run.train.forks or env.prompt != "chat",
+        run,
+        "train.forks",
+        "saved conversations have no replayed responses",
+        "use 0, or another env.prompt than chat",
+    )
     registry.find_style(env.name, env.prompt)
     options = registry.spec(env.name).options
     if "regret" in options:
@@ -424,6 +461,8 @@ def _check_harness(config: ConfigDict, run: ConfigDict) -> None:
     require(not env.first_max_steps, config, "env.first_max_steps", reason, "use 0")
     reason = "the program of the harness posts the rewards"
     require(not env.regret_reward, config, "env.regret_reward", reason, "use 0")
+    reason = "a program plays whole episodes of a harness, and cannot replay actions"
+    require(not run.train.forks, run, "train.forks", reason, "use 0")
     reason = "a harness plays with the newest weights"
     require(
         # More needs snapshots of the engine; the endpoint has one engine.

@@ -488,6 +488,17 @@ KEYS: dict[str, Key] = {
         "(docs/scaling.md)",
         POSITIVE_FRACTION,
     ),
+    "train.forks": Key(
+        0,
+        "number of a task's episodes that begin in states of its other episodes (docs/forks.md)",
+        NOT_NEGATIVE,
+    ),
+    "train.fork_choice": Key(
+        "uncertainty",
+        "states that forks begin in: those of the least certain values (uncertainty), of any visit "
+        "(uniform), of the least certain responses (entropy)",
+        one_of("uncertainty", "uniform", "entropy"),
+    ),
     "train.curriculum": Key(
         "none",
         "order of tasks: in turn (none), or more of the task types whose success is near 50% "

@@ -52,6 +52,8 @@ def step_credit(
       steps.
     """
     needs = config_algorithm(config).needs
+    if config.train.forks:
+        needs = (*needs, "forked")
     columns = step_columns(
         steps,
         similarity=config.rl.similarity if config.rl.anchor_match == "similar" else None,

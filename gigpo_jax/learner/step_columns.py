@@ -69,7 +69,7 @@ def step_columns(
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
       needs: optional columns to collect from the steps: `action`, `next_anchor`, `observation`,
-        `won` and `truncated`; other names are ignored.
+        `won`, `truncated` and `forked`; other names are ignored.
       computed: further optional columns by name, [k] for the k steps of this host.
 
     Returns:
@@ -99,7 +99,7 @@ def step_columns(
         columns["next_anchor"] = _next_step_rows(steps, anchor_lanes)
     if "observation" in needs:
         columns["observation"] = _hash_texts([s.turn.observation for s in steps])
-    for name in ("won", "truncated"):
+    for name in ("won", "truncated", "forked"):
         if name in needs:
             columns[name] = np.array([getattr(s, name) for s in steps], bool)
     columns |= computed

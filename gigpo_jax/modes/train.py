@@ -24,6 +24,7 @@ from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import param_count
 from gigpo_jax.modes.evaluate import Evaluator, panel_tasks
 from gigpo_jax.rollout.environment import all_tasks, list_environments
+from gigpo_jax.rollout.forks import make_forking
 from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.record import SUFFIX, collect_rollouts, write_rollouts
 from gigpo_jax.rollout.results import panel_metrics, panel_record
@@ -321,6 +322,7 @@ class Trainer:
                 iteration=iteration,
                 first_group=first_group,
                 ends=GroupEnd(train.finish_fraction, local_spares),
+                forking=make_forking(self.config),
                 temperature=self.config.sampling.temperature,
                 title=f"rollout {iteration + 1}",
                 is_training=True,

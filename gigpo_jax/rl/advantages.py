@@ -49,7 +49,7 @@ _HASHES = ("anchor", "action", "next_anchor", "observation")
 _COLUMN_TYPES = {
     **dict.fromkeys(_HASHES, jnp.uint32),
     **dict.fromkeys(("trajectory", "step", "group", "tag", "tokens"), jnp.integer),
-    **dict.fromkeys(("mask", "won", "truncated"), jnp.bool_),
+    **dict.fromkeys(("mask", "won", "truncated", "forked"), jnp.bool_),
 }
 
 
@@ -145,6 +145,7 @@ def gigpo_advantages(
     singleton_episode: SingletonEpisode,
     ddof: int = 1,
     eps: ArrayLike = 1e-6,
+    forked: Array | None = None,
 ) -> Advantages:
     """Computes GiGPO advantages of environment steps.
 
@@ -169,6 +170,8 @@ def gigpo_advantages(
       singleton_episode: Value of `SingletonEpisode`.
       ddof: Number subtracted from the count in a variance, 0 or 1.
       eps: Number added to the standard deviation.
+      forked: [N] bool, steps of trajectories that begin in a state of an earlier one; None: there
+        are none.
 
     Raises:
       InputError: A setting is not one of its choices.
@@ -184,7 +187,7 @@ def gigpo_advantages(
         singleton_episode=singleton_episode,
         ddof=ddof,
     )
-    columns = StepColumns(reward, penalty, trajectory, step, group, anchor, mask)
+    columns = StepColumns(reward, penalty, trajectory, step, group, anchor, mask, forked=forked)
     # Without rows there is no first row, which `segments` relies on.
     if check_columns(**present_columns(columns)) == 0:
         empty = jnp.zeros(0, jnp.float32)
@@ -195,6 +198,8 @@ def gigpo_advantages(
     episode = _episode_advantages(
         steps, returns.episode, returns.penalty, episode_stats, singleton_episode, compare
     )
+    if forked is not None:
+        episode = jnp.where(steps.whole, episode, _fork_advantages(steps, compare))
     # After discounting: with "row" the penalty reaches no earlier step, as in verl-agent.
     score = returns.discounted - returns.penalty
     stepwise = compare(score, score, steps.anchor, steps.valid)
@@ -234,16 +239,32 @@ def _episode_advantages(
     if episode_stats == "trajectory":
         basis = episode_return
         # A trajectory's number is that of its first row: one member a trajectory.
-        member = steps.trajectory == jnp.arange(len(score))
+        member = steps.whole & steps.first_rows
     else:
         basis = score
-        member = steps.valid
+        member = steps.whole
     # verl-agent subtracts no mean from a group of one, which keeps its score ("raw").
     # `compare` gives 0.
     is_alone = segments.count_members(steps.group, member) == 1
     advantage = compare(score, basis, steps.group, member)
     singleton = score if singleton_episode == "raw" else 0.0
     return jnp.where(is_alone, singleton, advantage)
+
+
+def _fork_advantages(steps: "Steps", compare: Callable[..., Array]) -> Array:
+    """Compares what follows the first state of each row's episode with all that followed it.
+
+    Rewards contain the penalties. A fork is compared as GRPO compares whole episodes, which have
+    their first state in common too.
+
+    Returns:
+      [N] f32.
+    """
+    reward = steps.reward - steps.penalty
+    _, future = segments.suffix_sums(reward, steps.step, steps.trajectory, 1.0)
+    compared = compare(future, future, steps.anchor, steps.valid)
+    # A trajectory's number is that of its first row.
+    return compared[jnp.minimum(steps.trajectory, len(compared) - 1)]
 
 
 @jax.tree_util.register_dataclass
@@ -254,6 +275,7 @@ class Steps:
     Attributes:
       order: [N] i32, index of the row in the columns.
       valid: [N] bool, False where masked.
+      whole: [N] bool, valid rows of trajectories that begin at the start of the task.
       reward: [N] f32, 0 where masked.
       penalty: [N] f32, 0 where masked.
       step: [N] i32, index of the step in its trajectory.
@@ -264,6 +286,7 @@ class Steps:
 
     order: Array
     valid: Array
+    whole: Array
     reward: Array
     penalty: Array
     step: Array
@@ -364,6 +387,7 @@ def order_steps(columns: StepColumns) -> Steps:
     return Steps(
         order=order,
         valid=valid,
+        whole=valid if columns.forked is None else valid & ~columns.forked[order],
         # `where`, not a product with the mask: a masked value may be NaN, and 0 times NaN is NaN.
         reward=jnp.where(valid, columns.reward[order], 0.0).astype(jnp.float32),
         penalty=jnp.where(valid, columns.penalty[order], 0.0).astype(jnp.float32),

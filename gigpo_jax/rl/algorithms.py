@@ -103,6 +103,7 @@ class Algorithm:
         are 1.
       token_advantages: Function of `LossSettings`, with its own settings as keywords; needs
         "teacher". The action mask is None unless it needs "action_mask" too.
+      takes_forks: Whether its statistics of episodes leave forks out (docs/forks.md).
     """
 
     advantages: Callable[..., Advantages] = gigpo
@@ -112,6 +113,7 @@ class Algorithm:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     token_weights: Callable[..., np.ndarray] | None = None
     token_advantages: Callable[..., Array] | None = None
+    takes_forks: bool = False
 
     @property
     def needs_critic(self) -> bool:
@@ -141,26 +143,34 @@ PER_TOKEN = ("tokens", "token_value")
 LAM = Setting(1.0, "lambda of GAE; less: more weight on the critic, less variance", FRACTION)
 
 ALGORITHMS: dict[str, Algorithm] = {
-    "gigpo": Algorithm(),
-    "grpo": Algorithm(fixed=NO_STEP),
+    "gigpo": Algorithm(takes_forks=True),
+    "grpo": Algorithm(fixed=NO_STEP, takes_forks=True),
     # Dr. GRPO (arXiv 2503.20783): no division by the standard deviation, nor by the length of
     # responses.
-    "dr_grpo": Algorithm(fixed=NO_STEP | {"normalize": "mean"}, defaults={"loss_mean": "constant"}),
+    "dr_grpo": Algorithm(
+        fixed=NO_STEP | {"normalize": "mean"}, defaults={"loss_mean": "constant"}, takes_forks=True
+    ),
     # DAPO (arXiv 2503.14476): a higher upper clip, no KL term.
-    "dapo": Algorithm(fixed=NO_STEP, defaults={"clip_low": 0.2, "clip_high": 0.28, "kl_coef": 0.0}),
+    "dapo": Algorithm(
+        fixed=NO_STEP,
+        defaults={"clip_low": 0.2, "clip_high": 0.28, "kl_coef": 0.0},
+        takes_forks=True,
+    ),
     # GSPO (arXiv 2507.18071, eq. 5): the ratio of whole responses is closer to 1, and so are its
     # clips.
     "gspo": Algorithm(
         fixed=NO_STEP | {"ratio": "sequence"},
         defaults=ONE_EACH | {"clip_low": 3e-4, "clip_high": 4e-4},
+        takes_forks=True,
     ),
     # GMPO (arXiv 2507.20673): the clip is that of the paper, from exp(-0.4) to exp(0.4).
     "gmpo": Algorithm(
         fixed=NO_STEP | {"ratio": "hoelder_tokens", "hoelder_first": 0.0, "hoelder_last": 0.0},
         defaults=ONE_EACH | {"clip_low": 1 - math.exp(-0.4), "clip_high": math.exp(0.4) - 1},
+        takes_forks=True,
     ),
     # HölderPO (arXiv 2605.12058): p falls from 1 to -1.
-    "hoelder": Algorithm(fixed=NO_STEP | {"ratio": "hoelder"}, defaults=ONE_EACH),
+    "hoelder": Algorithm(fixed=NO_STEP | {"ratio": "hoelder"}, defaults=ONE_EACH, takes_forks=True),
     "rloo": Algorithm(advantages=rloo, fixed=NO_STEP | {"normalize": "mean"}),
     "reinforce_pp": Algorithm(advantages=reinforce_pp, fixed=STEP),
     "reinforce_pp_baseline": Algorithm(advantages=reinforce_pp_baseline, fixed=NO_STEP),
@@ -219,7 +229,12 @@ ALGORITHMS: dict[str, Algorithm] = {
         },
         fixed=STEP,
     ),
-    "salt": Algorithm(advantages=salt, needs=("action", "next_anchor"), settings={BASE: BASE_GRPO}),
+    "salt": Algorithm(
+        advantages=salt,
+        needs=("action", "next_anchor"),
+        settings={BASE: BASE_GRPO},
+        takes_forks=True,
+    ),
     "empg": Algorithm(
         advantages=empg,
         needs=("entropy",),
@@ -356,8 +371,9 @@ ALGORITHMS: dict[str, Algorithm] = {
             ),
         },
         fixed=STEP,
+        takes_forks=True,
     ),
-    "g2po": Algorithm(advantages=g2po),
+    "g2po": Algorithm(advantages=g2po, takes_forks=True),
     "graphgpo": Algorithm(
         advantages=graphgpo,
         needs=("won",),
@@ -367,6 +383,7 @@ ALGORITHMS: dict[str, Algorithm] = {
                 0.1, "factor of a step's worth for each further step to success", POSITIVE_FRACTION
             ),
         },
+        takes_forks=True,
     ),
     "gagpo": Algorithm(
         advantages=gagpo,
@@ -375,6 +392,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         settings={"lam": replace(LAM, default=0.8)},
         fixed=STEP | {"ratio": "sequence"},
         defaults=ONE_EACH | {"clip_low": 3e-4, "clip_high": 4e-4},
+        takes_forks=True,
     ),
     "text_critic": Algorithm(
         advantages=text_critic,
@@ -464,6 +482,7 @@ def _join_base(wrapper: Algorithm, base_name: str) -> Algorithm:
         advantages=wrapper.advantages,
         token_weights=wrapper.token_weights or base.token_weights,
         token_advantages=wrapper.token_advantages or base.token_advantages,
+        takes_forks=wrapper.takes_forks and base.takes_forks,
         needs=(*base.needs, *wrapper.needs),
         settings={**base.settings, **wrapper.settings},
         fixed={**base.fixed, **wrapper.fixed},

@@ -96,6 +96,7 @@ class StepColumns:
       observation: [N, 2] u32, hash of the observation's text.
       won: [N] bool, whether the trajectory did the task.
       truncated: [N] bool, last steps of trajectories that used up their steps and were not won.
+      forked: [N] bool, steps of trajectories that begin in a state of an earlier one.
       entropy: [N] f32, nats; mean over the response's tokens under the policy before the updates. 0
         without tokens.
       logprob: [N] f32, nats; likewise the mean log-probability.
@@ -125,6 +126,7 @@ class StepColumns:
     observation: Any = None
     won: Any = None
     truncated: Any = None
+    forked: Any = None
     entropy: Any = None
     logprob: Any = None
     value: Any = None

@@ -27,7 +27,7 @@ from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.models.vision.images import PromptImages
 from gigpo_jax.models.vision.vision_config import VisionConfig
 from gigpo_jax.rollout.pictures import check_length, prompt_encoder, prompt_images
-from gigpo_jax.trajectory import Trajectory, Turn
+from gigpo_jax.trajectory import BEGINNING, Past, Trajectory, Turn
 
 _T = TypeVar("_T")
 
@@ -148,7 +148,7 @@ class EpisodePlan:
       group, member: Numbers that the trajectory records.
       key: Function (member, step) -> random key of the request.
       past: Actions that are replayed before the policy acts; the trajectory begins after them.
-      past_responses: Token ids of the response to each of these actions, for a conversation.
+        Oracles continue from measured states in this way, forks from states of their group.
       reflections: Reflections on earlier trials.
       reflection: Prompt for a reflection afterwards if the task is not done; None: no reflection.
     """
@@ -157,8 +157,7 @@ class EpisodePlan:
     group: int
     member: int
     key: Callable[[int, int], tuple[int, int]]
-    past: Sequence[str] = ()
-    past_responses: Sequence[Sequence[int]] = ()
+    past: Past = BEGINNING
     reflections: tuple[str, ...] = ()
     reflection: PromptTemplate | None = None
 
@@ -211,10 +210,12 @@ class EpisodeRunner:
 
         Raises:
           EngineLost: the engine will give no more responses.
+          InputError: the replayed actions lead to another state than that of the plan.
         """
         settings = self.settings
         key = functools.partial(plan.key, plan.member)
-        trajectory = Trajectory(plan.task, plan.group, plan.member)
+        past = plan.past
+        trajectory = Trajectory(plan.task, plan.group, plan.member, past=past)
         history = History(settings.history, plan.task.type, plan.reflections)
         # A prompt shows the last steps alone, the prompt of a reflection every step.
         full_history = History(settings.max_steps, plan.task.type, plan.reflections)
@@ -225,17 +226,24 @@ class EpisodeRunner:
             trajectory.words = observation.task
             # The policy did not sample these actions: they are replayed to reach the state, are no
             # turns, and nothing is learnt from them.
-            for number, action in enumerate(plan.past):
-                if plan.past_responses:
+            for number, action in enumerate(past.actions):
+                if past.responses:
                     encode = prompt_encoder(self.tokenizer, self.vision)
                     prompt = settings.prompt(observation, history, encode)
-                    history.add_response(prompt, plan.past_responses[number])
+                    history.add_response(prompt, past.responses[number])
                 history.add(observation.text, action, images=observation.images)
                 result = await _measure(environment.step(action), trajectory, "environment_s")
                 observation = result.observation
+            if past.state not in (None, (observation.text, observation.anchor)):
+                raise InputError(
+                    f"task {plan.task.id!r} answered the same {len(past.actions)} actions "
+                    "differently",
+                    key="config.train.forks",
+                    fix="use 0, or an environment that replays exactly (gigpo envs check)",
+                )
             # Steps are counted from the start of the episode: so replayed ones use up the limit,
             # and no two steps have the same key.
-            for step in range(len(plan.past), settings.max_steps):
+            for step in range(len(past.actions), settings.max_steps):
                 turn, result = await self._play_turn(
                     observation, history, trajectory, environment, key(step), key(0)
                 )

@@ -21,9 +21,9 @@ from gigpo_jax.models.vision.images import ImagePatches, restore_pixels
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
 
 FORMAT = "gigpo_jax rollouts"
-VERSION = 3
-# Version 1 has no answers, version 2 no environments and no pictures.
-READABLE_VERSIONS = (1, 2, 3)
+VERSION = 4
+# Version 1 has no answers, version 2 no environments and no pictures, version 3 no pasts.
+READABLE_VERSIONS = (1, 2, 3, 4)
 SUFFIX = ".jsonl.gz"
 # Texts that are stored once a file: steps of a group repeat them.
 _SHARED_TEXTS = ("prompt", "response", "action", "observation", "anchor")
@@ -113,7 +113,8 @@ class SavedStep:
 class SavedEpisode:
     """One episode and its task.
 
-    The fields are those of `trajectory.Trajectory` and of its `Task`; `task` is the id.
+    The fields are those of `trajectory.Trajectory` and of its `Task`; `task` is the id, `past` the
+    replayed actions.
     """
 
     task: str
@@ -133,6 +134,7 @@ class SavedEpisode:
     reflection: str = ""
     answer: str = ""
     environment: str = ""
+    past: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -323,7 +325,8 @@ def _make_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEp
     task = trajectory.task
     fields = {name: getattr(trajectory, name) for name in _TRAJECTORY_FIELDS}
     fields |= {name: getattr(task, name) for name in _TASK_FIELDS}
-    return SavedEpisode(task=task.id, steps=tuple(steps), **fields)
+    past = trajectory.past.actions
+    return SavedEpisode(task=task.id, steps=tuple(steps), past=past, **fields)
 
 
 def _round_tokens(values: np.ndarray) -> tuple[float, ...]:
@@ -370,4 +373,5 @@ def _parse_episode(
             fields[name] = tuple(value) if isinstance(value, list) else value
         steps.append(SavedStep(**fields))
     # A field that does not exist raises TypeError: the file is then called damaged.
-    return SavedEpisode(**line | {"steps": tuple(steps)})
+    past = tuple(line.get("past", ()))
+    return SavedEpisode(**line | {"steps": tuple(steps), "past": past})

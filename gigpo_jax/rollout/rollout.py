@@ -14,8 +14,9 @@ from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.rollout.episode import EpisodePlan, Runner
+from gigpo_jax.rollout.forks import NO_FORKS, Forking
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, Group, GroupEnd
-from gigpo_jax.trajectory import Trajectory
+from gigpo_jax.trajectory import BEGINNING, Past, Trajectory
 
 
 class TooManyAborted(RuntimeError):
@@ -32,9 +33,9 @@ async def rollout(
     group_size: int,
     iteration: int,
     first_group: int = 0,
-    pasts: Sequence[Sequence[str]] | None = None,
-    past_responses: Sequence[Sequence[Sequence[int]]] | None = None,
+    pasts: Sequence[Past] | None = None,
     ends: GroupEnd = WHOLE_GROUPS,
+    forking: Forking = NO_FORKS,
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task.
 
@@ -48,8 +49,9 @@ async def rollout(
       first_group: Number of the first task's group; hosts that share an iteration number their
         groups from different starts.
       pasts: Actions of each task that are replayed before the policy acts; None: none.
-      past_responses: Token ids of the responses to these actions, which conversations show.
       ends: When a group ends, and what replaces one without signal (`trajectory.gives_signal`).
+      forking: Number of the `group_size` episodes that begin in states of the others, once these
+        have ended, and how the states are chosen. Whole groups only.
 
     Returns:
       Trajectories in the order of tasks, of groups of the same place, and of members; those that
@@ -61,16 +63,22 @@ async def rollout(
     """
     groups_by_task: list[list[Group]] = [[] for _ in tasks]
     abort_reasons: Counter[str] = Counter()
+    first_episodes = group_size - forking.number
 
     def start_group(place: int, number: int, task: Task) -> None:
         # The coroutines start at the next await: all members of the group are in the list
         # before one ends.
         group = Group(number, task, episodes=[()] * group_size)
         groups_by_task[place].append(group)
-        for member in range(group_size):
-            group.coroutines.append(coroutines.create_task(play_member(place, group, member)))
+        start_episodes(place, group, [pasts[place] if pasts else BEGINNING] * first_episodes)
 
-    async def play_member(place: int, group: Group, member: int) -> None:
+    def start_episodes(place: int, group: Group, starts: Sequence[Past]) -> None:
+        for past in starts:
+            member = len(group.coroutines)
+            episode = play_member(place, group, member, past)
+            group.coroutines.append(coroutines.create_task(episode))
+
+    async def play_member(place: int, group: Group, member: int, past: Past) -> None:
         runner, pool = players[group.task.environment]
         settings = runner.settings
         plan = EpisodePlan(
@@ -79,8 +87,7 @@ async def rollout(
             # Room for the trials of each episode: trial t of episode e is member e x trials + t.
             member * settings.trials,
             key=functools.partial(request_key, settings.seed, iteration, group.number),
-            past=pasts[place] if pasts else (),
-            past_responses=past_responses[place] if past_responses else (),
+            past=past,
         )
         trials = await _play_trials(plan, runner, pool)
         # Before `end_early`, which cancels the members that have no entry. No await follows until
@@ -92,6 +99,12 @@ async def rollout(
             episodes = group_size * sum(len(groups) for groups in groups_by_task)
             _check_aborted(abort_reasons, episodes, settings.max_aborted_fraction)
         group.end_early(ends.required_episodes(group_size))
+        # The last one of the first episodes starts the forks. Their states follow from these
+        # episodes alone, whichever ended last.
+        if len(group.coroutines) < group_size and all(group.episodes[:first_episodes]):
+            newest_trials = [trials[-1] for trials in group.episodes[:first_episodes]]
+            seed = (settings.seed, iteration, group.number)
+            start_episodes(place, group, forking.choose_pasts(newest_trials, seed))
 
         replacements = len(groups_by_task[place]) - 1
         # The spares of a place are used in their order, so a run is repeatable whichever
@@ -176,6 +189,6 @@ async def _play_attempt(plan: EpisodePlan, runner: Runner, pool: EnvPool) -> Tra
         async with pool.episode() as environment:
             return await runner.play(plan, environment)
     except EnvError as err:  # no worker is left
-        trajectory = Trajectory(plan.task, plan.group, plan.member)
+        trajectory = Trajectory(plan.task, plan.group, plan.member, past=plan.past)
         trajectory.abort(str(err), policy_dependent=False)
         return trajectory

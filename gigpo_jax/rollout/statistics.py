@@ -50,18 +50,21 @@ def rollout_metrics(
 
     Returns:
       Means over episodes or steps that were not aborted, those of replaced groups included, so that
-      a success rate is that of the policy on tasks as they are drawn. A task type that was not
-      played is left out.
+      a success rate is that of the policy on tasks as they are drawn. Metrics of episodes leave
+      forks out. A task type that was not played is left out.
     """
     # Replaced groups stay in: without them the success rate would be that of groups with a signal.
     finished = [trajectory for trajectory in trajectories if not trajectory.aborted]
     turns = [turn for trajectory in finished for turn in trajectory.turns]
+    # A fork begins in a chosen state: its outcome is not that of the policy on its task.
+    forks = [trajectory for trajectory in finished if trajectory.is_forked]
+    whole = [trajectory for trajectory in finished if not trajectory.is_forked]
     samples: dict[str, Sequence[float]] = {
-        "episode/success_rate": [t.won for t in finished],
-        "episode/score": [t.score for t in finished],
-        "episode/reward": [t.total_reward for t in finished],
-        "episode/length": [len(t.turns) for t in finished],
-        "episode/regret": [_total_regret(t) for t in finished if _has_regret(t)],
+        "episode/success_rate": [t.won for t in whole],
+        "episode/score": [t.score for t in whole],
+        "episode/reward": [t.total_reward for t in whole],
+        "episode/length": [len(t.turns) for t in whole],
+        "episode/regret": [_total_regret(t) for t in whole if _has_regret(t)],
         "action/valid_rate": [turn.valid for turn in turns],
         "action/admissible_rate": [t.admissible for t in turns if t.admissible is not None],
         "credit/ambiguous_anchor_share": ambiguous_anchors(steps),
@@ -70,10 +73,12 @@ def rollout_metrics(
         "prompt/length_mean": [len(turn.prompt_tokens) for turn in turns],
         "prompt/truncated_fraction": [turn.prompt_cut for turn in turns],
         "time/environment": [t.environment_s for t in finished],
+        "rollout/fork_depth": [len(t.past.actions) for t in forks],
+        "rollout/fork_success_rate": [t.won for t in forks],
     }
     for task_type in sorted(filter(None, task_types)):
         samples[f"episode/success_rate/{task_type}"] = [
-            t.won for t in finished if t.task.type == task_type
+            t.won for t in whole if t.task.type == task_type
         ]
 
     groups = defaultdict(list)
@@ -86,6 +91,8 @@ def rollout_metrics(
         "episode/aborted_policy_dependent": sum(t.policy_dependent for t in trajectories),
         "episode/replayed": sum(t.replayed for t in trajectories),
         "rollout/episodes": len(finished),
+        "rollout/forks": len(forks),
+        "rollout/saved_tokens": sum(t.past.tokens for t in forks),
         "rollout/groups_without_signal": sum(not gives_signal(group) for group in groups.values()),
         "rollout/refilled_groups": sum(group[0].replaced for group in groups.values()),
         "rollout/steps": len(turns),

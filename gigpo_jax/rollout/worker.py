@@ -24,12 +24,13 @@ from gigpo_jax.rollout.environment import (
     step_limit,
 )
 from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings, Runner
+from gigpo_jax.rollout.forks import NO_FORKS, Forking
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
 from gigpo_jax.rollout.harness import HarnessRunner, make_endpoint
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.run import report
 from gigpo_jax.run.progress import show_progress, show_stage
-from gigpo_jax.trajectory import Trajectory
+from gigpo_jax.trajectory import Past, Trajectory
 
 # Numbers and quoted text, in which two reasons of one kind differ.
 _DETAIL = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
@@ -95,9 +96,9 @@ class RolloutWorker:
         temperature: float,
         title: str,
         first_group: int = 0,
-        pasts: Sequence[Sequence[str]] | None = None,
-        past_responses: Sequence[Sequence[Sequence[int]]] | None = None,
+        pasts: Sequence[Past] | None = None,
         ends: GroupEnd = WHOLE_GROUPS,
+        forking: Forking = NO_FORKS,
         is_training: bool = False,
     ) -> list[Trajectory]:
         """Plays `group_size` episodes of each task.
@@ -105,7 +106,7 @@ class RolloutWorker:
         Each has up to `eval.trials` trials.
 
         Args:
-          tasks, group_size, iteration, first_group, pasts, past_responses, ends: See `rollout`.
+          tasks, group_size, iteration, first_group, pasts, ends, forking: See `rollout`.
           temperature: Sampling temperature; 0 is greedy.
           title: Text beside the progress bar.
           is_training: Whether `step_limit` of the iteration ends the episodes; else
@@ -146,8 +147,8 @@ class RolloutWorker:
                 iteration=iteration,
                 first_group=first_group,
                 pasts=pasts,
-                past_responses=past_responses,
                 ends=ends,
+                forking=forking,
             )
 
     def _make_runner(

@@ -8,13 +8,17 @@ from benchmarks.tabular_learning import Training, make_estimate, train
 from benchmarks.tabular_worlds import (
     EPISODES,
     PAY,
+    Starts,
     Tasks,
     World,
     dial_values,
+    flatten_rows,
+    make_columns,
     make_tasks,
     measure_success,
     play,
     stack_blocks,
+    start_episodes,
 )
 
 SMALL = {"width": 3, "limit": 9}
@@ -25,7 +29,10 @@ def play_world(world: World) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     blocks = [make_tasks(world, seed, 64) for seed in range(2)]
     tasks: Tasks = stack_blocks(blocks)
     keys = jax.vmap(jax.random.key)(jnp.arange(2))
-    _, truth, columns = play(keys, tasks, tasks.noise, dial_values(world), limit=world.limit)
+    dials = dial_values(world)
+    rows, exact = play(keys, tasks, tasks.noise, dials, start_episodes(tasks), limit=world.limit)
+    columns = make_columns(rows)
+    truth = flatten_rows(exact)
     success = measure_success(tasks, tasks.noise, jnp.float32(world.slip), limit=world.limit)
     shape = (-1, EPISODES, world.limit)
     rewards = np.asarray(columns.reward).reshape(shape).sum(-1)
@@ -47,6 +54,24 @@ def test_noise_and_unpaid_goals_are_part_of_the_values():
     assert abs(returns.mean() - PAY * success.mean() / 2) < error
     assert abs(advantages.mean()) < 3 * advantages.std() / np.sqrt(advantages.size)
     assert success.mean() > 0.2
+
+
+def test_episodes_from_later_states_have_the_steps_that_are_left():
+    """An episode from the first state of the others' last step has one step."""
+    world = World(**SMALL)
+    tasks = stack_blocks([make_tasks(world, 0, 64)])
+    keys = jax.vmap(jax.random.key)(jnp.arange(1))
+    starts = start_episodes(tasks)
+    later = Starts(starts.state, jnp.full_like(starts.step, world.limit - 1))
+    dials = dial_values(world)
+    rows, _ = play(keys, tasks, tasks.noise, dials, later, limit=world.limit)
+    mask = np.asarray(rows.mask)
+    assert (mask.sum(1) == 1).all()
+    assert mask[:, -1].all()
+    assert (np.asarray(rows.state)[:, -1] == np.asarray(starts.state)).all()
+    near = np.asarray(measure_success(tasks, tasks.noise, jnp.float32(0), limit=1))
+    won = np.asarray(rows.reward).sum(1).mean(-1) / PAY
+    assert abs(won.mean() - near.mean()) < 0.1
 
 
 def test_exact_advantages_teach():

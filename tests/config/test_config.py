@@ -23,6 +23,9 @@ def test_defaults_are_valid_and_locked():
         ("train.minibatch", 6401, "at most 6400 steps"),
         ("train.refill_groups", -1, "0 or greater"),
         ("train.finish_fraction", 0.1, "leaves 1 of the 8 episodes"),
+        ("train.forks", 7, "at most 6, train.group_size less 2"),
+        ("train.fork_choice", "uniform", "not read by train.forks=0"),
+        ("train.fork_choice", "carl", "one of uncertainty, uniform, entropy"),
         ("env.overlong_buffer", 513, "at most sampling.max_response_tokens=512"),
         ("env.first_max_steps", 51, "at most env.max_steps=50"),
         ("env.max_steps_iterations", 10, "env.first_max_steps=0; give both"),
@@ -220,6 +223,26 @@ def test_group_of_one_is_fine_without_standard_deviation():
         match=r"config\.train\.refill_groups=1: .* no second episode to differ from; use 0",
     ):
         resolve(config)
+
+
+def test_forks_need_whole_groups_and_an_algorithm_that_tells_them():
+    config = default_config().unlock()
+    config.train.forks = 6
+    config.train.fork_choice = "entropy"
+    config.rl.settings = ConfigDict()
+    resolve(config)
+    config.train.finish_fraction = 0.75
+    with pytest.raises(InputError, match=r"finish_fraction=0\.75: forks begin when .*; use 1"):
+        resolve(config)
+    config.train.finish_fraction = 1.0
+    config.rl.algorithm = "hgpo"
+    with pytest.raises(InputError, match=r"train\.forks=6: rl\.algorithm=hgpo does not tell"):
+        resolve(config)
+    harness = default_config().unlock()
+    harness.train.forks = 2
+    harness.env.name = "examples.harness.agent:PLAYER"
+    with pytest.raises(InputError, match=r"train\.forks=2: .* cannot replay actions; use 0"):
+        resolve(harness)
 
 
 def test_buckets_beside_chunks_are_refused():

@@ -199,6 +199,22 @@ class MalformedLater(MalformedEnv):
         return self.step(action)
 
 
+class DriftingEnv(TreasureEnv):
+    """What it answers depends on the number of episodes before."""
+
+    episodes = 0
+
+    def reset(self, task: Task) -> Observation:
+        DriftingEnv.episodes += 1
+        return super().reset(task)
+
+    def step(self, action: str) -> StepResult:
+        result = super().step(action)
+        text = f"{result.observation.text} {self.episodes}"
+        observation = dataclasses.replace(result.observation, text=text)
+        return dataclasses.replace(result, observation=observation)
+
+
 class NanOnClose(TreasureEnv):
     """The reward for closing a drawer is not a number."""
 

@@ -17,6 +17,7 @@ from gigpo_jax.models.text.tokenizer import word_tokenizer
 from gigpo_jax.modes.sft import _encode_prompts
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
 from gigpo_jax.rollout.pictures import prompt_encoder
+from gigpo_jax.trajectory import Past
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play
 
 CHAT = registry.find_style("example", "chat_compact")
@@ -118,13 +119,12 @@ def test_continuations_from_the_middle_see_the_responses_of_the_past():
     settings = dataclasses.replace(SETTINGS, template=CHAT, prompt_tokens=2000)
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         whole = play(pool, StandIn(), settings=settings, size=1)
-        past = [[turn.action for turn in t.turns[: len(t.turns) // 2]] for t in whole]
-        responses = [
-            [turn.response_tokens.tolist() for turn in t.turns[: len(t.turns) // 2]] for t in whole
-        ]
-        rest = play(
-            pool, StandIn(), settings=settings, size=1, pasts=past, past_responses=responses
-        )
+        pasts = []
+        for episode in whole:
+            turns = episode.turns[: len(episode.turns) // 2]
+            responses = tuple(tuple(turn.response_tokens.tolist()) for turn in turns)
+            pasts.append(Past(tuple(turn.action for turn in turns), responses=responses))
+        rest = play(pool, StandIn(), settings=settings, size=1, pasts=pasts)
     for trajectory, continuation in zip(whole, rest, strict=True):
         turn = trajectory.turns[len(trajectory.turns) // 2]
         np.testing.assert_array_equal(continuation.turns[0].prompt_tokens, turn.prompt_tokens)

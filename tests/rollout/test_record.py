@@ -118,7 +118,7 @@ def test_what_is_written_is_read_back(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "missing"), [(1, ("answer", "environment")), (2, ("environment",))]
+    ("version", "missing"), [(1, ("answer", "environment")), (2, ("environment",)), (3, ())]
 )
 def test_a_file_of_an_older_version_is_read(
     version: int, missing: tuple[str, ...], tmp_path: pathlib.Path
@@ -128,8 +128,10 @@ def test_a_file_of_an_older_version_is_read(
     write_rollouts(path, new)
     header, *episodes = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
     values = [[episode.pop(name) for name in missing] for episode in episodes]
+    for episode in episodes:
+        assert episode.pop("past") == []
     assert (header["version"], values) == (
-        3,
+        4,
         [[{"answer": "the " + NASTY, "environment": "shop"}[n] for n in missing]] * 3,
     )
     assert header.pop("pictures") == []

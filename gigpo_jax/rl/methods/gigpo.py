@@ -19,5 +19,6 @@ def gigpo(columns: StepColumns, **settings: Any) -> Advantages:
         columns.group,
         columns.anchor,
         columns.mask,
+        forked=columns.forked,
         **settings,
     )

@@ -10,7 +10,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import replace_file
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.tools.credit.states import State
-from gigpo_jax.trajectory import Trajectory
+from gigpo_jax.trajectory import Past, Trajectory
 
 # (tasks, pasts, number of the first, continuations of each) -> trajectories in order
 Play = Callable[..., Awaitable[list[Trajectory]]]
@@ -73,7 +73,7 @@ async def continue_from(
       states: Start states; the number of a state is part of the random keys of its continuations.
       path: File of returns, one line a state.
       play: Plays `number` continuations of each of some states: arguments tasks, pasts,
-        past_responses, first_group, group_size.
+        first_group, group_size.
       number: Continuations of a state, at least `FEWEST`.
       at_once: States that are played together; a stop loses at most these.
       progress: Called with the number of new states.
@@ -93,8 +93,7 @@ async def continue_from(
             batch = states[first : first + at_once]
             trajectories = await play(
                 [state.task for state in batch],
-                pasts=[state.past for state in batch],
-                past_responses=[state.responses for state in batch],
+                pasts=[Past(state.past, responses=state.responses) for state in batch],
                 # The index of the state enters the random keys: a resumed measurement draws the
                 # same continuations as one that was never stopped.
                 first_group=first,

@@ -107,7 +107,8 @@ def estimate_steps(
     """Computes the estimates of all algorithms, presets and GiGPO variants.
 
     GiGPO's step part alone is one of them. Algorithms have their default settings, wrappers also
-    GiGPO as their base. An algorithm that needs a missing column is skipped.
+    GiGPO as their base. An algorithm that needs a missing column is skipped, and where there are
+    forks, one that does not take them.
 
     Args:
       anchored: anchor option -> all steps of the rollouts, the same ones but for their anchors.
@@ -123,7 +124,8 @@ def estimate_steps(
     sources: dict[bytes, list[Source]] = {}
     similarity = rl.similarity if rl.anchor_match == "similar" else None
     for anchor, steps in anchored.items():
-        columns = step_columns(steps, similarity=similarity, needs=GIVEN, computed=computed)
+        needs = GIVEN | {"forked"} if any(step.forked for step in steps) else GIVEN
+        columns = step_columns(steps, similarity=similarity, needs=needs, computed=computed)
         for preset in PRESETS:
             totals = _estimates_of_preset(columns, preset, rl, variants)
             for name, values in totals.items():
@@ -186,7 +188,11 @@ def _estimates_of_preset(
 ) -> dict[str, np.ndarray]:
     settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
     skipped = missing_columns(present_columns(columns), rl)
-    names = [name for name in ALGORITHMS if name not in skipped]
+    names = [
+        name
+        for name, algorithm in ALGORITHMS.items()
+        if name not in skipped and (columns.forked is None or algorithm.takes_forks)
+    ]
     results = {name: make_advantages(name, preset, **settings)(columns) for name in names}
     for name in names:
         # A wrapper's default base is graded under its own name above.

@@ -22,7 +22,16 @@ from gigpo_jax.trajectory import Step, Trajectory
 
 SETTINGS = "settings.json"
 # The keys that decide what is played, and those of them that do not change it.
-_DECISIVE = ("seed", "env", "model", "engine.dtype", "sampling", "train.groups", "train.group_size")
+_DECISIVE = (
+    "seed",
+    "env",
+    "model",
+    "engine.dtype",
+    "sampling",
+    "train.groups",
+    "train.group_size",
+    "train.fork",
+)
 # An anchor or the regret changes what is graded, and workers and time limits change how fast it is.
 _FREE = (
     "env.workers",

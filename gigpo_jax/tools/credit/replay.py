@@ -10,7 +10,7 @@ from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task, anchor_hash
 from gigpo_jax.models.vision.images import PromptImages
 from gigpo_jax.rollout.record import SavedEpisode, SavedStep
-from gigpo_jax.trajectory import Trajectory, Turn
+from gigpo_jax.trajectory import Past, Trajectory, Turn
 
 
 def replay_episodes(
@@ -49,10 +49,14 @@ def replay_episodes(
             won=episode.won,
             score=episode.score,
             truncated=episode.truncated,
+            past=Past(episode.past),
         )
         observation = env.reset(task)
         history = History(window)
         trajectory.words = observation.task
+        for action in episode.past:
+            history.add(observation.text, action, images=observation.images)
+            observation = env.step(action).observation
         for step in episode.steps:
             current_prompt, images = prompt(observation, history)
             result = env.step(step.action)

@@ -14,6 +14,7 @@ from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.learner.signals.table import compute_columns
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.environment import RunEnvironment
+from gigpo_jax.rollout.forks import make_forking
 from gigpo_jax.rollout.record import Rollouts, collect_rollouts, read_rollouts, write_rollouts
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run.progress import show_progress
@@ -90,6 +91,7 @@ class PolicySampler:
                 iteration=self._version,
                 temperature=temperature,
                 title="episodes",
+                forking=make_forking(config),
             )
             # The file is a rollouts file like that of training, with entropies and advantages, so
             # that `gigpo inspect` can show it.

@@ -94,7 +94,7 @@ def state_at(trajectory: Trajectory, step: int) -> State | None:
     if step == len(trajectory.turns):
         return None
     turns = trajectory.turns
-    past = tuple(turn.action for turn in turns[:step])
+    past = trajectory.past.actions + tuple(turn.action for turn in turns[:step])
     responses: tuple[tuple[int, ...], ...] = ()
     # In a conversation two states with the same actions differ if their responses do.
     if any(later.continues(turn) for turn, later in itertools.pairwise(turns)):

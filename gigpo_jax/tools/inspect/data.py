@@ -300,6 +300,7 @@ def _describe_episode(
         "score": episode.score,
         "aborted": episode.aborted,
         "reason": episode.reason,
+        "replayed": len(episode.past),
         "steps": steps,
     }
 

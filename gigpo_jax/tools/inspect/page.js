@@ -191,7 +191,7 @@ function strip(content, episode, side, e) {
       step.oracle ? part(step.oracle[0], measured) : null);
   });
   const wide = content.episodes.every((x) => x.steps.length <= 20);
-  return el("div", { class: wide ? "episode wide" : "episode" }, el("span", {}, `episode ${e + 1}: ${episode.aborted ? "aborted" : outcome(episode.won)}`),
+  return el("div", { class: wide ? "episode wide" : "episode" }, el("span", {}, `episode ${e + 1}: ${episode.aborted ? "aborted" : outcome(episode.won)}${episode.replayed ? `, from step ${episode.replayed + 1}` : ""}`),
     el("div", { class: "steps" }, ...cells));
 }
 function choose(at) { view.chosen = at; mark(true); }
@@ -242,9 +242,10 @@ function seen(content, episode, step, s) {
 }
 function verdict(content, episode, step, here) {
   if (episode.aborted) return el("p", { class: "verdict" }, `The episode was aborted (${episode.reason}); it takes part in nothing.`);
-  const done = content.episodes.filter((x) => !x.aborted), wins = done.filter((x) => x.won).length;
+  // A fork begins in a chosen state: it is not one of the episodes that tell how often the task is won.
+  const done = content.episodes.filter((x) => !x.aborted && !x.replayed), wins = done.filter((x) => x.won).length;
   const mean = here.reduce((sum, x) => sum + x.step.return, 0) / here.length;
-  const lines = [`Its episode was ${outcome(episode.won)}; ${wins} of the ${done.length} episodes of this task were won. Episode advantage: ${signed(step.episode)}.`,
+  const lines = [`Its episode ${episode.replayed ? "began in a state of another one and " : ""}was ${outcome(episode.won)}; ${wins} of the ${done.length} ${episode.replayed ? "whole " : ""}episodes of this task were won. Episode advantage: ${signed(step.episode)}.`,
     here.length > 1 ? `${here.length} steps of these episodes were taken from this same state. What followed this one was worth ${step.return.toFixed(2)}, ` +
       `on average ${mean.toFixed(2)}. Step advantage: ${signed(step.step)}.` : "No other step was taken from this state, so there is nothing to compare it with. Step advantage: 0.",
     `Together ${signed(step.total)}: the update makes this response ${!step.total ? "neither more nor less" : step.total > 0 ? "more" : "less"} likely.`];

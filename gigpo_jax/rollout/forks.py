@@ -1,0 +1,95 @@
+"""Episodes of a group that begin in states of its first ones (docs/forks.md)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.rl import forks
+from gigpo_jax.trajectory import BEGINNING, Past, Trajectory
+
+# Last number of the seed of the draws; seeds of other draws do not have it.
+_DRAWS = (1 << 31) + 1
+
+
+@dataclass(frozen=True)
+class Forking:
+    """How many episodes of a group are forks, and where they begin.
+
+    Attributes:
+      number: Number of forks in a group.
+      choice: Value of train.fork_choice.
+      gamma: Discount factor of the values of states.
+    """
+
+    number: int = 0
+    choice: str = "uncertainty"
+    gamma: float = 1.0
+
+    def choose_pasts(
+        self, episodes: Sequence[Trajectory], seed: tuple[int, int, int]
+    ) -> list[Past]:
+        """Chooses the starts of a group's forks.
+
+        A pure function of its arguments: a resumed run chooses the same ones.
+
+        Args:
+          episodes: First episodes of the group; aborted ones are ignored.
+          seed: Seed of the run, iteration and group.
+
+        Returns:
+          `number` pasts; without a finished episode all are the start of the task.
+        """
+        steps = [
+            (episode, number)
+            for episode in episodes
+            if not episode.aborted
+            for number in range(len(episode.turns))
+        ]
+        if not steps:
+            return [BEGINNING] * self.number
+        visits = _list_visits(steps)
+        if self.choice == "uncertainty":
+            rows = forks.choose_uncertain(visits, self.number, self.gamma)
+        elif self.choice == "entropy":
+            rows = forks.choose_surprising(visits, self.number)
+        else:
+            generator = np.random.default_rng((*seed, _DRAWS))
+            rows = forks.choose_uniform(visits, self.number, generator)
+        return [_past(*steps[row]) for row in rows.tolist()]
+
+
+NO_FORKS = Forking()
+
+
+def make_forking(config: ConfigDict) -> Forking:
+    """The forks of a training run's rollouts."""
+    return Forking(config.train.forks, config.train.fork_choice, config.rl.gamma)
+
+
+def _list_visits(steps: Sequence[tuple[Trajectory, int]]) -> forks.Visits:
+    """The visits of steps, which are pairs of an episode and the index of a turn."""
+    turns = [episode.turns[number] for episode, number in steps]
+    anchors = {turn.anchor: None for turn in turns}
+    numbers = {anchor: number for number, anchor in enumerate(anchors)}
+    return forks.Visits(
+        state=np.array([numbers[turn.anchor] for turn in turns]),
+        episode=np.array([episode.member for episode, _ in steps]),
+        step=np.array([number for _, number in steps]),
+        reward=np.array([turn.reward - turn.penalty for turn in turns]),
+        # A response may have no token.
+        surprise=np.array([-turn.logprobs.sum() / max(len(turn.logprobs), 1) for turn in turns]),
+    )
+
+
+def _past(episode: Trajectory, number: int) -> Past:
+    """The actions before a turn of an episode from the start of its task."""
+    earlier_turns = episode.turns[:number]
+    turn = episode.turns[number]
+    return Past(
+        tuple(earlier.action for earlier in earlier_turns),
+        (turn.observation, turn.anchor),
+        sum(earlier.reward for earlier in earlier_turns),
+        sum(len(earlier.response_tokens) for earlier in earlier_turns),
+    )
