@@ -39,7 +39,12 @@ from benchmarks.tabular_worlds import (
     start_episodes,
     summarise,
 )
-from gigpo_jax.rl.forks import Visits, choose_surprising, choose_uncertain, choose_uniform
+from gigpo_jax.rollout.fork_choices import (
+    Visits,
+    choose_surprising,
+    choose_uncertain,
+    choose_uniform,
+)
 
 FIRST = 4  # whole episodes of each task before forks
 MOST = 16  # episodes that follow; those beyond the budget are masked

@@ -252,7 +252,7 @@ def _episode_advantages(
 
 
 def _fork_advantages(steps: "Steps", compare: Callable[..., Array]) -> Array:
-    """Compares what follows the first state of each row's episode with all that followed it.
+    """Compares each episode with all futures of its first state.
 
     Rewards contain the penalties. A fork is compared as GRPO compares whole episodes, which have
     their first state in common too.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.rl import forks
+from gigpo_jax.rollout import fork_choices
 from gigpo_jax.trajectory import BEGINNING, Past, Trajectory
 
 # Last number of the seed of the draws; seeds of other draws do not have it.
@@ -15,7 +15,7 @@ _DRAWS = (1 << 31) + 1
 
 @dataclass(frozen=True)
 class Forking:
-    """How many episodes of a group are forks, and where they begin.
+    """Number of a group's forks and choice of their starts.
 
     Attributes:
       number: Number of forks in a group.
@@ -41,22 +41,18 @@ class Forking:
         Returns:
           `number` pasts; without a finished episode all are the start of the task.
         """
-        steps = [
-            (episode, number)
-            for episode in episodes
-            if not episode.aborted
-            for number in range(len(episode.turns))
-        ]
+        finished = [episode for episode in episodes if not episode.aborted]
+        steps = [(episode, number) for episode in finished for number in range(len(episode.turns))]
         if not steps:
             return [BEGINNING] * self.number
         visits = _list_visits(steps)
         if self.choice == "uncertainty":
-            rows = forks.choose_uncertain(visits, self.number, self.gamma)
+            rows = fork_choices.choose_uncertain(visits, self.number, self.gamma)
         elif self.choice == "entropy":
-            rows = forks.choose_surprising(visits, self.number)
+            rows = fork_choices.choose_surprising(visits, self.number)
         else:
             generator = np.random.default_rng((*seed, _DRAWS))
-            rows = forks.choose_uniform(visits, self.number, generator)
+            rows = fork_choices.choose_uniform(visits, self.number, generator)
         return [_past(*steps[row]) for row in rows.tolist()]
 
 
@@ -68,12 +64,12 @@ def make_forking(config: ConfigDict) -> Forking:
     return Forking(config.train.forks, config.train.fork_choice, config.rl.gamma)
 
 
-def _list_visits(steps: Sequence[tuple[Trajectory, int]]) -> forks.Visits:
-    """The visits of steps, which are pairs of an episode and the index of a turn."""
+def _list_visits(steps: Sequence[tuple[Trajectory, int]]) -> fork_choices.Visits:
+    """The visits of pairs (episode, index of a turn)."""
     turns = [episode.turns[number] for episode, number in steps]
     anchors = {turn.anchor: None for turn in turns}
     numbers = {anchor: number for number, anchor in enumerate(anchors)}
-    return forks.Visits(
+    return fork_choices.Visits(
         state=np.array([numbers[turn.anchor] for turn in turns]),
         episode=np.array([episode.member for episode, _ in steps]),
         step=np.array([number for _, number in steps]),
@@ -84,7 +80,7 @@ def _list_visits(steps: Sequence[tuple[Trajectory, int]]) -> forks.Visits:
 
 
 def _past(episode: Trajectory, number: int) -> Past:
-    """The actions before a turn of an episode from the start of its task."""
+    """The actions before a turn of a whole episode."""
     earlier_turns = episode.turns[:number]
     turn = episode.turns[number]
     return Past(

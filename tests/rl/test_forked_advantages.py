@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from gigpo_jax.rl.algorithms import ALGORITHMS, find_algorithm, make_advantages
-from gigpo_jax.rl.forks import Visits, choose_surprising, choose_uncertain, choose_uniform
 from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rollout.fork_choices import (
+    Visits,
+    choose_surprising,
+    choose_uncertain,
+    choose_uniform,
+)
 
 
 def list_visits(episodes: list[list[tuple[int, float]]]) -> Visits:

@@ -14,7 +14,7 @@ from scipy.sparse.linalg import spsolve
 
 
 class Visits(NamedTuple):
-    """The N steps of a group's episodes, in order of episodes and steps.
+    """The N steps of a group's episodes, in order.
 
     Attributes:
       state: [N] i, number of the state, from 0 without gaps.
@@ -32,7 +32,9 @@ class Visits(NamedTuple):
 
 
 def choose_uniform(visits: Visits, number: int, generator: np.random.Generator) -> np.ndarray:
-    """Draws visits with equal probability, none twice while there are others.
+    """Draws visits with equal probability.
+
+    None comes twice while there are others.
 
     Returns:
       [number] i, rows of the visits.
@@ -43,7 +45,7 @@ def choose_uniform(visits: Visits, number: int, generator: np.random.Generator) 
 
 
 def choose_surprising(visits: Visits, number: int) -> np.ndarray:
-    """Chooses the states with the largest mean surprise of the policy's responses.
+    """Chooses the states with the largest mean surprise.
 
     The mean over a response's tokens estimates the entropy from what was sampled. A state comes
     twice once all have come.
@@ -57,7 +59,7 @@ def choose_surprising(visits: Visits, number: int) -> np.ndarray:
 
 
 def choose_uncertain(visits: Visits, number: int, gamma: float) -> np.ndarray:
-    """Chooses the states whose values have the largest standard error, one after the other.
+    """Chooses the states whose values have the largest standard error.
 
     With V the values of `gigpo_jax.rl.graph` and n the visits of a state g, the variance of what
     follows g in the graph is the fixed point of (Sobel, 1982)
@@ -87,7 +89,7 @@ def choose_uncertain(visits: Visits, number: int, gamma: float) -> np.ndarray:
 
 
 def _return_variance(visits: Visits, gamma: float) -> np.ndarray:
-    """Variance of the discounted return from each state in the graph, [S] f."""
+    """Variance of the graph's return from each state, [S] f."""
     state = visits.state
     count = np.bincount(state)
     is_followed = np.append(visits.episode[1:] == visits.episode[:-1], False)
@@ -108,9 +110,9 @@ def _return_variance(visits: Visits, gamma: float) -> np.ndarray:
 
 
 def _shortest_pasts(visits: Visits) -> np.ndarray:
-    """The visit of each state with the fewest actions before it, [S] i.
+    """Each state's visit with the shortest past, [S] i.
 
-    Its past costs the fewest replayed steps and leaves the most steps before the limit.
+    The past costs the fewest replayed steps and leaves the most steps before the limit.
     """
     order = np.argsort(visits.step, kind="stable")
     _, first = np.unique(visits.state[order], return_index=True)
