@@ -307,11 +307,10 @@ def test_a_critic_that_reads_other_images_is_refused(
     config.critic.path = str(tmp_path)
     text = dataclasses.replace(VL, vision=None)
     for shape in (VL, text) if changes else (VL,):
-        policy = Policy(shape, None, word_tokenizer([]))
         with pytest.raises(
             InputError, match=r"^config\.critic\.path=.*not those of the policy; name a model"
         ):
-            critic_shape(config, policy)
+            critic_shape(config, shape)
 
 
 def test_gradients_of_steps_are_those_of_their_pictures() -> None:

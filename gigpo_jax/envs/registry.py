@@ -181,12 +181,13 @@ def find_style(name: str, style: str) -> PromptTemplate:
     prefix, _, base = style.partition("_")
     base = base or "full"
     if prefix != CHAT or base not in styles:
-        choices = ", ".join(sorted(styles))
+        # Some environments have words of their own for conversations: their styles have the name.
+        choices = ", ".join(sorted({*styles, CHAT}))
         raise InputError(
             f"no such style of {name}",
             key="config.env.prompt",
             value=repr(style),
-            fix=f"choose one of {choices}, {CHAT}, {CHAT}_STYLE, or name module:NAME",
+            fix=f"choose one of {choices}, {CHAT}_STYLE, or name module:NAME",
         )
     return make_conversation(styles[base])
 

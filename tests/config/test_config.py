@@ -45,7 +45,7 @@ def test_defaults_are_valid_and_locked():
         ("sampling.max_prompt_tokens", 1, "at least 4"),
         ("rl.dual_clip", 1.0, "greater than 1"),
         ("model.param_dtype", "bfloat16", "model.lora.rank"),
-        ("env.prompt", "long", "no such style of alfworld; choose one of compact, full"),
+        ("env.prompt", "long", "no such style of alfworld; choose one of chat, compact, full"),
         ("optim.lr", -1e-6, "greater than 0"),
         ("rl.gamma", 1.5, "from 0 to 1"),
         ("rl.normalize", "std", "mean_std, mean"),

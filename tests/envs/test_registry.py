@@ -43,7 +43,8 @@ def test_an_unknown_name_is_the_users_mistake(name: str, message: str) -> None:
 
 def test_unknown_styles_and_missing_experts_are_told() -> None:
     with pytest.raises(
-        InputError, match="prompt='fancy': no such style of alfworld; choose one of compact, full"
+        InputError,
+        match="prompt='fancy': no such style of alfworld; choose one of chat, compact, full",
     ):
         registry.find_style("alfworld", "fancy")
     with pytest.raises(InputError, match="no expert"):
@@ -133,7 +134,7 @@ def test_a_prompt_style_of_ones_own_is_a_function() -> None:
         ),
         (
             "fll",
-            "config.env.prompt='fll': no such style of example; choose one of compact, full, tagged",
+            "config.env.prompt='fll': no such style of example; choose one of chat, compact, full, tagged",
         ),
     ):
         with pytest.raises(InputError, match=message):

@@ -113,7 +113,11 @@ def test_a_victory_with_the_last_action_ends_by_the_rules() -> None:
         ),
         ("sokoban", {"size": 99}, r"^options\.size=99: give a whole number from 5 to 10"),
         ("sokoban", {"sise": 6}, r"nearest: size"),
-        ("sokoban", {"prompt": "long"}, r"no such style of sokoban; choose one of compact, full"),
+        (
+            "sokoban",
+            {"prompt": "long"},
+            r"no such style of sokoban; choose one of chat, compact, full",
+        ),
         ("sokoban", {"prompt": 3}, r"^prompt=3: must be of type str"),
         ("example", {"drawers": "q"}, r"^options\.drawers='q': must be of type int"),
         (
