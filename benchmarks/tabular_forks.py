@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.tabular_credit import correlate
+from benchmarks.tabular_credit import BATCHES, correlate
 from benchmarks.tabular_worlds import (
     ARMS,
     COMMON,
@@ -51,7 +51,6 @@ MOST = 16  # episodes that follow; those beyond the budget are masked
 CHOICES = ("whole", "uniform", "entropy", "uncertainty")
 NAMES = ("gigpo", "graph_values")
 WORLD_NAMES = ("base", "appearances=4", "actions=40", "slip=0.2", "limit=72")
-BATCHES = (range(8), range(8, 16))  # seeds
 _SECOND = 1  # number of the keys of what follows the first episodes
 
 

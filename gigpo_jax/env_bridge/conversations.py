@@ -163,13 +163,13 @@ def _drop_oldest(
       limit: Largest number of tokens.
     """
     for first in range(1, len(exchanges) - 1):
-        kept = exchanges[first:]
+        newest = exchanges[first:]
         # Nothing is encoded for what is too long in any case.
-        if _count_tokens(kept) > limit:
+        if _count_tokens(newest) > limit:
             continue
-        kept = (start(kept[0]), *kept[1:])
-        if _count_tokens(kept) <= limit:
-            return kept
+        newest = (start(newest[0]), *newest[1:])
+        if _count_tokens(newest) <= limit:
+            return newest
     return ()
 
 

@@ -265,19 +265,19 @@ def _encode_prompts(
         if not turn.exchanges:
             yield encode(turn.prompt, turn.images)
             continue
-        shown = len(turn.exchanges)
+        exchanges = len(turn.exchanges)
         # Nothing was dropped since the turn before: only its response and one message are new.
-        first_new = shown - 1 if shown == length + 1 else 0
-        for place in range(first_new, shown):
+        first_new = exchanges - 1 if exchanges == length + 1 else 0
+        for place in range(first_new, exchanges):
             pair = turn.exchanges[place]
             if place == 0:
                 images = (*pair.system_images, *pair.images)
                 tokens = encode(pair.text, images, system=pair.system)
             else:
-                response = targets[number - shown + place].tolist()
+                response = targets[number - exchanges + place].tolist()
                 rest = encode(pair.text, pair.images, response=response)
                 tokens = [*tokens, *response, *rest]
-        length = shown
+        length = exchanges
         yield tokens
 
 

@@ -3,11 +3,15 @@
 from functools import partial
 
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
-from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct, PromptInput
+from gigpo_jax.env_bridge.prompts import (
+    TAGGED_THOUGHT,
+    Compact,
+    Instruct,
+    PromptInput,
+    PromptTemplate,
+)
 from gigpo_jax.envs.entry_types import Environment, Option
 from gigpo_jax.envs.games import RANDOM_FRACTION_OPTION
-
-_INTRO = "You act in an environment, one action at a time."
 
 
 def gymnasium_entry(source: str) -> Environment:
@@ -19,11 +23,7 @@ def gymnasium_entry(source: str) -> Environment:
     has_bot = source.rpartition(":")[2].rpartition("/")[2].startswith("BabyAI")
     return Environment(
         build=f"gigpo_jax.envs.incoming.gymnasium:{source}",
-        styles={
-            "full": Instruct(_INTRO),
-            "tagged": Instruct(_INTRO, thought=TAGGED_THOUGHT),
-            "compact": Compact(),
-        },
+        styles=_make_styles("You act in an environment, one action at a time."),
         parse=partial(parse_tagged, keeps_case=True),
         expert=f"gigpo_jax.envs.incoming.babyai:{source}" if has_bot else None,
         max_steps=50,
@@ -62,14 +62,9 @@ def mcp_entry(source: str) -> Environment:
     Args:
       source: Command that starts the server, or its URL.
     """
-    introduction = "You do a task with tools, one call at a time."
     return Environment(
         build=f"gigpo_jax.envs.incoming.mcp:{source}",
-        styles={
-            "full": Instruct(introduction),
-            "tagged": Instruct(introduction, thought=TAGGED_THOUGHT),
-            "compact": Compact(),
-        },
+        styles=_make_styles("You do a task with tools, one call at a time."),
         parse=partial(parse_tagged, keeps_case=True),
         expert=None,
         max_steps=10,
@@ -93,11 +88,7 @@ def openenv_entry(source: str) -> Environment:
     """
     return Environment(
         build=f"gigpo_jax.envs.incoming.openenv:{source}",
-        styles={
-            "full": Instruct(_INTRO),
-            "tagged": Instruct(_INTRO, thought=TAGGED_THOUGHT),
-            "compact": Compact(),
-        },
+        styles=_make_styles("You act in an environment, one action at a time."),
         parse=partial(parse_tagged, keeps_case=True),
         expert=None,
         max_steps=50,
@@ -146,6 +137,14 @@ def verifiers_entry(source: str) -> Environment:
         },
         action_tags=(),
     )
+
+
+def _make_styles(introduction: str) -> dict[str, PromptTemplate]:
+    return {
+        "full": Instruct(introduction),
+        "tagged": Instruct(introduction, thought=TAGGED_THOUGHT),
+        "compact": Compact(),
+    }
 
 
 def parse_message(response: str) -> Response:

@@ -158,8 +158,8 @@ def show_fields(observation: dict[str, Any]) -> str:
     lines = []
     for name, value in observation.items():
         if name not in _HIDDEN_FIELDS:
-            shown = value if isinstance(value, str) else json.dumps(value)
-            lines.append(f"{name}: {shown}")
+            text = value if isinstance(value, str) else json.dumps(value)
+            lines.append(f"{name}: {text}")
     return "\n".join(lines)
 
 
@@ -174,10 +174,10 @@ def _resolve(schema: dict[str, Any], declared: Any) -> dict[str, Any]:
             return {}
         variants = declared.get("anyOf", declared.get("allOf"))
         if isinstance(variants, list):
-            others = [variant for variant in variants if variant != {"type": "null"}]
-            if len(others) != 1:
+            non_null = [variant for variant in variants if variant != {"type": "null"}]
+            if len(non_null) != 1:
                 return {}
-            declared = others[0]
+            declared = non_null[0]
         elif isinstance(declared.get("$ref"), str):
             definitions = schema.get("$defs")
             name = declared["$ref"].rpartition("/")[2]

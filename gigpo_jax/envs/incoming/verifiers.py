@@ -313,8 +313,8 @@ def _read_text(message: Any) -> str:
     content = message["content"]
     if isinstance(content, str):
         return content
-    parts = [dict(part) for part in content or []]
-    return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts)
+    blocks = [dict(block) for block in content or []]
+    return "\n".join(str(block.get("text", f"[{block.get('type')}]")) for block in blocks)
 
 
 def _describe_end(output: Mapping[str, Any]) -> str:
