@@ -84,7 +84,13 @@ def play_prompts(
                 )
                 write = registry.spec(config.env.name).write
                 trajectory = demonstrate_episode(
-                    env, expert, task, settings, encode=encode, write=write
+                    env,
+                    expert,
+                    task,
+                    settings,
+                    encode=encode,
+                    encode_response=encode,
+                    write=write,
                 )
                 prompts = [np.asarray(encode(turn.prompt), np.int32) for turn in trajectory.turns]
                 episodes.append(prompts)

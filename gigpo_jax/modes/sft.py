@@ -76,7 +76,9 @@ def _imitate(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> int:
 
     try:
         demonstrations = play_demonstrations(
-            config, _prompt_measure(policy, reads_images=reads_images)
+            config,
+            _prompt_measure(policy, reads_images=reads_images),
+            _response_measure(policy, config),
         )
     except EnvError as error:
         stop = Stop(1, f"stopped while the expert played: {error}", saves=False)
@@ -146,14 +148,28 @@ def _prompt_measure(policy: Policy | None, *, reads_images: bool) -> Callable[..
     return encode
 
 
+def _response_measure(policy: Policy | None, config: ConfigDict) -> Callable[[str], Sequence[int]]:
+    """Builds a function response -> token ids, to measure responses.
+
+    For a new model all ids are 0: one for each word, and one for the end.
+    """
+    if policy is None:
+        return lambda response: [0] * (len(split_words(response)) + 1)
+    tokenizer = policy.tokenizer
+    return lambda response: [*tokenizer.encode(response), *response_end(tokenizer, config)]
+
+
 def play_demonstrations(
-    config: ConfigDict, encode: Callable[..., Sequence[int]]
+    config: ConfigDict,
+    encode: Callable[..., Sequence[int]],
+    encode_response: Callable[[str], Sequence[int]],
 ) -> list[Demonstration]:
     """Plays `sft.episodes` training episodes with the environment's expert.
 
     Args:
       config: Config as from `config.resolve`.
       encode: Function that measures prompts; see `prompts.build_prompt`.
+      encode_response: Function that measures responses, for the prompts of conversations.
 
     Raises:
       EnvError: the environment failed; nothing replaces its episode.
@@ -194,6 +210,7 @@ def play_demonstrations(
                     task,
                     settings[label],
                     encode=encode,
+                    encode_response=encode_response,
                     write=registry.spec(member.env.name).write,
                 )
             demonstrations.append(demonstration)

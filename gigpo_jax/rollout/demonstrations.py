@@ -71,6 +71,7 @@ def demonstrate_episode(
     settings: EpisodeSettings,
     *,
     encode: Callable[..., Sequence[int]],
+    encode_response: Callable[[str], Sequence[int]],
     write: Callable[[str], str] | None = None,
 ) -> Demonstration:
     """Lets an expert play one episode.
@@ -81,6 +82,7 @@ def demonstrate_episode(
       task: Task of the episode.
       settings: Prompts and length, as in rollouts.
       encode: Function that measures prompts; see `build_prompt`.
+      encode_response: Function that measures responses, for the prompts of conversations.
       write: Function action -> response, where the environment has its own format
         (`entry_types.Environment.write`).
     """
@@ -95,7 +97,7 @@ def demonstrate_episode(
         turns.append(DemonstratedTurn(prompt.text, response, prompt.images, prompt.exchanges))
         # Only measured here: the tokenizer of a new model is made from these texts.
         if prompt.exchanges:
-            history.add_response(prompt, encode(response))
+            history.add_response(prompt, encode_response(response))
         history.add(event.observation, event.action, images=event.images)
     return Demonstration(tuple(turns), episode.won)
 

@@ -63,9 +63,9 @@ def test_imitation_of_pictures_minimises_the_cross_entropy_of_the_model(trained:
     words = load_tokenizer(trained / "model")
     losses: list[float] = []
     for demonstration in sft.play_demonstrations(
-        small_config(), lambda text, images: words.encode(text)
+        small_config(), lambda text, images: words.encode(text), words.encode
     )[EPISODES - 2 :]:
-        for prompt, response, images in demonstration.turns:
+        for prompt, response, images, _ in demonstration.turns:
             assert prompt == IMAGE
             text = expand_image_tokens(
                 vision,
@@ -155,7 +155,9 @@ def test_a_new_model_is_shown_no_past_pictures_for_which_a_prompt_has_no_room() 
         "sft.episodes": 2,
     }
     config = small_config(**settings, **{"sampling.max_prompt_tokens": 30 + 2 * 31})
-    demonstrations = sft.play_demonstrations(config, sft._prompt_measure(None, reads_images=True))
+    demonstrations = sft.play_demonstrations(
+        config, sft._prompt_measure(None, reads_images=True), str.split
+    )
     lengths = [
         30 + 31 * min(step, 2)
         for demonstration in demonstrations

@@ -9,6 +9,7 @@ from gigpo_jax.rl.algorithms import ALGORITHMS, find_algorithm, make_advantages
 from gigpo_jax.rl.types import StepColumns
 from gigpo_jax.rollout.fork_choices import (
     Visits,
+    _return_variance,
     choose_surprising,
     choose_uncertain,
     choose_uniform,
@@ -43,6 +44,7 @@ def test_the_least_certain_values_are_forked() -> None:
     # W(1) = 200 / 9. V(1) = 10 / 3, V(2) = 0.9 V(1) = 3, V(0) = 0.9 (2 V(1) + V(2)) / 3 = 2.9.
     # W(2) = 0.81 W(1) = 18, W(0) = mean of (3 - 2.9)^2, (2.7 - 2.9)^2 and 0.81 W(g') = 16.88.
     # Errors: 0: 5.63, 1: 7.41, 2: 18, 3: 0. With the forks that are chosen: 2: 9, 6; 1: 5.56.
+    np.testing.assert_allclose(_return_variance(visits, 0.9), [16.88, 200 / 9, 18.0, 0.0])
     rows = choose_uncertain(visits, 5, 0.9)
     assert visits.state[rows].tolist() == [2, 2, 1, 2, 0]
     # The shortest past: state 1 is reached by one action in episode 0.

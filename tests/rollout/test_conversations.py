@@ -130,24 +130,34 @@ def test_continuations_from_the_middle_see_the_responses_of_the_past():
         np.testing.assert_array_equal(continuation.turns[0].prompt_tokens, turn.prompt_tokens)
 
 
-def test_demonstrations_have_the_prompts_of_rollouts():
+@pytest.mark.parametrize("limit", [2000, 110])
+def test_demonstrations_have_the_prompts_of_rollouts(limit):
     env = registry.make("example", drawers=3)
     task = env.tasks("train")[5]
-    settings = dataclasses.replace(SETTINGS, template=CHAT, prompt_tokens=2000)
+    settings = dataclasses.replace(SETTINGS, template=CHAT, prompt_tokens=limit)
     expert = registry.make_expert("example", 0)
-    demonstration = demonstrate_episode(env, expert, task, settings, encode=encode)
-    targets = [np.array([*TOKENIZER.encode(turn.response), EOS]) for turn in demonstration.turns]
+
+    def encode_response(text: str) -> list[int]:
+        return [*TOKENIZER.encode(text), EOS]
+
+    demonstration = demonstrate_episode(
+        env, expert, task, settings, encode=encode, encode_response=encode_response
+    )
+    targets = [np.array(encode_response(turn.response)) for turn in demonstration.turns]
     prompts = list(_encode_prompts(demonstration, targets, encode))
     assert len(prompts) > 2
     history = History(0)
     observation = env.reset(task)
+    cuts = set()
     for turn, target, tokens in zip(demonstration.turns, targets, prompts, strict=True):
         prompt = settings.prompt(observation, history, encode)
         assert tokens == prompt.tokens
+        cuts.add(prompt.cut)
         action = settings.parse(turn.response).action
         history.add_response(prompt, target.tolist())
         history.add(observation.text, action)
         observation = env.step(action).observation
+    assert ("history" in cuts) == (limit < 2000)
 
 
 @pytest.mark.parametrize("name", sorted(registry.ENVIRONMENTS))

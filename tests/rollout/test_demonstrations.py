@@ -14,7 +14,13 @@ def play(seed: int):
     settings = EpisodeSettings(
         registry.find_style("example", "compact"), parse, max_steps=12, prompt_tokens=200
     )
-    return env, task, demonstrate_episode(env, expert, task, settings, encode=str.split)
+    return (
+        env,
+        task,
+        demonstrate_episode(
+            env, expert, task, settings, encode=str.split, encode_response=str.split
+        ),
+    )
 
 
 def test_an_expert_wins_and_its_responses_are_in_the_format_that_is_parsed():
