@@ -61,6 +61,8 @@ def test_there_are_the_panels_that_the_documentation_names() -> None:
         ("alfworld", "small_unseen"): 128,
         ("alfworld", "tiny_unseen"): 128,
         ("alfworld", "long_unseen"): 128,
+        ("alfworld", "long_seen"): 128,
+        ("alfworld", "long_tuning"): 128,
         **{(name, split): 128 for name in GAMES for split in ("test", "train")},
         ("sokoban", "test_rest"): 384,
         ("numberline", "test"): 6,
@@ -103,7 +105,7 @@ def test_the_command_freezes_and_checks(
     assert "cannot write it" in capsys.readouterr().err
     assert main([*check, "nothing", "--option", f"data={small}"]) == 2
     assert (
-        "no such file, and no panel of alfworld (those are: long_unseen" in capsys.readouterr().err
+        "no such file, and no panel of alfworld (those are: long_seen" in capsys.readouterr().err
     )
     assert main(freeze) == 2
     assert "data='': name the folder with the games" in capsys.readouterr().err

@@ -187,5 +187,5 @@ def test_the_command_lists_every_environment_with_its_panels(
     text = capsys.readouterr().out
     for name in registry.ENVIRONMENTS:
         assert f"{name} " in text
-    assert "panels: long_unseen, small_unseen" in text
+    assert "panels: long_seen, long_tuning, long_unseen, small_unseen" in text
     assert max(map(len, text.splitlines())) < 250
