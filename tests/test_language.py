@@ -16,11 +16,12 @@ into over under until while been being got gone seen said put
 NOT_NOUNS = frozenset(WORDS.split())
 ODD_OPENINGS = {"", "of", "as", "what", "that", "where", "to", "which", "how", "when", "in", "its"}
 ARGUMENT = re.compile(r"^ {2,6}[a-z_, ]+: (\w+)", re.MULTILINE)
-# Names that stand for one thing in several folders.
+# Names that stand for one thing in several files.
 SHARED_NAMES = {
     # The function that a command, a mode or a worker process starts with.
     "main",
     "run",
+    "_make_parser",
     # What an environment gives to the registry or to its base.
     "make",
     "make_expert",
@@ -28,8 +29,14 @@ SHARED_NAMES = {
     "draw_cards",
     "Demonstrator",
     "write_compact_prompt",
-    # The axes of a model's parameters.
+    "_write_system_message",
+    "_write_user_message",
+    # The base of our environments in a library of others, by adapter.
+    "WorldEnv",
+    # What every kind of model has: axes of its parameters, scores, the file of its settings.
     "logical_axes",
+    "logits",
+    "config_json",
 }
 
 
@@ -47,13 +54,20 @@ def nodes() -> Iterator[tuple[str, ast.AST]]:
             yield path, node
 
 
-def test_at_most_one_variable_in_a_hundred_has_a_name_that_is_no_noun() -> None:
-    names = [
-        (node.id.strip("_"), f"{path}:{node.lineno}")
-        for path, node in nodes()
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    ]
+def name_of(node: ast.AST) -> str | None:
+    """The name that a node gives to a variable, an attribute or a parameter."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return node.attr
+    return node.arg if isinstance(node, ast.arg) else None
+
+
+def test_at_most_one_name_in_a_hundred_is_no_noun() -> None:
+    names = [(name_of(node), f"{path}:{getattr(node, 'lineno', 0)}") for path, node in nodes()]
+    names = [(name.strip("_"), line) for name, line in names if name is not None]
     odd_names = [f"{name} ({line})" for name, line in names if name in NOT_NOUNS]
+    assert len(names) > 20_000
     assert len(odd_names) <= 0.01 * len(names), "\n".join(odd_names)
 
 
@@ -67,7 +81,8 @@ def test_descriptions_of_arguments_begin_with_a_noun() -> None:
             described += 1
             if match[1].lower() in ODD_OPENINGS:
                 odd_lines.append(f"{path}, {node.name}:{match[0]}")
-    assert len(odd_lines) <= 0.05 * described, "\n".join(odd_lines)
+    assert described > 1000
+    assert len(odd_lines) <= 0.01 * described, "\n".join(odd_lines)
 
 
 def test_first_lines_of_docstrings_have_at_most_ten_words() -> None:
@@ -149,19 +164,31 @@ def has_condition(loops: list[ast.comprehension]) -> bool:
     return any(loop.ifs for loop in loops)
 
 
-def test_a_public_function_or_class_has_a_name_that_no_other_folder_uses() -> None:
-    files = collections.defaultdict(list)
+def test_no_condition_stands_in_another() -> None:
+    """`a if x else b if y else c` is two decisions: a `match`, or two statements."""
+    nested = [
+        f"{path}:{node.lineno} {ast.unparse(node)}"
+        for path, node in nodes()
+        if isinstance(node, ast.IfExp) and count_conditions(node) > 1
+    ]
+    assert not nested, "\n".join(nested)
+
+
+def count_conditions(node: ast.AST) -> int:
+    return sum(isinstance(child, ast.IfExp) for child in ast.walk(node))
+
+
+def test_a_name_is_one_thing() -> None:
+    """A public function or class stands in one file, a private one in one folder."""
+    places = collections.defaultdict(set)
     for path, tree in parse_package().items():
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                files[node.name].append(path)
-    shared_names = {
-        name: paths
-        for name, paths in files.items()
-        if not name.startswith("_") and len({path.rpartition("/")[0] for path in paths}) > 1
-    }
+                is_private = node.name.startswith("_")
+                places[node.name].add(path.rpartition("/")[0] if is_private else path)
+    # Python calls this one, so it has one name everywhere.
+    del places["__getattr__"]
+    shared_names = {name: files for name, files in places.items() if len(files) > 1}
     # A name that is not shared any more leaves the list.
     assert shared_names.keys() >= SHARED_NAMES
-    for name in SHARED_NAMES:
-        del shared_names[name]
-    assert not shared_names
+    assert shared_names.keys() <= SHARED_NAMES, shared_names

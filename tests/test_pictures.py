@@ -42,7 +42,7 @@ from gigpo_jax.rollout.environment import episode_settings
 from gigpo_jax.rollout.pictures import prompt_encoder
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
 from gigpo_jax.tools.credit.gradients import fold_array, group_gradients
-from gigpo_jax.tools.credit.run import _replay
+from gigpo_jax.tools.credit.run import _replay_rollouts
 from gigpo_jax.trajectory import Step
 from tests.models.shapes import SMALL, VISION, VL, random_params
 from tests.models.vision.test_images import random_image
@@ -378,7 +378,7 @@ def test_a_replay_shows_the_pictures_that_the_policy_saw() -> None:
     episode = SavedEpisode(
         task.id, task.type, task.split, task.data, 0, 0, False, 0.0, False, "", tuple(steps)
     )
-    (again,) = _replay(resolve(config), env, policy, Rollouts(0, 1.0, (episode,), {}))
+    (again,) = _replay_rollouts(resolve(config), env, policy, Rollouts(0, 1.0, (episode,), {}))
     first, last = again.turns
     assert [(turn.prompt_tokens == pad).sum() for turn in again.turns] == [36, 36]
     expected = prepare_images(vision, last.prompt_tokens, images)

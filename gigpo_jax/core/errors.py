@@ -99,6 +99,11 @@ def nearest_names(name: str, names: Iterable[str]) -> list[str]:
     return [candidate for candidate in candidates if component and candidate.endswith(component)]
 
 
+def first_line(err: Exception) -> str:
+    """Type and first line of an error, cut."""
+    return f"{type(err).__name__}: {str(err).strip().partition(chr(10))[0]:.200}"
+
+
 def escape_controls(text: str) -> str:
     """Escapes control characters for a terminal.
 

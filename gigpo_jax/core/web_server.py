@@ -57,8 +57,8 @@ def refuse_foreign_hosts(app: Any, bound_host: str, flag: str) -> Any:
 
     Args:
       app: ASGI application.
-      bound_host: As in `host_error`.
-      flag: As in `host_error`.
+      bound_host: Address that the server listens on.
+      flag: Start of the flag that chooses this address; "": there is none.
     """
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:

@@ -59,7 +59,7 @@ class ReplayError(EnvCheckError):
 
 
 @dataclass(frozen=True)
-class _Walk:
+class _CheckedWalk:
     """One episode: its task, actions, observations and results."""
 
     task: Task
@@ -207,7 +207,7 @@ async def _check_episodes(
     return findings
 
 
-async def _check_same_object(environment: PooledEnv, walks: Sequence[_Walk]) -> None:
+async def _check_same_object(environment: PooledEnv, walks: Sequence[_CheckedWalk]) -> None:
     """Replays episodes in reverse order in the same object.
 
     Before each, an episode stops in the middle.
@@ -217,36 +217,36 @@ async def _check_same_object(environment: PooledEnv, walks: Sequence[_Walk]) -> 
         await _reset(environment, walk.task)
         for action in walk.actions[: len(walk.actions) // 2]:
             await _step(environment, walk.task, action)
-        replay = await _replay(environment, walk)
+        replay = await _replay_walk(environment, walk)
         _compare_walks(walk, replay, "when it is played again in the same object")
 
 
-async def _check_concurrent_episodes(pool: EnvPool, walks: Sequence[_Walk]) -> None:
+async def _check_concurrent_episodes(pool: EnvPool, walks: Sequence[_CheckedWalk]) -> None:
     """Replays all episodes at the same time.
 
     Each has an object of its own.
     """
     # All at once, so that no walk gets an environment that another has given back.
     environments = [await pool.acquire() for _ in walks]
-    replays = await asyncio.gather(*map(_replay, environments, walks))
+    replays = await asyncio.gather(*map(_replay_walk, environments, walks))
     for walk, replay in zip(walks, replays):
         _compare_walks(walk, replay, "when others are played at the same time")
 
 
-async def _check_second_process(pool: EnvPool, walks: Sequence[_Walk]) -> None:
+async def _check_second_process(pool: EnvPool, walks: Sequence[_CheckedWalk]) -> None:
     """Replays all episodes twice in another process.
 
     The second time must open nothing new.
     """
     async with pool.episode() as environment:
         for walk in walks:
-            replay = await _replay(environment, walk)
+            replay = await _replay_walk(environment, walk)
             _compare_walks(walk, replay, "in another process with another PYTHONHASHSEED")
         # After a first pass, which may open files, start threads and fill caches that are meant to
         # stay.
         baseline = _count_resources(pool.pids[0])
         for walk in walks:
-            await _replay(environment, walk)
+            await _replay_walk(environment, walk)
         counts = _count_resources(pool.pids[0])
     leaks = [name for name, count in counts.items() if count > baseline[name]]
     _require(not leaks, f"after {len(walks)} more episodes the process has more {', '.join(leaks)}")
@@ -294,7 +294,7 @@ async def _play_walk(
     limit: int,
     choose: Callable[[Observation], str],
     first_observation: Observation,
-) -> _Walk:
+) -> _CheckedWalk:
     """Plays at most `limit` actions of `choose`.
 
     They follow the first observation.
@@ -312,10 +312,10 @@ async def _play_walk(
         )
         if results[-1].done:
             break
-    return _Walk(task, tuple(actions), first_observation, tuple(results))
+    return _CheckedWalk(task, tuple(actions), first_observation, tuple(results))
 
 
-async def _walk_randomly(environment: PooledEnv, task: Task, steps: int) -> _Walk:
+async def _walk_randomly(environment: PooledEnv, task: Task, steps: int) -> _CheckedWalk:
     """Plays admissible and nasty actions in a random order.
 
     Nasty actions repeat only if nothing is admissible.
@@ -338,7 +338,7 @@ async def _walk_randomly(environment: PooledEnv, task: Task, steps: int) -> _Wal
 
 async def _walk_as_expert(
     environment: PooledEnv, make_expert: Callable[[int], Expert], task: Task, steps: int
-) -> _Walk:
+) -> _CheckedWalk:
     first_observation = await _reset(environment, task)
     expert = make_expert(0)
     begin_episode(expert, task)
@@ -359,13 +359,13 @@ async def _walk_as_expert(
     return await _play_walk(environment, task, steps, choose, first_observation)
 
 
-async def _replay(environment: PooledEnv, walk: _Walk) -> _Walk:
+async def _replay_walk(environment: PooledEnv, walk: _CheckedWalk) -> _CheckedWalk:
     first_observation = await _reset(environment, walk.task)
     results = [await _step(environment, walk.task, action) for action in walk.actions]
-    return _Walk(walk.task, walk.actions, first_observation, tuple(results))
+    return _CheckedWalk(walk.task, walk.actions, first_observation, tuple(results))
 
 
-def _compare_walks(walk: _Walk, replay: _Walk, condition: str) -> None:
+def _compare_walks(walk: _CheckedWalk, replay: _CheckedWalk, condition: str) -> None:
     """Raises EnvCheckError if a replay differs.
 
     `condition` says how it was played.

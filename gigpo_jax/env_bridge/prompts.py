@@ -48,7 +48,7 @@ class Exchange:
 
     Attributes:
       text: Text of the user message.
-      images: Its images, in the order of their marks.
+      images: Images of the message, in the order of their marks.
       system: Text of the system message before it; "" unless it is the first of its conversation.
       system_images: Images of the system message.
       tokens: Ids from the end of the response before it, or from the start of the conversation, to

@@ -41,7 +41,7 @@ def _add_group(subparsers: Subparsers, name: str, help: str) -> Subparsers:
     return parser.add_subparsers(required=True, metavar="COMMAND")
 
 
-def _parse_range(text: str) -> int | tuple[int, int]:
+def _parse_bounds(text: str) -> int | tuple[int, int]:
     """The type of flags that take a number or MIN,MAX."""
     try:
         bounds = [int(bound) for bound in text.split(",")]
@@ -84,10 +84,10 @@ def _add_alfworld(subparsers: Subparsers) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     parser.add_argument("--size", choices=sorted(SIZES), default="full")
     parser.add_argument(
-        "--receptacles", type=_parse_range, help="a number or MIN,MAX; default: those of the size"
+        "--receptacles", type=_parse_bounds, help="a number or MIN,MAX; default: those of the size"
     )
     parser.add_argument(
-        "--objects", type=_parse_range, help="a number or MIN,MAX; default: those of the size"
+        "--objects", type=_parse_bounds, help="a number or MIN,MAX; default: those of the size"
     )
     parser.add_argument(
         "--task-types",

@@ -21,7 +21,7 @@ class MicrobatchImages(NamedTuple):
     """The images of a microbatch.
 
     Attributes:
-      images: its distinct images.
+      images: distinct images of the microbatch.
       placements: places of its samples in the minibatch.
       indices: feature of each token of each sample's prompt, [P] i32, counted over the images.
     """

@@ -90,8 +90,8 @@ class Blocks:
 
     Attributes:
       run_a: start of each maximal diagonal run of matching characters in the state.
-      run_b: its start in the head.
-      run_length: its length; characters that difflib does not look for are in no run.
+      run_b: start of that run in the head.
+      run_length: length of that run; characters that difflib does not look for are in no run.
     """
 
     def __init__(self, state: ComparedText, head: Head) -> None:

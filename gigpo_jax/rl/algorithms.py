@@ -94,10 +94,10 @@ class Algorithm:
     Attributes:
       advantages: (`StepColumns`, keyword settings of preset and config) -> `Advantages`.
       needs: Some of `NEEDS`; the learner computes nothing else.
-      settings: Its own settings, `rl.settings` in the config, by name.
+      settings: Settings that it alone has, `rl.settings` in the config, by name.
       fixed: Settings under `rl` without which it would be another algorithm; other values are
         refused.
-      defaults: Its own defaults of settings under `rl`; values that the user gives win.
+      defaults: Defaults of settings under `rl`; values that the user gives win.
       token_weights: (action mask [R] bool of a response, its own settings as keywords) -> [R] f32,
         greater than 0: weights of the response's tokens in the loss; needs "action_mask". None: all
         are 1.

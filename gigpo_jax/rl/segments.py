@@ -107,7 +107,7 @@ def number_segments(member: Array, *keys: Array) -> Array:
     def settle(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         seed, segment = carry
         is_open = member & (segment == rows)
-        slot = (_hash_words(seed, words) >> (32 - bits)).astype(jnp.int32)
+        slot = (_mix_words(seed, words) >> (32 - bits)).astype(jnp.int32)
         claims = jnp.where(is_open, slot, 1 << bits)  # out of bounds: dropped
         # The smallest index wins, in any order of execution: a segment gets the number of its first
         # row, and results are the same on all devices.
@@ -124,7 +124,7 @@ def number_segments(member: Array, *keys: Array) -> Array:
     return lax.while_loop(lambda carry: jnp.any(member & (carry[1] == rows)), settle, start)[1]
 
 
-def _hash_words(seed: Array, words: Sequence[Array]) -> Array:
+def _mix_words(seed: Array, words: Sequence[Array]) -> Array:
     """Hashes words of 32 bits with the finaliser of MurmurHash3."""
     # Each step is invertible and spreads every bit.
     mixed = jnp.full(words[0].shape, 0x9E3779B9, jnp.uint32) * (seed + 1)

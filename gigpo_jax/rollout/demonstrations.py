@@ -30,7 +30,7 @@ class Demonstration:
     """One demonstrated episode.
 
     Attributes:
-      turns: Its steps in order.
+      turns: Steps of the episode in order.
       won: Whether the demonstrator reached the goal.
     """
 

@@ -49,7 +49,8 @@ async def rollout(
       first_group: Number of the first task's group; hosts that share an iteration number their
         groups from different starts.
       pasts: Actions of each task that are replayed before the policy acts; None: none.
-      ends: When a group ends, and what replaces one without signal (`trajectory.gives_signal`).
+      ends: Rule for the end of a group, and the replacement of one without signal
+        (`trajectory.gives_signal`).
       forking: Number of the `group_size` episodes that begin in states of the others, once these
         have ended, and how the states are chosen. Whole groups only.
 

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.core.errors import InputError, StorageError, storage_fix
+from gigpo_jax.core.errors import InputError, StorageError, first_line, storage_fix
 from gigpo_jax.rl.update import TrainState
 from gigpo_jax.run.orbax_noise import silence_orbax
 from gigpo_jax.run.workdir import check_writable
@@ -171,7 +171,7 @@ class Checkpointer:
                 is_out_of_memory = isinstance(err, MemoryError) or "RESOURCE_EXHAUSTED" in str(err)
                 if isinstance(err, InputError) or is_out_of_memory:
                     raise  # the checkpoint may be whole
-                problem = _first_line(err)
+                problem = first_line(err)
                 logger.warning(
                     "checkpoint %d in %s is damaged, not used: %s",
                     iteration,
@@ -256,7 +256,7 @@ class Checkpointer:
             numbers = [int(path.name) for path in self._checkpoint_folders()]
             resume = f"continues from checkpoint {max(numbers)}" if numbers else "starts again"
             code = _system_code(err)
-            reason = os.strerror(code) if code else _first_line(err)
+            reason = os.strerror(code) if code else first_line(err)
             raise StorageError(
                 f"{self.directory}: a checkpoint cannot be written ({reason}); "
                 f"{storage_fix(code)}, then run the same command: it {resume}"
@@ -385,10 +385,6 @@ def _system_code(err: Exception) -> int | None:
     # TensorStore's errors have the system's number only in their text.
     match = re.search(r"\[os_error_code='?(\d+)", str(err))
     return int(match[1]) if match else getattr(err, "errno", None)
-
-
-def _first_line(err: Exception) -> str:
-    return f"{type(err).__name__}: {str(err).partition(chr(10))[0][:200]}"
 
 
 def _digest(content: Any) -> str:

@@ -181,7 +181,7 @@ def show_progress(
     Args:
       title: Name of the work.
       total: Size of the work; None if it is not known.
-      unit: What `Bar.update` counts.
+      unit: Name of the things that `Bar.update` counts.
       initial: Work that an earlier process has done.
     """
     bar = Bar(title, total, unit, initial)

@@ -116,7 +116,7 @@ def print_iteration(
         if name in present:
             words.append(f"{label} {form.format(metrics[name])}")
     # The environments of a mix stand behind the success of all.
-    words[2:2] = _environments(config, metrics, "episode/success_rate", "{:.0%}")
+    words[2:2] = _environment_metrics(config, metrics, "episode/success_rate", "{:.0%}")
     if metrics.get("episode/aborted"):
         dependent = metrics.get("episode/aborted_policy_dependent", 0)
         words.append(f"aborted {metrics['episode/aborted']:.0f} ({dependent:.0f} policy-dependent)")
@@ -128,14 +128,14 @@ def print_iteration(
     for name in panels:
         words += [
             f"panel ({name.split('/')[1]}) {metrics[name]:.1%}",
-            *_environments(config, metrics, name, "{:.1%}"),
+            *_environment_metrics(config, metrics, name, "{:.1%}"),
         ]
     if remaining is not None:
         words.append(f"left {format_duration(remaining)}")
     say("  ".join(words))
 
 
-def _environments(
+def _environment_metrics(
     config: ConfigDict, metrics: Mapping[str, float], name: str, form: str
 ) -> list[str]:
     """A metric of each environment of `env.mix`."""

@@ -245,7 +245,7 @@ def check_run(workdir: Path, config: ConfigDict, *, initial: bool) -> None:
         )
     if has_checkpoints:
         # Before an array is read: Orbax would report other shapes as damage.
-        _check_model(workdir, config)
+        _check_same_model(workdir, config)
     if initial or has_checkpoints:
         return
     raise InputError(
@@ -257,7 +257,7 @@ def check_run(workdir: Path, config: ConfigDict, *, initial: bool) -> None:
     )
 
 
-def _check_model(workdir: Path, config: ConfigDict) -> None:
+def _check_same_model(workdir: Path, config: ConfigDict) -> None:
     """Refuses a config with another model than a folder's run.
 
     No array would fit. What is evaluated, and how responses are sampled, may differ.

@@ -86,7 +86,7 @@ async def stream_answer(
 
     Args:
       http_request: Request that gets the events.
-      request: Its content.
+      request: Content of that request.
       tokenizer: Tokenizer of the responses.
       model: Name of the policy.
       respond: Function of a token listener for each choice; returns the answer.

@@ -224,7 +224,7 @@ def read_outcome(body: Mapping[str, Any], calls: int, max_reward: float) -> dict
             f"reward: {len(rewards)} rewards for {calls} recorded calls", param="reward"
         )
     won = _read_field(body, "won", bool, sum(rewards) > 0)
-    score = _read_number(body, "score", float(won))
+    score = _read_number_field(body, "score", float(won))
     if not 0 <= score <= 1:
         raise RequestError(f"score={score}: must be from 0 to 1", param="score")
     return {"rewards": tuple(map(float, rewards)), "won": won, "score": float(score)}
@@ -375,8 +375,8 @@ def _read_sampling(
     body: Mapping[str, Any], base: SamplingParams, stop: tuple[str, ...], recorded: bool
 ) -> SamplingParams:
     values = {
-        "temperature": _read_number(body, "temperature", base.temperature),
-        "top_p": _read_number(body, "top_p", base.top_p),
+        "temperature": _read_number_field(body, "temperature", base.temperature),
+        "top_p": _read_number_field(body, "top_p", base.top_p),
         "top_k": min(_read_field(body, "top_k", int, base.top_k), _MAX_INT),
     }
     seed = _read_field(body, "seed", int, None)
@@ -435,7 +435,7 @@ def _read_field(body: Mapping[str, Any], name: str, kind: type, default: Any) ->
     return value
 
 
-def _read_number(body: Mapping[str, Any], name: str, default: Any) -> Any:
+def _read_number_field(body: Mapping[str, Any], name: str, default: Any) -> Any:
     value = body.get(name)
     if value is None:
         return default

@@ -72,7 +72,7 @@ class Snapshot:
     """Samples responses from the weights of one version.
 
     Attributes:
-      generate: As `engines.base.Engine.generate`.
+      generate: Method like `engines.base.Engine.generate`.
     """
 
     generate: Callable[..., Awaitable[Completion]]

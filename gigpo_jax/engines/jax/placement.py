@@ -30,7 +30,7 @@ class Placement:
 
     Attributes:
       mesh: Devices of the engine [slots, tensor]; None: one device.
-      device: That one device, or the first of the mesh.
+      device: The one device, or the first of the mesh.
       learner_mesh: Devices of the learner on all hosts [slots, tensor]; None: one device.
       reserved: Whether the engine's devices are not among the learner's.
     """

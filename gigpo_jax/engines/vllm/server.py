@@ -121,9 +121,9 @@ class Server:
                 fix="set VLLM_API_KEY to the server's",
             )
         if status in (400, 413, 422):
-            raise InputError(f"refuses the request: {_shorten(answer)}", key=self.url)
+            raise InputError(f"refuses the request: {_summarise_answer(answer)}", key=self.url)
         if status != 200:
-            raise ServerFault(f"{path}: status {status}: {_shorten(answer)}")
+            raise ServerFault(f"{path}: status {status}: {_summarise_answer(answer)}")
         return answer
 
     async def generate(self, body: dict[str, Any]) -> Any:
@@ -161,7 +161,7 @@ class Server:
         release = answer.get("version") if isinstance(answer, dict) else None
         if not str(release).startswith(KNOWN_RELEASE):
             raise InputError(
-                f"not vLLM {KNOWN_RELEASE}x (/version says {_shorten(answer)})",
+                f"not vLLM {KNOWN_RELEASE}x (/version says {_summarise_answer(answer)})",
                 key=self.url,
                 fix=HINT,
             )
@@ -246,7 +246,7 @@ class Server:
             # Only adapters have a parent; the model itself has none.
             names = [str(card["id"]) for card in answer["data"] if card.get("parent")]
         except (TypeError, KeyError, AttributeError) as err:
-            raise ServerFault(f"/v1/models: unexpected answer {_shorten(answer)}") from err
+            raise ServerFault(f"/v1/models: unexpected answer {_summarise_answer(answer)}") from err
         for adapter in names:
             if adapter != self.adapter:
                 await self.call("POST", "/v1/unload_lora_adapter", {"lora_name": adapter})
@@ -262,11 +262,11 @@ class Server:
         answer = await self.call("POST", "/collective_rpc", body, limit_s=limit_s)
         results = answer.get("results") if isinstance(answer, dict) else None
         if not results or not all(isinstance(result, dict) for result in results):
-            raise ServerFault(f"{method}: unexpected answer {_shorten(answer)}")
+            raise ServerFault(f"{method}: unexpected answer {_summarise_answer(answer)}")
         return results
 
 
-def _shorten(answer: Any) -> str:
+def _summarise_answer(answer: Any) -> str:
     """Returns an answer or its error message in one line.
 
     It has at most 300 characters.

@@ -53,7 +53,7 @@ class FreshProcess:
 
         Args:
           function: Function, "module:NAME".
-          arguments: Its arguments, texts.
+          arguments: Arguments of the function, texts.
           pass_fds: File descriptors that the process inherits.
           environ: Environment variables in addition to those of this process.
           stdin: Standard input, as for `subprocess.Popen`.

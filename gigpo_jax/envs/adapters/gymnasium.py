@@ -64,7 +64,7 @@ def _write_text(space: Text, index: int, value: str, texts: Any) -> None:
 
 
 @vectors.read_from_shared_memory.register(Text)
-def _read_texts(space: Text, texts: Any, n: int = 1) -> "_SharedTexts":
+def _read_shared_texts(space: Text, texts: Any, n: int = 1) -> "_SharedTexts":
     return _SharedTexts(texts, n)
 
 

@@ -119,7 +119,7 @@ class WorldEnvironment(Environment[WorldAction, WorldObservation, WorldState]):
             task_id=episode_task.id,
             task_type=episode_task.type,
         )
-        return _encode_observation(self._player.reset(episode_task))
+        return _encode_step(self._player.reset(episode_task))
 
     def step(
         self, action: WorldAction, timeout_s: float | None = None, **kwargs: Any
@@ -134,7 +134,7 @@ class WorldEnvironment(Environment[WorldAction, WorldObservation, WorldState]):
             raise InputError("give either action or response", key="step")
         # After the step: a refused action counts no step.
         self._state.step_count += 1
-        return _encode_observation(step)
+        return _encode_step(step)
 
     @property
     def state(self) -> WorldState:
@@ -160,24 +160,24 @@ class WorldEnvironment(Environment[WorldAction, WorldObservation, WorldState]):
         self, split: str, start: int | None = None, stop: int | None = None
     ) -> list[dict[str, Any]]:
         self._check_split(split)
-        tasks = [_describe_task(index, task) for index, task in enumerate(self._world.tasks)]
+        tasks = [_list_task_fields(index, task) for index, task in enumerate(self._world.tasks)]
         return tasks[start:stop]
 
     def get_task(self, split: str, index: int) -> dict[str, Any]:
         self._check_split(split)
         if not 0 <= index < len(self._world.tasks):
             raise IndexError(index)
-        return _describe_task(index, self._world.tasks[index])
+        return _list_task_fields(index, self._world.tasks[index])
 
     def close(self) -> None:
         self._player.close()
 
 
-def _describe_task(index: int, task: Task) -> dict[str, Any]:
+def _list_task_fields(index: int, task: Task) -> dict[str, Any]:
     return {"index": index, "id": task.id, "type": task.type}
 
 
-def _encode_observation(step: WorldStep) -> WorldObservation:
+def _encode_step(step: WorldStep) -> WorldObservation:
     observation = step.observation
     admissible = None
     if observation.admissible is not None:

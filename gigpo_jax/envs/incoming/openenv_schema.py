@@ -48,7 +48,7 @@ class ActionForm:
     def read(self, action: str) -> dict[str, Any]:
         """Reads an action for the server; raises ActionError."""
         if not self.field:
-            content = _read_json(action)
+            content = _parse_json_action(action)
             if not isinstance(content, dict):
                 raise ActionError("That is no JSON object.")
             return content
@@ -70,7 +70,7 @@ class ActionForm:
         if self.kind == "string":
             # JSON of other languages has no lone surrogates.
             return action.encode("utf-8", "replace").decode("utf-8")
-        value = _read_json(action)
+        value = _parse_json_action(action)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if self.kind == "number" and not is_number:
             raise ActionError("That is no number.")
@@ -79,7 +79,7 @@ class ActionForm:
         return value
 
 
-def _read_json(action: str) -> Any:
+def _parse_json_action(action: str) -> Any:
     try:
         content = json.loads(action)
     except (ValueError, RecursionError) as err:

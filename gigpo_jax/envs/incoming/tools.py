@@ -90,7 +90,7 @@ def describe_tool(name: str, description: str, schema: dict[str, Any]) -> str:
 
     Args:
       name: Name of the tool.
-      description: What it does; line breaks become spaces.
+      description: Purpose of the tool; line breaks become spaces.
       schema: JSON schema of its arguments; a malformed one names fewer of them.
     """
     properties = schema.get("properties")

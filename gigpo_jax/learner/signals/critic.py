@@ -82,7 +82,7 @@ class Critic(SavedCritic):
     """A critic that learns from every minibatch.
 
     Attributes:
-      state: its parameters, optimizer and counters; replaced by every update.
+      state: parameters, optimizer and counters; replaced by every update.
     """
 
     batch_fields = MappingProxyType({"values": ValueTargets(np.float32, np.float32, np.float32)})

@@ -36,7 +36,7 @@ class FrozenTeacher(Signal):
     """A model that scores responses and is not trained.
 
     Attributes:
-      params: its parameters.
+      params: parameters of the model.
     """
 
     batch_fields = MappingProxyType({"teacher": np.float32})

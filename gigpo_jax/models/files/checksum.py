@@ -28,7 +28,7 @@ class Checksum:
           name: name of the tensor.
           dtype: dtype in safetensors' spelling ("BF16").
           shape: shape of the tensor.
-          data: its bytes, little-endian and contiguous.
+          data: bytes of the tensor, little-endian and contiguous.
         """
         self._lines[name] = f"{name} {dtype} {list(shape)} {zlib.crc32(data):08x}\n"
 

@@ -10,7 +10,7 @@ import re
 import shlex
 from pathlib import Path
 
-from gigpo_jax.core.errors import InputError, StorageError
+from gigpo_jax.core.errors import InputError, StorageError, first_line
 from gigpo_jax.core.files import read_object
 from gigpo_jax.core.packaged import locate_file
 from gigpo_jax.models.files.safetensors_file import INDEX, SINGLE
@@ -60,7 +60,7 @@ def download(name: str, revision: str, *, key: str) -> pathlib.Path:
         for pattern in FILES:
             words += ["--include", pattern]
         raise InputError(
-            f"no such folder, and no such model from the Hub ({_first_line(err)})",
+            f"no such folder, and no such model from the Hub ({first_line(err)})",
             key=key,
             value=repr(name),
             fix=f"where there is a network: {shlex.join(words)}",
@@ -121,14 +121,10 @@ def push(folder: pathlib.Path, name: str) -> str:
     except Exception as err:  # any error of the Hub, its HTTP client or the file system
         command = shlex.join(["hf", "upload", name, str(folder)])
         raise StorageError(
-            f"--push={name}: failed ({_first_line(err)}); the folder is complete, push it with: "
+            f"--push={name}: failed ({first_line(err)}); the folder is complete, push it with: "
             f"{command}"
         ) from err
     return str(url)
-
-
-def _first_line(err: Exception) -> str:
-    return f"{type(err).__name__}: {str(err).strip().partition(chr(10))[0]:.200}"
 
 
 def model_folder(path: str, revision: str, *, key: str = "config.model.path") -> Path:

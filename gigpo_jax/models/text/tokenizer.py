@@ -178,8 +178,8 @@ class Tokenizer:
         Args:
           user_text: next user message, as in `encode_chat`.
           response: ids of the response as they were sampled.
-          mark: as in `encode_chat`.
-          special: as in `encode_chat`.
+          mark: text that stands for a special token, as in `encode_chat`.
+          special: special token of an image, as in `encode_chat`.
 
         Raises:
           InputError: as `encode_chat`, or the template leaves responses out.

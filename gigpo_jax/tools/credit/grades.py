@@ -144,12 +144,12 @@ def estimate_statistics(estimate: np.ndarray, measured: Measured) -> Statistics:
 def with_difference(statistics: Statistics, baseline: Statistics) -> Statistics:
     """Adds `difference`, the corrected correlation minus that of a baseline."""
 
-    def both(weights: np.ndarray) -> dict[str, np.ndarray]:
+    def add_difference(weights: np.ndarray) -> dict[str, np.ndarray]:
         values = statistics(weights)
         difference = values["corrected"] - baseline(weights)["corrected"]
         return values | {"difference": difference}
 
-    return both
+    return add_difference
 
 
 def reliability(measured: Measured) -> float:

@@ -110,7 +110,7 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     # Options, tasks and environments are made before the model: their mistakes are told at once.
     options = env_options(config)
     tasks = list_tasks(config, options)
-    environments = _environments(config, options, plan.anchors)
+    environments = _make_environments(config, options, plan.anchors)
     opened = open_run(config, workdir, signal_bytes, scores=True)
     policy = opened.policy
     folder = (
@@ -136,7 +136,8 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
         score_steps=score_steps,
     )
     replays = {
-        anchor: partial(_replay, config, env, policy) for anchor, env in environments.items()
+        anchor: partial(_replay_rollouts, config, env, policy)
+        for anchor, env in environments.items()
     }
     # The tasks of the iteration that training would play next.
     drawn = draw_tasks(tasks, opened.version, config.train.groups, config.seed)
@@ -166,7 +167,7 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     for name, missing in missing_columns(columns, config.rl).items():
         say(f"not graded: {name}, which needs {', '.join(missing)}")
     rows = _grade(config, plan, measurement, anchored, columns, gradients)
-    _write_results(folder, plan, rows, measurement, [trajectory.member for trajectory in first])
+    _write_measurement(folder, plan, rows, measurement, [trajectory.member for trajectory in first])
     return 0
 
 
@@ -275,7 +276,7 @@ async def _play(
             sampler.close()
 
 
-def _environments(
+def _make_environments(
     config: ConfigDict, options: Mapping[str, Any], anchors: Sequence[str]
 ) -> dict[str, TextEnv]:
     """An environment for each anchor option.
@@ -293,7 +294,7 @@ def _environments(
     }
 
 
-def _replay(
+def _replay_rollouts(
     config: ConfigDict, env: TextEnv, policy: Policy, rollouts: Rollouts
 ) -> list[Trajectory]:
     # Prompts must be those of the rollout, so they come from the same settings. Stop tokens only
@@ -318,7 +319,7 @@ def _replay(
         env.close()
 
 
-def _write_results(
+def _write_measurement(
     folder: Path,
     plan: MeasurementPlan,
     rows: Sequence[Row],

@@ -52,7 +52,7 @@ def choose_steps(steps: Sequence[Step], number: int, seed: int) -> list[int]:
     Returns:
       Indices into `steps`.
     """
-    queues = _episode_rows(steps, seed)
+    queues = _queue_episodes(steps, seed)
     chosen_rows: list[int] = []
     # Whole episodes, because neighbouring steps share a state; groups in turn, because they are
     # what the intervals resample.
@@ -69,13 +69,13 @@ def first_episodes(steps: Sequence[Step], number: int, seed: int) -> list[int]:
     These are the `number` episodes that `choose_steps` takes first.
     """
     rows: list[int] = []
-    for queue in _episode_rows(steps, seed):
+    for queue in _queue_episodes(steps, seed):
         for episode in queue[:number]:
             rows += episode
     return sorted(rows)
 
 
-def _episode_rows(steps: Sequence[Step], seed: int) -> list[list[list[int]]]:
+def _queue_episodes(steps: Sequence[Step], seed: int) -> list[list[list[int]]]:
     """Rows by task group and episode, episodes in random order."""
     # group -> trajectory -> rows of its steps, in their order.
     groups: dict[int, dict[int, list[int]]] = {}

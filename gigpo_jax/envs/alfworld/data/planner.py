@@ -15,7 +15,7 @@ from gigpo_jax.envs.alfworld.data.scenes import Receptacle
 
 
 @dataclass
-class _Walk:
+class _PlannedWalk:
     """A plan under construction.
 
     Attributes:
@@ -65,13 +65,13 @@ class _Planner:
         self._receptacles = {receptacle.id: receptacle for receptacle in room.receptacles}
         self._objects = [thing for thing in room.things if thing.type == room.goal.object]
 
-    def _start_walk(self) -> _Walk:
-        return _Walk(self._names, self._room.start)
+    def _start_walk(self) -> _PlannedWalk:
+        return _PlannedWalk(self._names, self._room.start)
 
     def _receptacles_of_type(self, kind: str) -> list[Receptacle]:
         return [receptacle for receptacle in self._room.receptacles if receptacle.type == kind]
 
-    def plan_one(self) -> Iterator[_Walk]:
+    def plan_one(self) -> Iterator[_PlannedWalk]:
         """Plans for one object, changed as the task says.
 
         The change is to clean, heat or cool it.
@@ -95,7 +95,7 @@ class _Planner:
             walk.put_down(thing, target)
             yield walk
 
-    def plan_two(self) -> Iterator[_Walk]:
+    def plan_two(self) -> Iterator[_PlannedWalk]:
         """Plans for two objects of a type in a receptacle.
 
         Those that start there count.
@@ -113,7 +113,7 @@ class _Planner:
                     walk.put_down(thing, target)
                 yield walk
 
-    def plan_look(self) -> Iterator[_Walk]:
+    def plan_look(self) -> Iterator[_PlannedWalk]:
         """Plans walks to a lit lamp, the object in hand."""
         lamps = [thing for thing in self._room.things if thing.type == self._goal.lamp]
         for thing, lamp in itertools.product(self._objects, lamps):

@@ -54,7 +54,7 @@ class _Failed(Exception):
         self.hurried = hurried
 
 
-class _Refused(EnvError):
+class _RefusedRequest(EnvError):
     """A response that a retry would not change."""
 
 
@@ -218,7 +218,7 @@ class _Loop:
             results = await self._request_hits(batch)
             for pending, hits in zip(batch, results, strict=True):
                 _settle_future(pending.future, hits)
-        except _Refused as err:
+        except _RefusedRequest as err:
             # The query itself is refused; in a batch it is not known which one.
             if len(batch) == 1:
                 _settle_future(batch[0].future, err)
@@ -274,7 +274,7 @@ class _Loop:
                 self._down = False
                 return read_hits(response, len(body["queries"]))
             except Malformed as err:
-                raise _Refused(f"retriever {self._url}: {err}") from err
+                raise _RefusedRequest(f"retriever {self._url}: {err}") from err
             except _Failed as err:
                 # A server may close an idle connection at any time: a new one, at once.
                 if err.stale and tries == 1:
@@ -322,11 +322,11 @@ class _Loop:
             raise _Failed("no answer in time", hurried=hurried) from err
         except (aiohttp.ClientError, OSError) as err:
             stale = isinstance(err, aiohttp.ServerDisconnectedError)
-            raise _Failed(_describe_error(err), stale=stale) from err
+            raise _Failed(_describe_connection_error(err), stale=stale) from err
         if response.status in RETRIED:
             raise _Failed(f"HTTP status {response.status}")
         if response.status != 200:
-            raise _Refused(
+            raise _RefusedRequest(
                 f"retriever {self._url}: HTTP status {response.status}, {quote_excerpt(content)}"
             )
         return content
@@ -337,7 +337,7 @@ class _Loop:
             content += chunk
             # Counted while it arrives: the announced length may be missing or false.
             if len(content) > MAX_ANSWER_BYTES:
-                raise _Refused(
+                raise _RefusedRequest(
                     f"retriever {self._url}: its answer is larger than {MAX_ANSWER_BYTES >> 20} MiB"
                 )
         return bytes(content)
@@ -377,7 +377,7 @@ def _settle_future(future: "asyncio.Future[list[Hit]]", outcome: list[Hit] | Env
         future.set_result(outcome)
 
 
-def _describe_error(err: Exception) -> str:
+def _describe_connection_error(err: Exception) -> str:
     """Describes a connection error in one line.
 
     It has the system's words where the error has a number.

@@ -42,7 +42,7 @@ MAX_WAITING = 65536  # queries of all requests; beyond it new requests are refus
 TIMEOUT_S = 60.0
 
 
-class _Refused(Exception):
+class _RefusedQuery(Exception):
     """A request that is not of the protocol."""
 
 
@@ -111,7 +111,7 @@ class Service:
             queries, topk, with_scores = read_request(body)
         except TimeoutError:
             return _error_response(408, f"the request was not complete within {TIMEOUT_S:g} s")
-        except _Refused as err:
+        except _RefusedQuery as err:
             return _error_response(400, str(err))
         except (_import_web().RequestPayloadError, ConnectionError) as err:
             reason = " ".join(str(err).split())
@@ -156,18 +156,20 @@ def read_request(body: bytes) -> tuple[list[str], int, bool]:
     try:
         fields = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as err:
-        raise _Refused(f"the body is not JSON in UTF-8 ({' '.join(str(err).split())})") from err
+        raise _RefusedQuery(
+            f"the body is not JSON in UTF-8 ({' '.join(str(err).split())})"
+        ) from err
     if not isinstance(fields, dict):
-        raise _Refused('the body must be an object with "queries" (or "query")')
+        raise _RefusedQuery('the body must be an object with "queries" (or "query")')
     topk = fields.get("topk")
     if topk is None:
         topk = 3
     # bool is a kind of int in Python.
     if isinstance(topk, bool) or not isinstance(topk, int) or not 1 <= topk <= MAX_TOPK:
-        raise _Refused(f'"topk" must be a whole number from 1 to {MAX_TOPK}')
+        raise _RefusedQuery(f'"topk" must be a whole number from 1 to {MAX_TOPK}')
     with_scores = fields.get("return_scores")
     if with_scores is not None and not isinstance(with_scores, bool):
-        raise _Refused('"return_scores" must be true or false')
+        raise _RefusedQuery('"return_scores" must be true or false')
     return _read_queries(fields), topk, bool(with_scores)
 
 
@@ -178,9 +180,9 @@ def _read_queries(fields: dict[str, Any]) -> list[str]:
     if isinstance(queries, str):
         queries = [queries]
     if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
-        raise _Refused('"queries" must be a list of texts, or "query" a text')
+        raise _RefusedQuery('"queries" must be a list of texts, or "query" a text')
     if len(queries) > MAX_QUERIES:
-        raise _Refused(f"{len(queries)} queries in one request; at most {MAX_QUERIES}")
+        raise _RefusedQuery(f"{len(queries)} queries in one request; at most {MAX_QUERIES}")
     return [query[:MAX_QUERY_CHARS] for query in queries]
 
 

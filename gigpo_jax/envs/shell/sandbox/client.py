@@ -81,7 +81,7 @@ def run_in_sandbox(request: CommandRequest) -> CommandOutcome:
                 chunks.append(chunk)
     except OSError as err:
         raise _forget_launcher(err) from err
-    return _read_answer(request, b"".join(chunks))
+    return _read_result(request, b"".join(chunks))
 
 
 async def run_in_sandbox_async(request: CommandRequest) -> CommandOutcome:
@@ -103,7 +103,7 @@ async def run_in_sandbox_async(request: CommandRequest) -> CommandOutcome:
             answer = await asyncio.wait_for(exchange(connection), limit_s)
     except (TimeoutError, OSError) as err:
         raise _forget_launcher(err) from err
-    return _read_answer(request, answer)
+    return _read_result(request, answer)
 
 
 def _forget_launcher(err: Exception) -> EnvError:
@@ -112,7 +112,7 @@ def _forget_launcher(err: Exception) -> EnvError:
     return EnvError(f"the sandbox gave no answer ({err})")
 
 
-def _read_answer(request: CommandRequest, answer: bytes) -> CommandOutcome:
+def _read_result(request: CommandRequest, answer: bytes) -> CommandOutcome:
     if answer.startswith(b"!"):
         raise EnvError(f"the sandbox failed ({answer[1:].decode()})")
     # No answer: the first process did not end in time, or was killed for want of memory.

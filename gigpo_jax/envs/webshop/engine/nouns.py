@@ -19,12 +19,12 @@ _SPACY_MODELS = ("en_core_web_sm", "en_core_web_lg", "en_core_web_md")
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|[^\W_]*\d[^\W_]*")
 
 
-def _list_words(text: str) -> tuple[str, ...]:
+def list_words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
 _FUNCTION_WORDS = frozenset(
-    _list_words(
+    list_words(
         "a about above after all also an and any anti are as at be because been before below "
         "between both but by can co could do does each else even ever every few for from had has "
         "have he her here him his how i if in inch into is it its just like many may me might "
@@ -35,7 +35,7 @@ _FUNCTION_WORDS = frozenset(
     )
 )
 _ADJECTIVES = frozenset(
-    _list_words(
+    list_words(
         "active adjustable advanced affordable aged all-natural alternative amazing ancient "
         "artificial athletic authentic automatic baggy basic beautiful best better big bold "
         "bright brown casual certified cheap chic chunky clean clear classic clinical cold "
@@ -65,7 +65,7 @@ _ADJECTIVES = frozenset(
     )
 )
 _VERBS = frozenset(
-    _list_words(
+    list_words(
         "add adds adjust allow allows assemble avoid bring brings build carry carrying change "
         "charging choose clean cleaning come comes compatible cook create cut cutting designed "
         "does drying enjoy fit fits fitting get give gives go hang hanging help helps hold holds "
@@ -77,7 +77,7 @@ _VERBS = frozenset(
 )
 _ADJECTIVE_ENDINGS = ("able", "ible", "ful", "less", "ous", "ish", "ive", "proof", "free", "ic")
 _NOUNS_AS_THEY_LOOK = frozenset(
-    _list_words(
+    list_words(
         "adhesive additive base cable clinic cosmetic cosmetics dish fabric fish garlic logic "
         "magic mechanic mosaic music narrative olive organic picnic plastic polish radish relish "
         "table tablet topic traffic tunic vegetable variable"

@@ -5,16 +5,13 @@ from dataclasses import dataclass
 
 from gigpo_jax.envs.webshop.catalogue.goals import ShoppingGoal
 from gigpo_jax.envs.webshop.catalogue.sources import Product
+from gigpo_jax.envs.webshop.engine.nouns import list_words
 from gigpo_jax.envs.webshop.engine.text_similarity import token_set_ratio
 
 _ALIKE = 85  # percent; a similarity above it is a match
 
 
-def _list_words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-COLOURS = _list_words(
+COLOURS = list_words(
     "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown "
     "burgundy camel camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee "
     "cognac copper coral cranberry cream crystal dark denim eggplant elephant espresso fuchsia "

@@ -48,7 +48,7 @@ def _word_stems(text: str) -> set[str]:
     return {word.removesuffix("s") for word in _word_set(text)}
 
 
-def _split_segments(text: str) -> list[str]:
+def _split_observation(text: str) -> list[str]:
     """The nodes of an observation, in either of its forms."""
     if SEPARATOR in text or text.startswith("'"):
         return [_unquote(segment) for segment in text.split(SEPARATOR)]
@@ -209,7 +209,7 @@ class ShopExpert:
     def _act_on_results(self, text: str, clickable: list[str]) -> str:
         self._clicked = []  # leaving an item clears its options
         asins = [button for button in clickable if button not in _FIXED]
-        self._read_offers(asins, _split_segments(text))
+        self._read_offers(asins, _split_observation(text))
         # The choice is made: no further offer is looked at.
         if self._final is not None and self._final.asin in asins:
             return self._open_offer(self._final)
@@ -269,13 +269,13 @@ class ShopExpert:
 
     def _act_on_sub_page(self, text: str) -> str:
         if self._open is not None:
-            segments = _split_segments(text)
+            segments = _split_observation(text)
             content = [segment for segment in segments if segment not in (BACK, PREVIOUS)]
             self._open.text += " " + " ".join(content)
         return "click[< prev]"
 
     def _act_on_item(self, text: str, clickable: list[str]) -> str:
-        segments = _split_segments(text)
+        segments = _split_observation(text)
         offer = self._find_open_offer(segments)
         if offer is None:
             return "click[< prev]"
