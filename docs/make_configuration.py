@@ -11,24 +11,39 @@ from gigpo_jax.rl.algorithms import ALGORITHMS
 
 HEAD = """# Configuration
 
-`--config=` takes a file, or the name of a packaged config: of a file under `configs/`, such as `quickstart` or, with a
-variant, `alfworld:7b`. A config file has a function `get_config()` that starts from
-`gigpo_jax.config.default_config()`, changes what its experiment needs, and locks it. From any folder it can import its
-neighbours, and packaged configs: `from configs.quickstart import get_config`. `model.path` is looked up in the working
-directory, then in the package. Any key can be changed on the command line: `--config.train.groups=8`, tuples in
-Python's notation: `--config.engine.prefill_buckets="(64, 128)"`. Unknown keys fail with the closest valid keys, invalid
-values with the allowed ones, before anything is loaded, with exit status 2.
+`--config=` takes a file, or the name of a packaged config. A packaged config is a file under `configs/`, such as
+`quickstart`, or `alfworld:7b` with a variant.
 
-A default "auto" is decided at the start: the algorithm's own default where it has one (docs/algorithm.md), else the
-value shown. A value that is given wins; one that the algorithm cannot honour is refused. `--config.KEY=auto` takes back
-what a config file gave. `WORKDIR/config.json` holds the values that were used.
+## Config files
 
-A run that is resumed has to have the values of before, but for the keys marked with *, and for those marked with +,
-which may grow. An environment of `env.mix` may have another value of those marked with ~
-([below](#several-environments)). `--print_config` prints all values of a command, and whether each is a default or
-comes from the config file, the command line or the algorithm.
+A config file has a function `get_config()`. It starts from `gigpo_jax.config.default_config()`, changes what its
+experiment needs, and locks the result. From any folder it can import its neighbours, and packaged configs: `from
+configs.quickstart import get_config`. `model.path` is looked up in the working directory, then in the package.
 
-This page is written by `python docs/make_configuration.py`.
+## The command line
+
+Any key can be changed on the command line: `--config.train.groups=8`. Tuples have Python's notation:
+`--config.engine.prefill_buckets="(64, 128)"`. An unknown key fails with the closest valid keys, and an invalid value
+with the allowed ones. Both fail before anything is loaded, with exit status 2.
+
+`--print_config` prints all values of a command, and where each comes from: default, config file, command line or
+algorithm.
+
+## Automatic defaults
+
+A default "auto" is decided at the start. It is the algorithm's own default if there is one (docs/algorithm.md), and
+otherwise the value shown. A value that you give replaces it; a value that the algorithm does not allow is refused.
+`--config.KEY=auto` removes the value of a config file. `WORKDIR/config.json` holds the values that were used.
+
+## Keys that may change
+
+A resumed run must have the same values as before, with two exceptions: keys marked with * may change, and keys marked
+with + may grow. Keys marked with ~ may have other values for single environments of `env.mix`
+([below](#several-environments)).
+
+## All keys
+
+`python docs/make_configuration.py` writes this page.
 
 | key | default | values | meaning |
 |---|---|---|---|
@@ -60,6 +75,11 @@ settings of its base too.
 |---|---|---|---|---|
 """
 
+# Requirements that are too long for a cell.
+LONG_REQUIREMENTS = {
+    "rl.algorithm": "a name of the [table of algorithms](algorithm.md#other-algorithms), or module:NAME",
+}
+
 
 def page() -> str:
     """The whole page."""
@@ -81,7 +101,8 @@ def page() -> str:
 def _row(name: str, key: Key) -> str:
     default = f"auto: {_show(key.default)}" if key.auto else _show(key.default)
     marks = " *" * key.may_change + " +" * key.may_grow + " ~" * key.mixes
-    return f"| `{name}`{marks} | {default} | {key.rule.requirement} | {key.help} |\n"
+    values = LONG_REQUIREMENTS.get(name, key.rule.requirement)
+    return f"| `{name}`{marks} | {default} | {values} | {key.help} |\n"
 
 
 def _option_row(name: str, option: Option) -> str:
