@@ -17,8 +17,8 @@ HEAD = """# Configuration
 ## Config files
 
 A config file has a function `get_config()`. It starts from `gigpo_jax.config.default_config()`, changes what its
-experiment needs, and locks the result. From any folder it can import its neighbours, and packaged configs: `from
-configs.quickstart import get_config`. `model.path` is looked up in the working directory, then in the package.
+experiment needs, and locks the result. From any folder it can import its neighbours, and packaged configs:
+`from configs.quickstart import get_config`. `model.path` is looked up in the working directory, then in the package.
 
 ## The command line
 

@@ -63,6 +63,23 @@ def test_the_guide_names_every_metric_that_the_loggers_describe():
     ] == []
 
 
+def test_sections_have_at_most_150_words_and_cells_25():
+    """Words of paragraphs and lists; code and tables are not counted."""
+    long_sections = []
+    long_cells = []
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        text = re.sub(r"^ *```.*?^ *```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for section in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
+            lines = section.splitlines()
+            prose = [line for line in lines[1:] if not line.startswith(("|", "    "))]
+            if sum(len(line.split()) for line in prose) > 150:
+                long_sections.append(f"{path.name}: {lines[0]}")
+            cells = [cell for line in lines if line.startswith("|") for cell in line.split("|")]
+            long_cells += [f"{path.name}: {cell}" for cell in cells if len(cell.split()) > 25]
+    assert long_sections == []
+    assert long_cells == []
+
+
 def test_files_that_pages_name_are_there():
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
