@@ -49,6 +49,7 @@ def test_protocols_stay_as_they_were_committed_before_the_runs():
         "alfworld_pooled.md": "cc4f364c41ec64dc3bddc7bdb758aadd0f2bf13077d219aaa91e4de74a21cdf0",
         "babyai.md": "a6862bb433dc7ee80654125994e45588579849172831e3b232413b316a80c152",
         "forks.md": "1391aca2b7f080bdd3205aa185238f156060f22eecd67d4292907cd9b083c5de",
+        "frozenlake_pooled.md": "f60b952dba79c55a1a0f6ede5a54bb881068bb488a30a1732a9fe4b5ddfad808",
         "repeat_discount.md": "26d4d40f44246b939b77bd120e2f0ce37cd90a41b56fa6aea60ef663e1765a1d",
         "sokoban_pooled.md": "6d3fad5621e9fb6e5fc6f719dff678d8ec27b586dc3f3d3ea7ea19e4e94298ed",
         "tabular.md": "08a30b61db0cb9413d13f4ca9582155d648a05e15c0607cd337297cd6fc3341a",

@@ -29,7 +29,14 @@ from gigpo_jax.rollout.environment import RunEnvironment, list_environments
 from gigpo_jax.rollout.examples import make_examples
 from gigpo_jax.rollout.pictures import prompt_encoder
 from gigpo_jax.rollout.record import SUFFIX, collect_rollouts, write_rollouts
-from gigpo_jax.rollout.results import Outcome, collect_outcomes, results_table, summarise_outcomes
+from gigpo_jax.rollout.results import (
+    Outcome,
+    collect_outcomes,
+    list_ids,
+    record_outcomes,
+    results_table,
+    summarise_outcomes,
+)
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
@@ -283,7 +290,11 @@ def _write_results(
     """
     config = opened.config
     summaries = {}
+    outcomes = {}
     for decoding, trajectories in results.items():
+        outcomes[decoding] = record_outcomes(
+            collect_outcomes(trajectories, tasks, config.eval.trials)
+        )
         for trials, label in enumerate(_result_labels(config, decoding), 1):
             summaries[label] = summarise_outcomes(collect_outcomes(trajectories, tasks, trials))
     report.say(
@@ -291,7 +302,9 @@ def _write_results(
     )
     report.say(results_table(summaries))
     if jax.process_index() == 0:
-        write_json(path, {**record, "results": summaries})
+        # Summaries are for people, outcomes of every task for `gigpo compare`.
+        results_by_task = {"tasks": list_ids(tasks), "outcomes": outcomes}
+        write_json(path, {**record, "results": summaries, **results_by_task})
     report.say(f"written: {path}")
 
 

@@ -202,16 +202,25 @@ def panel_record(
         "iteration": iteration,
         "panel": panel.name,
         "sha256": panel.sha256,
-        "tasks": ["/".join(filter(None, (task.environment, task.id))) for task in tasks],
+        "tasks": list_ids(tasks),
         "types": [task.kind for task in tasks],
-        "results": {
-            decoding: {
-                # null in place of False: a comparison of two runs leaves the task out.
-                "won": [None if outcome.aborted else outcome.won for outcome in outcomes],
-                "score": [None if outcome.aborted else outcome.score for outcome in outcomes],
-            }
-            for decoding, outcomes in results.items()
-        },
+        "results": {decoding: record_outcomes(outcomes) for decoding, outcomes in results.items()},
+    }
+
+
+def list_ids(tasks: Sequence[Task]) -> list[str]:
+    """The ids of tasks; those of `env.mix` begin with the label of their environment."""
+    return ["/".join(filter(None, (task.environment, task.id))) for task in tasks]
+
+
+def record_outcomes(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
+    """Success and score of every task as JSON values.
+
+    An aborted episode is null, not false: a comparison of two runs leaves the task out.
+    """
+    return {
+        "won": [None if outcome.aborted else outcome.won for outcome in outcomes],
+        "score": [None if outcome.aborted else outcome.score for outcome in outcomes],
     }
 
 

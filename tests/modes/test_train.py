@@ -284,6 +284,9 @@ def test_evaluation_and_export_use_the_newest_checkpoint(
     sampled = result["results"]["temperature 0.4"]["all"]
     assert sampled["success_rate"] == pytest.approx(records(whole)[-1]["val/sampled/success_rate"])
     assert "| greedy | all | 16 |" in done.stdout
+    evaluation = json.loads((whole / "evaluations/iteration_000006.json").read_text())
+    assert result["tasks"] == evaluation["tasks"]
+    assert result["outcomes"]["sampled"] == evaluation["results"]["sampled"]
     won = [episode.won for episode in read_rollouts(tmp_path / "eval_greedy.jsonl.gz").episodes]
     assert sum(won) / 16 == result["results"]["greedy"]["all"]["success_rate"]
     with hub_server.serving() as hub:

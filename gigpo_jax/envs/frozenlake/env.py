@@ -139,12 +139,17 @@ def _draw_lake(task: Task, size: int) -> tuple[str, ...]:
 _find_cached_values = functools.lru_cache(maxsize=256)(find_action_values)
 
 
+def read_lake(state: str) -> tuple[str, ...]:
+    """The lake of an anchor state, as lines of letters; the start counts as ice."""
+    return tuple(row.translate(_LAKE_LETTERS) for row in state.split("\n"))
+
+
 def choose_best(state: str, is_slippery: bool) -> str:
     """The first of the actions with the largest value."""
-    rows = state.split("\n")
-    cell = next(n for n, letter in enumerate("".join(rows)) if letter in _AGENTS.values())
-    lake = tuple(row.translate(_LAKE_LETTERS) for row in rows)
-    values = _find_cached_values(lake, is_slippery=is_slippery, gamma=EXPERT_GAMMA)[cell]
+    cell = next(n for n, letter in enumerate(state.replace("\n", "")) if letter in _AGENTS.values())
+    values = _find_cached_values(read_lake(state), is_slippery=is_slippery, gamma=EXPERT_GAMMA)[
+        cell
+    ]
     # Rounded: actions of equal value differ in the last digits.
     return ACTIONS[int(np.argmax(np.round(values, 9)))]
 

@@ -17,6 +17,7 @@ from gigpo_jax.core.errors import (
 )
 from gigpo_jax.core.files import replace_file, write_json
 from gigpo_jax.tools.compare import campaign, figure, report
+from gigpo_jax.tools.compare.comparisons import format_comparisons, list_comparisons
 from gigpo_jax.tools.compare.runs import Arm, check_comparable, group_arms, read_run
 
 EXAMPLE = """examples:
@@ -73,6 +74,18 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar="ARM,ARM",
         help="arms in the figure beside the baseline; default: the three with most success",
     )
+    parser.add_argument(
+        "--evaluations",
+        default="",
+        metavar="FILE,FILE",
+        help="files of gigpo eval in every workdir, whose outcomes are compared too",
+    )
+    parser.add_argument(
+        "--main",
+        default="",
+        metavar="ARM",
+        help="arm whose final success is the main comparison; all others are corrected by Holm",
+    )
     parser.add_argument("--seeds", default="0", help="seeds to play, such as 0,1,2 (%(default)s)")
     return parser
 
@@ -106,10 +119,13 @@ def compare_runs(args: argparse.Namespace, flags: Sequence[str]) -> int:
     # Before the table is written: a wrong --lines leaves no files behind.
     drawn_arms = figure.select_arms(arms, list(filter(None, args.lines.split(","))))
     rows = report.make_rows(arms)
+    files = list(filter(None, args.evaluations.split(",")))
+    comparisons = list_comparisons(arms, files, args.main)
     json_path = args.out / "comparison.json"
     table_path = args.out / "comparison.md"
-    write_json(json_path, report.make_record(rows))
-    table = report.format_arms(rows)
+    write_json(json_path, report.make_record(rows, comparisons))
+    comparisons_table = format_comparisons(comparisons, arms[0].label)
+    table = "\n\n".join(filter(None, [report.format_arms(rows), comparisons_table]))
     with storage_errors(table_path), replace_file(table_path) as temporary:
         temporary.write_text(table + "\n", encoding="utf-8")
     print(table)

@@ -1,11 +1,12 @@
 """The numbers of a comparison, its table, and the file with all data behind them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from gigpo_jax.tools.compare.comparisons import Comparison
 from gigpo_jax.tools.compare.runs import Arm, Run
 from gigpo_jax.tools.compare.statistics import DRAWS, MeanEstimate, estimate_mean, measure_area
 
@@ -116,7 +117,7 @@ def describe_machines(rows: Sequence[ArmRow]) -> str:
     return "\n".join(lines)
 
 
-def make_record(rows: Sequence[ArmRow]) -> dict[str, Any]:
+def make_record(rows: Sequence[ArmRow], comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """All data behind table and figure, as JSON values."""
     run = rows[0].arm.runs[0]
     return {
@@ -124,6 +125,7 @@ def make_record(rows: Sequence[ArmRow]) -> dict[str, Any]:
         "iterations": run.iterations.tolist(),
         "bootstrap": {"draws": DRAWS, "seed": 0, "over": "seeds and tasks"},
         "arms": [_record_row(row) for row in rows],
+        "comparisons": [asdict(comparison) for comparison in comparisons],
     }
 
 

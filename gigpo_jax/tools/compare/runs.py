@@ -154,7 +154,7 @@ def _list_differences(first: Run, second: Run) -> list[str]:
         value = first.config.get(key)
         second_value = second.config.get(key)
         # Keys that differ and may differ are what the comparison is about.
-        if value != second_value and _must_equal(key):
+        if value != second_value and must_equal(key):
             differences.append(f"{key}={value!r} and {second_value!r}")
     if first.panel != second.panel or first.tasks != second.tasks:
         name, sha256 = first.panel
@@ -169,7 +169,8 @@ def _list_differences(first: Run, second: Run) -> list[str]:
     return differences
 
 
-def _must_equal(key: str) -> bool:
+def must_equal(key: str) -> bool:
+    """Whether runs with different values of a key are incomparable."""
     return key.startswith(EQUAL_SECTIONS) and not _ANCHOR.fullmatch(key) and affects_results(key)
 
 

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from gigpo_jax.tools.compare.statistics import estimate_mean, measure_area
+from gigpo_jax.tools.compare.statistics import (
+    correct_p_values,
+    estimate_mean,
+    estimate_p_value,
+    measure_area,
+)
 
 
 def test_the_mean_leaves_out_what_is_missing():
@@ -54,3 +59,22 @@ def test_the_area_is_the_mean_height():
     assert measure_area(won, np.array([0, 10, 40])) == pytest.approx((5 + 30) / 40)
     assert measure_area(won[:, :1], np.array([5])) == 0.0
     assert np.isnan(measure_area(np.array([[[np.nan], [1.0]]]), np.array([0, 1])))
+
+
+def test_a_p_value_is_below_a_level_where_the_interval_excludes_zero():
+    rng = np.random.default_rng(0)
+    outcomes = rng.normal(0.3, 1.0, (8, 40))
+    _, low, _ = estimate_mean(outcomes)
+    # The mean of every draw falls by `low`: the end of the interval is then at 0.
+    assert estimate_p_value(outcomes - low) == pytest.approx(0.05, abs=0.001)
+    assert estimate_p_value(low - outcomes) == pytest.approx(0.05, abs=0.001)
+    assert estimate_p_value(np.ones((3, 4))) == pytest.approx(2 / 10_001)
+    assert estimate_p_value(np.zeros((3, 4))) == 1.0
+    assert np.isnan(estimate_p_value(np.full((1, 2), np.nan)))
+
+
+def test_holm_corrects_the_smallest_most_and_keeps_the_order():
+    corrected = correct_p_values(np.array([0.04, 0.01, 0.03, 0.005]))
+    # 4 x 0.005; 3 x 0.01; 2 x 0.03; 1 x 0.04 is smaller than the one before it.
+    np.testing.assert_allclose(corrected, [0.06, 0.03, 0.06, 0.02])
+    np.testing.assert_allclose(correct_p_values(np.array([0.6, 0.9])), [1.0, 1.0])

@@ -1,0 +1,55 @@
+"""The best success on a FrozenLake panel that any policy can have, with and without slips.
+
+    python -m benchmarks.frozenlake_optimum
+
+Dynamic programming over the steps that are left, exact for each lake; slips are random here, as the
+agent does not know them.
+"""
+
+import numpy as np
+
+from gigpo_jax.env_bridge.panels import find_panel
+from gigpo_jax.envs import registry
+from gigpo_jax.envs.frozenlake.env import read_lake
+from gigpo_jax.envs.frozenlake.lake import ACTIONS, Lake, find_letter, list_transitions
+
+
+def find_best_success(lake: Lake, *, is_slippery: bool, steps: int) -> float:
+    """The largest probability of reaching the goal from the start.
+
+    Args:
+      lake: Lines of letters.
+      is_slippery: Whether moves slip.
+      steps: Largest number of moves.
+    """
+    cells = range(len(lake) * len(lake[0]))
+    success = np.array([find_letter(lake, cell) == "G" for cell in cells], float)
+    for _ in range(steps):
+        by_action = [
+            [
+                sum(
+                    result.probability * success[result.cell]
+                    for result in list_transitions(lake, cell, number, is_slippery=is_slippery)
+                )
+                for cell in cells
+            ]
+            for number in range(len(ACTIONS))
+        ]
+        success = np.max(by_action, axis=0)
+    return float(success[0])
+
+
+def main() -> None:
+    """Prints the means over the panel `test`."""
+    env = registry.make("frozenlake")
+    panel = find_panel("test", "frozenlake", registry.panel_folder("frozenlake"))
+    tasks = {task.id: task for task in env.tasks("test")}
+    lakes = [read_lake(env.reset(tasks[task_id]).anchor) for task_id in panel.ids]
+    # The numbers of moves of docs/protocols/frozenlake_pooled.md.
+    for is_slippery, steps in ((False, 15), (True, 30)):
+        best = [find_best_success(lake, is_slippery=is_slippery, steps=steps) for lake in lakes]
+        print(f"slippery={is_slippery}, {steps} moves: {100 * np.mean(best):.1f}%")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""All differences of arms from the baseline with p-values, corrected for their number.
+
+Outcomes are the final success and the area of the training runs, and those of files that
+`gigpo eval` wrote into the workdirs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.files import read_object
+from gigpo_jax.tools.compare.runs import Arm, Run, must_equal
+from gigpo_jax.tools.compare.statistics import (
+    MeanEstimate,
+    correct_p_values,
+    estimate_mean,
+    estimate_p_value,
+    measure_area,
+)
+
+FINAL = "final"
+_Outcomes = Mapping[int, np.ndarray]  # seed -> [G] f64, NaN where there is none
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A difference from the baseline.
+
+    Attributes:
+      arm: Label of the arm.
+      outcome: "final", "area", or the name of a file of `gigpo eval`.
+      success: Mean outcome of the arm over all of its seeds.
+      difference: Difference from the baseline, over the seeds of both.
+      p_value: P-value of a difference of 0.
+      corrected: The same by Holm's method; None for the main comparison.
+    """
+
+    arm: str
+    outcome: str
+    success: MeanEstimate
+    difference: MeanEstimate
+    p_value: float
+    corrected: float | None = None
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    conditions: dict[str, Any]
+    won: np.ndarray
+
+
+def list_comparisons(
+    arms: Sequence[Arm], files: Sequence[str] = (), main: str = ""
+) -> list[Comparison]:
+    """Compares all arms with the first one in all outcomes.
+
+    Arms without a common seed with it are left out.
+
+    Args:
+      arms: Arms; the first is the baseline.
+      files: Names of files of `gigpo eval --out=WORKDIR/FILE`, in every workdir.
+      main: Label of the arm whose final success is the main comparison, which is not corrected;
+        "": there is none.
+
+    Raises:
+      InputError: A file is missing, or evaluations are not comparable; or there is no such arm.
+    """
+    if main and main not in [arm.label for arm in arms[1:]]:
+        labels = ", ".join(arm.label for arm in arms[1:])
+        raise InputError("no such arm", key="--main", value=main, fix=f"choose from: {labels}")
+    tables = {FINAL: _read_final(arms), "area": _read_areas(arms)}
+    tables |= {file: _read_files(arms, file) for file in files}
+    comparisons = []
+    for outcome, (baseline, *others) in tables.items():
+        for arm, outcomes in zip(arms[1:], others, strict=True):
+            shared_seeds = sorted(outcomes.keys() & baseline.keys())
+            if shared_seeds:
+                rows = [outcomes[seed] - baseline[seed] for seed in shared_seeds]
+                comparisons.append(_compare(arm.label, outcome, outcomes, np.stack(rows)))
+    return _correct(comparisons, main)
+
+
+def _compare(label: str, outcome: str, outcomes: _Outcomes, differences: np.ndarray) -> Comparison:
+    return Comparison(
+        arm=label,
+        outcome=outcome,
+        success=estimate_mean(np.stack(list(outcomes.values()))),
+        difference=estimate_mean(differences),
+        p_value=estimate_p_value(differences),
+    )
+
+
+def _correct(comparisons: Sequence[Comparison], main: str) -> list[Comparison]:
+    corrected = list(comparisons)
+    indices = [
+        index
+        for index, comparison in enumerate(comparisons)
+        if (comparison.arm, comparison.outcome) != (main, FINAL)
+    ]
+    p_values = np.array([comparisons[index].p_value for index in indices])
+    for index, p_value in zip(indices, correct_p_values(p_values), strict=True):
+        corrected[index] = replace(comparisons[index], corrected=float(p_value))
+    return corrected
+
+
+def _read_final(arms: Sequence[Arm]) -> list[_Outcomes]:
+    return [{run.seed: run.won[-1] for run in arm.runs} for arm in arms]
+
+
+def _read_areas(arms: Sequence[Arm]) -> list[_Outcomes]:
+    return [
+        {run.seed: measure_area(run.won[None], run.iterations)[0] for run in arm.runs}
+        for arm in arms
+    ]
+
+
+def _read_files(arms: Sequence[Arm], file: str) -> list[_Outcomes]:
+    """Outcomes in the file of that name in every workdir, by arm.
+
+    Raises:
+      InputError: A file is missing or damaged, is not of the end of its run, or differs in its
+        conditions from that of the first run.
+    """
+    first: _Evaluation | None = None
+    outcomes: list[_Outcomes] = []
+    for arm in arms:
+        by_seed = {}
+        for run in arm.runs:
+            evaluation = _read_file(run, file)
+            first = first or evaluation
+            for key in sorted(first.conditions | evaluation.conditions):
+                values = [first.conditions.get(key), evaluation.conditions.get(key)]
+                if values[0] != values[1]:
+                    reason = f"cannot be compared with that of {arms[0].runs[0].folder}: {key}"
+                    raise InputError(f"{reason} differs", key=run.folder / file)
+            by_seed[run.seed] = evaluation.won
+        outcomes.append(by_seed)
+    return outcomes
+
+
+def _read_file(run: Run, file: str) -> _Evaluation:
+    path = run.folder / file
+    content = read_object(path, fix="gigpo eval with --out makes it")
+    last_iteration = int(run.iterations[-1])
+    # Files of version 0.1 have summaries alone.
+    if "outcomes" not in content or content.get("iteration") != last_iteration:
+        raise InputError(
+            f"is no evaluation of iteration {last_iteration} with the outcome of every task",
+            key=path,
+            fix="make it again with gigpo eval",
+        )
+    settings = content["settings"]
+    conditions = {key: value for key, value in settings.items() if must_equal(key)}
+    conditions |= {key: content[key] for key in ("panel", "sha256", "agent", "tasks")}
+    won = np.array(content["outcomes"]["sampled"]["won"], dtype=float)
+    return _Evaluation(conditions, won)
+
+
+def format_comparisons(comparisons: Sequence[Comparison], baseline: str) -> str:
+    """A Markdown table in % and percentage points; "" without comparisons."""
+    if not comparisons:
+        return ""
+    corrected_count = sum(comparison.corrected is not None for comparison in comparisons)
+    lines = [
+        f"| arm | outcome | success | less {baseline} (95%) | p | p, Holm over {corrected_count} |",
+        "|---|---|---|---|---|---|",
+    ]
+    for comparison in comparisons:
+        mean, low, high = (format(100 * value, "+.1f") for value in comparison.difference)
+        corrected = comparison.corrected
+        cells = [
+            comparison.arm,
+            comparison.outcome,
+            f"{100 * comparison.success.mean:.1f}",
+            f"{mean} ({low} to {high})",
+            f"{comparison.p_value:.4f}",
+            "main comparison" if corrected is None else f"{corrected:.4f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
