@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from gigpo_jax.env_bridge.base import TextEnv
-from gigpo_jax.env_bridge.types import Observation, Task
+from gigpo_jax.env_bridge.types import Observation, StepResult, Task
 
 ListActions = Callable[[Observation], Sequence[str]]
 
@@ -12,6 +13,11 @@ ListActions = Callable[[Observation], Sequence[str]]
 def list_admissible(observation: Observation) -> Sequence[str]:
     """The actions that the environment lists."""
     return observation.admissible or ()
+
+
+def read_outcome(result: StepResult) -> tuple[Any, ...]:
+    """What a step gives beside its observation."""
+    return result.reward, result.done, result.info
 
 
 def count_equal_anchors(
@@ -22,6 +28,7 @@ def count_equal_anchors(
     steps: int,
     seed: int,
     list_actions: ListActions = list_admissible,
+    read: Callable[[StepResult], Any] = read_outcome,
 ) -> int:
     """Plays random episodes of a task, and compares the futures of equal anchor states.
 
@@ -32,6 +39,7 @@ def count_equal_anchors(
       steps: Length of an episode, and of a continuation.
       seed: Seed of the actions.
       list_actions: Function that lists the actions to choose from.
+      read: Function that returns what of a step must be equal beside its observation.
 
     Returns:
       Number of pairs of different action sequences that led to the same anchor state.
@@ -54,7 +62,7 @@ def count_equal_anchors(
             prefix = prefixes.setdefault(observation.anchor, list(actions))
             if prefix != actions:
                 pairs += 1
-                assert_equal_futures(env, task, (prefix, actions), steps, rng, list_actions)
+                assert_equal_futures(env, task, (prefix, actions), steps, rng, list_actions, read)
                 observation = _replay(env, task, actions)
     return pairs
 
@@ -66,6 +74,7 @@ def assert_equal_futures(
     steps: int,
     rng: random.Random,
     list_actions: ListActions,
+    read: Callable[[StepResult], Any],
 ) -> None:
     """Continues after two prefixes with the same random actions; all results must be equal."""
     observation = _replay(env, task, prefixes[0])
@@ -81,7 +90,7 @@ def assert_equal_futures(
     assert _replay(env, task, prefixes[1]).admissible == admissible
     for command, result in zip(commands, results):
         other = env.step(command)
-        assert (other.reward, other.done, other.info) == (result.reward, result.done, result.info)
+        assert read(other) == read(result)
         assert other.observation.text == result.observation.text
         assert other.observation.admissible == result.observation.admissible
         assert other.observation.anchor == result.observation.anchor

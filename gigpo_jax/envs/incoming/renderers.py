@@ -242,12 +242,35 @@ def _say_place(forward: int, right: int) -> str:
 
 
 def _tell_grid(env: Any, observation: Any) -> str:
-    """Hashes cells, contents of boxes, position, direction and load."""
+    """Hashes cells, contents of boxes, position, direction, load, and progress of the mission."""
     boxes = [cell.contains for cell in env.grid.grid if getattr(cell, "contains", None)]
     objects = [(thing.type, thing.color) for thing in [*boxes, env.carrying] if thing is not None]
     position = tuple(int(number) for number in env.agent_pos)
-    state = (env.grid.encode().tolist(), position, int(env.agent_dir), objects, env.mission)
+    progress = _list_progress(env.instrs) if hasattr(env, "instrs") else []
+    cells = env.grid.encode().tolist()
+    state = (cells, position, int(env.agent_dir), objects, env.mission, progress)
     return hashlib.sha256(repr(state).encode()).hexdigest()
+
+
+def _list_progress(instruction: Any) -> list[Any]:
+    """What a mission of BabyAI remembers beside the grid.
+
+    That is which parts are done, what was carried at the last look, and where the objects are that
+    it means: two objects may look alike.
+    """
+    progress: list[Any] = []
+    for name in ("instr_a", "instr_b"):
+        if hasattr(instruction, name):
+            progress += _list_progress(getattr(instruction, name))
+    # Before the first look it is False, later "continue": both mean the same.
+    progress += [getattr(instruction, name, "") == "success" for name in ("a_done", "b_done")]
+    load = getattr(instruction, "preCarrying", None)
+    progress.append(None if load is None else (load.type, load.color))
+    for name in ("desc", "desc_move", "desc_fixed"):
+        description = getattr(instruction, name, None)
+        for thing in description.obj_set if description is not None else ():
+            progress.append(tuple(int(number) for number in thing.cur_pos))
+    return progress
 
 
 _MINIGRID = Renderer(

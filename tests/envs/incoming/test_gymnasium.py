@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.processes.pool import EnvPool
-from gigpo_jax.env_bridge.types import EnvError, Observation, Task
+from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.incoming.gymnasium import NO_SUCH_ACTION
+from tests.envs.futures import count_equal_anchors, read_outcome
 
 STRANGE = "gymnasium:tests.envs.incoming.worlds:strange/"
 WORLDS = "tests.envs.incoming.worlds:"
@@ -45,6 +47,65 @@ def test_ready_environments_keep_all_promises(
     flags = ["--tasks", "3", "--option", f"anchor={anchor}"]
     assert main(["check", f"gymnasium:{name}", *flags]) == 0, capsys.readouterr().err
     assert capsys.readouterr().out.count("holds: ") == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("FrozenLake-v1", {"kwargs": {"is_slippery": False}}),
+        ("Taxi-v4", {}),
+        ("CliffWalking-v1", {}),
+        ("minigrid:MiniGrid-DoorKey-6x6-v0", {}),
+        ("minigrid:BabyAI-GoToObj-v0", {}),
+    ],
+)
+def test_equal_states_have_equal_futures(name: str, options: dict[str, Any]) -> None:
+    read = read_outcome
+    if name.startswith("minigrid:"):
+        pytest.importorskip("minigrid")
+        # The reward at the goal falls with the number of steps before it.
+        read = read_success
+    env = make(name, anchor="state", **options)
+    list_actions = partial(list_names, env)
+    pairs = 0
+    for number, task in enumerate(env.tasks("train")[:2]):
+        pairs += count_equal_anchors(
+            env, task, episodes=3, steps=10, seed=number, list_actions=list_actions, read=read
+        )
+    env.close()
+    assert pairs > 5
+
+
+def test_a_state_of_babyai_has_the_progress_of_the_mission() -> None:
+    pytest.importorskip("minigrid")
+    env = make("minigrid:BabyAI-GoToSeqS5R2-v0", anchor="state")
+    rng = np.random.default_rng(0)
+    reached = 0
+    for task in env.tasks("train")[:12]:
+        env.reset(task)
+        progress: dict[str, bool] = {}
+        for _ in range(60):
+            result = env.step(str(rng.choice(["turn left", "turn right", "go forward"])))
+            if result.done:
+                break
+            mission = env._env.unwrapped.instrs
+            is_halfway = "success" in [getattr(mission, name, "") for name in ("a_done", "b_done")]
+            # The same cells before and after the first half are two states.
+            assert progress.setdefault(result.observation.anchor, is_halfway) == is_halfway
+        reached += True in progress.values()
+    env.close()
+    assert reached >= 2
+
+
+def read_success(result: StepResult) -> tuple[bool, bool, bool]:
+    """Whether a step is rewarded, the last one, and won."""
+    return result.reward > 0.0, result.done, result.info["won"]
+
+
+def list_names(env: Any, observation: Observation) -> Sequence[str]:
+    """All actions of an environment."""
+    del observation
+    return [name for name in env._renderer.actions if name]
 
 
 @pytest.mark.parametrize("name", READY)
