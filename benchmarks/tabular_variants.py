@@ -5,7 +5,8 @@
 The base is `graph_values` with shrinkage=0.25 and truncation=ignore. Grades are those of
 benchmarks/tabular_credit.py: correlation with the exact advantage over the steps of a seed. Gains
 over the base are paired by seed, with 95% t-intervals. Policies are those before training; for the
-memory, those of iterations 1, 4 and 9 of a training with the base.
+memory, those of iterations 1 and 4 of trainings with the base at several learning rates. At rate 0
+the policy stays, so that earlier values are as good as new ones.
 """
 
 import argparse
@@ -47,11 +48,11 @@ from gigpo_jax.rl.advantages import order_steps
 from gigpo_jax.rl.graph import build_graph, solve_values
 from gigpo_jax.rl.types import StepColumns
 
-NAMES = ("base", "limit=144", "appearances=4", "appearances=16", "actions=40", "slip=0.4")
+NAMES = ("base", "limit=144", "appearances=16", "slip=0.4")
 GAMMA = COMMON["gamma"]
-RATE = 512.0  # of the training whose policies the memory is graded with
-DECAYS = (0.25, 0.5, 0.75, 0.9)
-GRADED_ITERATIONS = (1, 4, 9)
+RATES = (0.0, 32.0, 128.0, 512.0)  # of the trainings whose policies the memory is graded with
+DECAYS = (0.1, 0.25, 0.5, 0.75)
+GRADED_ITERATIONS = (1, 4)
 Estimate = Callable[[StepColumns], Array]
 
 
@@ -62,6 +63,8 @@ def make_variant(**settings: Any) -> Estimate:
 
 
 BASE_ESTIMATE = make_variant()
+GRPO = make_estimator("grpo", {})
+GRAPHGPO = make_estimator("graphgpo", {})
 BACK_OFF = make_variant(prior="observation", shrinkage=1.0)
 
 
@@ -164,7 +167,7 @@ class Player:
         rows, exact = play(keys, self.tasks, logits, dials, starts, limit=self.world.limit)
         return rows, make_columns(rows), flatten_rows(exact)
 
-    def train(self, rows: Any, advantage: Array) -> None:
+    def train(self, rows: Any, advantage: Array, rate: float) -> None:
         """One update."""
         blocks = len(self.keys)
         self.table, _, _ = update(
@@ -174,7 +177,7 @@ class Player:
             self.tasks.feature,
             rows,
             advantage,
-            jnp.full((blocks, 2), RATE),
+            jnp.full((blocks, 2), rate),
             entropy_coef=0.0,
         )
 
@@ -326,16 +329,86 @@ class Memory:
         return advantage
 
 
-def grade_memory(world: World) -> dict[str, list[float]]:
+class Edges:
+    """The graphs of all tasks, joined over iterations: TIGPO's memory (arXiv 2609.03383).
+
+    Unlike values, shortest distances to success do not depend on the policy.
+    """
+
+    def __init__(self, player: Player) -> None:
+        """Knows no edge yet."""
+        world = player.world
+        self.appearances = world.appearances
+        # The node 0 is success.
+        nodes = (world.width**2 + 1) * world.appearances
+        self.known = np.zeros((len(player.keys) * count_tasks(world), nodes, nodes), bool)
+
+    def estimate(self, columns: StepColumns) -> Array:
+        """Advantages of `graphgpo` with the distances of all iterations, [N]; learns the edges."""
+        mask = np.asarray(columns.mask)
+        group = np.asarray(columns.group)
+        node = self._number(columns.anchor)
+        next_node = self._number(columns.next_anchor)
+        is_last = ~np.asarray(columns.next_anchor).any(1)
+        is_win = mask & is_last & np.asarray(columns.won)
+        leads_on = mask & (~is_last | is_win)
+        next_node = np.where(is_last, 0, next_node)
+        self.known[group[leads_on], node[leads_on], next_node[leads_on]] = True
+        distance = self._find_distances()
+        farthest = np.max(distance, 1, initial=0.0, where=np.isfinite(distance))
+        next_distance = np.minimum(distance[group, next_node], farthest[group] + 1)
+        next_distance = np.where(is_last & ~is_win, farthest[group] + 1, next_distance)
+        has_success = self.known[:, :, 0].any(1)[group]
+        return compare_distances(columns, jnp.asarray(next_distance), jnp.asarray(has_success))
+
+    def _number(self, anchor: Array) -> np.ndarray:
+        lanes = np.asarray(anchor).astype(int)
+        return lanes[:, 0] * self.appearances + lanes[:, 1]
+
+    def _find_distances(self) -> np.ndarray:
+        tasks, nodes, _ = self.known.shape
+        distance = np.full((tasks, nodes), np.inf)
+        distance[:, 0] = 0.0
+        reached = np.zeros((tasks, nodes), bool)
+        reached[:, 0] = True
+        frontier = reached.copy()
+        for steps in range(1, nodes):
+            frontier = (self.known & frontier[:, None]).any(2) & ~reached
+            if not frontier.any():
+                break
+            distance[frontier] = steps
+            reached |= frontier
+        return distance
+
+
+@jax.jit
+def compare_distances(columns: StepColumns, next_distance: Array, has_success: Array) -> Array:
+    """`graphgpo` with given distances of next states, [N]."""
+    steps = order_steps(columns)
+    worth = 10.0 * jnp.power(0.1, next_distance[steps.order].astype(jnp.float32))
+    compared = segments.compare_values(
+        worth, worth, steps.anchor, steps.valid, normalize="mean_std", ddof=1, eps=1e-6
+    )
+    visits = segments.count_members(steps.anchor, steps.valid)
+    compared = jnp.where(has_success[steps.order] & (visits > 1), compared, 0.0)
+    return steps.restore(compared) + GRPO(columns).total
+
+
+def grade_memory(world: World, rate: float) -> dict[str, list[float]]:
     """Correlations by seed of values with memory, at several iterations of a training."""
     grades: dict[str, list[float]] = {}
     for seeds in BATCHES:
         player = Player(world, seeds)
-        memories = {f"memory, decay {decay:g}": Memory(player, decay) for decay in DECAYS}
+        memories: dict[str, Memory | Edges] = {
+            f"values of earlier iterations, decay {decay:g}": Memory(player, decay)
+            for decay in DECAYS
+        }
+        memories["graphgpo, edges of all iterations"] = Edges(player)
         for iteration in range(max(GRADED_ITERATIONS) + 1):
             rows, columns, exact = player.play(iteration)
             base = BASE_ESTIMATE(columns)
-            estimates = {"base": base} | {
+            graphgpo = GRAPHGPO(columns).total
+            estimates = {"base": base, "graphgpo": graphgpo} | {
                 label: memory.estimate(columns) for label, memory in memories.items()
             }
             if iteration in GRADED_ITERATIONS:
@@ -343,9 +416,9 @@ def grade_memory(world: World) -> dict[str, list[float]]:
                 mask = np.asarray(columns.mask)
                 for label, estimate in estimates.items():
                     values = np.asarray(estimate, np.float64)
-                    key = f"iteration {iteration}: {label}"
+                    key = f"rate {rate:g}, iteration {iteration}: {label}"
                     grades.setdefault(key, []).extend(correlate(values, truth, mask))
-            player.train(rows, base)
+            player.train(rows, base, rate)
     return grades
 
 
@@ -371,7 +444,10 @@ def main() -> None:
     results = {}
     for name in arguments.worlds.split(","):
         world = WORLDS[name]
-        results[name] = compare_with_base(grade_fresh(world) | grade_memory(world))
+        grades = grade_fresh(world)
+        for rate in RATES:
+            grades |= grade_memory(world, rate)
+        results[name] = compare_with_base(grades)
         print(name, flush=True)
         for label, grade in results[name].items():
             gain = grade["gain"]
