@@ -358,7 +358,7 @@ class Edges:
         farthest = np.max(distance, 1, initial=0.0, where=np.isfinite(distance))
         next_distance = np.minimum(distance[group, next_node], farthest[group] + 1)
         next_distance = np.where(is_last & ~is_win, farthest[group] + 1, next_distance)
-        has_success = self.known[:, :, 0].any(1)[group]
+        has_success = np.any(self.known[:, :, 0], axis=1)[group]
         return compare_distances(columns, jnp.asarray(next_distance), jnp.asarray(has_success))
 
     def _number(self, anchor: Array) -> np.ndarray:
