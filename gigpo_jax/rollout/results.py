@@ -209,7 +209,10 @@ def panel_record(
 
 
 def list_ids(tasks: Sequence[Task]) -> list[str]:
-    """The ids of tasks; those of `env.mix` begin with the label of their environment."""
+    """The ids of tasks.
+
+    Those of `env.mix` begin with the label of their environment.
+    """
     return ["/".join(filter(None, (task.environment, task.id))) for task in tasks]
 
 

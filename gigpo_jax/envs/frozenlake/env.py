@@ -140,7 +140,10 @@ _find_cached_values = functools.lru_cache(maxsize=256)(find_action_values)
 
 
 def read_lake(state: str) -> tuple[str, ...]:
-    """The lake of an anchor state, as lines of letters; the start counts as ice."""
+    """The lake of an anchor state as lines of letters.
+
+    The start counts as ice.
+    """
     return tuple(row.translate(_LAKE_LETTERS) for row in state.split("\n"))
 
 

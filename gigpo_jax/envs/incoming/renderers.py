@@ -242,7 +242,10 @@ def _say_place(forward: int, right: int) -> str:
 
 
 def _tell_grid(env: Any, observation: Any) -> str:
-    """Hashes cells, contents of boxes, position, direction, load, and progress of the mission."""
+    """Hashes all that the future depends on.
+
+    That is cells, contents of boxes, position, direction, load, and progress of the mission.
+    """
     boxes = [cell.contains for cell in env.grid.grid if getattr(cell, "contains", None)]
     objects = [(thing.type, thing.color) for thing in [*boxes, env.carrying] if thing is not None]
     position = tuple(int(number) for number in env.agent_pos)

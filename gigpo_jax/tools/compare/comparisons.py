@@ -118,7 +118,7 @@ def _read_areas(arms: Sequence[Arm]) -> list[_Outcomes]:
 
 
 def _read_files(arms: Sequence[Arm], file: str) -> list[_Outcomes]:
-    """Outcomes in the file of that name in every workdir, by arm.
+    """Reads the outcomes in every workdir, by arm.
 
     Raises:
       InputError: A file is missing or damaged, is not of the end of its run, or differs in its
@@ -160,7 +160,10 @@ def _read_file(run: Run, file: str) -> _Evaluation:
 
 
 def format_comparisons(comparisons: Sequence[Comparison], baseline: str) -> str:
-    """A Markdown table in % and percentage points; "" without comparisons."""
+    """A Markdown table in %; "" without comparisons.
+
+    Differences are in percentage points.
+    """
     if not comparisons:
         return ""
     corrected_count = sum(comparison.corrected is not None for comparison in comparisons)

@@ -83,7 +83,10 @@ def correct_p_values(p_values: np.ndarray) -> np.ndarray:
 
 
 def _draw_means(outcomes: np.ndarray, seed: int, draws: int) -> np.ndarray:
-    """Means of the draws that have an outcome, at most [draws] f64."""
+    """Means of the draws that have an outcome.
+
+    They are at most [draws] f64.
+    """
     # A fixed seed: the same runs give the same table.
     rng = np.random.default_rng(seed)
     seeds, tasks = outcomes.shape
