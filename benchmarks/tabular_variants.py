@@ -451,7 +451,7 @@ def main() -> None:
         print(name, flush=True)
         for label, grade in results[name].items():
             gain = grade["gain"]
-            print(f"  {label:40}{grade['mean']:.3f} ({gain['mean']:+.3f} +- {gain['margin']:.3f})")
+            print(f"  {label:60}{grade['mean']:.3f} ({gain['mean']:+.3f} +- {gain['margin']:.3f})")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(results) + "\n")
 

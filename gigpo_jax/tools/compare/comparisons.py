@@ -80,7 +80,7 @@ def list_comparisons(
             if shared_seeds:
                 rows = [outcomes[seed] - baseline[seed] for seed in shared_seeds]
                 comparisons.append(_compare(arm.label, outcome, outcomes, np.stack(rows)))
-    return _correct(comparisons, main)
+    return _add_corrections(comparisons, main)
 
 
 def _compare(label: str, outcome: str, outcomes: _Outcomes, differences: np.ndarray) -> Comparison:
@@ -93,7 +93,7 @@ def _compare(label: str, outcome: str, outcomes: _Outcomes, differences: np.ndar
     )
 
 
-def _correct(comparisons: Sequence[Comparison], main: str) -> list[Comparison]:
+def _add_corrections(comparisons: Sequence[Comparison], main: str) -> list[Comparison]:
     corrected = list(comparisons)
     indices = [
         index
