@@ -14,6 +14,10 @@ from gigpo_jax.models.vision.images import PromptImages
 class Turn:
     """One environment step: its prompt, response, action and reward.
 
+    A summary of a conversation is a turn too: it is valid, its action is its text, and its reward
+    is 0. Its observation is the one after it, with an anchor state of its own
+    (`conversations.summary_anchor`).
+
     Attributes:
       prompt_tokens: [P] i32, token ids of the request.
       response_tokens: [R] i32, sampled token ids, with the token that ended the response.
@@ -38,6 +42,7 @@ class Turn:
       thought: Text before the action, where the agent's format separates it.
       feedback: Text that the environment answered to the action.
       images: Images of the prompt, by reference; None without any.
+      is_summary: Whether it is a summary, and no step of the environment.
     """
 
     prompt_tokens: np.ndarray
@@ -61,6 +66,7 @@ class Turn:
     thought: str = ""
     feedback: str = ""
     images: PromptImages | None = None
+    is_summary: bool = False
 
     def continues(self, earlier: "Turn") -> bool:
         """Tests whether the prompt goes on from an earlier turn.
@@ -81,7 +87,8 @@ class Past:
       state: Text and anchor of the observation that they lead to; None: it is not compared.
       reward: Sum of their rewards in the episode that they come from.
       tokens: Number of response tokens of these actions, which are not sampled again.
-      responses: Token ids of the response to each of these actions, for a conversation; else ().
+      responses: Token ids of the responses with these actions and of the summaries between and
+        after them, in order, for a conversation; else ().
     """
 
     actions: tuple[str, ...] = ()
@@ -102,7 +109,8 @@ class Trajectory:
       task: Task of the episode.
       group: Index of the task group in the rollout.
       member: Index of the trajectory in its group.
-      turns: Steps in order; the steps before the failure if the episode was aborted.
+      turns: Steps in order, and summaries between them; those before the failure if the episode was
+        aborted. A summary stands before a step.
       won: Whether the task was done.
       score: Score of the environment in [0, 1] at the end.
       aborted: Whether the environment or the engine failed; no statistic counts such an episode.
@@ -157,6 +165,11 @@ class Trajectory:
         self.unfinished = True
 
     @property
+    def length(self) -> int:
+        """Number of environment steps."""
+        return sum(not turn.is_summary for turn in self.turns)
+
+    @property
     def total_reward(self) -> float:
         """The undiscounted return of the turns, without penalties."""
         return float(sum(turn.reward for turn in self.turns))
@@ -169,13 +182,14 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One environment step of a finished episode.
+    """One environment step of a finished episode, or a summary before one.
 
     It is a row of all per-step computations.
 
     Attributes:
       trajectory: Index of the episode in the rollout.
-      step: Index of the step in the episode, from 0.
+      step: Index of the environment step in the episode, from 0; of a summary that of the step
+        after it.
       group: Task group of the episode.
       turn: Prompt, response, action and reward.
       type: Task type of the episode.
@@ -184,6 +198,7 @@ class Step:
       environment: Label of the environment in `env.mix`, "" in a run with one.
       truncated: Whether this is the last step of an episode that used up its steps and was not won.
       forked: Whether the episode begins in a state of an earlier one.
+      summaries: Number of summaries before it in the episode.
     """
 
     trajectory: int
@@ -196,6 +211,12 @@ class Step:
     environment: str = ""
     truncated: bool = False
     forked: bool = False
+    summaries: int = 0
+
+    @property
+    def place(self) -> int:
+        """Index of the turn in the episode's turns."""
+        return self.step + self.summaries
 
 
 def gives_signal(group: Sequence[Trajectory]) -> bool:
@@ -214,7 +235,7 @@ def gives_signal(group: Sequence[Trajectory]) -> bool:
 
 
 def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
-    """Returns the steps of all finished episodes.
+    """Returns the steps of all finished episodes, and their summaries.
 
     These were neither aborted nor replaced; they are in rollout order.
     """
@@ -224,10 +245,11 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
         if trajectory.aborted or trajectory.replaced:
             continue
         task = trajectory.task
+        summaries = 0
         for number, turn in enumerate(trajectory.turns):
             step = Step(
                 trajectory=index,
-                step=number,
+                step=number - summaries,
                 group=trajectory.group,
                 turn=turn,
                 type=task.type,
@@ -236,8 +258,10 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
                 answer=task.answer,
                 environment=task.environment,
                 forked=trajectory.is_forked,
+                summaries=summaries,
             )
             steps.append(step)
+            summaries += turn.is_summary
     return steps
 
 

@@ -40,6 +40,8 @@ def check_config(config: ConfigDict, trains: bool) -> None:
             _check_environment(member, config)
             _check_harness(member, config)
             _check_needs(member)
+    if not mix.writes_summaries(config):
+        _require_default(config, "sampling.max_summary_tokens", "env.context=drop_oldest")
     if config.env.mix:
         needs = find_algorithm(config.rl.algorithm, config.rl.settings).needs
         reason = "it reads the known answers of one environment"
@@ -413,14 +415,16 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         f"not read without the other of the pair; env.first_max_steps={env.first_max_steps}",
         "give both, or leave both out",
     )
+    template = registry.find_style(env.name, env.prompt)
     require(
-        not run.train.forks or env.prompt != "chat",
+        not run.train.forks or not isinstance(template, Conversation),
         run,
         "train.forks",
         "saved conversations have no replayed responses",
         "use 0, or another env.prompt than chat",
     )
-    registry.find_style(env.name, env.prompt)
+    if env.context == "summary":
+        _check_summaries(config, isinstance(template, Conversation))
     options = registry.spec(env.name).options
     if "regret" in options:
         require(
@@ -450,6 +454,43 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         )
 
 
+def _check_summaries(config: ConfigDict, is_conversation: bool) -> None:
+    """Checks an environment whose conversations are summarised."""
+    sampling = config.sampling
+    require(
+        is_conversation,
+        config,
+        "env.context",
+        f"env.prompt={config.env.prompt} has prompts of single steps, which never become full",
+        "use env.prompt=chat, or leave it out",
+    )
+    require(
+        sampling.max_summary_tokens <= sampling.max_response_tokens,
+        config,
+        "sampling.max_summary_tokens",
+        "the run has no room for more tokens than those of a response",
+        f"at most sampling.max_response_tokens={sampling.max_response_tokens}",
+    )
+    needed = sampling.max_response_tokens
+    needed += sampling.max_summary_tokens or sampling.max_response_tokens
+    require(
+        sampling.max_prompt_tokens > needed,
+        config,
+        "sampling.max_prompt_tokens",
+        f"env.context=summary needs room for a summary and a response, {needed} tokens, beside "
+        "what is observed",
+        "use more, or env.context=drop_oldest",
+    )
+    needs = find_algorithm(config.rl.algorithm, config.rl.settings).needs
+    require(
+        "tag" not in needs,
+        config,
+        "env.context",
+        f"{config.rl.algorithm} compares responses by their tags, and a summary has none",
+        "use drop_oldest",
+    )
+
+
 def _check_harness(config: ConfigDict, run: ConfigDict) -> None:
     """Checks an environment that plays whole episodes by itself."""
     env = config.env
@@ -457,6 +498,7 @@ def _check_harness(config: ConfigDict, run: ConfigDict) -> None:
         return
     reason = "the prompts are those of the harness"
     require(config.agent == "plain", config, "agent", reason, "leave it out")
+    require(env.context == "drop_oldest", config, "env.context", reason, "leave it out")
     reason = "the program of the harness ends its episodes"
     require(not env.first_max_steps, config, "env.first_max_steps", reason, "use 0")
     reason = "the program of the harness posts the rewards"

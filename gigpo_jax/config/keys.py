@@ -120,6 +120,13 @@ KEYS: dict[str, Key] = {
         "chat_STYLE: one conversation an episode; or module:NAME",
         mixes=True,
     ),
+    "env.context": Key(
+        "drop_oldest",
+        "rule of a conversation that has become too long; drop_oldest: without its oldest steps; "
+        "summary: the policy writes a summary, from which it goes on (docs/conversations.md)",
+        one_of("drop_oldest", "summary"),
+        mixes=True,
+    ),
     "env.show_admissible": Key(True, "whether prompts list the admissible actions", mixes=True),
     "env.invalid_penalty": Key(
         0.1,
@@ -326,6 +333,13 @@ KEYS: dict[str, Key] = {
         512,
         "largest number of tokens in a response; longer ones are truncated",
         POSITIVE,
+        mixes=True,
+    ),
+    "sampling.max_summary_tokens": Key(
+        0,
+        "largest number of tokens in a summary of env.context=summary; 0: "
+        "sampling.max_response_tokens",
+        NOT_NEGATIVE,
         mixes=True,
     ),
     "sampling.stop": Key(

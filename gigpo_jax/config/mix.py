@@ -126,6 +126,11 @@ def member_shares(config: ConfigDict) -> dict[str, float]:
     return {label: section.weight / total for label, section in config.env.mix.items()}
 
 
+def writes_summaries(config: ConfigDict) -> bool:
+    """Whether episodes of any environment may have summaries."""
+    return any(member.env.context == "summary" for member in member_configs(config).values())
+
+
 @contextlib.contextmanager
 def name_member_keys(label: str) -> Iterator[None]:
     """Renames the keys of errors for an environment.

@@ -85,7 +85,9 @@ class Expert(Protocol):
 
     There is a new object for each episode. It may have `thought: str`, the reason for its last
     action in words; examples in prompts of agents show it. It may have `begin(task)`, called before
-    its first observation, if it knows more of the task than the agent sees.
+    its first observation, if it knows more of the task than the agent sees. It may have
+    `summarise() -> str`, called before each `act`: the summary of what it has seen so far, which
+    demonstrations with `env.context=summary` show where a conversation is full.
     """
 
     def act(self, observation: Observation) -> str:

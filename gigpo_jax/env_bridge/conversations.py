@@ -2,7 +2,8 @@
 
 The system message has what all steps share, each observation is a user message, and each response
 stays as it was sampled, token by token: only new messages are encoded. When a conversation would be
-longer than the limit of a prompt, its oldest pairs of message and response are dropped.
+longer than the limit of a prompt, its oldest pairs of message and response are dropped, or the
+policy summarises it first, and it goes on from the summary (after MemAgent, arXiv 2507.02259).
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.prompts import (
     LONGEST_TOKEN,
     Exchange,
@@ -35,6 +37,20 @@ def _say_nothing(inputs: PromptInput, /) -> str:
     return ""
 
 
+def _request_summary(inputs: PromptInput, /) -> str:
+    del inputs
+    return (
+        "This conversation has become too long and will be removed. Write a summary of it, with "
+        "everything that you need to finish the task: what you have found out, what you have "
+        "done, and what is left to do. You will then see the task, your summary and the next "
+        "observation. Write the summary and nothing else."
+    )
+
+
+def _recall_summary(inputs: PromptInput, /) -> str:
+    return f"Your summary of the first {inputs.steps} steps:\n{inputs.summary}\n"
+
+
 @dataclass(frozen=True)
 class Conversation:
     """Templates of the messages of a conversation.
@@ -44,21 +60,52 @@ class Conversation:
     Attributes:
       user: Template of the message with an observation.
       system: Template of the system message; "" for none.
+      request_summary: Template of the message that asks for a summary. It sees no observation.
+      recall_summary: Template of the text before the first observation after a summary.
     """
 
     user: PromptTemplate
     system: PromptTemplate = _say_nothing
+    request_summary: PromptTemplate = _request_summary
+    recall_summary: PromptTemplate = _recall_summary
 
     def __call__(self, inputs: PromptInput, /) -> str:
         """The text of a conversation's start."""
-        return "\n".join(filter(None, (self.system(inputs), self.user(inputs))))
+        return "\n".join(filter(None, (self.system(inputs), self.start(inputs))))
+
+    def start(self, inputs: PromptInput, /) -> str:
+        """The first user message."""
+        summary = self.recall_summary(inputs) if inputs.summary else ""
+        return "\n".join(filter(None, (summary, self.user(inputs))))
+
+
+@dataclass(frozen=True)
+class SummaryLimits:
+    """Largest numbers of tokens in conversations with summaries.
+
+    Attributes:
+      response: Largest number of tokens of a response.
+      summary: Largest number of tokens of a summary.
+    """
+
+    response: int
+    summary: int
+
+
+def summary_anchor(anchor: str) -> str:
+    """The anchor state of a summary before an observation with this anchor state.
+
+    Summaries are then compared with summaries alone.
+    """
+    return "summary\n" + anchor
 
 
 def make_conversation(template: PromptTemplate) -> Conversation:
     """Makes a conversation from a template of prompts.
 
     A template with the methods `system` and `user` says which text all steps share. Any other one
-    becomes the user message of each step, without history.
+    becomes the user message of each step, without history. The methods `request_summary` and
+    `recall_summary` may be missing.
     """
     if isinstance(template, Conversation):
         return template
@@ -66,7 +113,9 @@ def make_conversation(template: PromptTemplate) -> Conversation:
     system = getattr(template, "system", None)
     if user is None or system is None:
         return Conversation(template)
-    return Conversation(user, system)
+    names = ("request_summary", "recall_summary")
+    methods = {name: getattr(template, name) for name in names if hasattr(template, name)}
+    return Conversation(user, system, **methods)
 
 
 def build_step_prompt(
@@ -78,13 +127,18 @@ def build_step_prompt(
     limit: int,
     show_admissible: bool = True,
     template_images: Sequence[np.ndarray] = (),
+    summaries: SummaryLimits | None = None,
 ) -> Prompt:
-    """Builds the prompt of a step.
+    """Builds the prompt of a step, or the request for a summary before it.
 
     A template that is no `Conversation` is for `build_prompt`. A conversation goes on from
     `history.exchanges`. If it would have more than `limit` tokens, the oldest exchanges are dropped
     until half of `limit` is enough for the rest, or all of them; the system message stays. The
     first message that is left is then cut as in `build_prompt`.
+
+    With `summaries` nothing is dropped. A prompt always leaves room for a response and a request
+    for a summary after it. Where the next message does not, the request takes its place, and the
+    prompt after that starts from `history.summary`.
 
     Args:
       template: See `build_prompt`.
@@ -96,9 +150,11 @@ def build_step_prompt(
       limit: See `build_prompt`.
       show_admissible: See `build_prompt`.
       template_images: See `build_prompt`.
+      summaries: Limits of a conversation with summaries; None: the oldest exchanges are dropped.
 
     Raises:
-      InputError: As `build_prompt`, or the chat template cannot continue a conversation.
+      InputError: As `build_prompt`, or the chat template cannot continue a conversation, or `limit`
+        is too small for summaries.
     """
     if not isinstance(template, Conversation):
         return build_prompt(
@@ -123,29 +179,72 @@ def build_step_prompt(
         tokens = encode(exchange.text, (*system_images, *exchange.images), system=system)
         return replace(exchange, system=system, system_images=system_images, tokens=tuple(tokens))
 
+    def encode_start(user_text: str) -> Sequence[int]:
+        user_text, user_images = collect_images(user_text, reader.images)
+        return start(Exchange(user_text, user_images)).tokens
+
+    step_limit = limit
+    request = ""
+    if summaries is not None:
+        bare_inputs = replace(inputs, observation="", admissible=None)
+        request = template.request_summary(bare_inputs)
+        # The longest one: after a response without an end.
+        request_tokens = len(encode(request, (), response=()))
+        step_limit -= summaries.response + request_tokens
+        if not history.steps:
+            start_inputs = inputs if has_images else bare_inputs
+            start_tokens = len(encode_start(template.user(start_inputs)))
+            _check_room(start_tokens + summaries.summary, step_limit, limit)
+
     # A text of a megabyte is not encoded.
     if history.exchanges and len(text) <= limit * LONGEST_TOKEN:
         response = history.exchanges[-1].response
         tokens = tuple(encode(text, images, response=response))
         exchanges = (*history.exchanges, Exchange(text, images, tokens=tokens))
-        if _count_tokens(exchanges) > limit:
-            exchanges = _drop_oldest(exchanges, start, limit // _FREED_SHARE)
+        if _count_tokens(exchanges) > step_limit:
+            dropped_limit = limit // _FREED_SHARE
+            exchanges = () if summaries else _drop_oldest(exchanges, start, dropped_limit)
         if exchanges:
             # Fewer exchanges than actions: the oldest ones are not shown any more.
-            cut = "history" if len(exchanges) <= history.steps else ""
-            return _join_exchanges(exchanges, text, cut)
-
-    def encode_start(user_text: str) -> Sequence[int]:
-        user_text, user_images = collect_images(user_text, reader.images)
-        return start(Exchange(user_text, user_images)).tokens
+            is_cut = summaries is None and len(exchanges) <= history.steps
+            return _join_exchanges(exchanges, text, "history" if is_cut else "")
+    if history.exchanges and summaries is not None:
+        response = history.exchanges[-1].response
+        tokens = tuple(encode(request, (), response=response))
+        exchanges = (*history.exchanges, Exchange(request, tokens=tokens))
+        return replace(_join_exchanges(exchanges, request, ""), asks_summary=True)
 
     fitted = fit_prompt(
-        template.user, inputs, encode=encode_start, limit=limit, keep_observation=has_images
+        template.start, inputs, encode=encode_start, limit=step_limit, keep_observation=has_images
     )
     text, images = collect_images(fitted.text, reader.images)
     first = Exchange(text, images, system, system_images, tuple(fitted.tokens))
-    cut = "history" if history.steps and not fitted.cut else fitted.cut
+    cut = fitted.cut
+    if history.steps and summaries is None:
+        cut = cut or "history"
     return _join_exchanges((first,), "\n".join(filter(None, (system, text))), cut)
+
+
+def _check_room(start_tokens: int, step_limit: int, limit: int) -> None:
+    """Checks that a conversation from a summary has room for an observation.
+
+    Args:
+      start_tokens: Number of tokens of system message, empty first message and summary.
+      step_limit: Largest number of tokens of a step's prompt.
+      limit: Largest number of tokens of any prompt.
+
+    Raises:
+      InputError: It has none.
+    """
+    if start_tokens >= step_limit:
+        raise InputError(
+            f"task, summary, response and the next request for a summary take "
+            f"{start_tokens + limit - step_limit} tokens before anything is observed",
+            key="config.sampling.max_prompt_tokens",
+            value=limit,
+            fix="use more, smaller sampling.max_response_tokens and sampling.max_summary_tokens, "
+            "or env.context=drop_oldest",
+        )
 
 
 def _count_tokens(exchanges: Sequence[Exchange]) -> int:

@@ -74,6 +74,7 @@ class History:
       first_images: Images of the first observation.
       steps: Number of actions so far.
       exchanges: Conversation so far; empty where each step has a prompt of its own.
+      summary: The agent's newest summary of the episode; "" if there is none.
     """
 
     def __init__(self, window: int, task_type: str = "", reflections: tuple[str, ...] = ()) -> None:
@@ -88,6 +89,7 @@ class History:
         self.first_images: tuple[np.ndarray, ...] = ()
         self.steps = 0
         self.exchanges: tuple[Exchange, ...] = ()
+        self.summary = ""
 
     def add(
         self, observation: str, action: str, thought: str = "", images: tuple[np.ndarray, ...] = ()
@@ -109,6 +111,11 @@ class History:
             *earlier, last = prompt.exchanges
             self.exchanges = (*earlier, replace(last, response=tuple(response)))
 
+    def add_summary(self, summary: str) -> None:
+        """Puts a summary in the place of the conversation so far."""
+        self.summary = summary
+        self.exchanges = ()
+
     def events(self) -> tuple[Event, ...]:
         """The events of the window, the oldest first."""
         return tuple(self._events)
@@ -128,6 +135,7 @@ class PromptInput:
       admissible: Actions to list; None: no list.
       task_type: Type of the task, "" if it has none.
       reflections: The agent's notes after each earlier trial of the task, the oldest first.
+      summary: The agent's newest summary of the episode, "" if there is none.
     """
 
     task: str
@@ -138,6 +146,7 @@ class PromptInput:
     admissible: tuple[str, ...] | None
     task_type: str = ""
     reflections: tuple[str, ...] = ()
+    summary: str = ""
 
 
 # Any part of the input may be missing; a template never raises.
@@ -157,6 +166,7 @@ class Prompt:
         conversation.
       exchanges: The conversation, whose last response is still missing; empty for the prompt of a
         single step.
+      asks_summary: Whether it asks for a summary of the conversation and not for an action.
     """
 
     text: str
@@ -164,6 +174,7 @@ class Prompt:
     cut: str
     images: tuple[np.ndarray, ...] = field(default=(), compare=False)
     exchanges: tuple[Exchange, ...] = ()
+    asks_summary: bool = False
 
 
 @dataclass(frozen=True)
@@ -268,6 +279,15 @@ class Compact:
             words += ["can", *(action for action in inputs.admissible if not self.hidden(action))]
         return " ".join(words)
 
+    def request_summary(self, inputs: PromptInput, /) -> str:
+        """The message of a conversation that asks for a summary."""
+        del inputs
+        return "summary"
+
+    def recall_summary(self, inputs: PromptInput, /) -> str:
+        """The beginning of a conversation that goes on from a summary."""
+        return f"summary {inputs.summary}"
+
 
 def number_images(
     text: str, images: Sequence[np.ndarray], earlier_images: Sequence[np.ndarray]
@@ -336,6 +356,8 @@ class InputReader:
             # Tokenizers refuse lone surrogates, which an environment may emit. They become question
             # marks.
             text = text.encode("utf-8", "replace").decode("utf-8")
+            # A number that the text brings along would stand for the image of another mark.
+            text = _NUMBERED_MARK.sub(IMAGE, text)
         if images:
             text, self.images = number_images(text, images, self.images)
         elif self.has_images:
@@ -423,6 +445,7 @@ def read_inputs(
         admissible=admissible,
         task_type=history.task_type,
         reflections=tuple(map(reader.read_text, history.reflections)),
+        summary=reader.read_text(history.summary),
     )
     return inputs, reader
 

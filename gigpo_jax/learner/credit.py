@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.mix import writes_summaries
 from gigpo_jax.devices.exchange import all_hosts, all_rows
 from gigpo_jax.learner.objective import config_algorithm
 from gigpo_jax.learner.step_columns import neighbour_buckets, resize_columns, step_columns
@@ -54,6 +55,8 @@ def step_credit(
     needs = config_algorithm(config).needs
     if config.train.forks:
         needs = (*needs, "forked")
+    if writes_summaries(config):
+        needs = (*needs, "summary")
     columns = step_columns(
         steps,
         similarity=config.rl.similarity if config.rl.anchor_match == "similar" else None,
@@ -67,6 +70,8 @@ def step_credit(
     # the iteration that compiles everything; their results are not used.
     if compiles_ahead:
         most_steps = config.train.groups * config.train.group_size * config.env.max_steps
+        # At most one before each step.
+        most_steps *= 1 + writes_summaries(config)
         for size in neighbour_buckets(len(columns.mask), most_steps):
             resized = resize_columns(columns, size)
             credit_metrics(advantages(resized), resized)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.mix import writes_summaries
 from gigpo_jax.devices.exchange import all_hosts, global_batch, local_rows
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.finite import FiniteCheck
@@ -208,6 +209,8 @@ class Learner:
             # The bound keeps weights at 1 or more: the loss divides by their sum, or by 1
             # if that is less.
             longest = config.env.max_steps * config.sampling.max_response_tokens
+            # At most one before each step, and none is longer than a response may be.
+            longest *= 1 + writes_summaries(config)
             weights = episode_weights(scored.steps, longest)
         if self._algorithm.token_weights is not None:
             token_weights = functools.partial(self._algorithm.token_weights, **config.rl.settings)

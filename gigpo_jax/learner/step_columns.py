@@ -1,4 +1,4 @@
-"""The columns that advantages are computed from: one row an environment step."""
+"""The columns that advantages are computed from: a row for each environment step or summary."""
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -69,7 +69,7 @@ def step_columns(
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
       needs: optional columns to collect from the steps: `action`, `next_anchor`, `observation`,
-        `won`, `truncated` and `forked`; other names are ignored.
+        `won`, `truncated`, `forked` and `summary`; other names are ignored.
       computed: further optional columns by name, [k] for the k steps of this host.
 
     Returns:
@@ -82,7 +82,9 @@ def step_columns(
         anchor_lanes = _hash_texts(anchors)
     else:
         workers = min(os.cpu_count() or 1, 16) if len(steps) >= _WORTH_WORKERS else 0
-        anchor_lanes = similar_anchors(anchors, group, threshold=similarity, workers=workers)
+        # A summary has the state of its step in its anchor, and is nothing like the step.
+        kinds = 2 * group.astype(np.int64) + [s.turn.is_summary for s in steps]
+        anchor_lanes = similar_anchors(anchors, kinds, threshold=similarity, workers=workers)
     columns = {
         "reward": np.array([s.turn.reward for s in steps], np.float32),
         "penalty": np.array([s.turn.penalty for s in steps], np.float32),
@@ -102,6 +104,8 @@ def step_columns(
     for name in ("won", "truncated", "forked"):
         if name in needs:
             columns[name] = np.array([getattr(s, name) for s in steps], bool)
+    if "summary" in needs:
+        columns["summary"] = np.array([s.turn.is_summary for s in steps], bool)
     columns |= computed
     # After the computed columns: every column needs the rows of all hosts.
     columns = {name: join(column) for name, column in columns.items()}
@@ -120,9 +124,9 @@ def _next_step_rows(steps: Sequence[Step], values: np.ndarray) -> np.ndarray:
 
     The next step is in the same episode; zeros at a last step.
     """
-    rows = {(s.trajectory, s.step): row for row, s in enumerate(steps)}
+    rows = {(s.trajectory, s.place): row for row, s in enumerate(steps)}
     last = len(steps)  # the row of zeros that is appended below
-    next_rows = [rows.get((s.trajectory, s.step + 1), last) for s in steps]
+    next_rows = [rows.get((s.trajectory, s.place + 1), last) for s in steps]
     zeros = np.zeros_like(values, shape=(1, *values.shape[1:]))
     return np.concatenate([values, zeros])[next_rows]
 

@@ -25,7 +25,12 @@ from gigpo_jax.models.vision.vision_config import VisionConfig
 from gigpo_jax.modes.imitation import Imitation
 from gigpo_jax.policy import Policy, fresh_policy, save_policy
 from gigpo_jax.rollout.demonstrations import Demonstration, demonstrate_episode, episode_seed
-from gigpo_jax.rollout.environment import all_tasks, episode_settings, list_environments
+from gigpo_jax.rollout.environment import (
+    all_tasks,
+    episode_settings,
+    list_environments,
+    summary_limit,
+)
 from gigpo_jax.rollout.pictures import check_length, check_modality, prompt_encoder, prompt_images
 from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run import report
@@ -135,8 +140,10 @@ def _prompt_measure(policy: Policy | None, *, reads_images: bool) -> Callable[..
         system: str = "",
         response: Sequence[int] | None = None,
     ) -> Sequence[int]:
-        del response  # the end of its turn is its last token
-        check_modality(images, reads_images=reads_images)
+        if images or response is None:
+            check_modality(images, reads_images=reads_images)
+        if (response is not None or system) and not images:
+            return [0] * _count_words(text, system, response)
         text = f"{system} {text}"
         if not images:
             return [0] * len(text.split())
@@ -146,6 +153,17 @@ def _prompt_measure(policy: Policy | None, *, reads_images: bool) -> Callable[..
         return [0] * (2 + words + image_tokens)
 
     return encode
+
+
+def _count_words(text: str, system: str, response: Sequence[int] | None) -> int:
+    """Counts the tokens of a conversation's message in the word tokenizer of a new model.
+
+    The arguments are those of `conversations.build_step_prompt`'s encode.
+    """
+    # <bos> and <sep> around each message; the end of a turn is the last token of its response.
+    messages = [text, system] if system else [text]
+    tokens = sum(2 + len(split_words(message)) for message in messages)
+    return tokens + (response is not None and not len(response))
 
 
 def _response_measure(policy: Policy | None, config: ConfigDict) -> Callable[[str], Sequence[int]]:
@@ -232,7 +250,8 @@ def encode_demonstrations(
 ) -> list[list[Sample]]:
     """Samples of each episode.
 
-    A response that is longer than `sampling.max_response_tokens` is left out.
+    A response that is longer than `sampling.max_response_tokens` is left out, and a summary that is
+    longer than its own limit.
 
     Raises:
       InputError: a prompt with images is too long.
@@ -245,15 +264,19 @@ def encode_demonstrations(
     episodes = []
     for demonstration in track(demonstrations, "encoding", unit="episodes"):
         samples = []
-        targets = [
-            np.asarray([*tokenizer.encode(turn.response), *response_ending], np.int32)
-            for turn in demonstration.turns
-        ]
+        targets = []
+        for turn in demonstration.turns:
+            # No stop string ends a summary.
+            end = tokenizer.stop_token_ids[:1] if turn.is_summary else response_ending
+            targets.append(np.asarray([*tokenizer.encode(turn.response), *end], np.int32))
         prompts = _encode_prompts(demonstration, targets, encode)
         for turn, target, tokens in zip(demonstration.turns, targets, prompts, strict=True):
             images = turn.images
             check_length(tokens, images, limit)
-            if len(target) > config.sampling.max_response_tokens:
+            longest = config.sampling.max_response_tokens
+            if turn.is_summary:
+                longest = summary_limit(config.sampling)
+            if len(target) > longest:
                 continue
             sample = Sample(
                 # From the left, as `prompts.fit_prompt` cuts.

@@ -49,7 +49,7 @@ _HASHES = ("anchor", "action", "next_anchor", "observation")
 _COLUMN_TYPES = {
     **dict.fromkeys(_HASHES, jnp.uint32),
     **dict.fromkeys(("trajectory", "step", "group", "tag", "tokens"), jnp.integer),
-    **dict.fromkeys(("mask", "won", "truncated", "forked"), jnp.bool_),
+    **dict.fromkeys(("mask", "won", "truncated", "forked", "summary"), jnp.bool_),
 }
 
 
@@ -150,9 +150,10 @@ def gigpo_advantages(
     """Computes GiGPO advantages of environment steps.
 
     Source: arXiv 2505.10978, eq. 3 to 8. It takes the fields of `StepColumns` and the settings one
-    by one, so that it can be used without the rest of the package. Each pair of (trajectory, step)
-    occurs once. Masked values, NaN included, have no effect. Where steps of a trajectory are
-    missing (0, 2, 5), returns discount by the difference of the step indices.
+    by one, so that it can be used without the rest of the package. Rows of one trajectory and step
+    follow each other without a discount: a summary, then its step. Masked values, NaN included,
+    have no effect. Where steps of a trajectory are missing (0, 2, 5), returns discount by the
+    difference of the step indices.
 
     Args:
       reward: [N] f32, environment reward of the step.

@@ -2,6 +2,8 @@
 
 Every unmasked row is an edge from the anchor state g of its step to that of the next row of its
 trajectory, g', or to the end of the episode. Equal hashes in different groups are different states.
+A summary has an anchor of its own: its node lies between two states, and its edge, which takes no
+step, has length 0 and no discount. So it is no loop, and every cycle has an edge of length 1.
 
 The mean backup of values V over the rows of each state,
 
@@ -95,6 +97,7 @@ class Graph:
       is_followed: [N] bool, True where the edge leads to another row.
       discount: [N] f32, gamma^w to the next row; 0 where there is none.
       interest: [N] f32, 1 - gamma^w; 0 where there is no next row.
+      length: [N] f32, 1; 0 where the next row is of the same step.
     """
 
     steps: Steps
@@ -105,6 +108,7 @@ class Graph:
     is_followed: Array
     discount: Array
     interest: Array
+    length: Array
 
     def next_values(self, values: Array) -> Array:
         """The value of the next row, [N].
@@ -183,6 +187,7 @@ def build_graph(
         is_followed=is_followed,
         discount=jnp.where(is_followed, 1.0 - interest, 0.0),
         interest=jnp.where(is_followed, interest, 0.0),
+        length=jnp.minimum(width, 1).astype(jnp.float32),
     )
 
 
@@ -212,7 +217,7 @@ def distances(graph: Graph, reaches_goal: Array) -> Array:
 
     def shorten(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         distance, _ = carry
-        onward = jnp.where(graph.is_followed, jnp.roll(distance, -1), jnp.inf) + 1.0
+        onward = jnp.where(graph.is_followed, jnp.roll(distance, -1), jnp.inf) + graph.length
         # A row that reaches the goal is the last of its episode, so nothing else would
         # lead on from it.
         onward = jnp.where(reaches_goal, 1.0, onward)

@@ -80,7 +80,8 @@ class StepColumns:
     """Columns of environment steps for advantages.
 
     One row is one step; rows stand in any order. The columns from `action` on are None unless the
-    algorithm needs them.
+    algorithm needs them. A summary before a step is a row too: it has reward 0, the step's index,
+    an anchor of its own, and stands before the row of the step.
 
     Attributes:
       reward: [N] f32, environment reward of the step.
@@ -92,11 +93,12 @@ class StepColumns:
         states.
       mask: [N] bool, False for padding: such a row takes part in nothing.
       action: [N, 2] u32, hash of the action.
-      next_anchor: [N, 2] u32, anchor of the trajectory's next step; zeros at its last step.
+      next_anchor: [N, 2] u32, anchor of the trajectory's next row; zeros at its last step.
       observation: [N, 2] u32, hash of the observation's text.
       won: [N] bool, whether the trajectory did the task.
       truncated: [N] bool, last steps of trajectories that used up their steps and were not won.
       forked: [N] bool, steps of trajectories that begin in a state of an earlier one.
+      summary: [N] bool, rows of summaries.
       entropy: [N] f32, nats; mean over the response's tokens under the policy before the updates. 0
         without tokens.
       logprob: [N] f32, nats; likewise the mean log-probability.
@@ -127,6 +129,7 @@ class StepColumns:
     won: Any = None
     truncated: Any = None
     forked: Any = None
+    summary: Any = None
     entropy: Any = None
     logprob: Any = None
     value: Any = None

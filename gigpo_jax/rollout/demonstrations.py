@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +16,15 @@ from gigpo_jax.rollout.episode import EpisodeSettings
 class DemonstratedTurn(NamedTuple):
     """One step as texts, and the images of the prompt.
 
-    Images are uint8 [H, W, 3] each. `exchanges` are those of `prompts.Prompt`.
+    Images are uint8 [H, W, 3] each. `exchanges` are those of `prompts.Prompt`. A summary has no
+    action.
     """
 
     prompt: str
     response: str
     images: tuple[np.ndarray, ...]
     exchanges: tuple[Exchange, ...] = ()
+    is_summary: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,13 @@ class ExpertEpisode:
       steps: Observation of each step, and the event with the expert's thought if it has one.
       last: Observation after the last step.
       won: Whether the expert reached the goal.
+      summaries: The expert's summary before each step, if it writes some.
     """
 
     steps: tuple[tuple[Observation, Event], ...]
     last: Observation
     won: bool
+    summaries: tuple[str, ...] = ()
 
 
 def episode_seed(seed: int, episode: int) -> int:
@@ -76,6 +80,9 @@ def demonstrate_episode(
 ) -> Demonstration:
     """Lets an expert play one episode.
 
+    Where a conversation is full, the expert's summary is demonstrated. The conversations of an
+    expert without summaries drop their oldest steps.
+
     Args:
       env: Environment of the episode.
       expert: Expert made for this episode.
@@ -89,10 +96,19 @@ def demonstrate_episode(
     episode = play_expert(env, expert, task, settings.max_steps)
     history = History(settings.history)
     write_response = write or response_text
+    if not episode.summaries:
+        settings = replace(settings, summary_tokens=0)
     turns = []
-    for observation, event in episode.steps:
+    for number, (observation, event) in enumerate(episode.steps):
         # The prompts of rollouts: supervised training on other ones would not prepare for these.
         prompt = settings.prompt(observation, history, encode)
+        if prompt.asks_summary:
+            summary = episode.summaries[number]
+            turns.append(
+                DemonstratedTurn(prompt.text, summary, prompt.images, prompt.exchanges, True)
+            )
+            history.add_summary(summary)
+            prompt = settings.prompt(observation, history, encode)
         response = write_response(event.action)
         turns.append(DemonstratedTurn(prompt.text, response, prompt.images, prompt.exchanges))
         # Only measured here: the tokenizer of a new model is made from these texts.
@@ -110,8 +126,12 @@ def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> Exp
     observation = env.reset(task)
     begin_episode(expert, task)
     steps = []
+    summaries = []
     won = False
+    summarise = getattr(expert, "summarise", None)
     for _ in range(max_steps):
+        if summarise is not None:
+            summaries.append(summarise())
         action = expert.act(observation)
         thought = getattr(expert, "thought", "")
         steps.append((observation, Event(observation.text, action, thought, observation.images)))
@@ -120,7 +140,7 @@ def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> Exp
         won = bool(result.info["won"])
         if result.done:
             break
-    return ExpertEpisode(tuple(steps), observation, won)
+    return ExpertEpisode(tuple(steps), observation, won, tuple(summaries))
 
 
 def response_text(action: str) -> str:

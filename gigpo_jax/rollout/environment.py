@@ -219,7 +219,13 @@ def episode_settings(
         reflection=agent.reflection(introduction) if agent.reflection else None,
         max_aborted_fraction=env.max_aborted_fraction,
         template_images=example_images,
+        summary_tokens=summary_limit(sampling) if env.context == "summary" else 0,
     )
+
+
+def summary_limit(sampling: ConfigDict) -> int:
+    """Largest number of tokens of a summary."""
+    return int(sampling.max_summary_tokens or sampling.max_response_tokens)
 
 
 def step_limit(env: ConfigDict, iteration: int) -> int:

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
@@ -12,7 +12,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, Engine, EngineLost, SamplingParams
 from gigpo_jax.env_bridge.actions import Response, is_admissible
 from gigpo_jax.env_bridge.agents import REFLECTION_TOKENS
-from gigpo_jax.env_bridge.conversations import build_step_prompt
+from gigpo_jax.env_bridge.conversations import SummaryLimits, build_step_prompt, summary_anchor
 from gigpo_jax.env_bridge.processes.pool import PooledEnv
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.types import (
@@ -56,6 +56,8 @@ class EpisodeSettings:
       reflection: Prompt for a reflection between two trials, which later prompts show; None: no
         reflection.
       template_images: Images that texts of the template refer to (`prompts.number_images`).
+      summary_tokens: Largest number of tokens of a summary, which the policy writes when a
+        conversation is full; 0: the oldest steps of the conversation are dropped instead.
     """
 
     template: PromptTemplate
@@ -75,6 +77,7 @@ class EpisodeSettings:
     trials: int = 1
     reflection: PromptTemplate | None = None
     template_images: tuple[np.ndarray, ...] = ()
+    summary_tokens: int = 0
 
     def penalty(self, valid: bool, tokens: int) -> float:
         """Penalty of a response, for invalid format and for length.
@@ -109,12 +112,17 @@ class EpisodeSettings:
     def prompt(
         self, observation: Observation, history: History, encode: Callable[..., Sequence[int]]
     ) -> Prompt:
-        """The prompt of one step; `encode` is that of `build_step_prompt`.
+        """The prompt of one step, or of a summary before it.
+
+        `encode` is that of `build_step_prompt`.
 
         Raises:
           InputError: it has images, and is too long without its history; nothing else is cut out
-            of such a prompt.
+            of such a prompt; or it has too little room for summaries.
         """
+        summaries = None
+        if self.summary_tokens:
+            summaries = SummaryLimits(self.sampling.max_tokens, self.summary_tokens)
         prompt = build_step_prompt(
             self.template,
             observation,
@@ -123,6 +131,7 @@ class EpisodeSettings:
             limit=self.prompt_tokens,
             show_admissible=self.show_admissible,
             template_images=self.template_images,
+            summaries=summaries,
         )
         check_length(prompt.tokens, prompt.images, self.prompt_tokens)
         return prompt
@@ -146,7 +155,7 @@ class EpisodePlan:
     Attributes:
       task: Task of the episode.
       group, member: Numbers that the trajectory records.
-      key: Function (member, step) -> random key of the request.
+      key: Function (member, step) -> random key of the request; negative steps are summaries.
       past: Actions that are replayed before the policy acts; the trajectory begins after them.
         Oracles continue from measured states in this way, forks from states of their group.
       reflections: Reflections on earlier trials.
@@ -226,14 +235,14 @@ class EpisodeRunner:
             trajectory.words = observation.task
             # The policy did not sample these actions: they are replayed to reach the state, are no
             # turns, and nothing is learnt from them.
-            for number, action in enumerate(past.actions):
-                if past.responses:
-                    encode = prompt_encoder(self.tokenizer, self.vision)
-                    prompt = settings.prompt(observation, history, encode)
-                    history.add_response(prompt, past.responses[number])
+            responses = iter(past.responses)
+            for action in past.actions:
+                self._replay_responses(observation, history, responses)
                 history.add(observation.text, action, images=observation.images)
                 result = await _measure(environment.step(action), trajectory, "environment_s")
                 observation = result.observation
+            # A summary after the last action.
+            self._replay_responses(observation, history, responses)
             if past.state not in (None, (observation.text, observation.anchor)):
                 raise InputError(
                     f"task {plan.task.id!r} answered the same {len(past.actions)} actions "
@@ -244,8 +253,17 @@ class EpisodeRunner:
             # Steps are counted from the start of the episode: so replayed ones use up the limit,
             # and no two steps have the same key.
             for step in range(len(past.actions), settings.max_steps):
+                prompt = self._prompt(observation, history)
+                if prompt.asks_summary:
+                    # The number of the step, which is not 0, with the other sign: no action has it.
+                    summary = await self._write_summary(
+                        prompt, observation, trajectory, key(-step), key(0)
+                    )
+                    trajectory.turns.append(summary)
+                    history.add_summary(summary.action)
+                    prompt = self._prompt(observation, history)
                 turn, result = await self._play_turn(
-                    observation, history, trajectory, environment, key(step), key(0)
+                    prompt, observation, history, trajectory, environment, key(step), key(0)
                 )
                 trajectory.turns.append(turn)
                 # Set at every step, because the step limit may end the episode after any of them.
@@ -272,8 +290,77 @@ class EpisodeRunner:
             trajectory.abort(str(err), policy_dependent=policy_dependent)
         return trajectory
 
+    def _prompt(self, observation: Observation, history: History) -> Prompt:
+        encode = prompt_encoder(self.tokenizer, self.vision)
+        return self.settings.prompt(observation, history, encode)
+
+    def _replay_responses(
+        self, observation: Observation, history: History, responses: Iterator[Sequence[int]]
+    ) -> None:
+        """Adds the next response of a past to its conversation, and the summary before it."""
+        for response in responses:
+            prompt = self._prompt(observation, history)
+            if not prompt.asks_summary:
+                history.add_response(prompt, response)
+                return
+            history.add_summary(self._read_summary(response))
+
+    def _read_summary(self, tokens: Sequence[int]) -> str:
+        # No special token is in it, and a prompt shows it as it shows all texts: as data.
+        return self.tokenizer.decode(tokens).strip()
+
+    async def _sample(
+        self, prompt: Prompt, sampling: SamplingParams, trajectory: Trajectory
+    ) -> tuple[Completion, PromptImages | None]:
+        """Samples the response to a prompt; returns it, and the images of the prompt."""
+        images = prompt_images(self.vision, prompt.tokens, prompt.images)
+        completion = await _measure(
+            _generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s"
+        )
+        return completion, images
+
+    async def _write_summary(
+        self,
+        prompt: Prompt,
+        observation: Observation,
+        trajectory: Trajectory,
+        key: tuple[int, int],
+        session: tuple[int, int],
+    ) -> Turn:
+        """Lets the policy summarise the conversation; the environment waits."""
+        sampling = replace(
+            self.settings.sampling,
+            max_tokens=self.settings.summary_tokens,
+            # They end actions.
+            stop_strings=(),
+            key=key,
+            session=session,
+        )
+        completion, images = await self._sample(prompt, sampling, trajectory)
+        tokens = completion.tokens.tolist()
+        return Turn(
+            prompt_tokens=np.asarray(prompt.tokens, np.int32),
+            response_tokens=np.asarray(completion.tokens, np.int32),
+            logprobs=np.asarray(completion.logprobs, np.float32),
+            prompt=prompt.text,
+            response=self.tokenizer.decode(tokens),
+            action=self._read_summary(tokens),
+            valid=True,
+            admissible=None,
+            observation=observation.text,
+            anchor=summary_anchor(observation.anchor),
+            reward=0.0,
+            penalty=0.0,
+            finish_reason=completion.finish_reason,
+            version=completion.version,
+            task=observation.task,
+            images=images,
+            is_summary=True,
+        )
+
     async def _play_turn(
         self,
+        prompt: Prompt,
         observation: Observation,
         history: History,
         trajectory: Trajectory,
@@ -282,13 +369,9 @@ class EpisodeRunner:
         session: tuple[int, int],
     ) -> tuple[Turn, StepResult]:
         settings = self.settings
-        prompt = settings.prompt(observation, history, prompt_encoder(self.tokenizer, self.vision))
-        images = prompt_images(self.vision, prompt.tokens, prompt.images)
         # The key of step 0 is common to the requests of an episode, and to those of no other one.
         sampling = replace(settings.sampling, key=key, session=session)
-        completion = await _measure(
-            _generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s"
-        )
+        completion, images = await self._sample(prompt, sampling, trajectory)
         history.add_response(prompt, completion.tokens.tolist())
         # The text is for the environment; the learner gets the tokens as they were sampled.
         response = self.tokenizer.decode(completion.tokens.tolist())
@@ -342,7 +425,6 @@ class EpisodeRunner:
         )
         encode = prompt_encoder(self.tokenizer, self.vision)
         prompt = prompt_settings.prompt(observation, history, encode)
-        images = prompt_images(self.vision, prompt.tokens, prompt.images)
         sampling = replace(
             settings.sampling,
             # `examples._check_room` reserves this room in later prompts.
@@ -351,9 +433,7 @@ class EpisodeRunner:
             key=plan.key(plan.member, settings.max_steps),  # steps have smaller numbers
             session=plan.key(plan.member, 0),
         )
-        completion = await _measure(
-            _generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s"
-        )
+        completion, _ = await self._sample(prompt, sampling, trajectory)
         return " ".join(self.tokenizer.decode(completion.tokens.tolist()).split())
 
 

@@ -36,7 +36,9 @@ def prompt_encoder(tokenizer: Tokenizer, vision: VisionConfig | None) -> Callabl
         system: str = "",
         response: Sequence[int] | None = None,
     ) -> list[int]:
-        check_modality(images, reads_images=vision is not None)
+        # A request for a summary has no picture of its own.
+        if images or response is None:
+            check_modality(images, reads_images=vision is not None)
         if response is None:
             tokens = tokenizer.encode_chat(text, system=system, **mark)
         else:

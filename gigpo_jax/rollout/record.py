@@ -21,9 +21,10 @@ from gigpo_jax.models.vision.images import ImagePatches, restore_pixels
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
 
 FORMAT = "gigpo_jax rollouts"
-VERSION = 4
-# Version 1 has no answers, version 2 no environments and no pictures, version 3 no pasts.
-READABLE_VERSIONS = (1, 2, 3, 4)
+VERSION = 5
+# Version 1 has no answers, version 2 no environments and no pictures, version 3 no pasts, version 4
+# no summaries.
+READABLE_VERSIONS = (1, 2, 3, 4, 5)
 SUFFIX = ".jsonl.gz"
 # Texts that are stored once a file: steps of a group repeat them.
 _SHARED_TEXTS = ("prompt", "response", "action", "observation", "anchor")
@@ -40,6 +41,7 @@ _TURN_FIELDS = (
     "finish_reason",
     "version",
     "regret",
+    "is_summary",
 )
 _TASK_FIELDS = ("type", "split", "data", "answer", "environment")
 _TRAJECTORY_FIELDS = (
@@ -63,13 +65,13 @@ _CONTENT_ERRORS = (ValueError, LookupError, TypeError, AttributeError)
 
 @dataclass(frozen=True)
 class SavedStep:
-    """One environment step.
+    """One environment step, or a summary before one.
 
     The fields from `returns` on are None where the episode was aborted or replaced.
 
     Attributes:
       prompt, response, action, valid, admissible, observation, anchor, reward, penalty,
-      finish_reason, version, regret:
+      finish_reason, version, regret, is_summary:
         See `trajectory.Turn`.
       prompt_length: Number of tokens of the prompt.
       tokens: Token ids of the response.
@@ -107,6 +109,7 @@ class SavedStep:
     anchor_group: int | None = None
     anchor_group_size: int | None = None
     pictures: tuple[bytes, ...] = ()
+    is_summary: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,11 @@ class SavedEpisode:
     answer: str = ""
     environment: str = ""
     past: tuple[str, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """Number of environment steps."""
+        return sum(not step.is_summary for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -175,7 +183,7 @@ def collect_rollouts(
       decode: Function token ids -> text.
     """
     rows = {
-        (step.trajectory, step.step): row for row, step in enumerate(finished_steps(trajectories))
+        (step.trajectory, step.place): row for row, step in enumerate(finished_steps(trajectories))
     }
     if len(rows) != len(credit.total):
         raise ValueError(f"credit of {len(credit.total)} steps for {len(rows)}")
@@ -184,7 +192,7 @@ def collect_rollouts(
     png_files: dict[bytes, bytes] = {}
     for place, trajectory in enumerate(trajectories):
         steps = [_make_step(turn, png_files) for turn in trajectory.turns]
-        returns = _discounted_returns([turn.reward for turn in trajectory.turns], gamma)
+        returns = _discounted_returns(trajectory.turns, gamma)
         for number, step in enumerate(steps):
             row = rows.get((place, number))
             # A step of an aborted or replaced episode has no credit.
@@ -288,11 +296,12 @@ def read_rollouts(path: Path) -> Rollouts:
         ) from err
 
 
-def _discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
+def _discounted_returns(turns: Sequence[Turn], gamma: float) -> list[float]:
     returns: list[float] = []
     total = 0.0
-    for reward in reversed(rewards):
-        total = reward + gamma * total
+    for turn in reversed(turns):
+        # A summary takes no step of the environment.
+        total = turn.reward + (1.0 if turn.is_summary else gamma) * total
         # Only the stored number is rounded, and not the running sum.
         returns.append(round(total, _DIGITS))
     return returns[::-1]

@@ -54,7 +54,7 @@ def collect_outcomes(
       trials: Number of trials; later ones are left out.
     """
     rows = [
-        (t.group, t.member, t.won, t.score, len(t.turns), t.aborted, t.policy_dependent)
+        (t.group, t.member, t.won, t.score, t.length, t.aborted, t.policy_dependent)
         for t in trajectories
     ]
     trials_by_task: dict[int, list[np.ndarray]] = defaultdict(list)

@@ -22,14 +22,17 @@ def sample_text(rollouts: Rollouts) -> str:
     picture_numbers = count(1)
     outcome = "won" if episode.won else "lost"
     lines = [
-        f"**{outcome}**, score {episode.score:g}, {len(episode.steps)} steps",
+        f"**{outcome}**, score {episode.score:g}, {episode.length} steps",
         "",
         as_code_block(f"task {episode.task}\n{episode.words}"),
     ]
+    actions = 0
     for number, step in enumerate(episode.steps):
-        lines += ["", f"### Step {number + 1}: {_credit_text(step)}", ""]
+        actions += not step.is_summary
+        heading = "Summary" if step.is_summary else f"Step {actions}"
+        lines += ["", f"### {heading}: {_credit_text(step)}", ""]
         # The first prompt stands for the template of all; later steps show what is new.
-        if number == 0:
+        if number == 0 or step.is_summary:
             lines += ["Prompt", "", as_code_block(step.prompt), ""]
         else:
             lines += ["Observation", "", as_code_block(step.observation), ""]

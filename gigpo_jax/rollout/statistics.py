@@ -51,11 +51,13 @@ def rollout_metrics(
     Returns:
       Means over episodes or steps that were not aborted, those of replaced groups included, so that
       a success rate is that of the policy on tasks as they are drawn. Metrics of episodes leave
-      forks out. A task type that was not played is left out.
+      forks out, those of actions and lengths of episodes summaries. A task type that was not played
+      is left out.
     """
     # Replaced groups stay in: without them the success rate would be that of groups with a signal.
     finished = [trajectory for trajectory in trajectories if not trajectory.aborted]
-    turns = [turn for trajectory in finished for turn in trajectory.turns]
+    responses = [turn for trajectory in finished for turn in trajectory.turns]
+    turns = [turn for turn in responses if not turn.is_summary]
     # A fork begins in a chosen state: its outcome is not that of the policy on its task.
     forks = [trajectory for trajectory in finished if trajectory.is_forked]
     whole = [trajectory for trajectory in finished if not trajectory.is_forked]
@@ -63,15 +65,15 @@ def rollout_metrics(
         "episode/success_rate": [t.won for t in whole],
         "episode/score": [t.score for t in whole],
         "episode/reward": [t.total_reward for t in whole],
-        "episode/length": [len(t.turns) for t in whole],
+        "episode/length": [t.length for t in whole],
         "episode/regret": [_total_regret(t) for t in whole if _has_regret(t)],
         "action/valid_rate": [turn.valid for turn in turns],
         "action/admissible_rate": [t.admissible for t in turns if t.admissible is not None],
         "credit/ambiguous_anchor_share": ambiguous_anchors(steps),
-        "response/length_mean": [len(turn.response_tokens) for turn in turns],
-        "response/truncated_share": [turn.finish_reason == "length" for turn in turns],
-        "prompt/length_mean": [len(turn.prompt_tokens) for turn in turns],
-        "prompt/truncated_fraction": [turn.prompt_cut for turn in turns],
+        "response/length_mean": [len(turn.response_tokens) for turn in responses],
+        "response/truncated_share": [turn.finish_reason == "length" for turn in responses],
+        "prompt/length_mean": [len(turn.prompt_tokens) for turn in responses],
+        "prompt/truncated_fraction": [turn.prompt_cut for turn in responses],
         "time/environment": [t.environment_s for t in finished],
         "rollout/fork_depth": [len(t.past.actions) for t in forks],
         "rollout/fork_success_rate": [t.won for t in forks],
@@ -96,7 +98,8 @@ def rollout_metrics(
         "rollout/groups_without_signal": sum(not gives_signal(group) for group in groups.values()),
         "rollout/refilled_groups": sum(group[0].replaced for group in groups.values()),
         "rollout/steps": len(turns),
-        "rollout/generated_tokens": sum(len(turn.response_tokens) for turn in turns),
+        "rollout/summaries": len(responses) - len(turns),
+        "rollout/generated_tokens": sum(len(turn.response_tokens) for turn in responses),
     }
     return _combine_hosts(samples, counts)
 
@@ -141,7 +144,7 @@ def ambiguous_anchors(steps: Sequence[Step]) -> list[bool]:
 
 
 def _has_regret(trajectory: Trajectory) -> bool:
-    return all(turn.regret is not None for turn in trajectory.turns)
+    return all(turn.regret is not None or turn.is_summary for turn in trajectory.turns)
 
 
 def _total_regret(trajectory: Trajectory) -> float:

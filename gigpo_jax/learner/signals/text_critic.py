@@ -195,7 +195,7 @@ def remaining_returns(steps: Sequence[Step]) -> np.ndarray:
     """
     returns = np.zeros(len(steps), np.float32)
     totals: dict[int, float] = {}
-    for row, step in sorted(enumerate(steps), key=lambda pair: -pair[1].step):
+    for row, step in sorted(enumerate(steps), key=lambda pair: -pair[1].place):
         later = totals.get(step.trajectory, 0.0)
         totals[step.trajectory] = later + step.turn.reward - step.turn.penalty
         returns[row] = totals[step.trajectory]

@@ -4,7 +4,8 @@
     A' = A W for A >= 0, A (2 - W) else
 
 n counts the earlier steps of the episode with the same action, m those with the same action and the
-same one before it. A wrapper: A is the advantage of `base`. DPEPO plays several environments in one
+same one before it. A wrapper: A is the advantage of `base`. A summary is no action: it counts for
+nothing and keeps its advantage. DPEPO plays several environments in one
 context; this is its rule for one, and not DPEPO.
 """
 
@@ -26,7 +27,8 @@ def repeat_discount(
     The episode and step parts stay.
     """
     advantages = base(columns)
-    steps = order_steps(columns)
+    summaries = jnp.zeros_like(columns.mask) if columns.summary is None else columns.summary
+    steps = order_steps(replace(columns, mask=columns.mask & ~summaries))
     rows = len(steps.valid)
 
     # The trajectory is a key: only repeats within an episode count.
@@ -44,4 +46,5 @@ def repeat_discount(
     # W is at most 1. A negative advantage times W would be a smaller punishment for a repeat, so it
     # is multiplied by 2 - W.
     discounted = total * jnp.where(total >= 0.0, weight, 2.0 - weight)
-    return replace(advantages, total=steps.restore(discounted))
+    kept = jnp.where(summaries, advantages.total, 0.0)
+    return replace(advantages, total=steps.restore(discounted) + kept)

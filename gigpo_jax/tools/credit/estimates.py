@@ -125,6 +125,8 @@ def estimate_steps(
     similarity = rl.similarity if rl.anchor_match == "similar" else None
     for anchor, steps in anchored.items():
         needs = GIVEN | {"forked"} if any(step.forked for step in steps) else GIVEN
+        if any(step.turn.is_summary for step in steps):
+            needs = needs | {"summary"}
         columns = step_columns(steps, similarity=similarity, needs=needs, computed=computed)
         for preset in PRESETS:
             totals = _estimates_of_preset(columns, preset, rl, variants)

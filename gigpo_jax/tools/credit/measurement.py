@@ -181,7 +181,8 @@ def _grpo_by_preset(estimates: Sequence[Estimate]) -> dict[str, Estimate]:
 def step_labels(steps: Sequence[Step]) -> dict[str, np.ndarray]:
     """Labels of all steps by name.
 
-    They are task type, step number, and size and ambiguity of the anchor group.
+    They are task type, step number, size and ambiguity of the anchor group, and whether it is a
+    summary.
     """
     keys = [(step.group, step.turn.anchor) for step in steps]
     sizes = Counter(keys)
@@ -193,6 +194,9 @@ def step_labels(steps: Sequence[Step]) -> dict[str, np.ndarray]:
     ambiguous = ambiguous_anchors(steps)
     if len(ambiguous) == len(steps):  # the environment lists its actions
         labels["ambiguous_anchor"] = np.where(ambiguous, "yes", "no")
+    summaries = [step.turn.is_summary for step in steps]
+    if any(summaries):
+        labels["summary"] = np.where(summaries, "yes", "no")
     return labels
 
 

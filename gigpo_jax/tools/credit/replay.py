@@ -6,6 +6,7 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import TextEnv
+from gigpo_jax.env_bridge.conversations import summary_anchor
 from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task, anchor_hash
 from gigpo_jax.models.vision.images import PromptImages
@@ -59,16 +60,16 @@ def replay_episodes(
             observation = env.step(action).observation
         for step in episode.steps:
             current_prompt, images = prompt(observation, history)
-            result = env.step(step.action)
             # The state of a step is its task and past actions. If these do not give the same
             # prompts and rewards again, continuations would start from another state.
-            if current_prompt.text != step.prompt or reward(result) != step.reward:
-                raise InputError(
-                    f"task {task.id!r} answered the same actions differently at step "
-                    f"{len(trajectory.turns)}",
-                    key="config.env.name",
-                    fix="name an environment that replays exactly (gigpo envs check)",
-                )
+            is_same = current_prompt.text == step.prompt
+            if step.is_summary:
+                _check_answers(is_same, task, trajectory)
+                trajectory.turns.append(_turn(step, observation, current_prompt, images, None))
+                history.add_summary(step.action)
+                continue
+            result = env.step(step.action)
+            _check_answers(is_same and reward(result) == step.reward, task, trajectory)
             trajectory.turns.append(
                 _turn(step, observation, current_prompt, images, result.info.get("regret"))
             )
@@ -78,6 +79,17 @@ def replay_episodes(
             observation = result.observation
         trajectories.append(trajectory)
     return trajectories
+
+
+def _check_answers(is_same: bool, task: Task, trajectory: Trajectory) -> None:
+    """Raises InputError unless the environment answered as in the rollout."""
+    if not is_same:
+        raise InputError(
+            f"task {task.id!r} answered the same actions differently at step "
+            f"{len(trajectory.turns)}",
+            key="config.env.name",
+            fix="name an environment that replays exactly (gigpo envs check)",
+        )
 
 
 def _turn(
@@ -90,7 +102,7 @@ def _turn(
     """A saved step's turn, with the replay's anchor and regret."""
     # A hash of the admissible actions: two states with one anchor and other choices are ambiguous.
     choices = None
-    if observation.admissible is not None:
+    if observation.admissible is not None and not step.is_summary:
         choices = anchor_hash("\n".join(observation.admissible))
     return Turn(
         prompt_tokens=np.asarray(prompt.tokens, np.int32),
@@ -102,7 +114,7 @@ def _turn(
         valid=step.valid,
         admissible=step.admissible,
         observation=observation.text,
-        anchor=observation.anchor,
+        anchor=summary_anchor(observation.anchor) if step.is_summary else observation.anchor,
         reward=step.reward,
         penalty=step.penalty,
         finish_reason=step.finish_reason,
@@ -111,4 +123,5 @@ def _turn(
         regret=regret,
         task=observation.task,
         images=images,
+        is_summary=step.is_summary,
     )

@@ -331,7 +331,7 @@ def _write_measurement(
         {
             "group": step.group,
             "member": members[step.trajectory],
-            "step": step.step,
+            "step": step.place,
             "advantage": float(measured.advantage[row]),
             "error": float(measured.error[row]),
             "regret": step.turn.regret,

@@ -1,8 +1,9 @@
 """States that continuations start from, and measured advantages from their returns.
 
 In an environment that replays exactly, the state before step t of an episode is its task and the
-actions before t. With V(state) the policy's expected sum of rewards minus penalties over the
-remaining steps, undiscounted,
+actions before t, and in a conversation the responses. A summary is a step with reward 0. With
+V(state) the policy's expected sum of rewards minus penalties over the remaining steps,
+undiscounted,
 
     A*(s_t, a_t) = r_t - p_t + V(s_{t+1}) - V(s_t),    V = 0 after the last step of an episode.
 
@@ -28,8 +29,8 @@ class State:
       group: Task group.
       task: Task.
       past: Actions so far.
-      responses: Token ids of the responses with these actions, which a conversation shows; empty
-        where each step has a prompt of its own.
+      responses: Token ids of the responses so far, those of summaries included, which a
+        conversation shows; empty where each step has a prompt of its own.
     """
 
     group: int
@@ -89,16 +90,18 @@ def _queue_episodes(steps: Sequence[Step], seed: int) -> list[list[list[int]]]:
     return queues
 
 
-def state_at(trajectory: Trajectory, step: int) -> State | None:
-    """The state before a step; None after the last one."""
-    if step == len(trajectory.turns):
+def state_at(trajectory: Trajectory, place: int) -> State | None:
+    """The state before a turn; None after the last one."""
+    if place == len(trajectory.turns):
         return None
     turns = trajectory.turns
-    past = trajectory.past.actions + tuple(turn.action for turn in turns[:step])
+    earlier_turns = turns[:place]
+    actions = tuple(turn.action for turn in earlier_turns if not turn.is_summary)
+    past = trajectory.past.actions + actions
     responses: tuple[tuple[int, ...], ...] = ()
     # In a conversation two states with the same actions differ if their responses do.
     if any(later.continues(turn) for turn, later in itertools.pairwise(turns)):
-        responses = tuple(tuple(turn.response_tokens.tolist()) for turn in turns[:step])
+        responses = tuple(tuple(turn.response_tokens.tolist()) for turn in earlier_turns)
     return State(trajectory.group, trajectory.task, past, responses)
 
 
@@ -108,7 +111,7 @@ def states_around(trajectories: Sequence[Trajectory], steps: Sequence[Step]) -> 
     # with them their lines in the file and their random keys.
     states: dict[State, None] = {}
     for step in steps:
-        for position in (step.step, step.step + 1):
+        for position in (step.place, step.place + 1):
             state = state_at(trajectories[step.trajectory], position)
             if state is not None:
                 states[state] = None
@@ -138,8 +141,8 @@ def measured_advantages(
     error = np.zeros(len(steps))
     for row, step in enumerate(steps):
         trajectory = trajectories[step.trajectory]
-        state = state_at(trajectory, step.step)
-        next_state = state_at(trajectory, step.step + 1)
+        state = state_at(trajectory, step.place)
+        next_state = state_at(trajectory, step.place + 1)
         gain = means[next_state] - means[state]
         advantage[row] = step.turn.reward - step.turn.penalty + gain
         # The two states have continuations of their own, so their errors are independent and add

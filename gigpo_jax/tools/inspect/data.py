@@ -333,4 +333,5 @@ def _describe_step(
         "entropy": step.entropy,
         "oracle": None,
         "regret": step.regret,
+        "summary": step.is_summary,
     }
