@@ -1,0 +1,59 @@
+"""GiGPO in a corridor with a sign at its start, on a laptop: summaries of a full context.
+
+    gigpo train --config=configs/corridor_tiny.py --workdir=runs/corridor
+
+Run it in a clone: the environment is examples/corridor/env.py. The door that the sign names must be
+opened 6 steps later, one of four. A conversation of 72 tokens is full after three steps. Variants:
+
+    summary   the policy writes a summary of at most 4 tokens (env.context=summary)
+    drop      the oldest steps of the conversation are dropped
+    window    every step has a prompt of its own, with the last two steps
+
+The warm start is corridor_tiny_sft.py of the same variant.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.tiny import tiny_config, train_config
+
+VARIANTS = {
+    "summary": {"prompt": "chat_compact", "context": "summary"},
+    "drop": {"prompt": "chat_compact"},
+    "window": {"prompt": "compact"},
+}
+
+
+def corridor_config(variant: str) -> ConfigDict:
+    """The base of this experiment and its warm start, unlocked."""
+    if variant not in VARIANTS:
+        choices = ", ".join(VARIANTS)
+        raise ValueError(f"configs/corridor_tiny.py:{variant}: no such variant; choose {choices}")
+    config = tiny_config()
+    config.compilation.cpu_threads = 1
+    config.env.name = "examples.corridor.env:CORRIDOR"
+    config.env.generate = ConfigDict()
+    config.env.max_steps = 8
+    config.env.history = 2
+    config.env.update(VARIANTS[variant])
+    config.sampling.max_prompt_tokens = 72
+    config.sampling.max_response_tokens = 8
+    if variant == "summary":
+        config.sampling.max_summary_tokens = 4
+    config.model.shape.update(
+        hidden_size=64, intermediate_size=192, num_layers=2, num_heads=2, num_kv_heads=1
+    )
+    config.model.unroll = 2
+    config.engine.slots = 128
+    config.engine.decode_steps = 8
+    config.engine.prefill_buckets = (40, 72)
+    return config
+
+
+def get_config(variant: str = "summary") -> ConfigDict:
+    """The config of a variant: summary, drop or window."""
+    config = train_config(corridor_config(variant))
+    config.model.path = f"runs/corridor_sft_{variant}/model"
+    config.train.iterations = 20
+    config.optim.lr = 6e-4
+    config.eval.panel = "test"
+    return config.lock()
