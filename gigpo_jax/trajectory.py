@@ -182,7 +182,7 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One environment step of a finished episode, or a summary before one.
+    """A step of a finished episode, or a summary.
 
     It is a row of all per-step computations.
 

@@ -93,9 +93,9 @@ class SummaryLimits:
 
 
 def summary_anchor(anchor: str) -> str:
-    """The anchor state of a summary before an observation with this anchor state.
+    """The anchor state of a summary.
 
-    Summaries are then compared with summaries alone.
+    `anchor` is that of the observation after it. Summaries are then compared with summaries alone.
     """
     return "summary\n" + anchor
 
@@ -129,7 +129,7 @@ def build_step_prompt(
     template_images: Sequence[np.ndarray] = (),
     summaries: SummaryLimits | None = None,
 ) -> Prompt:
-    """Builds the prompt of a step, or the request for a summary before it.
+    """Builds the prompt of a step, or a request for a summary.
 
     A template that is no `Conversation` is for `build_prompt`. A conversation goes on from
     `history.exchanges`. If it would have more than `limit` tokens, the oldest exchanges are dropped
@@ -226,7 +226,7 @@ def build_step_prompt(
 
 
 def _check_room(start_tokens: int, step_limit: int, limit: int) -> None:
-    """Checks that a conversation from a summary has room for an observation.
+    """Checks that an observation has room after a summary.
 
     Args:
       start_tokens: Number of tokens of system message, empty first message and summary.

@@ -112,7 +112,7 @@ class History:
             self.exchanges = (*earlier, replace(last, response=tuple(response)))
 
     def add_summary(self, summary: str) -> None:
-        """Puts a summary in the place of the conversation so far."""
+        """Replaces the conversation so far by a summary."""
         self.summary = summary
         self.exchanges = ()
 
@@ -285,7 +285,7 @@ class Compact:
         return "summary"
 
     def recall_summary(self, inputs: PromptInput, /) -> str:
-        """The beginning of a conversation that goes on from a summary."""
+        """The text of a summary in a conversation's first message."""
         return f"summary {inputs.summary}"
 
 

@@ -156,9 +156,9 @@ def _prompt_measure(policy: Policy | None, *, reads_images: bool) -> Callable[..
 
 
 def _count_words(text: str, system: str, response: Sequence[int] | None) -> int:
-    """Counts the tokens of a conversation's message in the word tokenizer of a new model.
+    """Counts the words of a conversation's message.
 
-    The arguments are those of `conversations.build_step_prompt`'s encode.
+    They are the tokens of a new model. The arguments are those of `conversations.build_step_prompt`'s encode.
     """
     # <bos> and <sep> around each message; the end of a turn is the last token of its response.
     messages = [text, system] if system else [text]

@@ -112,7 +112,7 @@ class EpisodeSettings:
     def prompt(
         self, observation: Observation, history: History, encode: Callable[..., Sequence[int]]
     ) -> Prompt:
-        """The prompt of one step, or of a summary before it.
+        """The prompt of a step, or of a summary before it.
 
         `encode` is that of `build_step_prompt`.
 
@@ -297,7 +297,7 @@ class EpisodeRunner:
     def _replay_responses(
         self, observation: Observation, history: History, responses: Iterator[Sequence[int]]
     ) -> None:
-        """Adds the next response of a past to its conversation, and the summary before it."""
+        """Adds the next response of a past, and summaries before it."""
         for response in responses:
             prompt = self._prompt(observation, history)
             if not prompt.asks_summary:
@@ -312,7 +312,7 @@ class EpisodeRunner:
     async def _sample(
         self, prompt: Prompt, sampling: SamplingParams, trajectory: Trajectory
     ) -> tuple[Completion, PromptImages | None]:
-        """Samples the response to a prompt; returns it, and the images of the prompt."""
+        """Samples a response; returns it and the prompt's images."""
         images = prompt_images(self.vision, prompt.tokens, prompt.images)
         completion = await _measure(
             _generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s"

@@ -238,11 +238,64 @@ def test_forks_need_whole_groups_and_an_algorithm_that_tells_them():
     config.rl.algorithm = "hgpo"
     with pytest.raises(InputError, match=r"train\.forks=6: rl\.algorithm=hgpo does not tell"):
         resolve(config)
+    chat = default_config().unlock()
+    chat.train.forks = 2
+    chat.env.prompt = "chat_compact"
+    with pytest.raises(InputError, match=r"train\.forks=2: saved conversations have no replayed"):
+        resolve(chat)
     harness = default_config().unlock()
     harness.train.forks = 2
     harness.env.name = "examples.harness.agent:PLAYER"
     with pytest.raises(InputError, match=r"train\.forks=2: .* cannot replay actions; use 0"):
         resolve(harness)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"env.prompt": "full"}, r"config\.env\.context='summary': env\.prompt=full has .*=chat"),
+        (
+            {"sampling.max_summary_tokens": 600},
+            r"config\.sampling\.max_summary_tokens=600: .* at most .*max_response_tokens=512",
+        ),
+        (
+            {"sampling.max_prompt_tokens": 1024},
+            r"config\.sampling\.max_prompt_tokens=1024: .* 1024 tokens, beside .*drop_oldest",
+        ),
+        (
+            {"env.prompt": "chat_tagged", "rl.algorithm": "rlvmr"},
+            r"config\.env\.context='summary': rlvmr compares .*use drop_oldest",
+        ),
+        (
+            {"env.context": "drop_oldest", "sampling.max_summary_tokens": 64},
+            r"config\.sampling\.max_summary_tokens=64: not read by env\.context=drop_oldest",
+        ),
+        ({"env.context": "window"}, r"config\.env\.context='window': .*'drop_oldest', 'summary'"),
+    ],
+)
+def test_summaries_need_conversations_with_room_for_them(values, complaint):
+    config = default_config().unlock()
+    config.env.prompt = "chat"
+    config.env.context = "summary"
+    config.sampling.max_summary_tokens = 256
+    resolve(config)
+    config.sampling.max_summary_tokens = 0
+    resolve(config)
+    for name, value in values.items():
+        section, _, key = name.partition(".")
+        config[section][key] = value
+    with pytest.raises(InputError, match=complaint) as error:
+        resolve(config)
+    assert "\n" not in str(error.value)
+
+
+def test_a_harness_has_no_summaries():
+    config = default_config().unlock()
+    config.env.name = "examples.harness.agent:PLAYER"
+    config.env.prompt = "chat"
+    config.env.context = "summary"
+    with pytest.raises(InputError, match=r"env\.context='summary': the prompts are those of the h"):
+        resolve(config)
 
 
 def test_buckets_beside_chunks_are_refused():

@@ -118,7 +118,8 @@ def test_what_is_written_is_read_back(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "missing"), [(1, ("answer", "environment")), (2, ("environment",)), (3, ())]
+    ("version", "missing"),
+    [(1, ("answer", "environment")), (2, ("environment",)), (3, ()), (4, ())],
 )
 def test_a_file_of_an_older_version_is_read(
     version: int, missing: tuple[str, ...], tmp_path: pathlib.Path
@@ -131,12 +132,13 @@ def test_a_file_of_an_older_version_is_read(
     for episode in episodes:
         assert episode.pop("past") == []
     assert (header["version"], values) == (
-        4,
+        5,
         [[{"answer": "the " + NASTY, "environment": "shop"}[n] for n in missing]] * 3,
     )
     assert header.pop("pictures") == []
     for step in (step for episode in episodes for step in episode["steps"]):
         del step["pictures"]
+        assert step.pop("is_summary") is False
     lines = [json.dumps(line) + "\n" for line in (header | {"version": version}, *episodes)]
     path.write_bytes(gzip.compress("".join(lines).encode()))
     expected = tuple(replace(episode, **dict.fromkeys(missing, "")) for episode in new.episodes)

@@ -29,6 +29,8 @@ const show = (where, ...children) => document.getElementById(where).replaceChild
 const signed = (x, digits = 2) => x === null || x === undefined ? "–"
   : Math.abs(x) < 0.5 * 10 ** -digits ? "0" : (x > 0 ? "+" : "−") + Math.abs(x).toFixed(digits);
 const percent = (x) => (100 * x).toFixed(1) + "%";
+const number = (episode, s) => episode.steps.slice(0, s).filter((step) => !step.summary).length + 1;
+const label = (episode, s) => (episode.steps[s].summary ? "summary before step " : "step ") + number(episode, s);
 const outcome = (won) => won === null ? "aborted" : won ? "won" : "lost";
 
 const picture = (number, alt) => el("img", { src: "data:image/png;base64," + document.getElementById("p" + number).textContent, alt });
@@ -186,8 +188,8 @@ function strip(content, episode, side, e) {
     };
     return el("button", { type: "button", class: "cell", tabindex: -1, "data-at": [side, e, s].join("."),
       "data-same": `${side}.${step.group}`, title: step.action, onclick: () => choose([side, e, s]), onkeydown: (event) => walk(event, [side, e, s]),
-      "aria-label": `episode ${e + 1}, step ${s + 1}, ${step.action}; episode advantage ${signed(step.episode)}, step advantage ${signed(step.step)}` },
-      step.pictures.length ? picture(step.pictures[0], "") : null, el("span", { class: "action" }, step.action), part(step.episode, estimated), part(step.step, estimated),
+      "aria-label": `episode ${e + 1}, ${label(episode, s)}, ${step.action}; episode advantage ${signed(step.episode)}, step advantage ${signed(step.step)}` },
+      step.pictures.length ? picture(step.pictures[0], "") : null, el("span", { class: "action" }, (step.summary ? "summary: " : "") + step.action), part(step.episode, estimated), part(step.step, estimated),
       step.oracle ? part(step.oracle[0], measured) : null);
   });
   const wide = content.episodes.every((x) => x.steps.length <= 20);
@@ -224,9 +226,9 @@ function mark(focus) {
 function detail(content, episode, step, side, e, s) {
   const here = content.episodes.flatMap((x, i) => x.steps.map((y, j) => ({ episode: x, step: y, e: i, s: j })))
     .filter((x) => step.group !== null && x.step.group === step.group);
-  const saw = [el("h3", {}, "What the agent saw"), seen(content, episode, step, s)];
+  const saw = [el("h3", {}, step.summary ? "What the agent saw next" : "What the agent saw"), seen(content, episode, step, s)];
   const first = step.pictures.length ? saw.splice(0) : [];
-  show("step", el("h3", {}, `Episode ${e + 1}, step ${s + 1}: ${step.action}`), ...first, verdict(content, episode, step, here),
+  show("step", el("h3", {}, `Episode ${e + 1}, ${label(episode, s)}: ${step.action}`), ...first, verdict(content, episode, step, here),
     here.length > 1 ? company(here, side, e, s) : null, ...saw,
     step.anchor !== step.observation ? el("details", {}, el("summary", {}, "anchor state"), el("pre", {}, content.texts[step.anchor])) : null,
     el("details", {}, el("summary", {}, "prompt"), el("pre", { id: "prompt" }, content.texts[step.prompt])),
@@ -246,7 +248,7 @@ function verdict(content, episode, step, here) {
   const done = content.episodes.filter((x) => !x.aborted && !x.replayed), wins = done.filter((x) => x.won).length;
   const mean = here.reduce((sum, x) => sum + x.step.return, 0) / here.length;
   const lines = [`Its episode ${episode.replayed ? "began in a state of another one and " : ""}was ${outcome(episode.won)}; ${wins} of the ${done.length} ${episode.replayed ? "whole " : ""}episodes of this task were won. Episode advantage: ${signed(step.episode)}.`,
-    here.length > 1 ? `${here.length} steps of these episodes were taken from this same state. What followed this one was worth ${step.return.toFixed(2)}, ` +
+    here.length > 1 ? `${here.length} ${step.summary ? "summaries" : "steps"} of these episodes were ${step.summary ? "written in" : "taken from"} this same state. What followed this one was worth ${step.return.toFixed(2)}, ` +
       `on average ${mean.toFixed(2)}. Step advantage: ${signed(step.step)}.` : "No other step was taken from this state, so there is nothing to compare it with. Step advantage: 0.",
     `Together ${signed(step.total)}: the update makes this response ${!step.total ? "neither more nor less" : step.total > 0 ? "more" : "less"} likely.`];
   if (step.penalty) lines.push(`Penalty for an invalid response: ${step.penalty}.`);
@@ -267,8 +269,8 @@ function company(here, side, e, s) {
   const mean = (of, value) => of.reduce((sum, x) => sum + value(x), 0) / of.length;
   actions.sort((a, b) => mean(b, (x) => x.step.return) - mean(a, (x) => x.step.return));
   const rows = actions.map((of) => el("tr", { class: of.some((x) => x.e === e && x.s === s) ? "me" : "" }, el("td", {}, of[0].step.action),
-    el("td", {}, ...of.map((x) => el("button", { type: "button", onclick: () => choose([side, x.e, x.s]), "aria-label": `episode ${x.e + 1}, step ${x.s + 1}`,
-      "aria-pressed": x.e === e && x.s === s }, `${x.e + 1}.${x.s + 1}`))),
+    el("td", {}, ...of.map((x) => el("button", { type: "button", onclick: () => choose([side, x.e, x.s]), "aria-label": `episode ${x.e + 1}, ${label(x.episode, x.s)}`,
+      "aria-pressed": x.e === e && x.s === s }, `${x.e + 1}.${number(x.episode, x.s)}`))),
     el("td", { class: "n" }, `${of.filter((x) => x.episode.won).length} of ${of.length}`), el("td", { class: "n" }, mean(of, (x) => x.step.return).toFixed(2)),
     el("td", { class: "n" }, signed(mean(of, (x) => x.step.step)))));
   return el("table", {}, el("caption", {}, "Who else stood here, what they did, and what they got"), el("thead", {}, el("tr", {}, el("th", {}, "action"),

@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.core.png import encode_png
+from gigpo_jax.rollout.record import read_rollouts, write_rollouts
 from gigpo_jax.tools.inspect import data
 from gigpo_jax.tools.inspect.__main__ import main
 from gigpo_jax.tools.inspect.data import collect_pages, collect_run, measure_disagreement
@@ -295,6 +297,28 @@ def test_a_reader_finds_a_step_and_who_else_stood_there(browser: Any, tmp_path: 
     browser.find_element("id", "query").send_keys("task 0")
     assert len(browser.find_elements("css selector", "#list button")) == 1
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_summaries_are_named_and_are_no_steps(browser: Any, tmp_path: Path):
+    folder = write_run(tmp_path / "run")
+    (path,) = (folder / "rollouts").iterdir()
+    rollouts = read_rollouts(path)
+    episodes = []
+    for episode in rollouts.episodes:
+        first, second, third = episode.steps
+        steps = (first, replace(second, is_summary=True), third)
+        episodes.append(replace(episode, steps=steps))
+    write_rollouts(path, replace(rollouts, episodes=tuple(episodes)))
+    open_page(browser, [folder], tmp_path / "page.html", "#a1.0.0.1")
+    text = browser.find_element("id", "step").text
+    assert "Episode 1, summary before step 2: go 1 a key" in text
+    assert "2 summaries of these episodes were written in this same state" in text
+    assert "What the agent saw next" in text
+    cells = browser.find_elements("css selector", ".cell .action")
+    assert "summary: go 1 a key" in [cell.get_attribute("textContent") for cell in cells]
+    browser.find_element("css selector", ".cell.chosen").send_keys("\ue014")  # arrow right
+    assert "Episode 1, step 2: go 2 a key" in browser.find_element("id", "step").text
+    assert "1.22.2" in browser.find_element("css selector", "#step tbody").text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,348 @@
+"""Summaries: a full conversation goes on from what the policy wrote about it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.base import request_key
+from gigpo_jax.env_bridge.conversations import (
+    Conversation,
+    SummaryLimits,
+    build_step_prompt,
+    make_conversation,
+    summary_anchor,
+)
+from gigpo_jax.env_bridge.processes.pool import EnvPool
+from gigpo_jax.env_bridge.prompts import History, Instruct, PromptInput, build_prompt
+from gigpo_jax.env_bridge.types import IMAGE, Observation
+from gigpo_jax.envs import registry
+from gigpo_jax.modes.sft import _count_words, _encode_prompts
+from gigpo_jax.rollout.demonstrations import demonstrate_episode
+from gigpo_jax.rollout.pictures import prompt_encoder
+from gigpo_jax.rollout.record import collect_rollouts, read_rollouts, write_rollouts
+from gigpo_jax.rollout.results import collect_outcomes
+from gigpo_jax.rollout.sample import sample_text
+from gigpo_jax.rollout.statistics import rollout_metrics
+from gigpo_jax.tools.credit.replay import replay_episodes
+from gigpo_jax.tools.credit.states import state_at, states_around
+from gigpo_jax.trajectory import Past, StepCredit, finished_steps
+from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play
+
+CHAT = registry.find_style("example", "chat_compact")
+EOS = TOKENIZER.stop_token_ids[0]
+LIMITS = SummaryLimits(response=20, summary=16)
+REQUEST = 4  # tokens of <eos>, <bos>, "summary" and <sep>
+WRITING = dataclasses.replace(SETTINGS, template=CHAT, prompt_tokens=130, summary_tokens=16)
+encode = prompt_encoder(TOKENIZER, None)
+
+
+def observe(text: str) -> Observation:
+    return Observation(text, text, ("open", "close"), "find the ring")
+
+
+def prompt_of(text: str, history: History, limit: int = 90):
+    return build_step_prompt(
+        CHAT, observe(text), history, encode=encode, limit=limit, summaries=LIMITS
+    )
+
+
+@pytest.fixture(scope="module")
+def played():
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
+        engine = StandIn()
+        trajectories = play(pool, engine, settings=WRITING)
+        pairs = [
+            (trajectory, place)
+            for trajectory in trajectories
+            for place, turn in enumerate(trajectory.turns)
+            if turn.is_summary
+        ]
+        states = [state_at(trajectory, place + 1) for trajectory, place in pairs]
+        states += [state_at(trajectory, place) for trajectory, place in pairs]
+        rest = [
+            play(
+                pool,
+                StandIn(),
+                settings=WRITING,
+                size=1,
+                groups=state.group + 1,
+                pasts=[Past()] * state.group + [Past(state.past, responses=state.responses)],
+            )[-1]
+            for state in (states[0], states[len(pairs) - 1], states[len(pairs)], states[-1])
+        ]
+    originals = [pairs[0], pairs[-1], pairs[0], pairs[-1]]
+    return engine, trajectories, originals, rest
+
+
+def test_a_full_conversation_asks_for_a_summary_and_starts_from_it():
+    history = History(0)
+    response = [*TOKENIZER.encode("take the ring"), EOS]
+    steps = 0
+    while True:
+        prompt = prompt_of("nothing in it", history)
+        if prompt.asks_summary:
+            break
+        # The longest response and the next request still fit.
+        assert len(prompt.tokens) <= 90 - LIMITS.response - REQUEST
+        last = [*prompt.tokens, *response]
+        history.add_response(prompt, response)
+        history.add("nothing in it", "take")
+        steps += 1
+    assert steps > 2
+    # One more message would not have left that room.
+    message = encode("now nothing in it can open close", response=response)
+    assert len(last) + len(message) > 90 - LIMITS.response - REQUEST
+    messages = [{"role": "user", "content": "summary"}]
+    assert prompt.tokens == [*last, *TOKENIZER.encode(TOKENIZER.chat_text(messages))]
+    assert (prompt.text, prompt.cut) == ("summary", "")
+    assert prompt_of("nothing in it", history, 10_000).asks_summary is False
+
+    history.add_summary("ring in drawer 2")
+    prompt = prompt_of("a coin", history)
+    messages = [
+        {"role": "system", "content": "find the ring"},
+        {"role": "user", "content": "summary ring in drawer 2\nnow a coin can open close"},
+    ]
+    assert prompt.tokens == TOKENIZER.encode(TOKENIZER.chat_text(messages))
+    assert (prompt.asks_summary, prompt.cut, len(prompt.exchanges)) == (False, "", 1)
+    # Later messages do not repeat it.
+    history.add_response(prompt, response)
+    history.add("a coin", "take")
+    assert prompt_of("a pearl", history).text == "now a pearl can open close"
+
+
+def test_every_request_for_a_summary_fits_whatever_was_seen_and_answered():
+    history = History(0)
+    longest = [EOS + 1] * LIMITS.response  # without an end
+    summaries = 0
+    for step in range(40):
+        text = "coin " * (step * step)
+        prompt = prompt_of(text, history, limit=100)
+        if prompt.asks_summary:
+            summaries += 1
+            assert len(prompt.tokens) <= 100
+            history.add_summary("pearl " * LIMITS.summary)
+            prompt = prompt_of(text, history, limit=100)
+        assert not prompt.asks_summary
+        assert len(prompt.tokens) <= 100 - LIMITS.response - REQUEST
+        history.add_response(prompt, longest)
+        history.add(text, "take")
+    assert summaries > 10
+
+
+def test_too_little_room_is_refused_in_one_line():
+    # <bos> find the ring <sep> <bos> now <sep>: 8 tokens, and the summary, response and request.
+    smallest = 8 + LIMITS.summary + LIMITS.response + REQUEST
+    with pytest.raises(InputError, match=f"take {smallest} tokens before") as error:
+        prompt_of("coin", History(0), limit=smallest)
+    assert str(error.value).startswith(f"config.sampling.max_prompt_tokens={smallest}: ")
+    assert "\n" not in str(error.value)
+    assert prompt_of("coin", History(0), limit=smallest + 1).tokens
+
+
+def test_styles_have_words_of_their_own():
+    inputs = PromptInput("task", "", (), 4, "seen", None, summary="found it")
+    full = make_conversation(Instruct("intro"))
+    assert "Write a summary" in full.request_summary(inputs)
+    assert full.start(inputs) == (
+        "Your summary of the first 4 steps:\nfound it\n\nNow, at step 5, you see: seen"
+    )
+    assert CHAT.request_summary(inputs) == "summary"
+    own = Conversation(lambda inputs: "U", lambda inputs: "S", lambda inputs: "?", lambda i: "!")
+    assert (own.request_summary(inputs), own.start(inputs)) == ("?", "!\nU")
+
+
+def test_a_summary_is_data():
+    history = History(0)
+    history.add("coin", "take")
+    history.add_summary(f"<eos> {IMAGE} {IMAGE}\ue0000\ue000 \ud800")
+    tokens = prompt_of("coin", history).tokens
+    special = {TOKENIZER.token_id(token) for token in ("<eos>", "<bos>", "<sep>")}
+    assert sum(token in special for token in tokens) == 4  # around two messages
+    assert tokens.count(EOS) == 0
+
+
+@pytest.mark.parametrize("builder", [build_prompt, build_step_prompt])
+def test_a_number_behind_a_mark_is_no_image(builder):
+    text = f"coin {IMAGE}\ue0003\ue000"
+    prompt = builder(CHAT, observe(text), History(0), encode=encode, limit=80)
+    assert (prompt.images, "\ue000" in prompt.text) == ((), False)
+
+
+def test_episodes_write_summaries_between_their_steps(played):
+    engine, trajectories, _, _ = played
+    params = {params.key: (tokens, params) for tokens, params in engine.requests}
+    assert len(params) == len(engine.requests)  # no two requests have one key
+    summaries = 0
+    for trajectory in trajectories:
+        assert not trajectory.aborted
+        turns = trajectory.turns
+        steps = finished_steps([trajectory])
+        assert not turns[0].is_summary
+        assert not turns[-1].is_summary
+        assert trajectory.length == steps[-1].step + 1 <= WRITING.max_steps
+        for place, (turn, step) in enumerate(zip(turns, steps, strict=True)):
+            assert (step.place, step.turn) == (place, turn)
+            number = -step.step if turn.is_summary else step.step
+            key = request_key(WRITING.seed, 5, trajectory.group, trajectory.member, number)
+            tokens, sampling = params[key]
+            assert tokens == tuple(turn.prompt_tokens.tolist())
+            assert len(tokens) <= WRITING.prompt_tokens
+            # A summary ends the conversation: only the turn after it starts anew.
+            if place:
+                assert turn.continues(turns[place - 1]) == (not turns[place - 1].is_summary)
+            if not turn.is_summary:
+                assert sampling.stop_strings == SETTINGS.sampling.stop_strings
+                assert sampling.max_tokens == SETTINGS.sampling.max_tokens
+                continue
+            summaries += 1
+            following = turns[place + 1]
+            assert (sampling.max_tokens, sampling.stop_strings) == (16, ())
+            assert (turn.reward, turn.penalty, turn.valid) == (0.0, 0.0, True)
+            assert turn.observation == following.observation
+            assert turn.anchor == summary_anchor(following.anchor) != following.anchor
+            assert turn.action in following.prompt
+            assert following.prompt.startswith("find the ")
+            assert step.step == steps[place + 1].step
+    assert summaries > 20
+
+
+def test_metrics_of_actions_leave_summaries_out(played):
+    _, trajectories, _, _ = played
+    metrics = rollout_metrics(trajectories, finished_steps(trajectories), ())
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    steps = [turn for turn in turns if not turn.is_summary]
+    assert metrics["rollout/summaries"] == len(turns) - len(steps) > 20
+    assert metrics["rollout/steps"] == len(steps)
+    assert metrics["episode/length"] == pytest.approx(len(steps) / len(trajectories))
+    assert metrics["action/valid_rate"] == pytest.approx(np.mean([turn.valid for turn in steps]))
+    lengths = [len(turn.response_tokens) for turn in turns]
+    assert metrics["response/length_mean"] == pytest.approx(np.mean(lengths))
+    assert metrics["rollout/generated_tokens"] == sum(lengths)
+    outcomes = collect_outcomes(trajectories[:1], [trajectories[0].task])
+    assert outcomes[0].length == trajectories[0].length < len(trajectories[0].turns)
+
+
+def test_continuations_begin_before_and_after_a_summary(played):
+    _, _, originals, rest = played
+    for (trajectory, place), continuation, offset in zip(
+        originals, rest, (1, 1, 0, 0), strict=True
+    ):
+        turn = trajectory.turns[place + offset]
+        first = continuation.turns[0]
+        assert first.is_summary == turn.is_summary == (offset == 0)
+        np.testing.assert_array_equal(first.prompt_tokens, turn.prompt_tokens)
+
+
+def test_states_around_a_summary_differ_in_its_words_alone(played):
+    _, trajectories, _, _ = played
+    steps = finished_steps(trajectories)
+    summary = next(step for step in steps if step.turn.is_summary)
+    before, after = states_around(trajectories, [summary])
+    assert before.past == after.past
+    assert len(before.past) == summary.step
+    written = tuple(summary.turn.response_tokens.tolist())
+    assert after.responses == (*before.responses, written)
+    assert len(after.responses) == summary.place + 1
+
+
+def test_saved_rollouts_have_summaries_and_are_played_again(played, tmp_path):
+    _, trajectories, _, _ = played
+    count = len(finished_steps(trajectories))
+    credit = StepCredit(*np.ones((3, count), np.float32), np.zeros(count, np.int64))
+    rollouts = collect_rollouts(
+        trajectories, credit, None, gamma=0.5, iteration=0, temperature=1.0, decode=TOKENIZER.decode
+    )
+    path = tmp_path / "x.jsonl.gz"
+    write_rollouts(path, rollouts)
+    assert read_rollouts(path) == rollouts
+    for trajectory, episode in zip(trajectories, rollouts.episodes, strict=True):
+        assert episode.length == trajectory.length
+        for turn, step, later in zip(
+            trajectory.turns, episode.steps, (*episode.steps[1:], None), strict=True
+        ):
+            assert step.is_summary == turn.is_summary
+            assert not turn.is_summary or step.returns == later.returns
+    text = sample_text(rollouts)
+    shown = next(e for e in rollouts.episodes if e.won)
+    assert text.count("### Summary") == len(shown.steps) - shown.length
+    assert f"### Step {shown.length}:" in text
+    assert f"{shown.length} steps" in text
+
+    env = registry.make("example")
+    repeated = replay_episodes(
+        env,
+        rollouts.episodes,
+        window=WRITING.history,
+        prompt=lambda now, history: (WRITING.prompt(now, history, encode), None),
+    )
+    for trajectory, again in zip(trajectories, repeated, strict=True):
+        for turn, same in zip(trajectory.turns, again.turns, strict=True):
+            np.testing.assert_array_equal(turn.prompt_tokens, same.prompt_tokens)
+            assert (turn.is_summary, turn.anchor, turn.choices) == (
+                same.is_summary,
+                same.anchor,
+                same.choices,
+            )
+
+
+class Note:
+    """An expert whose summaries say how many observations it has seen."""
+
+    def __init__(self) -> None:
+        self._expert = registry.make_expert("example", 0)
+        self._seen = 0
+
+    def act(self, observation: Observation) -> str:
+        self._seen += 1
+        return self._expert.act(observation)
+
+    def summarise(self) -> str:
+        return f"nothing in {self._seen} drawers"
+
+
+def demonstrate(expert):
+    env = registry.make("example", drawers=4)
+    task = env.tasks("train")[5]
+    return demonstrate_episode(
+        env,
+        expert,
+        task,
+        WRITING,
+        encode=encode,
+        encode_response=lambda text: [*TOKENIZER.encode(text), EOS],
+    )
+
+
+def test_demonstrations_have_the_summaries_of_the_expert():
+    demonstration = demonstrate(Note())
+    turns = demonstration.turns
+    targets = [np.array([*TOKENIZER.encode(turn.response), EOS]) for turn in turns]
+    prompts = list(_encode_prompts(demonstration, targets, encode))
+    places = [place for place, turn in enumerate(turns) if turn.is_summary]
+    assert len(places) > 1
+    for number, place in enumerate(places):
+        assert turns[place].response == f"nothing in {place - number} drawers"
+        assert turns[place].response in turns[place + 1].prompt
+        # The summary reads the whole conversation before it.
+        past = [*prompts[place - 1], *targets[place - 1].tolist()]
+        assert prompts[place] == [*past, *encode("summary", response=targets[place - 1].tolist())]
+        assert len(turns[place + 1].exchanges) == 1
+
+
+def test_the_conversations_of_an_expert_without_summaries_drop_steps():
+    turns = demonstrate(registry.make_expert("example", 0)).turns
+    assert not any(turn.is_summary for turn in turns)
+    assert max(len(turn.exchanges) for turn in turns) < len(turns)
+
+
+@pytest.mark.parametrize("response", [None, (), (7, EOS)])
+def test_words_are_counted_as_the_word_tokenizer_encodes_them(response):
+    text = "now a ring's box, take it"
+    # A measured response has its end.
+    system = "" if response is not None else "find the ring."
+    assert _count_words(text, system, response) == len(
+        encode(text, system=system, response=response)
+    )
