@@ -6,6 +6,7 @@ What the sign said must be remembered: a prompt with the last steps alone does n
 conversation that drops its oldest steps has lost it at the end.
 """
 
+import hashlib
 import random
 from collections.abc import Sequence
 from functools import partial
@@ -57,9 +58,9 @@ class Corridor:
         ]
 
     def digest(self, task: Task) -> str:
-        """The content of a task: a panel notices when corridors become others."""
+        """A hash of the task's content: a panel notices when corridors become others."""
         self.reset(task)
-        return "; ".join(self._places)
+        return hashlib.sha256("; ".join(self._places).encode()).hexdigest()
 
     def reset(self, task: Task) -> Observation:
         # The things follow from the id alone: they are the same in every process.

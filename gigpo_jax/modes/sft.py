@@ -158,7 +158,8 @@ def _prompt_measure(policy: Policy | None, *, reads_images: bool) -> Callable[..
 def _count_words(text: str, system: str, response: Sequence[int] | None) -> int:
     """Counts the words of a conversation's message.
 
-    They are the tokens of a new model. The arguments are those of `conversations.build_step_prompt`'s encode.
+    They are the tokens of a new model. The arguments are those of the `encode` of
+    `conversations.build_step_prompt`.
     """
     # <bos> and <sep> around each message; the end of a turn is the last token of its response.
     messages = [text, system] if system else [text]
