@@ -82,6 +82,7 @@ def test_only_a_summary_knows_the_sign_at_the_doors(variant: str) -> None:
 
     for number, colour in enumerate(COLOURS):
         config, task_type, demonstration = demonstrate(variant, number)
+        config = config.unlock()
         assert task_type == colour
         *_, last = demonstration.turns
         assert response_text(f"open {colour} door") == last.response
@@ -94,6 +95,14 @@ def test_only_a_summary_knows_the_sign_at_the_doors(variant: str) -> None:
         # The sign is read through a summary of a summary.
         summaries = [turn.response for turn in demonstration.turns if turn.is_summary]
         assert summaries == ([f"sign {colour}"] * 2 if variant == "summary" else [])
+        if variant == "summary":
+            ends = [int(sample.response_tokens[-1]) for sample in samples]
+            is_end = [end in TOKENIZER.stop_token_ids for end in ends]
+            # Stop strings end responses, and not summaries.
+            assert is_end == [turn.is_summary for turn in demonstration.turns]
+            config.sampling.max_summary_tokens = 2
+            (shorter,) = encode_demonstrations([demonstration], Policy, config)
+            assert len(shorter) == len(samples) - 2
 
 
 def test_a_poor_guide_names_other_things_too() -> None:

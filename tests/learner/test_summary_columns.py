@@ -58,6 +58,7 @@ def test_a_summary_has_the_return_of_the_step_after_it_and_is_compared_with_summ
     assert episode_part[:4] == pytest.approx([4.0] * 4)
     assert remaining_returns(steps) == pytest.approx([8.0] * 4 + [4.0] * 4 + [0.0] * 3)
     assert list(columns.summary[rows]) == [row in (2, 6) for row in rows]
+    assert columns.next_anchor[[1, 2]].tolist() == columns.anchor[[2, 3]].tolist()
 
 
 def test_rows_in_another_order_of_episodes_give_the_same():

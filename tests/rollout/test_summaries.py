@@ -18,6 +18,8 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, Instruct, PromptInput, build_prompt
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
+from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS
 from gigpo_jax.modes.sft import _count_words, _encode_prompts
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
 from gigpo_jax.rollout.pictures import prompt_encoder
@@ -28,6 +30,8 @@ from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.tools.credit.replay import replay_episodes
 from gigpo_jax.tools.credit.states import state_at, states_around
 from gigpo_jax.trajectory import Past, StepCredit, finished_steps
+from tests.models.shapes import VISION
+from tests.models.vision.test_images import random_image
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play
 
 CHAT = registry.find_style("example", "chat_compact")
@@ -169,6 +173,33 @@ def test_a_number_behind_a_mark_is_no_image(builder):
     text = f"coin {IMAGE}\ue0003\ue000"
     prompt = builder(CHAT, observe(text), History(0), encode=encode, limit=80)
     assert (prompt.images, "\ue000" in prompt.text) == ((), False)
+
+
+def test_a_summary_reads_the_pictures_of_its_conversation_and_names_none():
+    words = word_tokenizer(["room now summary"], IMAGE_TOKENS)
+    start, pad, end = map(words.token_id, IMAGE_TOKENS)
+    vision = dataclasses.replace(VISION, start_token=start, image_token=pad, end_token=end)
+    read = prompt_encoder(words, vision)
+    picture = Observation(f"room {IMAGE}", "", None, "walk", (random_image(56, 84),))
+    history = History(0)
+
+    def build():
+        return build_step_prompt(
+            CHAT, picture, history, encode=read, limit=100, summaries=SummaryLimits(8, 8)
+        )
+
+    steps = 0
+    while not (prompt := build()).asks_summary:
+        history.add_response(prompt, [words.token_id("room")])
+        history.add(picture.text, "go", images=picture.images)
+        steps += 1
+    assert steps > 1
+    assert len(prompt.images) == steps
+    assert prompt.tokens.count(pad) == 6 * steps  # 6 features each
+    history.add_summary(f"room {IMAGE}")
+    prompt = build()
+    assert (len(prompt.images), prompt.tokens.count(pad)) == (1, 6)
+    assert prompt.text.startswith("walk\nsummary room < image>")
 
 
 def test_episodes_write_summaries_between_their_steps(played):
