@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.corridor.env import COLOURS, CORRIDOR, Corridor, Guide
+from examples.corridor.env import COLOURS, CORRIDOR, THINGS, Corridor, Guide
 from gigpo_jax.config import resolve
 from gigpo_jax.env_bridge.checker import check_environment
 from gigpo_jax.envs.panels import check_tasks
@@ -17,7 +17,8 @@ from gigpo_jax.rollout.pictures import prompt_encoder
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NAME = "examples.corridor.env:CORRIDOR"
-TOKENIZER = word_tokenizer([" ".join(COLOURS) + " lamp chair plant box door go on a sign says the"])
+WORDS = "open the door that sign names now a says can go on summary end of corridor"
+TOKENIZER = word_tokenizer([" ".join((WORDS, *COLOURS, *THINGS))])
 
 
 def get_config(variant: str, name: str = "corridor_tiny"):
@@ -120,5 +121,5 @@ def test_the_warm_start_has_the_prompts_of_its_run(variant: str) -> None:
     run, warm = get_config(variant), get_config(variant, "corridor_tiny_sft")
     assert run.env == warm.env
     assert run.sampling == warm.sampling
-    with pytest.raises(ValueError, match="no such variant; choose summary, drop or window"):
+    with pytest.raises(ValueError, match="no such variant; choose summary, drop, window"):
         get_config("none")
