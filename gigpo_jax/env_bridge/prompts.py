@@ -356,8 +356,9 @@ class InputReader:
             # Tokenizers refuse lone surrogates, which an environment may emit. They become question
             # marks.
             text = text.encode("utf-8", "replace").decode("utf-8")
-            # A number that the text brings along would stand for the image of another mark.
-            text = _NUMBERED_MARK.sub(IMAGE, text)
+            # Marks stay plain text in a prompt without images; a number would name an image.
+            if not self.has_images:
+                text = _NUMBERED_MARK.sub(IMAGE, text)
         if images:
             text, self.images = number_images(text, images, self.images)
         elif self.has_images:

@@ -270,7 +270,7 @@ def test_forks_need_whole_groups_and_an_algorithm_that_tells_them():
             {"env.context": "drop_oldest", "sampling.max_summary_tokens": 64},
             r"config\.sampling\.max_summary_tokens=64: not read by env\.context=drop_oldest",
         ),
-        ({"env.context": "window"}, r"config\.env\.context='window': .*'drop_oldest', 'summary'"),
+        ({"env.context": "window"}, r"config\.env\.context='window': .*of drop_oldest, summary"),
     ],
 )
 def test_summaries_need_conversations_with_room_for_them(values, complaint):
