@@ -122,8 +122,8 @@ KEYS: dict[str, Key] = {
     ),
     "env.context": Key(
         "drop_oldest",
-        "rule of a conversation that has become too long; drop_oldest: without its oldest steps; "
-        "summary: the policy writes a summary, from which it goes on (docs/conversations.md)",
+        "rule for conversations that are full; drop_oldest: they lose their oldest steps; "
+        "summary: the policy summarises them (docs/conversations.md)",
         one_of("drop_oldest", "summary"),
         mixes=True,
     ),
