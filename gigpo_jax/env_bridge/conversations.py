@@ -129,7 +129,7 @@ def build_step_prompt(
     template_images: Sequence[np.ndarray] = (),
     summaries: SummaryLimits | None = None,
 ) -> Prompt:
-    """Builds the prompt of a step, or a request for a summary.
+    """Builds the prompt of a step or a summary.
 
     A template that is no `Conversation` is for `build_prompt`. A conversation goes on from
     `history.exchanges`. If it would have more than `limit` tokens, the oldest exchanges are dropped
@@ -194,7 +194,7 @@ def build_step_prompt(
         if not history.steps:
             start_inputs = inputs if has_images else bare_inputs
             start_tokens = len(encode_start(template.user(start_inputs)))
-            _check_room(start_tokens + summaries.summary, step_limit, limit)
+            _check_summary_room(start_tokens + summaries.summary, step_limit, limit)
 
     # A text of a megabyte is not encoded.
     if history.exchanges and len(text) <= limit * LONGEST_TOKEN:
@@ -225,7 +225,7 @@ def build_step_prompt(
     return _join_exchanges((first,), "\n".join(filter(None, (system, text))), cut)
 
 
-def _check_room(start_tokens: int, step_limit: int, limit: int) -> None:
+def _check_summary_room(start_tokens: int, step_limit: int, limit: int) -> None:
     """Checks that an observation has room after a summary.
 
     Args:

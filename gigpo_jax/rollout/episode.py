@@ -112,7 +112,7 @@ class EpisodeSettings:
     def prompt(
         self, observation: Observation, history: History, encode: Callable[..., Sequence[int]]
     ) -> Prompt:
-        """The prompt of a step, or of a summary before it.
+        """The prompt of a step or of a summary.
 
         `encode` is that of `build_step_prompt`.
 
@@ -297,7 +297,7 @@ class EpisodeRunner:
     def _replay_responses(
         self, observation: Observation, history: History, responses: Iterator[Sequence[int]]
     ) -> None:
-        """Adds the next response of a past, and summaries before it."""
+        """Adds a response of the past and summaries before."""
         for response in responses:
             prompt = self._prompt(observation, history)
             if not prompt.asks_summary:
