@@ -48,6 +48,7 @@ def test_protocols_stay_as_they_were_committed_before_the_runs():
     assert digests == {
         "alfworld_pooled.md": "cc4f364c41ec64dc3bddc7bdb758aadd0f2bf13077d219aaa91e4de74a21cdf0",
         "babyai.md": "a6862bb433dc7ee80654125994e45588579849172831e3b232413b316a80c152",
+        "fork_learning.md": "c3e96749ec401310e3ae782abce5fc1165ae21ee6b6345dd0a3199230630607e",
         "forks.md": "1391aca2b7f080bdd3205aa185238f156060f22eecd67d4292907cd9b083c5de",
         "frozenlake_pooled.md": "f60b952dba79c55a1a0f6ede5a54bb881068bb488a30a1732a9fe4b5ddfad808",
         "repeat_discount.md": "26d4d40f44246b939b77bd120e2f0ce37cd90a41b56fa6aea60ef663e1765a1d",

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.tabular_fork_learning import play_iteration
+from benchmarks.tabular_forks import FIRST, MOST
 from benchmarks.tabular_learning import Training, make_estimate, train
 from benchmarks.tabular_worlds import (
     EPISODES,
@@ -80,3 +82,19 @@ def test_exact_advantages_teach():
     curves = train(world, estimate, [0], [1000.0], Training(iterations=4))
     assert curves.trained[-1, 0] > curves.trained[0, 0] + 0.05
     assert curves.unseen == {}
+
+
+def test_forks_of_an_iteration_cost_as_many_steps_as_whole_episodes():
+    world = World(**SMALL)
+    tasks = stack_blocks([make_tasks(world, 0, 16)])
+    keys = jax.vmap(jax.random.key)(jnp.arange(1))
+    logits = jnp.asarray(tasks.noise)
+    for choice in ("whole", "uncertainty"):
+        rows, columns = play_iteration(world, choice, tasks, logits, keys, [0])
+        mask = np.asarray(rows.mask)
+        first = mask[..., :FIRST].sum()
+        # Episodes are kept whole, so the budget is met within half an episode.
+        assert abs(mask.sum() - 2 * first) < world.limit * 16 / 2
+        forked = np.asarray(columns.forked).reshape(1, 16, FIRST + MOST, world.limit)
+        assert not forked[:, :, :FIRST].any()
+        assert forked.any() == (choice != "whole")
