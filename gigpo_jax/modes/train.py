@@ -429,10 +429,7 @@ class Trainer:
 
 
 def staleness(trajectories: list[Trajectory], iteration: int) -> float:
-    """Largest number of updates between sampling and trained weights.
-
-    0 is on-policy.
-    """
+    """Age of the oldest response, in updates; 0 is on-policy."""
     versions = [turn.version for trajectory in trajectories for turn in trajectory.turns]
     return float(iteration - min(versions, default=iteration))
 

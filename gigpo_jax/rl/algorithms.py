@@ -73,11 +73,10 @@ PRESETS: dict[str, dict[str, str | int]] = {
 }
 
 
-# Inputs of algorithms beside the seven columns: optional columns and fields of batches, which
-# signals of the learner fill; "text_critic": the column `value` comes from the text critic;
-# "history": prompts show at least as many past steps as the setting `history`. The field "teacher"
-# is that of a copy of the policy, which reads the settings `refresh` and `iterations`; with
-# `FROZEN_TEACHER` that of the model in the setting `teacher`.
+# Names that `Algorithm.needs` may have. The learner's signals fill optional columns and fields of
+# batches. "text_critic": the text critic fills the column `value`. "history": a prompt shows at
+# least as many past steps as the setting `history`. The field "teacher" holds scores of a copy of
+# the policy; with `FROZEN_TEACHER`, those of the model that the setting `teacher` names.
 FROZEN_TEACHER = "frozen_teacher"
 NEEDS = (*OPTIONAL_COLUMNS, *OPTIONAL_FIELDS, "text_critic", "history", FROZEN_TEACHER)
 BASE = "base"  # the setting of a wrapper that names the algorithm whose advantages it changes

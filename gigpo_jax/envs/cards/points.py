@@ -1,12 +1,16 @@
 """Points games: a formula of all cards reaches a target, one symbol a turn, as in gym-cards."""
 
-from collections.abc import Sequence
+import functools
+import random
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs.cards.arithmetic import evaluate, evaluate_python, find_completion
 from gigpo_jax.envs.cards.deck import count_points, name_card
 from gigpo_jax.envs.cards.picture import draw_points_game
+from gigpo_jax.envs.games import GameEnv, GameExpert, draw_for_split, make_task_ids
 
 REWARD = 10.0
 
@@ -99,3 +103,59 @@ def choose_best(state: str, target: int, operators: str) -> str:
             unused_numbers.remove(int(symbol))
     completion = find_completion(formula, tuple(unused_numbers), target, operators)
     return completion[0] if completion else "="
+
+
+def env_builder(
+    name: str,
+    goal: str,
+    draw_cards: Callable[[random.Random], Sequence[str] | None],
+    *,
+    target: int,
+    operators: str,
+    published_steps: int,
+) -> Callable[..., GameEnv]:
+    """Returns the function that builds a points game's environment.
+
+    Args:
+      name: Name of the game.
+      goal: Goal in words.
+      draw_cards: Function that draws cards; None for cards that cannot be won.
+      target: Value to reach.
+      operators: Symbols beside the numbers.
+      published_steps: Default length of an episode.
+    """
+
+    # The options stand one by one: `build_object` reads their names.
+    def make(
+        *,
+        observation: str = "picture",
+        anchor: str = "state",
+        max_steps: int = published_steps,
+        compat: bool = False,
+        regret: bool = False,
+    ) -> GameEnv:
+        def start_game(task: Task) -> PointsGame:
+            cards = draw_for_split(task, "", draw_cards, " ".join)
+            return PointsGame(cards, target, operators, compat=compat)
+
+        return GameEnv(
+            make_task_ids(name),
+            start_game,
+            goal,
+            observation=observation,
+            anchor=anchor,
+            max_steps=max_steps,
+            regret=regret,
+        )
+
+    return make
+
+
+def expert_builder(target: int, operators: str) -> Callable[..., GameExpert]:
+    """Returns the function that makes a demonstrator, who plays the fewest symbols."""
+
+    def make_expert(seed: int, *, random_fraction: float = 0.0) -> GameExpert:
+        choose_action = functools.partial(choose_best, target=target, operators=operators)
+        return GameExpert(choose_action, seed, random_fraction)
+
+    return make_expert
