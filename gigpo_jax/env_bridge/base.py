@@ -1,6 +1,6 @@
 """The Protocols that the author of an environment, an expert or a harness implements."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -102,6 +102,16 @@ def begin_episode(expert: Expert, task: Task) -> None:
     begin = getattr(expert, "begin", None)
     if begin is not None:
         begin(task)
+
+
+def check_split(split: str, splits: Collection[str]) -> None:
+    """Raises InputError for a split that an environment lacks."""
+    if split not in splits:
+        raise InputError(
+            f"this environment has the splits {', '.join(splits)}",
+            key="config.env.split",
+            value=repr(split),
+        )
 
 
 def check_fractions(**fractions: float) -> None:

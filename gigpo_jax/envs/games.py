@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.base import check_fractions, check_whole
+from gigpo_jax.env_bridge.base import check_fractions, check_split, check_whole
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import IMAGE, EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.entry_types import Option
@@ -108,12 +108,7 @@ class GameEnv:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Lists a split's tasks, whose ids determine the games."""
-        if split not in self._ids:
-            raise InputError(
-                f"this environment has the splits {', '.join(self._ids)}",
-                key="config.env.split",
-                value=repr(split),
-            )
+        check_split(split, self._ids)
         return [Task(name, "", split) for name in self._ids[split]]
 
     def digest(self, task: Task) -> str:

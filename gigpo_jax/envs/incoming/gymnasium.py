@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from gigpo_jax.core.errors import InputError, nearest_names
-from gigpo_jax.env_bridge.base import check_whole
+from gigpo_jax.env_bridge.base import check_split, check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.games import SPLITS
 from gigpo_jax.envs.incoming.renderers import find_renderer
@@ -108,12 +108,7 @@ class GymnasiumEnv:
 
         The splits share no seed.
         """
-        if split not in SPLITS:
-            raise InputError(
-                f"this environment has the splits {', '.join(SPLITS)}",
-                key="config.env.split",
-                value=repr(split),
-            )
+        check_split(split, SPLITS)
         tasks = []
         for number in range(SPLITS[split]):
             seed = FIRST_SEEDS[split] + number

@@ -16,7 +16,7 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import parse_tagged
-from gigpo_jax.env_bridge.base import check_whole
+from gigpo_jax.env_bridge.base import check_split, check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task
 from gigpo_jax.envs.incoming import background
 from gigpo_jax.envs.incoming.tools import (
@@ -148,12 +148,7 @@ class VerifiersEnv:
 
     def _find_rows(self, split: str) -> list[dict[str, Any]]:
         splits = _load_splits(self._source, self._arguments)
-        if split not in splits:
-            raise InputError(
-                f"this environment has the splits {', '.join(splits)}",
-                key="config.env.split",
-                value=repr(split),
-            )
+        check_split(split, splits)
         return splits[split]
 
     def _plan_step(self, action: str) -> Any:

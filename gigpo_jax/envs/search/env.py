@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.base import check_whole
+from gigpo_jax.env_bridge.base import check_split, check_whole
 from gigpo_jax.env_bridge.paths import expand_path
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.search.actions import split_action
@@ -76,12 +76,7 @@ class SearchEnv:
 
         Their type is the data set.
         """
-        if split not in SPLITS:
-            raise InputError(
-                f"search has the splits {' and '.join(SPLITS)}",
-                key="config.env.split",
-                value=repr(split),
-            )
+        check_split(split, SPLITS)
         tasks = []
         for number, question in enumerate(_load_cached_questions(self._data, split)):
             answer = question.golden[0]

@@ -12,7 +12,7 @@ import json
 from collections.abc import Generator, Sequence
 
 from gigpo_jax.core.errors import InputError, escape_controls
-from gigpo_jax.env_bridge.base import check_whole
+from gigpo_jax.env_bridge.base import check_split, check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.games import SPLITS, draw_for_split
 from gigpo_jax.envs.shell.sandbox.client import (
@@ -69,12 +69,7 @@ class ShellEnv:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Lists a split's tasks; their type is the kind."""
-        if split not in SPLITS:
-            raise InputError(
-                f"shell has the splits {' and '.join(SPLITS)}",
-                key="config.env.split",
-                value=repr(split),
-            )
+        check_split(split, SPLITS)
         tasks = []
         for number in range(SPLITS[split]):
             kind = self._kinds[number % len(self._kinds)]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.base import check_whole
+from gigpo_jax.env_bridge.base import check_split, check_whole
 from gigpo_jax.env_bridge.paths import expand_path
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue, open_catalogue
@@ -96,13 +96,7 @@ class WebshopEnv:
 
         Their type is the department.
         """
-        if split not in SPLITS:
-            raise InputError(
-                f"WebShop has {' and '.join(SPLITS)}",
-                key="split",
-                value=repr(split),
-                fix="choose one of them",
-            )
+        check_split(split, SPLITS)
         return GoalTasks(self.catalogue, split)
 
     def digest(self, task: Task) -> str:

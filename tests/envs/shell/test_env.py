@@ -237,7 +237,7 @@ def test_faults_break_the_script() -> None:
 def test_bad_options_are_refused(option: str, value: object) -> None:
     with pytest.raises(InputError, match=option):
         registry.make("shell", **{option: value})
-    with pytest.raises(InputError, match="splits train and test"):
+    with pytest.raises(InputError, match="splits train, test"):
         registry.make("shell").tasks("valid")
     with pytest.raises(EnvError, match="before reset"):
         registry.make("shell").step("ls")
