@@ -271,7 +271,7 @@ def test_wrong_options_are_told(world: Path, options: dict, message: str) -> Non
 
 def test_wrong_splits_and_tasks_are_told(world: Path) -> None:
     env = registry.make("search", data=str(world))
-    with pytest.raises(InputError, match="train and test"):
+    with pytest.raises(InputError, match="train, test"):
         env.tasks("valid")
     task = env.tasks("train")[0]
     with pytest.raises(InputError, match="is not question"):
