@@ -1,4 +1,4 @@
-"""Similarity grouping of 256 groups of 20 states of 2,000 characters, against its definition.
+"""Similarity grouping of 64 groups of 20 states of 2,000 characters, against its definition.
 
     python benchmarks/similarity.py [--workers 2]
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from gigpo_jax.learner.similarity import cluster_groups
 
-GROUPS = 256
+GROUPS = 64
 STATES = 20
 LENGTH = 2000
 THRESHOLD = 0.9
