@@ -152,7 +152,7 @@ def env_builder(
 
 
 def expert_builder(target: int, operators: str) -> Callable[..., GameExpert]:
-    """Returns the function that makes a demonstrator, who plays the fewest symbols."""
+    """Returns the maker of demonstrators; they play the fewest symbols."""
 
     def make_expert(seed: int, *, random_fraction: float = 0.0) -> GameExpert:
         choose_action = functools.partial(choose_best, target=target, operators=operators)

@@ -7,8 +7,8 @@ not at all.
 The files are those of bm25s 0.3, bit for bit. The package itself is not used
 (benchmarks/search_index.py, 20,000 passages, CPU times):
 - `import bm25s` imports jax where it is installed and runs an operation, which no setting prevents.
-  An environment worker would start in 0.82 s and 90 MB instead of 0.16 s and 20 MB, with 16 threads,
-  and its backend would take an accelerator.
+  An environment worker would start in 0.82 s and 90 MB instead of 0.16 s and 20 MB, with 16
+  threads, and its backend would take an accelerator.
 - Without jax its selection of the best passages leaves the order of equal scores open: it differs
   from the corpus's in 40% of the queries, a quarter of which ask for repeated passages. Episodes
   need a fixed order.
