@@ -2,11 +2,17 @@
 
     python benchmarks/engine.py [--dtypes float32 bfloat16] [--rounds 2]
                                 [--requests 32] [--prompt 256] [--response 64]
+    python benchmarks/engine.py --turns 5 20 50 [--episodes 4] [--message 40] [--response 64]
 
 Random weights of the Qwen2.5-0.5B shape; both sides read the same prompts and sample at temperature
 1 without stopping. The two take turns (A B A B ...) and the medians count. CPU seconds are those of
 the whole process, all threads: on a busy machine they tell more than the clock. Writes
 benchmarks/results/engine.json.
+
+With `--turns` the engine is compared with itself, on conversations of so many turns: with slots
+that keep responses, with responses that are read again in chunks, and with whole prompts in
+buckets. The model has random weights too, 512 wide with 4 layers, in float32. Messages are random
+tokens, and there is a slot for each episode. Writes benchmarks/results/conversations.json.
 """
 
 import argparse
@@ -18,6 +24,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +39,9 @@ from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.weights import save_hf
 
-RESULT = Path(__file__).parent / "results" / "engine.json"
+RESULTS = Path(__file__).parent / "results"
+CHUNK = 32
+CONVERSATION_MODEL = decoder.DecoderConfig(8192, 512, 1536, 4, 8, 2, 64)
 
 
 def random_params(config: decoder.DecoderConfig, dtype: Any) -> decoder.Params:
@@ -131,16 +140,119 @@ def compare(config: decoder.DecoderConfig, dtype: str, args: argparse.Namespace)
                 runs[name].append(time_generation(generate))
                 columns = [f"{key} {value:8.2f}" for key, value in runs[name][-1].items()]
                 print(f"{dtype:9} {name:13} {'  '.join(columns)}", flush=True)
-    medians = {}
-    for name, side_runs in runs.items():
-        medians[name] = {
-            key: statistics.median(run[key] for run in side_runs) for key in side_runs[0]
-        }
+    medians = {name: median_run(side_runs) for name, side_runs in runs.items()}
     ratios = {
         key: medians["gigpo_jax"][key] / medians["transformers"][key]
         for key in ("tokens_per_s", "tokens_per_cpu_s")
     }
     return {"dtype": dtype, "median": medians, "ratio": ratios, "runs": runs}
+
+
+def conversation_generation(
+    engine: JaxEngine, turns: int, args: argparse.Namespace
+) -> Callable[[], int]:
+    """Returns a function that plays all conversations at once and counts the sampled tokens."""
+
+    async def play_episode(episode: int) -> int:
+        rng = np.random.default_rng(episode)
+        sampled = 0
+        prompt = np.zeros((0,), np.int32)
+        for turn in range(turns):
+            message = rng.integers(0, engine.config.vocab_size, args.message, np.int32)
+            prompt = np.concatenate([prompt, message])
+            settings = SamplingParams(
+                max_tokens=args.response, key=(episode, turn), session=(episode, 0)
+            )
+            completion = await engine.generate(prompt, settings)
+            sampled += completion.tokens.size
+            prompt = np.concatenate([prompt, completion.tokens])
+        engine.end_session((episode, 0))
+        return sampled
+
+    async def play_all() -> int:
+        return sum(await asyncio.gather(*map(play_episode, range(args.episodes))))
+
+    return lambda: asyncio.run(play_all())
+
+
+def compare_conversations(turns: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Measures the three ways of reading the prompts of conversations, in turns."""
+    config = CONVERSATION_MODEL
+    params = random_params(config, jnp.float32)
+    whole = EngineSettings(
+        slots=args.episodes,
+        max_length=turns * (args.message + args.response),
+        prefill_rows=(args.episodes,),
+    )
+    chunks = replace(whole, prefill_chunk=CHUNK)
+    settings = {
+        "kept": replace(chunks, keep_responses=True),
+        "read again in chunks": chunks,
+        "read again whole": whole,
+    }
+    engines = {name: JaxEngine(config, params, each) for name, each in settings.items()}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
+    for engine in engines.values():
+        engine.warmup()
+    for version in range(args.rounds):
+        for name, engine in engines.items():
+            # No slot holds prompts of the round before.
+            engine.update_weights(params, version)
+            engine.prompt_tokens = 0
+            engine.reused_tokens = 0
+            times = time_generation(conversation_generation(engine, turns, args))
+            read_tokens = engine.prompt_tokens - engine.reused_tokens
+            runs[name].append({"prefill_tokens": read_tokens / args.episodes} | times)
+            columns = [f"{key} {value:8.1f}" for key, value in runs[name][-1].items()]
+            print(f"{turns:3} turns {name:20} {'  '.join(columns)}", flush=True)
+    for engine in engines.values():
+        engine.close()
+    return {
+        "turns": turns,
+        "new_tokens": turns * args.message,
+        "median": {name: median_run(side_runs) for name, side_runs in runs.items()},
+        "runs": runs,
+    }
+
+
+def median_run(runs: list[dict[str, float]]) -> dict[str, float]:
+    """Returns the median of each measure."""
+    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+
+
+def describe_machine() -> dict[str, Any]:
+    """Returns what times depend on."""
+    return {
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "load_average": os.getloadavg(),
+        "machine": platform.processor() or platform.machine(),
+        "versions": {
+            "jax": jax.__version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    }
+
+
+def measure_conversations(args: argparse.Namespace) -> None:
+    """Compares conversations of all numbers of turns and writes the result."""
+    record = {
+        "episodes": args.episodes,
+        "message_tokens": args.message,
+        "response_tokens": args.response,
+        "chunk": CHUNK,
+        "rounds": args.rounds,
+        "results": [compare_conversations(turns, args) for turns in args.turns],
+        **describe_machine(),
+    }
+    write_record(record, args.output or RESULTS / "conversations.json")
+
+
+def write_record(record: dict[str, Any], path: Path) -> None:
+    """Writes a result as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def main() -> None:
@@ -155,8 +267,14 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--response", type=int, default=64)
     parser.add_argument("--model", default="0.5b", choices=sorted(decoder.PUBLISHED))
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--turns", type=int, nargs="+", default=[])
+    parser.add_argument("--episodes", type=int, default=4)
+    parser.add_argument("--message", type=int, default=40)
+    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
+    if args.turns:
+        measure_conversations(args)
+        return
     results = [compare(decoder.PUBLISHED[args.model], dtype, args) for dtype in args.dtypes]
     print(f"\n{'dtype':9} {'side':13} {'tokens/s':>9} {'tokens/CPU s':>13}")
     for result in results:
@@ -170,19 +288,10 @@ def main() -> None:
         "requests": args.requests,
         "prompt_tokens": args.prompt,
         "response_tokens": args.response,
-        "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "load_average": os.getloadavg(),
-        "machine": platform.processor() or platform.machine(),
-        "versions": {
-            "jax": jax.__version__,
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        **describe_machine(),
         "results": results,
     }
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(record, args.output or RESULTS / "engine.json")
 
 
 if __name__ == "__main__":

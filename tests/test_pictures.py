@@ -143,6 +143,41 @@ def test_chunks_are_reused_up_to_the_first_other_image() -> None:
     assert abs(found[2].logprobs - found[0].logprobs).max() > 0
 
 
+def test_a_conversation_continues_behind_its_pictures() -> None:
+    """Earlier pictures are neither read nor encoded again."""
+    params = SamplingParams(temperature=0.0, max_tokens=5, session=(1, 1))
+    images = [np.roll(IMAGES[0], turn) for turn in range(3)]
+    text: list[int] = []
+    calls = []
+    with make_engine(prefill_chunk=8, keep_responses=True) as engine:
+
+        def respond(text: list[int], images: list[np.ndarray], params: SamplingParams) -> tuple:
+            before = engine.reused_tokens
+            prompt = np.array(text)
+            shown = prepare_images(VISION, prompt, images)
+            completion = asyncio.run(engine.generate(prompt, params, shown))
+            return completion, engine.reused_tokens - before
+
+        held = 0
+        for turn in range(3):
+            text = [*text, *expand_image_tokens(VISION, [turn, 55, 4], [(2, 3)])]
+            engine._encoder.clear()
+            completion, reused = respond(text, images[: turn + 1], params)
+            assert reused == held
+            assert len(engine._encoder._features) == 1
+            calls.append((text, completion))
+            held = len(text) + completion.tokens.size - 1
+            text = [*text, *completion.tokens.tolist()]
+        # Another first picture: nothing of this prompt is in a slot.
+        assert respond([*text, 4], [images[1], *images[1:]], params)[1] == 0
+        for turn, (text, completion) in enumerate(calls):
+            other = dataclasses.replace(params, session=(2, turn))
+            again, reused = respond(text, images[: turn + 1], other)
+            assert reused % 8 == 0  # whole chunks: this session has no slot to continue
+            assert again.tokens.tolist() == completion.tokens.tolist()
+            np.testing.assert_allclose(again.logprobs, completion.logprobs, atol=1e-4)
+
+
 def samples_of(responses: Sequence[Completion]) -> list[Sample]:
     prompts = read_prompts()
     return [
@@ -201,7 +236,7 @@ def test_images_are_encoded_in_batches_of_one_size() -> None:
     with make_engine(prefill_rows=(1, 4)) as engine:
         future: asyncio.Future[Completion] = asyncio.Future(loop=asyncio.new_event_loop())
         request = Request(text, SamplingParams(max_tokens=1), [], engine._newest, future, images)
-        engine._encoder.encode_requests(engine._newest.params, [request])
+        engine._encoder.encode_requests(engine._newest.params, [(request, 0)])
         assert [key[:2] for key in engine._programs._compiled if key[0] == "encode"] == [
             ("encode", 4)
         ]

@@ -171,6 +171,13 @@ def _check_prefill(config: ConfigDict) -> None:
             "longer prompts would be lost",
             f"the largest must be sampling.max_prompt_tokens={prompt_tokens}",
         )
+    require(
+        bool(engine.prefill_chunk) or not engine.keep_responses,
+        config,
+        "engine.keep_responses",
+        "responses are kept where prompts are read in chunks",
+        "add --config.engine.prefill_chunk=32, or leave it out",
+    )
     if engine.prefill_chunk:
         require(
             engine.prefill_chunk <= prompt_tokens,

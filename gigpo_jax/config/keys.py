@@ -278,8 +278,15 @@ KEYS: dict[str, Key] = {
     "engine.prefill_chunk": Key(
         0,
         "number of tokens in the chunks of prompts, shared ones read once; 0: whole prompts "
-        "in buckets",
+        "in buckets; auto: 32 for conversations",
         NOT_NEGATIVE,
+        auto=True,
+    ),
+    "engine.keep_responses": Key(
+        False,
+        "whether the next call of a conversation continues in its slot, or False: responses are "
+        "read again (docs/conversations.md); auto: True for conversations read in chunks",
+        auto=True,
     ),
     "engine.decode_steps": Key(16, "number of decode steps per device call", POSITIVE),
     "engine.vllm.urls": Key(

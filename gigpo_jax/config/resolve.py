@@ -10,9 +10,12 @@ from gigpo_jax.config.checks import SENSITIVE, check_config, require
 from gigpo_jax.config.keys import KEYS, find_section, flatten, value_of
 from gigpo_jax.core.errors import InputError, nearest_names
 from gigpo_jax.env_bridge.agents import find_agent
+from gigpo_jax.env_bridge.conversations import Conversation
+from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import BASE, find_algorithm
 
 SETTINGS = "rl.settings"  # the section whose keys the algorithm declares
+CONVERSATION_CHUNK = 32  # `engine.prefill_chunk` of conversations; published configs have it too
 SECTIONS = (*mix.OPTIONS, SETTINGS, mix.MIX)
 
 
@@ -148,12 +151,35 @@ def _fill_defaults(config: ConfigDict) -> None:
     if rl.importance_correction == "masked_mean":
         defaults["rl.importance_cap"] = 1.001  # geometric means are close to 1
     defaults["eval.trials"] = find_agent(config.agent).trials
+    defaults |= _prefill_defaults(config)
     for name, key in KEYS.items():
         if value_of(config, name) is None:
             section, last = find_section(config, name)
             section[last] = defaults.get(name, key.default)
     # Last: it reads rl.ratio, which is filled in above.
     _choose_logprobs(config, defaults)
+
+
+def _prefill_defaults(config: ConfigDict) -> dict[str, Any]:
+    """Returns the engine's defaults for prompts that continue earlier ones."""
+    engine = config.engine
+    if engine.name != "jax":
+        return {}
+    is_chat = False
+    has_program = False
+    for member in mix.member_configs(config).values():
+        style = registry.find_style(member.env.name, member.env.prompt)
+        is_chat |= isinstance(style, Conversation)
+        # A program may hold conversations, or not.
+        has_program |= registry.spec(member.env.name).harness
+    chunk = engine.prefill_chunk
+    if chunk is None:
+        # Buckets are for whole prompts, and chunks are read in calls of one size.
+        in_chunks = not engine.prefill_buckets and len(engine.prefill_rows) == 1
+        limit = config.sampling.max_prompt_tokens
+        chunk = min(CONVERSATION_CHUNK, limit) if is_chat and in_chunks else 0
+    keep_responses = chunk > 0 and (is_chat or has_program)
+    return {"engine.prefill_chunk": chunk, "engine.keep_responses": keep_responses}
 
 
 def _choose_logprobs(config: ConfigDict, defaults: Mapping[str, Any]) -> None:

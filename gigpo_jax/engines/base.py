@@ -36,7 +36,7 @@ class SamplingParams:
       key: Random key of the request, two 32-bit words; see `request_key`. The same prompt,
         settings, key and weights give the same response, whatever other requests there are.
       session: Identity of the episode: an engine with several servers sends all its requests to
-        one server.
+        one server, and the engine in this process continues only its own responses.
 
     Raises:
       InputError: A value is outside its range.
@@ -126,6 +126,12 @@ class Engine(Protocol):
         """Sets the weights and the version of later requests.
 
         No response mixes two versions.
+        """
+
+    def end_session(self, session: tuple[int, int]) -> None:
+        """Tells that no more requests of a session come.
+
+        May be called from any thread.
         """
 
     def free_memory(self) -> None:

@@ -42,7 +42,8 @@ class Request:
       future: Result, in the caller's event loop.
       images: Images of the prompt; None for a text-only model.
       on_tokens: Callback of `Engine.generate`.
-      features: [F, D], features of the images; None: not encoded yet.
+      features: [F, D], features of the images that are read; None: not encoded yet, or no image.
+      first_feature: Index of the first of them among the features of all images.
       tokens: Tokens drawn so far.
       logprobs: Log-probabilities of these tokens, nats, an array for each device call.
       cancelled: Whether the caller stopped waiting.
@@ -56,11 +57,12 @@ class Request:
     images: PromptImages | None = None
     on_tokens: OnTokens | None = None
     features: np.ndarray | None = None
+    first_feature: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[np.ndarray] = field(default_factory=list)
     cancelled: bool = False
 
-    @property
+    @functools.cached_property
     def prefix_content(self) -> np.ndarray:
         """The token ids [P], with hashes for the image tokens.
 

@@ -84,6 +84,7 @@ def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:
         prefill_buckets=tuple(engine.prefill_buckets),
         prefill_rows=tuple(engine.prefill_rows),
         prefill_chunk=engine.prefill_chunk,
+        keep_responses=engine.keep_responses,
         decode_steps=engine.decode_steps,
         dtype=jnp.dtype(engine.dtype),
         tensor=tensor,

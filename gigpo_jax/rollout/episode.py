@@ -288,6 +288,9 @@ class EpisodeRunner:
             # fails does, and so does a prompt that grew too long.
             policy_dependent = has_started and isinstance(err, (StepError, _Refused))
             trajectory.abort(str(err), policy_dependent=policy_dependent)
+        finally:
+            # Also when the episode is cancelled. The next one in this environment finds its room.
+            self.engine.end_session(key(0))
         return trajectory
 
     def _prompt(self, observation: Observation, history: History) -> Prompt:

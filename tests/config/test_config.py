@@ -54,6 +54,7 @@ def test_defaults_are_valid_and_locked():
         ("engine.prefill_buckets", (512, 1024), "longer prompts would be lost"),
         ("engine.prefill_buckets", (0, 2048), "each greater than 0"),
         ("engine.prefill_chunk", 4096, "at most sampling.max_prompt_tokens=2048"),
+        ("engine.keep_responses", True, "add --config.engine.prefill_chunk=32, or leave"),
         ("sampling.top_k", 0, "-1"),
         ("sampling.top_k", 20, r"sampling.top_k=-1 in training"),
         ("sampling.top_p", 0.9, r"sampling.top_p=1 and"),
@@ -306,6 +307,35 @@ def test_buckets_beside_chunks_are_refused():
         match=r"^config\.engine\.prefill_buckets=\(2048,\): not read with .*_chunk=64; leave",
     ):
         resolve(config)
+
+
+PROGRAM = {"env.name": "examples.harness.agent:PLAYER", "env.step_timeout_s": 600.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "chunk", "keeps"),
+    [
+        ({}, 0, False),
+        ({"engine.prefill_chunk": 64}, 64, False),
+        ({"env.prompt": "chat"}, 32, True),
+        ({"env.prompt": "chat_tagged", "engine.prefill_chunk": 64}, 64, True),
+        ({"env.prompt": "chat", "engine.keep_responses": False}, 32, False),
+        ({"env.prompt": "chat", "engine.prefill_chunk": 0}, 0, False),
+        ({"env.prompt": "chat", "engine.prefill_buckets": (2048,)}, 0, False),
+        ({"env.prompt": "chat", "engine.prefill_rows": (1, 16)}, 0, False),
+        ({"env.prompt": "chat", "engine.name": "vllm"}, 0, False),
+        ({"env.mix": {"alfworld": {}, "webshop": {"prompt": "chat", "max_steps": 15}}}, 32, True),
+        (PROGRAM, 0, False),
+        (PROGRAM | {"engine.prefill_chunk": 8}, 8, True),
+    ],
+)
+def test_conversations_continue_in_their_slots(changes: dict, chunk: int, keeps: bool):
+    config = default_config().unlock()
+    config.update_from_flattened_dict(changes)
+    config = resolve(config.lock())
+    assert (config.engine.prefill_chunk, config.engine.keep_responses) == (chunk, keeps)
+    # A resolved config is resolved again by commands that read it from a run.
+    assert resolve(config) == config
 
 
 def test_several_sizes_of_chunk_calls_are_refused():

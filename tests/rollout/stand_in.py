@@ -44,6 +44,7 @@ class StandIn:
     def __init__(self, fail: float = 0.0) -> None:
         self.fail = fail
         self.requests: list[tuple[tuple[int, ...], SamplingParams]] = []
+        self.ended_sessions: list[tuple[int, int]] = []
         self._order = random.Random(id(self))
 
     async def generate(
@@ -72,6 +73,9 @@ class StandIn:
         ids = np.asarray(TOKENIZER.encode(response), np.int32)
         logprobs = np.asarray([draw.uniform(-3, 0) for _ in ids], np.float32)
         return Completion(ids, logprobs, "stop", 7)
+
+    def end_session(self, session: tuple[int, int]) -> None:
+        self.ended_sessions.append(session)
 
     def update_weights(self, params: Any, version: int) -> None:
         raise NotImplementedError

@@ -113,6 +113,10 @@ def test_every_prompt_of_a_rollout_continues_the_one_before():
         for turn in trajectory.turns:
             assert tuple(turn.prompt_tokens.tolist()) in requests
     assert pairs > 20
+    # The engine hears of the end of each episode.
+    assert sorted(engine.ended_sessions) == sorted(
+        {params.session for _, params in engine.requests}
+    )
 
 
 def test_continuations_from_the_middle_see_the_responses_of_the_past():

@@ -81,6 +81,7 @@ def test_a_group_ends_when_enough_of_its_episodes_have_ended() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=3) as pool:
         plain = play(pool)
         some = play(pool, engine, ends=GroupEnd(fraction=0.4))
+        assert set(engine.ended_sessions) >= {params.session for _, params in engine.requests}
         engine.helped = True
         assert same(play(pool, engine), plain), (
             "the environments of cancelled episodes are free again"

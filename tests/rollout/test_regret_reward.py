@@ -45,6 +45,9 @@ class Walker:
         ids = np.asarray(TOKENIZER.encode(word), np.int32)
         return Completion(ids, np.zeros(len(ids), np.float32), "stop", 0)
 
+    def end_session(self, session: tuple[int, int]) -> None:
+        pass
+
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[EnvPool]:

@@ -87,6 +87,9 @@ class Talker:
         ids = np.asarray(TOKENIZER.encode(text), np.int32)
         return Completion(ids, np.zeros(len(ids), np.float32), "stop", 0)
 
+    def end_session(self, session: tuple[int, int]) -> None:
+        pass
+
     def update_weights(self, params: Any, version: int) -> None:
         raise NotImplementedError
 

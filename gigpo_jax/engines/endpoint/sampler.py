@@ -97,6 +97,10 @@ class EngineSampler:
             session.last_use = time.monotonic()
             session.engine_s += session.last_use - start
 
+    def end_session(self, session: EndpointSession) -> None:
+        """Tells the engine that a session has ended."""
+        self._engine.end_session(session.key(0))
+
     async def _sample(
         self, tokens: list[int], sampling: SamplingParams, listener: OnTokens | None
     ) -> Completion:

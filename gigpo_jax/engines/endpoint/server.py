@@ -170,8 +170,7 @@ class Endpoint:
 
         # In the endpoint's thread, which alone records calls: once this has run, none is added.
         def end_in_loop() -> None:
-            self._sessions.pop(session.id, None)
-            session.closing.set()
+            self._close_session(session)
             ended.set_result(None)
 
         try:
@@ -254,13 +253,18 @@ class Endpoint:
         for session in list(self._sessions.values()):
             if session.running or session.last_use >= deadline:
                 continue
-            self._sessions.pop(session.id, None)
             session.abandoned = True
-            session.closing.set()
+            self._close_session(session)
             try:
                 self._on_end(session)
             except Exception:  # a failing callback must not end the endpoint
                 log.exception("session %s was abandoned", session.id)
+
+    def _close_session(self, session: EndpointSession) -> None:
+        """Fails the requests of a session and those to come."""
+        self._sessions.pop(session.id, None)
+        session.closing.set()
+        self._sampler.end_session(session)
 
     def _add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_get("/health", self._get_health)
@@ -383,8 +387,7 @@ class Endpoint:
         except Exception:  # such as a full disk; the program may post the reward again
             session.outcome = None
             raise
-        session.closing.set()
-        self._sessions.pop(session.id, None)
+        self._close_session(session)
         return web.json_response(session_record(session))
 
     async def _post_chat(self, request: web.Request) -> web.StreamResponse:

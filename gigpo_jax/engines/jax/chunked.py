@@ -21,6 +21,9 @@ class ChunkReader:
     """Reader of prompts that packs their chunks into rows.
 
     Every device call has the same shape.
+
+    Attributes:
+      last_start: Largest first index of a chunk; it is written whole, with its padding.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class ChunkReader:
         partitions: int,
         rows: int,
         chunk: int,
+        capacity: int,
         make_image_rows: MakeImageRows | None,
     ) -> None:
         """Stores the shapes of the device calls.
@@ -41,6 +45,7 @@ class ChunkReader:
           partitions: Number of equal partitions of the slots.
           rows: Number of chunks of a partition that a device call reads.
           chunk: Length of a chunk, tokens.
+          capacity: Length of the cache, tokens.
           make_image_rows: Constructor of image inputs; None for a text-only model.
         """
         self._programs = programs
@@ -48,6 +53,7 @@ class ChunkReader:
         self._partition_slots = slots // partitions
         self._rows = rows
         self._chunk = chunk
+        self.last_start = capacity - chunk
         self._make_image_rows = make_image_rows
 
     def warmup(self, params: Any) -> None:
@@ -78,7 +84,10 @@ class ChunkReader:
                     source_slot = source % self._partition_slots
                     copies[partition].append((source_slot, slot, index * self._chunk))
                 for start in range(plan.start, request.prompt.size, self._chunk):
-                    chunks[partition].append((request, plan.slot, start))
+                    # A continued slot is read from any token on. Where the last chunk would not fit
+                    # it begins earlier, with tokens that the slot has.
+                    chunk_start = min(start, self.last_start)
+                    chunks[partition].append((request, plan.slot, chunk_start))
             # Copies before reads: a chunk may extend a prefix that is copied in the same wave.
             for copy_batch in _split_batches(copies, COPIES):
                 self._copy_batch(copy_batch)

@@ -34,12 +34,19 @@ class ImageEncoder:
         """Drops all features, which belong to other weights."""
         self._features.clear()
 
-    def encode_requests(self, params: Any, requests: Sequence[Request]) -> None:
-        """Sets the features of requests; an image is encoded once."""
+    def encode_requests(self, params: Any, requests: Sequence[tuple[Request, int]]) -> None:
+        """Sets the features of requests; an image is encoded once.
+
+        Args:
+          params: Parameters of the model.
+          requests: Requests, and the first token that is read of each; images before it are left
+            out.
+        """
         requests_with_images = []
-        for request in requests:
-            if request.images and request.images.images:
-                requests_with_images.append((request, request.images.images))
+        for request, start in requests:
+            images = _select_images(request, start)
+            if images:
+                requests_with_images.append((request, images))
 
         # padded size -> digest -> image: each size is a program, and equal images are encoded once.
         missing: dict[int, dict[bytes, ImagePatches]] = collections.defaultdict(dict)
@@ -70,6 +77,21 @@ class ImageEncoder:
             # Copies: a slice would keep the features of the whole batch in memory.
             for row, image in zip(np.asarray(encoded), batch):
                 self._features[image.digest] = row[: math.prod(image.grid)].copy()
+
+
+def _select_images(request: Request, start: int) -> list[ImagePatches]:
+    """Selects the images that a request reads, from `start` on.
+
+    Sets the request's first feature.
+    """
+    if request.images is None:
+        return []
+    held_features = int(np.sum(request.images.layout.index[:start] >= 0))
+    images = list(request.images.images)
+    request.first_feature = 0
+    while images and request.first_feature + math.prod(images[0].grid) <= held_features:
+        request.first_feature += math.prod(images.pop(0).grid)
+    return images
 
 
 class ImageRows:
@@ -107,4 +129,5 @@ class ImageRows:
         self.inputs.shift[row] = layout.shift
         features.used[row, :length] = is_image
         if request.features is not None:
-            features.values[row, :length][is_image] = request.features[index[is_image]]
+            feature_index = index[is_image] - request.first_feature
+            features.values[row, :length][is_image] = request.features[feature_index]

@@ -7,7 +7,8 @@ programs; nothing is compiled after it.
 A response does not depend on the other requests: its random keys come from the request alone, each
 row of a batch is computed independently, and with one size in `prefill_rows` all array shapes are
 the same. With several sizes matrix products are tiled differently: the last bits depend on the
-number of prompts in a prefill, and in rare cases a token.
+number of prompts in a prefill, and in rare cases a token. With `keep_responses` they depend also on
+whether a conversation lost its slot (`kept_slots.py`).
 """
 
 import asyncio
@@ -28,8 +29,9 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, OnTokens, SamplingParams
 from gigpo_jax.engines.jax.chunked import ChunkReader, MakeImageRows
 from gigpo_jax.engines.jax.images import ImageEncoder, ImageRows
+from gigpo_jax.engines.jax.kept_slots import KeptSlots, Session
 from gigpo_jax.engines.jax.placement import place_engine
-from gigpo_jax.engines.jax.prefixes import PrefixTable
+from gigpo_jax.engines.jax.prefixes import PrefillPlan, PrefixTable
 from gigpo_jax.engines.jax.programs import (
     EngineSettings,
     Programs,
@@ -73,9 +75,11 @@ class Snapshot:
 
     Attributes:
       generate: Method like `engines.base.Engine.generate`.
+      end_session: Method like `engines.base.Engine.end_session`.
     """
 
     generate: Callable[..., Awaitable[Completion]]
+    end_session: Callable[[Session], None]
 
 
 class JaxEngine:
@@ -134,6 +138,10 @@ class JaxEngine:
 
         chunk = settings.prefill_chunk
         self._prefixes = PrefixTable(self.slots, self._partitions, chunk)
+        self._keeps_responses = settings.keep_responses and chunk > 0
+        self._kept = KeptSlots()
+        # Sessions that ended since the last round.
+        self._ended_sessions: collections.deque[Session] = collections.deque()
         self._reader: ChunkReader | None = None
         if chunk:
             self._reader = ChunkReader(
@@ -142,6 +150,7 @@ class JaxEngine:
                 partitions=self._partitions,
                 rows=self._rows[-1],
                 chunk=chunk,
+                capacity=settings.capacity,
                 make_image_rows=self._make_image_rows,
             )
 
@@ -245,7 +254,13 @@ class JaxEngine:
         They stay in memory as long as the snapshot exists.
         """
         assert self._newest is not None
-        return Snapshot(functools.partial(self.generate, weights=self._newest))
+        generate = functools.partial(self.generate, weights=self._newest)
+        return Snapshot(generate, self.end_session)
+
+    def end_session(self, session: Session) -> None:
+        """Frees the slot that waits for a session's next prompt."""
+        if self._keeps_responses:
+            self._ended_sessions.append(session)
 
     def update_weights(self, params: decoder.Params, version: int) -> None:
         """Sets the weights of later requests.
@@ -270,6 +285,7 @@ class JaxEngine:
                 # Frees the old arrays before the new ones are made.
                 self._newest = None
                 self._weights = None
+                self._forget_cache()
             self._newest = Weights(self._programs.prepare_params(params), version)
 
     def free_memory(self) -> None:
@@ -283,7 +299,7 @@ class JaxEngine:
             self._newest = None
             self._weights = None
             self._programs.reset()
-            self._prefixes.clear()
+            self._forget_cache()
 
     def close(self) -> None:
         """Stops the thread and frees the cache.
@@ -355,8 +371,8 @@ class JaxEngine:
                 self._fail_running(f"the engine failed: {err}", err)
                 # The failed call may have consumed the donated cache; the next round makes another.
                 self._programs.reset()
-                # The table must not promise chunks of a cache that is gone.
-                self._prefixes.clear()
+                # The tables must not promise tokens of a cache that is gone.
+                self._forget_cache()
         self._fail_all("the engine was closed", None)
         self._programs.reset()
         self._newest = None
@@ -404,21 +420,16 @@ class JaxEngine:
         Prompts of one bucket are prefilled together.
         """
         bucket_slots: dict[int, list[list[int]]] = {}
-        requests = []
-        for slot in self._table.free_slots():
-            # Strictly in the order of arrival: skipping a request that must wait for newer weights
-            # would let a stream of later ones keep it waiting for ever.
-            request = self._next_request()
-            if request is None:
-                break
+        free_slots = self._table.free_slots()
+        requests = self._take_requests(len(free_slots))
+        for slot, request in zip(free_slots, requests):
             self._assign_slot(slot, request)
-            requests.append(request)
             # There always is one: `check_prompt` has refused prompts longer than the last bucket.
             bucket = next(length for length in self._buckets if length >= request.prompt.size)
             if bucket not in bucket_slots:
                 bucket_slots[bucket] = [[] for _ in range(self._partitions)]
             bucket_slots[bucket][slot // self._partition_slots].append(slot)
-        self._encode_images(requests)
+        self._encode_images([(request, 0) for request in requests])
 
         # All calls are dispatched before the first result is fetched: the device works on the next
         # call while the host reads the tokens of this one.
@@ -441,30 +452,54 @@ class JaxEngine:
     def _read_chunks(self, reader: ChunkReader) -> None:
         """Prefills waiting prompts into free slots by chunks.
 
-        Chunks that slots hold already are left out.
+        Tokens that slots hold already are left out.
         """
-        if not self._waiting:
+        requests = self._take_requests(len(self._table.free_slots()))
+        # Behind `_take_requests`: a request may be there because the end of an episode made room
+        # for its own, and that end is then known too.
+        while self._ended_sessions:
+            self._kept.end_session(self._ended_sessions.popleft())
+        if not requests:
             return
         self._prefixes.begin_round()
-        planned_requests = []
+        planned_requests: list[tuple[PrefillPlan, Request]] = []
+        new_requests = []
+        # First those that continue a slot, so that no other prompt of the round takes it.
+        for request in requests:
+            plan = self._continue_slot(request, reader.last_start)
+            if plan is None:
+                new_requests.append(request)
+            else:
+                planned_requests.append((plan, request))
         # Prompts are planned one by one, because each may share chunks with those planned before
         # it.
-        while free_slots := self._table.free_slots():
-            request = self._next_request()
-            if request is None:
-                break
+        for request in new_requests:
+            free_slots = self._kept.offer_slots(self._table.free_slots())
             plan = self._prefixes.plan_prefill(request.prefix_content, free_slots)
+            self._kept.give_up(plan.slot)
             self._assign_slot(plan.slot, request)
-            self.reused_tokens += plan.start
             planned_requests.append((plan, request))
-        if planned_requests:
-            assert self._weights is not None
-            self._encode_images([request for _, request in planned_requests])
-            for drawn, slots in reader.read_prompts(self._weights.params, planned_requests):
-                self._collect_tokens(np.asarray(drawn)[:, None], slots)
+        assert self._weights is not None
+        self.reused_tokens += sum(plan.start for plan, _ in planned_requests)
+        self._encode_images([(request, plan.start) for plan, request in planned_requests])
+        for drawn, slots in reader.read_prompts(self._weights.params, planned_requests):
+            self._collect_tokens(np.asarray(drawn)[:, None], slots)
 
-    def _encode_images(self, requests: Sequence[Request]) -> None:
-        """Encodes the images of requests that are read next."""
+    def _continue_slot(self, request: Request, last_start: int) -> PrefillPlan | None:
+        """Assigns the slot that a prompt continues, if any.
+
+        The prompt is read from `last_start` on at the latest.
+        """
+        continued = self._kept.take_continued(request.prefix_content, request.params.session)
+        if continued is None:
+            return None
+        slot, held_tokens = continued
+        self._assign_slot(slot, request)
+        # In the first wave: the slot's shared chunks, those of its first prompt, keep their bits.
+        return PrefillPlan(slot, (), min(held_tokens, last_start), 0)
+
+    def _encode_images(self, requests: Sequence[tuple[Request, int]]) -> None:
+        """Encodes images that requests read, from a token on."""
         if self._encoder is not None and requests:
             assert self._weights is not None
             self._encoder.encode_requests(self._weights.params, requests)
@@ -473,27 +508,35 @@ class JaxEngine:
         self._table.assign(slot, request)
         self.prompt_tokens += request.prompt.size
 
-    def _next_request(self) -> Request | None:
-        """Removes the first waiting request if it can start now.
+    def _take_requests(self, limit: int) -> list[Request]:
+        """Removes the waiting requests that can start now.
 
-        A request with new weights waits until all slots are free.
+        They are at most `limit`. A request with new weights waits until all slots are free.
         """
-        if not self._waiting:
-            return None
+        requests: list[Request] = []
         # Without `_wake`: only this thread and holders of the device lock remove requests, and
         # `generate` appends at the other end.
-        request = self._waiting[0]
-        if request.weights is not self._weights:
-            if self._table.any_active():
-                return None
-            # All slots of a device call share one tree of weights, and no response mixes two
-            # versions.
-            self._weights = request.weights
-            # The cache and the image features were computed with the previous weights.
-            self._prefixes.clear()
-            if self._encoder is not None:
-                self._encoder.clear()
-        return self._waiting.popleft()
+        while self._waiting and len(requests) < limit:
+            # Strictly in the order of arrival: skipping a request that must wait for newer weights
+            # would let a stream of later ones keep it waiting for ever.
+            request = self._waiting[0]
+            if request.weights is not self._weights:
+                if requests or self._table.any_active():
+                    break
+                # All slots of a device call share one tree of weights, and no response mixes two
+                # versions.
+                self._weights = request.weights
+                # The cache and the image features were computed with the previous weights.
+                self._forget_cache()
+            requests.append(self._waiting.popleft())
+        return requests
+
+    def _forget_cache(self) -> None:
+        """Forgets what slots hold, and image features."""
+        self._prefixes.clear()
+        self._kept.clear()
+        if self._encoder is not None:
+            self._encoder.clear()
 
     def _prefill_bucket(
         self, partition_slots: list[list[int]], size: int, bucket: int
@@ -547,9 +590,18 @@ class JaxEngine:
                 # After a stop string the slot is still active on the device; the next call cancels
                 # it there.
                 self._table.release(slot)
+                if self._keeps_responses and not request.cancelled:
+                    self._keep_slot(slot, request, completion)
                 self.generated_tokens += completion.tokens.size
                 responses.append((request, completion))
         resolve_requests(responses)
+
+    def _keep_slot(self, slot: int, request: Request, completion: Completion) -> None:
+        """Keeps what the slot of a finished request holds."""
+        # Never with the last token, which the cache has only where the device went on behind a stop
+        # string. It does so by chance, and the bits of a token that is read are others.
+        tokens = np.append(request.prefix_content, completion.tokens[:-1])
+        self._kept.keep(slot, tokens, request.params.session)
 
     def _drop_cancelled(self) -> None:
         self._table.release_cancelled()

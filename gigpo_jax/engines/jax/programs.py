@@ -31,6 +31,8 @@ class EngineSettings:
         requests.
       prefill_chunk: Length of a chunk, tokens; prompts are read in chunks and slots share the cache
         of equal ones. 0: whole prompts are read, padded to a bucket.
+      keep_responses: Whether a prompt that continues a prompt and its response is read behind them,
+        in the slot that decoded the response; False: responses are read again. Needs chunks.
       decode_steps: Largest number of decode steps of a device call.
       dtype: Dtype of the computation and of the cache; None is the parameters'.
       tensor: Number of devices that split the weights and heads; at least the learner's number.
@@ -43,6 +45,7 @@ class EngineSettings:
     prefill_buckets: tuple[int, ...] = ()
     prefill_rows: tuple[int, ...] = (8,)
     prefill_chunk: int = 0
+    keep_responses: bool = False
     decode_steps: int = 16
     dtype: Any = None
     tensor: int = 1

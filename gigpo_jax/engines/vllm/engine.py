@@ -210,6 +210,9 @@ class VllmEngine:
         async with asyncio.timeout(REQUEST_LIMIT_S):
             return await asyncio.wrap_future(response)
 
+    def end_session(self, session: tuple[int, int]) -> None:
+        """Does nothing: servers give up prefixes by themselves."""
+
     def free_memory(self) -> None:
         """Does nothing: servers have devices of their own."""
 

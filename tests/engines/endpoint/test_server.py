@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 
@@ -20,6 +21,7 @@ from gigpo_jax.engines.base import Completion, EngineLost, request_key
 from gigpo_jax.engines.endpoint import sampler
 from gigpo_jax.engines.endpoint.server import MAX_BODY_BYTES, Endpoint
 from gigpo_jax.engines.endpoint.sessions import EndpointSession
+from gigpo_jax.engines.jax.jax_engine import EngineSettings
 from gigpo_jax.env_bridge.types import Task
 from tests.engines.endpoint.serving import (
     DOOR,
@@ -32,6 +34,7 @@ from tests.engines.endpoint.serving import (
     make_engine,
     post,
     serving,
+    small_policy,
 )
 
 
@@ -158,6 +161,42 @@ def test_a_session_records_exactly_what_was_sampled_and_later_prompts_extend_it(
     assert seen[2][0] != TOKENIZER.encode(TOKENIZER.chat_text(messages[:5]))
     with pytest.raises(openai.NotFoundError, match="it has ended"):
         session.post("/reward", body={"reward": 0.0}, cast_to=object)
+
+
+def test_a_session_continues_in_its_slot_until_it_ends():
+    settings = EngineSettings(
+        slots=4,
+        max_length=MAX_PROMPT + SAMPLING.max_tokens,
+        prefill_rows=(4,),
+        prefill_chunk=16,
+        keep_responses=True,
+    )
+    with (
+        Watched(*small_policy(), settings, tokenizer=TOKENIZER) as engine,
+        serving(engine) as endpoint,
+        client(f"{endpoint.url}/v1") as policy,
+    ):
+        opened = policy.post("/sessions", body={"task": "a task"}, cast_to=object)
+        messages = list(DOOR)
+        read_tokens = []
+        with client(opened["base_url"]) as session:
+            for turn in range(3):
+                answer = session.chat.completions.create(model="policy", messages=messages)
+                read_tokens.append(engine.prompt_tokens - engine.reused_tokens)
+                content = answer.choices[0].message.content
+                messages += [
+                    {"role": "assistant", "content": content},
+                    {"role": "user", "content": f"go on {turn}"},
+                ]
+            assert not engine._ended_sessions
+            session.post("/reward", body={"reward": 0.0}, cast_to=object)
+        assert list(engine._ended_sessions) == [engine.seen[0][1].session]
+    pairs = itertools.pairwise(engine.seen)
+    for reads, ((tokens, _, completion), (later, _, _)) in zip(
+        np.diff(read_tokens), pairs, strict=True
+    ):
+        # The new message, and the last token of the response before it.
+        assert reads == len(later) - len(tokens) - completion.tokens.size + 1
 
 
 def test_a_header_names_a_session_too(policy: openai.OpenAI):

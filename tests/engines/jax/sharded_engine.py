@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.devices.mesh import make_mesh, shard_by_rules
-from gigpo_jax.engines.base import Completion
+from gigpo_jax.engines.base import Completion, SamplingParams
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models import decoder
 from tests.engines.jax.random_model import CONFIG, requests, run, weights
@@ -24,7 +24,9 @@ from tests.test_pictures import ask
 
 COLLECTIVE = re.compile(r"= \S+ (all-\w+|reduce-scatter|collective-\w+)")
 SETTINGS = EngineSettings(slots=16, max_length=64, prefill_buckets=(48,), prefill_rows=(2,))
-CHUNKS = EngineSettings(slots=16, max_length=64, prefill_rows=(2,), prefill_chunk=16)
+CHUNKS = EngineSettings(
+    slots=16, max_length=64, prefill_rows=(2,), prefill_chunk=16, keep_responses=True
+)
 
 
 def responses(
@@ -38,6 +40,11 @@ def responses(
         count = engine.compile_count
         # More than slots at once, then too few to fill the parts of the slots.
         made = [run(*(engine.generate(p, s) for p, s in requests(n, seed=n))) for n in (29, 3)]
+        reused = engine.reused_tokens
+        # Some lose their slots on the way.
+        for calls in run(*(talk(engine, number) for number in range(20))):
+            made.append(calls)
+        assert (engine.reused_tokens > reused) == settings.keep_responses
         assert engine.compile_count == count
         if mesh is not None:
             tensor = max(mesh.shape["tensor"], settings.tensor)
@@ -64,7 +71,18 @@ def responses(
                     name == ("hand-over",)
                     or (tensor > 1 and name not in (("empty",), ("copy", 256)))
                 ), name
-    return made[0] + made[1]
+    return [completion for completions in made for completion in completions]
+
+
+async def talk(engine: JaxEngine, number: int) -> list[Completion]:
+    """A conversation of three calls."""
+    prompt = [number, *range(7)]
+    completions: list[Completion] = []
+    for turn in range(3):
+        params = SamplingParams(max_tokens=4, key=(number, turn), session=(number, 0))
+        completions.append(await engine.generate(prompt, params))
+        prompt = [*prompt, *completions[-1].tokens.tolist(), turn]
+    return completions
 
 
 def sharded(

@@ -48,6 +48,9 @@ class Searcher:
         response = np.asarray(TOKENIZER.encode(text), np.int32)
         return Completion(response, np.zeros(len(response), np.float32), "stop", 0)
 
+    def end_session(self, session: tuple[int, int]) -> None:
+        pass
+
     def update_weights(self, params: object, version: int) -> None:
         pass
 
