@@ -64,8 +64,8 @@ class KeptSlots:
     def take_continued(self, prompt: np.ndarray, session: Session | None) -> tuple[int, int] | None:
         """Removes the slot that a prompt continues.
 
-        It is the one with the most tokens. Other slots of the session are the first to be given up from now on: its conversation goes
-        on elsewhere.
+        It is the one with the most tokens. Other slots of the session are the first to be given up
+        from now on: its conversation goes on elsewhere.
 
         Args:
           prompt: [P], as in `Request.prefix_content`.
