@@ -11,7 +11,7 @@ benchmarks/results/engine.json.
 
 With `--turns` the engine is compared with itself, on conversations of so many turns: with slots
 that keep responses, with responses that are read again in chunks, and with whole prompts in
-buckets. The model has random weights too, 512 wide with 4 layers, in float32. Messages are random
+buckets. The model has random weights too, 256 wide with 4 layers, in float32. Messages are random
 tokens, and there is a slot for each episode. Writes benchmarks/results/conversations.json.
 """
 
@@ -41,7 +41,7 @@ from gigpo_jax.models.files.weights import save_hf
 
 RESULTS = Path(__file__).parent / "results"
 CHUNK = 32
-CONVERSATION_MODEL = decoder.DecoderConfig(8192, 512, 1536, 4, 8, 2, 64)
+CONVERSATION_MODEL = decoder.DecoderConfig(4096, 256, 768, 4, 4, 2, 64)
 
 
 def random_params(config: decoder.DecoderConfig, dtype: Any) -> decoder.Params:
