@@ -56,6 +56,7 @@ def get_config(variant: str = "summary") -> ConfigDict:
     config.train.iterations = 20
     config.optim.lr = 6e-4
     config.eval.panel = "test"
+    config.eval.temperature = 1.0  # that of training: summaries are those that are learnt from
     config.eval.every = 10
     config.eval.greedy = False
     config.checkpoint.every = 10

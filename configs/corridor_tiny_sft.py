@@ -20,7 +20,7 @@ def get_config(variant: str = "summary") -> ConfigDict:
     config.optim.warmup_fraction = 0.02
     config.optim.lr = 4e-3
     config.sft.episodes = 2000
-    config.sft.epochs = 2
+    config.sft.epochs = 1
     config.sft.minibatch = 128
     config.sft.demonstrator = ConfigDict({"sign_fraction": 0.33})
     return config.lock()
