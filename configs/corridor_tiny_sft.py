@@ -1,26 +1,39 @@
-"""The warm start of corridor_tiny.py: imitation of a guide whose summaries are poor.
+"""The warm start of corridor_tiny.py: imitation of a guide, in two stages.
 
     c=configs/corridor_tiny_sft.py
-    gigpo sft --config=$c:summary --workdir=runs/corridor_sft_summary
+    w=runs/corridor_sft
+    gigpo sft --config=$c:summary-1 --workdir=${w}1_summary --out=${w}1_summary/model
+    gigpo sft --config=$c:summary-2 --workdir=${w}_summary --config.model.path=${w}1_summary/model
 
-The guide opens the right door. Its summaries name one thing that it has seen, the sign in a third
-of them: what to remember is left to learn.
+The guide opens the right door. In the first stage its summaries name the sign: the policy learns to
+copy what it reads. In the second they name one thing that it has seen, the sign in a third of
+them: what to remember is left to learn. The variants drop and window write no summaries.
 """
 
 from ml_collections import ConfigDict
 
 from configs.corridor_tiny import corridor_config
+from configs.tiny import imitation_config
+
+STAGES = {
+    "1": {
+        "sft.episodes": 2000,
+        "sft.epochs": 2,
+        "sft.minibatch": 64,
+        "optim.lr": 4e-3,
+        "sft.demonstrator": {"sign_fraction": 1.0},
+    },
+    "2": {
+        "sft.episodes": 600,
+        "sft.epochs": 1,
+        "sft.minibatch": 128,
+        "optim.lr": 2e-3,
+        "sft.demonstrator": {"sign_fraction": 0.33},
+    },
+}
 
 
-def get_config(variant: str = "summary") -> ConfigDict:
-    """The config of a variant: summary, drop or window."""
-    config = corridor_config(variant)
-    config.optim.b2 = 0.98
-    config.optim.schedule = "cosine"
-    config.optim.warmup_fraction = 0.02
-    config.optim.lr = 4e-3
-    config.sft.episodes = 2000
-    config.sft.epochs = 1
-    config.sft.minibatch = 128
-    config.sft.demonstrator = ConfigDict({"sign_fraction": 0.33})
-    return config.lock()
+def get_config(variant: str = "summary-1") -> ConfigDict:
+    """The config of a variant of corridor_tiny.py and a stage, such as summary-1."""
+    name, _, stage = variant.partition("-")
+    return imitation_config(corridor_config(name), STAGES, stage).lock()

@@ -68,7 +68,7 @@ class Corridor:
         self._colour = task.type
         self._places = [f"a sign says {self._colour}"]
         for _ in range(self._length - 1):
-            self._places.append(f"a {rng.choice(COLOURS)} {rng.choice(THINGS)}")
+            self._places.append(f"a {rng.choice(THINGS)}")
         self._position = 0
         self._is_over = False
         self._won = False
@@ -125,11 +125,11 @@ class Guide:
         self._seen: list[str] = []
 
     def act(self, observation: Observation) -> str:
-        *_, colour, thing = observation.text.split()
-        if thing in COLOURS:
-            self._colour = thing
-        elif thing in THINGS:
-            self._seen.append(f"{thing} {colour}")
+        name = observation.text.split()[-1]
+        if name in COLOURS:
+            self._colour = name
+        elif name in THINGS:
+            self._seen.append(name)
         return WALK if observation.admissible == (WALK,) else _opening(self._colour)
 
     def summarise(self) -> str:

@@ -118,7 +118,7 @@ def test_a_poor_guide_names_other_things_too() -> None:
 
 @pytest.mark.parametrize("variant", ["summary", "drop", "window"])
 def test_the_warm_start_has_the_prompts_of_its_run(variant: str) -> None:
-    run, warm = get_config(variant), get_config(variant, "corridor_tiny_sft")
+    run, warm = get_config(variant), get_config(f"{variant}-1", "corridor_tiny_sft")
     assert run.env == warm.env
     assert run.sampling == warm.sampling
     with pytest.raises(ValueError, match="no such variant; choose summary, drop, window"):
