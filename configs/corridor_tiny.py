@@ -1,4 +1,4 @@
-"""GiGPO in a corridor with a sign at its start, on a laptop: summaries of a full context.
+"""GiGPO in a corridor with a sign at its start, on a laptop: 12 iterations of 16 tasks x 8 episodes.
 
     gigpo train --config=configs/corridor_tiny.py --workdir=runs/corridor
 
@@ -9,7 +9,7 @@ opened 6 steps later, one of four. A conversation of 72 tokens is full after thr
     drop      the oldest steps of the conversation are dropped
     window    every step has a prompt of its own, with the last two steps
 
-The warm start is corridor_tiny_sft.py of the same variant.
+The warm start is corridor_tiny_sft.py, for window of the same variant.
 """
 
 from ml_collections import ConfigDict
@@ -53,12 +53,12 @@ def corridor_config(variant: str) -> ConfigDict:
 def get_config(variant: str = "summary") -> ConfigDict:
     """The config of a variant: summary, drop or window."""
     config = train_config(corridor_config(variant))
-    config.model.path = f"runs/corridor_sft_{variant}/model"
-    config.train.iterations = 20
+    config.model.path = "runs/corridor_sft2/model"
+    config.train.iterations = 12
     config.optim.lr = 6e-4
     config.eval.panel = "test"
     config.eval.temperature = 1.0  # that of training: summaries are those that are learnt from
-    config.eval.every = 10
+    config.eval.every = 6
     config.eval.greedy = False
-    config.checkpoint.every = 10
+    config.checkpoint.every = 6
     return config.lock()

@@ -2,12 +2,12 @@
 
     c=configs/corridor_tiny_sft.py
     w=runs/corridor_sft
-    gigpo sft --config=$c:summary-1 --workdir=${w}1_summary --out=${w}1_summary/model
-    gigpo sft --config=$c:summary-2 --workdir=${w}_summary --config.model.path=${w}1_summary/model
+    gigpo sft --config=$c:summary-1 --workdir=${w}1
+    gigpo sft --config=$c:summary-2 --workdir=${w}2
 
 The guide opens the right door. In the first stage its summaries name the sign: the policy learns to
 copy what it reads. In the second they name one thing that it has seen, the sign in a third of
-them: what to remember is left to learn. The variants drop and window write no summaries.
+them: what to remember is left to learn. Runs of the variant drop start from the same policy.
 """
 
 from ml_collections import ConfigDict
@@ -24,6 +24,7 @@ STAGES = {
         "sft.demonstrator": {"sign_fraction": 1.0},
     },
     "2": {
+        "model.path": "runs/corridor_sft1/model",
         "sft.episodes": 600,
         "sft.epochs": 1,
         "sft.minibatch": 128,
