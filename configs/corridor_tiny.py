@@ -1,4 +1,4 @@
-"""GiGPO in a corridor with a sign at its start, on a laptop: 12 iterations of 16 tasks x 8 episodes.
+"""GiGPO in a corridor with a sign, on a laptop: 12 iterations of 16 tasks x 8 episodes.
 
     gigpo train --config=configs/corridor_tiny.py --workdir=runs/corridor
 
