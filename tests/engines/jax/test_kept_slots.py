@@ -36,6 +36,8 @@ def test_a_prompt_continues_the_longest_slot_of_its_session() -> None:
     kept.keep(2, prompt[:9] + 1, (1, 1))
     kept.keep(3, prompt[:12], (2, 1))
     assert kept.take_continued(prompt, None) is None
+    assert kept.take_continued(prompt, (1, 1)) == (1, 9)
+    kept.keep(1, prompt[:9], (1, 1))
     assert kept.take_continued(prompt[:9], (1, 1)) == (0, 5)  # one token at least is read
     assert kept.take_continued(prompt, (1, 1)) == (1, 9)
     assert kept.take_continued(prompt, (1, 1)) is None
@@ -64,9 +66,13 @@ def test_slots_that_went_on_elsewhere_are_given_up_first_then_those_that_wait_lo
     kept.keep(5, prompt, (4, 1))
     kept.keep(6, prompt, (4, 1))
     kept.end_session((4, 1))
-    kept.end_session((4, 1))
     assert kept.offer_slots([5, 6]) == [5, 6]
+    kept.end_session((4, 1))
     assert kept.given_up == 3
+    # Slot 1 has a new conversation.
+    kept.keep(1, prompt, None)
+    kept.give_up(1)
+    assert kept.given_up == 4
     assert not kept._slots
 
 
