@@ -149,6 +149,7 @@ def update(
             positions=None,
             segment_ids=None,
             response_index=None,
+            responses=None,
             targets=None,
             behaviour=flatten(jax.lax.stop_gradient(logprob)),
             advantage=flatten(advantage),

@@ -9,6 +9,21 @@ from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.models.vision.images import PromptImages
 
 
+def continues_tokens(tokens: np.ndarray, prompt: np.ndarray, response: np.ndarray) -> bool:
+    """Tests whether tokens continue a prompt and its response.
+
+    They then begin with both, and have more. All are [k] i32.
+    """
+    start = len(prompt)
+    end = start + len(response)
+    # The response first: step prompts share long beginnings, and differ there.
+    return (
+        len(tokens) > end
+        and np.array_equal(tokens[start:end], response)
+        and np.array_equal(tokens[:start], prompt)
+    )
+
+
 # eq=False: a comparison of arrays has no single truth value.
 @dataclass(frozen=True, eq=False)
 class Turn:
@@ -73,9 +88,7 @@ class Turn:
 
         It then begins with that prompt and its whole response.
         """
-        past = np.concatenate([earlier.prompt_tokens, earlier.response_tokens])
-        tokens = self.prompt_tokens
-        return len(tokens) > len(past) and np.array_equal(tokens[: len(past)], past)
+        return continues_tokens(self.prompt_tokens, earlier.prompt_tokens, earlier.response_tokens)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.critic_model import critic_shape, make_token_values
 from gigpo_jax.learner.packing import make_minibatches
-from gigpo_jax.learner.samples import Sample
+from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models import decoder, qwen2_5_vl
 from gigpo_jax.models.files.weights import load_hf, save_hf
@@ -228,6 +228,45 @@ def test_a_prompt_of_text_alone_is_as_one_without_images() -> None:
         for each in (texts, samples)
     )
     jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def talk_about(images: Sequence[np.ndarray], seed: int) -> list[Sample]:
+    """A conversation of three steps: a picture, another one, and a text alone."""
+    rng = np.random.default_rng(seed)
+    samples = []
+    past: list[int] = []
+    for step, message in enumerate(([1, 55, 2], [3, 55], [4, 5])):
+        grids = [token_grid(VISION, image) for image in images[step : step + 1]]
+        past += expand_image_tokens(VISION, message, grids)
+        response = rng.integers(6, 50, 4).astype(np.int32)
+        prompt = np.array(past, np.int32)
+        pictures = prepare_images(VISION, prompt, images[: step + 1])
+        behaviour = rng.normal(size=4).astype(np.float32)
+        samples.append(Sample(prompt, response, behaviour, images=pictures))
+        past += response.tolist()
+    return samples
+
+
+def test_a_conversation_about_pictures_is_one_segment_with_the_same_scores() -> None:
+    other = IMAGES[0].copy()
+    other[50, 3, 0] ^= 1
+    talks = [talk_about(IMAGES, 0), talk_about(IMAGES[::-1], 1), talk_about([other, IMAGES[1]], 0)]
+    samples = [sample for talk in talks for sample in talk]
+    assert [len(members) for members in join_continuations(samples)] == [3, 3, 3]
+    # Equal tokens about another picture: the step that would continue the first talk stays apart.
+    assert len(join_continuations([talks[0][0], talks[2][1]])) == 2
+    config = small_config()
+    policy = Policy(VL, random_params(VL), word_tokenizer([]))
+    score = make_token_logprobs(config, policy, make_mesh(), 1.0)
+    found = score(policy.params, None, samples)
+    # The longest first: none continues the one before it.
+    expected = score(policy.params, None, samples[::-1])
+    for name in ("logprob", "entropy"):
+        pairs = zip(getattr(found, name), getattr(expected, name)[::-1], strict=True)
+        for ours, separate in pairs:
+            np.testing.assert_allclose(ours, separate, rtol=1e-6, atol=1e-6)
+    # The pictures matter, so that a wrong place or position would be seen.
+    assert abs(found.logprob[6] - found.logprob[0]).max() > 1e-4
 
 
 def test_images_are_encoded_in_batches_of_one_size() -> None:

@@ -487,7 +487,10 @@ KEYS: dict[str, Key] = {
         "float32", "type of the stored first moment; the second is float32", DTYPE
     ),
     "batch.row_length": Key(
-        4096, "number of tokens in a packed row; must hold a prompt and its response", POSITIVE
+        4096,
+        "number of tokens in a packed row; must hold a prompt and its response, which is all of a "
+        "conversation",
+        POSITIVE,
     ),
     "batch.rows": Key(4, "number of rows in a microbatch, over all devices", POSITIVE),
     "batch.logprob_chunk": Key(1024, "number of tokens whose logits exist at a time", POSITIVE),
@@ -526,7 +529,11 @@ KEYS: dict[str, Key] = {
         "(success)",
         one_of("none", "success"),
     ),
-    "train.minibatch": Key(256, "number of environment steps in an optimizer update", POSITIVE),
+    "train.minibatch": Key(
+        256,
+        "number of environment steps in an optimizer update; steps of a conversation stay together",
+        POSITIVE,
+    ),
     "train.epochs": Key(1, "number of passes over an iteration's steps", POSITIVE),
     "train.max_staleness": Key(
         0,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from gigpo_jax.learner.rows import SamplePlacement
+from gigpo_jax.learner.rows import SegmentPlacement
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models.vision.images import ImagePatches, Layout, PromptImages, distinct_images
 from gigpo_jax.models.vision.vision import pack_images
@@ -22,12 +22,13 @@ class MicrobatchImages(NamedTuple):
 
     Attributes:
       images: distinct images of the microbatch.
-      placements: places of its samples in the minibatch.
-      indices: feature of each token of each sample's prompt, [P] i32, counted over the images.
+      placements: places of its segments in the minibatch.
+      indices: feature of each token of each segment's last prompt, [P] i32, counted over the
+        images.
     """
 
     images: list[ImagePatches]
-    placements: list[SamplePlacement]
+    placements: list[SegmentPlacement]
     indices: list[np.ndarray]
 
 
@@ -44,7 +45,7 @@ def image_capacity(longest: int, rows: int) -> int:
 
 def add_images(
     batches: Iterator[StepBatch],
-    placements: Sequence[Sequence[SamplePlacement]],
+    placements: Sequence[Sequence[SegmentPlacement]],
     shape: tuple[int, int, int],
     gather: Callable[[np.ndarray], np.ndarray],
 ) -> Iterator[StepBatch]:
@@ -54,7 +55,7 @@ def add_images(
 
     Args:
       batches: minibatches without images.
-      placements: places of the samples of each minibatch.
+      placements: places of the segments of each minibatch.
       shape: (M, B, T).
       gather: function that gathers [k] i64 of every host, [hosts, k].
     """
@@ -62,7 +63,7 @@ def add_images(
     # The images of all minibatches first: the largest numbers among them give one shape for all.
     contents = []
     for places in placements:
-        microbatches: list[list[SamplePlacement]] = [[] for _ in range(stored)]
+        microbatches: list[list[SegmentPlacement]] = [[] for _ in range(stored)]
         for placement in places:
             microbatches[placement.row // rows].append(placement)
         contents.append([_microbatch_images(members) for members in microbatches])
@@ -81,8 +82,8 @@ def add_images(
         yield _with_images(batch, content, shape, capacity, most_patches)
 
 
-def _microbatch_images(placements: list[SamplePlacement]) -> MicrobatchImages:
-    images, indices = distinct_images([_prompt_images(place.sample) for place in placements])
+def _microbatch_images(placements: list[SegmentPlacement]) -> MicrobatchImages:
+    images, indices = distinct_images([_prompt_images(place.whole) for place in placements])
     return MicrobatchImages(images, placements, indices)
 
 
@@ -101,7 +102,7 @@ def _with_images(
     for number, microbatch in enumerate(content):
         for place, features in zip(microbatch.placements, microbatch.indices, strict=True):
             row = place.row % rows
-            layout = _prompt_images(place.sample).layout
+            layout = _prompt_images(place.whole).layout
             index[number, row, place.start : place.prompt_end] = features
             positions[number, row, :, place.start : place.prompt_end] = layout.positions
             # Images take fewer positions than tokens, so the response moves back.

@@ -3,8 +3,12 @@
 A sample is one environment step: a prompt and the response to it. Its `prompt + response` without
 the last token is the model's input (nothing is predicted from the last token), so hidden state p
 predicts token p + 1 of the same sample. Only response tokens carry loss, so what the loss needs is
-stored for response tokens alone (`[M, B, C]`, C much less than T), and the vocabulary product runs
-over those positions only.
+stored for response tokens alone (`[M, B, C]`, C less than T), and the vocabulary product runs over
+those positions only.
+
+Samples of which each continues the one before, as in a conversation, share a segment: the text of
+the last one, with the loss of all responses. A model is causal, so this is exact; n steps then cost
+the tokens of the last one.
 
 Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N environment steps.
 """
@@ -17,8 +21,14 @@ import jax
 import numpy as np
 
 from gigpo_jax.learner.packed_images import add_images
-from gigpo_jax.learner.rows import SamplePlacement, pack_rows, place_samples, response_capacity
-from gigpo_jax.learner.samples import Sample
+from gigpo_jax.learner.rows import (
+    SegmentPlacement,
+    pack_rows,
+    place_segments,
+    response_capacity,
+    segment_sizes,
+)
+from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.models.attention import segment_limit
 from gigpo_jax.rl.types import StepBatch
 
@@ -44,12 +54,33 @@ class BatchShape(NamedTuple):
     responses: int
 
 
-def split_steps(n: int, groups: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Shuffles n steps and deals them into nearly equal groups.
+def deal_segments(
+    segments: Sequence[np.ndarray], groups: int, rng: np.random.Generator
+) -> list[list[np.ndarray]]:
+    """Shuffles segments and deals them into groups.
 
-    Sizes differ by at most one.
+    A segment with more steps than a group is cut into pieces first. No group is then empty, as long
+    as there are enough steps, and its number of steps differs from the mean by at most the largest
+    piece; without continuations by less than one step.
+
+    Args:
+      segments: indices of the samples of each segment.
+      groups: number of groups.
+      rng: generator that shuffles the segments.
     """
-    return np.array_split(rng.permutation(n), groups)
+    steps = sum(map(len, segments))
+    # With longer pieces a group could stay empty.
+    longest = max(steps // groups, 1)
+    pieces = []
+    for segment in segments:
+        pieces += np.array_split(segment, -(-len(segment) // longest))
+    order = rng.permutation(len(pieces))
+    sizes = np.array([len(pieces[piece]) for piece in order.tolist()], np.int64)
+    # A piece is in the group that its middle step would be in if single steps were dealt.
+    middles = np.cumsum(sizes) - sizes + (sizes - 1) // 2
+    edges = np.cumsum([len(group) for group in np.array_split(np.arange(steps), groups)])
+    members = np.split(order, np.searchsorted(middles, edges[:-1]))
+    return [[pieces[piece] for piece in group.tolist()] for group in members]
 
 
 def make_minibatches(
@@ -91,15 +122,16 @@ def stream_minibatches(
     """Packs samples into minibatches of whole steps.
 
     Every sample is in exactly one. There are ceil(all steps / `steps`) minibatches of nearly equal
-    size. All hosts get the same number of minibatches and of microbatches, and the same shapes;
-    every host contributes its own `rows`.
+    size. Samples that continue each other stay together, up to the steps of a minibatch
+    (`deal_segments`). All hosts get the same number of minibatches and of microbatches, and the
+    same shapes; every host contributes its own `rows`.
 
     Args:
-      samples: samples of this host.
+      samples: samples of this host; one that continues another one stands directly behind it.
       steps: environment steps in a minibatch, over all hosts.
       row_length: T.
       rows: B of this host.
-      rng: generator that shuffles the steps; one seed for a run and iteration gives the same
+      rng: generator that shuffles the segments; one seed for a run and iteration gives the same
         minibatches.
       gather: function that gathers [k] i64 of every host, [hosts, k].
       fields: dtype of each optional field of `StepBatch` that the samples have, or a pytree of
@@ -113,8 +145,9 @@ def stream_minibatches(
     Raises:
       InputError: a sample is longer than a row.
     """
-    lengths = np.array([sample.length for sample in samples], np.int64)
-    responses = np.array([len(sample.response_tokens) for sample in samples], np.int64)
+    segments = join_continuations(samples)
+    # Of whole segments, also where some are cut below: pieces have fewer responses a token.
+    lengths, responses = segment_sizes([[samples[i] for i in members] for members in segments])
     has_images = any(sample.images is not None for sample in samples)
     local_numbers = [
         len(samples),
@@ -130,12 +163,13 @@ def stream_minibatches(
     capacity = response_capacity(all_tokens, all_responses, longest_response, row_length)
 
     # Steps are dealt before they are packed: a minibatch has whole steps, however long they are.
-    minibatches = split_steps(len(samples), max(1, -(-all_steps // steps)), rng)
+    minibatches = deal_segments(segments, max(1, -(-all_steps // steps)), rng)
     placements = []
     local_counts = []
-    for members in minibatches:
-        packed_rows = pack_rows(lengths[members], responses[members], row_length, capacity)
-        placements.append(place_samples([samples[i] for i in members], packed_rows))
+    for group in minibatches:
+        texts = [[samples[i] for i in members] for members in group]
+        packed_rows = pack_rows(*segment_sizes(texts), row_length, capacity)
+        placements.append(place_segments(texts, packed_rows))
         local_counts.append(-(-len(packed_rows) // rows))
     # The fullest host decides: one with fewer microbatches would leave the others waiting in a
     # collective operation for ever.
@@ -175,8 +209,8 @@ def packing_stats(batches: Sequence[StepBatch]) -> dict[str, float]:
     computed = 0
     for batch in batches:
         segments = batch.segment_ids[: int(batch.microbatches)]
-        # The samples of a row are numbered from 1.
-        steps += int(segments.max(-1).sum())
+        # The responses of a row are numbered from 1; one response a step.
+        steps += int(batch.responses.max(-1).sum())
         tokens += int((segments > 0).sum())
         computed += segments.size
     return {
@@ -187,12 +221,12 @@ def packing_stats(batches: Sequence[StepBatch]) -> dict[str, float]:
 
 
 def _fill_batch(
-    placements: Sequence[SamplePlacement],
+    placements: Sequence[SegmentPlacement],
     shape: BatchShape,
     microbatches: int,
     fields: Mapping[str, Any],
 ) -> StepBatch:
-    """Writes placed samples into arrays.
+    """Writes placed segments into arrays.
 
     The first `microbatches` of them are computed.
     """
@@ -208,31 +242,36 @@ def _fill_batch(
     positions = token_array()
     segment_ids = token_array()
     response_index = response_array(np.int32)
+    responses = response_array(np.int32)
     targets = response_array(np.int32)
     behaviour = response_array(np.float32)
     advantage = response_array(np.float32)
     weight = response_array(np.float32)
     optional = jax.tree.map(response_array, dict(fields))
-    for place in placements:
-        sample = place.sample
-        row = place.row
-        responses = place.responses
-        tokens[row, place.start : place.prompt_end] = sample.prompt_tokens
-        tokens[row, place.prompt_end : place.end] = sample.response_tokens[:-1]
-        # Each sample counts from 0 and has a segment of its own: packed or alone, it
+    for segment in placements:
+        row = segment.row
+        whole = segment.whole
+        tokens[row, segment.start : segment.prompt_end] = whole.prompt_tokens
+        tokens[row, segment.prompt_end : segment.end] = whole.response_tokens[:-1]
+        # Each segment counts from 0 and has a number of its own: packed or alone, it
         # is the same input.
-        positions[row, place.start : place.end] = np.arange(sample.length)
-        segment_ids[row, place.start : place.end] = place.segment
-        # The last prompt token predicts the first response token.
-        response_index[row, responses] = np.arange(place.prompt_end - 1, place.end)
-        targets[row, responses] = sample.response_tokens
-        behaviour[row, responses] = sample.logprobs
-        advantage[row, responses] = sample.advantage
-        weight[row, responses] = sample.weight
-        # A field may be a pytree, such as `ValueTargets`: its leaves are written in their order.
-        values = {name: sample.fields[name] for name in fields}
-        for array, value in zip(jax.tree.leaves(optional), jax.tree.leaves(values), strict=True):
-            array[row, responses] = value
+        positions[row, segment.start : segment.end] = np.arange(whole.length)
+        segment_ids[row, segment.start : segment.end] = segment.number
+        for sample, number, columns in segment.responses:
+            # The last prompt token predicts the first response token.
+            first = segment.start + len(sample.prompt_tokens) - 1
+            end = segment.start + sample.length
+            response_index[row, columns] = np.arange(first, end)
+            responses[row, columns] = number
+            targets[row, columns] = sample.response_tokens
+            behaviour[row, columns] = sample.logprobs
+            advantage[row, columns] = sample.advantage
+            weight[row, columns] = sample.weight
+            # A field may be a pytree, such as `ValueTargets`: its leaves are written in their
+            # order.
+            values = jax.tree.leaves({name: sample.fields[name] for name in fields})
+            for array, value in zip(jax.tree.leaves(optional), values, strict=True):
+                array[row, columns] = value
 
     def stack(array: np.ndarray) -> np.ndarray:
         return array.reshape(shape.microbatches, shape.rows, -1)
@@ -242,6 +281,7 @@ def _fill_batch(
         positions=stack(positions),
         segment_ids=stack(segment_ids),
         response_index=stack(response_index),
+        responses=stack(responses),
         targets=stack(targets),
         behaviour=stack(behaviour),
         advantage=stack(advantage),

@@ -1,4 +1,6 @@
-"""Samples -> rows of fixed length: which sample stands in which row, and where.
+"""Segments -> rows of fixed length: which segment stands in which row, and where.
+
+A segment is one text: a sample, or several samples of which each continues the one before.
 
 Shapes: B rows, T tokens in a row, C response tokens in a row.
 """
@@ -13,53 +15,67 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models.attention import segment_limit
 
-Rows = list[list[int]]  # indices of the samples in each row
+Rows = list[list[int]]  # indices of the segments in each row
 
 
-class SamplePlacement(NamedTuple):
-    """The place of a sample in a minibatch's rows.
+class ResponsePlacement(NamedTuple):
+    """The place of a sample's response in its row.
 
     Attributes:
-      sample: the sample.
-      row: index of the row.
-      segment: number of the sample in its row, from 1.
-      start: first token of the sample in the row.
-      response_start: first of its response tokens among those of the row.
+      sample: the sample; its prompt begins where the segment does.
+      number: number of the response in its row, from 1.
+      columns: its tokens among the response tokens of the row.
     """
 
     sample: Sample
+    number: int
+    columns: slice
+
+
+class SegmentPlacement(NamedTuple):
+    """The place of a segment in a minibatch's rows.
+
+    A segment is one text: a sample, or several of which each continues the one before.
+
+    Attributes:
+      responses: places of its responses, in order.
+      row: index of the row.
+      number: number of the segment in its row, from 1.
+      start: first token of the segment in the row.
+    """
+
+    responses: tuple[ResponsePlacement, ...]
     row: int
-    segment: int
+    number: int
     start: int
-    response_start: int
+
+    @property
+    def whole(self) -> Sample:
+        """The last sample, whose text has all others."""
+        return self.responses[-1].sample
 
     @property
     def prompt_end(self) -> int:
-        """The token behind the prompt."""
-        return self.start + len(self.sample.prompt_tokens)
+        """The token behind the prompt of the last sample."""
+        return self.start + len(self.whole.prompt_tokens)
 
     @property
     def end(self) -> int:
-        """The token behind the sample."""
-        return self.start + self.sample.length
-
-    @property
-    def responses(self) -> slice:
-        """The response tokens among those of the row."""
-        return slice(self.response_start, self.response_start + len(self.sample.response_tokens))
+        """The token behind the segment."""
+        return self.start + self.whole.length
 
 
 def pack_rows(
     lengths: np.ndarray, responses: np.ndarray, row_length: int, response_length: int
 ) -> Rows:
-    """Packs samples into rows by best-fit decreasing.
+    """Packs segments into rows by best-fit decreasing.
 
-    Each sample, longest first, goes to the fullest row that it fits into. A row takes at most
-    `segment_limit` samples. The result depends on the arguments alone.
+    Each segment, longest first, goes to the fullest row that it fits into. A row takes at most
+    `segment_limit` segments. The result depends on the arguments alone.
 
     Args:
-      lengths: [n] i, tokens of each sample; samples of length 0 are left out.
-      responses: [n] i, tokens of each sample that carry loss.
+      lengths: [n] i, tokens of each segment; segments of length 0 are left out.
+      responses: [n] i, tokens of each segment that carry loss.
       row_length: T.
       response_length: C.
 
@@ -77,11 +93,11 @@ def pack_rows(
     rows: Rows = []
     response_room: list[int] = []  # response tokens that still fit, for each row
     open_rows: list[tuple[int, int]] = []  # (free tokens, row), sorted: the fullest first
-    # Ties in the order of samples, so that rows do not depend on the sort algorithm.
+    # Ties in the order of segments, so that rows do not depend on the sort algorithm.
     longest_first = np.lexsort((np.arange(len(lengths)), -lengths))
-    for sample in longest_first.tolist():
-        length = int(lengths[sample])
-        response = int(responses[sample])
+    for segment in longest_first.tolist():
+        length = int(lengths[segment])
+        response = int(responses[segment])
         # A response without tokens has no loss; a row for it would be padding.
         if length == 0:
             continue
@@ -97,7 +113,7 @@ def pack_rows(
             response_room.append(response_length)
         else:
             free, row = open_rows.pop(place)
-        rows[row].append(sample)
+        rows[row].append(segment)
         response_room[row] -= response
         # Attention has room for so many segments a row. A row that has them is closed,
         # with tokens free.
@@ -112,9 +128,9 @@ def response_capacity(tokens: int, responses: int, longest_response: int, row_le
     It is a fifth more than the average row needs. There are few sizes, so that few shapes compile.
 
     Args:
-      tokens: tokens of all samples.
-      responses: response tokens of all samples.
-      longest_response: response tokens of the longest response.
+      tokens: tokens of all segments.
+      responses: response tokens of all segments.
+      longest_response: largest number of response tokens of a segment.
       row_length: T.
     """
     needed = max(longest_response, 1.2 * row_length * responses / max(tokens, 1))
@@ -125,18 +141,36 @@ def response_capacity(tokens: int, responses: int, longest_response: int, row_le
     return row_length
 
 
-def place_samples(samples: Sequence[Sample], rows: Rows) -> list[SamplePlacement]:
-    """The places of samples side by side in their rows.
+def segment_sizes(segments: Sequence[Sequence[Sample]]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of segments, and those that carry loss; [n] i64."""
+    # The last sample has the tokens of all others, but one without a response has no length.
+    lengths = [max(sample.length for sample in segment) for segment in segments]
+    responses = [sum(len(sample.response_tokens) for sample in segment) for segment in segments]
+    return np.array(lengths, np.int64), np.array(responses, np.int64)
+
+
+def place_segments(segments: Sequence[Sequence[Sample]], rows: Rows) -> list[SegmentPlacement]:
+    """The places of segments side by side in their rows.
 
     They are in the order of rows.
     """
     placements = []
     for row, members in enumerate(rows):
         start = 0
-        response_start = 0
+        first_column = 0
+        number = 0
         for segment, member in enumerate(members, start=1):
-            placement = SamplePlacement(samples[member], row, segment, start, response_start)
+            responses = []
+            for sample in segments[member]:
+                size = len(sample.response_tokens)
+                # Without tokens it has nothing to learn from.
+                if size == 0:
+                    continue
+                number += 1
+                columns = slice(first_column, first_column + size)
+                responses.append(ResponsePlacement(sample, number, columns))
+                first_column = columns.stop
+            placement = SegmentPlacement(tuple(responses), row, segment, start)
             placements.append(placement)
             start = placement.end
-            response_start = placement.responses.stop
     return placements

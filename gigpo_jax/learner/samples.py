@@ -1,5 +1,6 @@
 """Training samples: one environment step each, as tokens with advantages and weights."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.models.vision.images import PromptImages
-from gigpo_jax.trajectory import Step, StepCredit
+from gigpo_jax.trajectory import Step, StepCredit, continues_tokens
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,36 @@ class Sample:
         if len(self.response_tokens) == 0:
             return 0
         return len(self.prompt_tokens) + len(self.response_tokens) - 1
+
+    def continues(self, earlier: "Sample") -> bool:
+        """Tests whether the prompt goes on from an earlier sample.
+
+        It then begins with that prompt, its images and the whole response.
+        """
+        past = (earlier.prompt_tokens, earlier.response_tokens)
+        if not continues_tokens(self.prompt_tokens, *past):
+            return False
+        if self.images is None or earlier.images is None:
+            return self.images is earlier.images
+        # Equal tokens have places for equal numbers of features, whatever the images show.
+        digests = [image.digest for image in earlier.images.images]
+        first_images = self.images.images[: len(digests)]
+        return digests == [image.digest for image in first_images]
+
+
+def join_continuations(samples: Sequence[Sample]) -> list[np.ndarray]:
+    """Joins samples of which each continues the one before.
+
+    Returns:
+      Indices of the samples of each text, [k] i64 each, in the order of `samples`.
+    """
+    starts = [
+        number
+        for number, (earlier, sample) in enumerate(itertools.pairwise(samples), start=1)
+        if not sample.continues(earlier)
+    ]
+    # Without samples there is no text.
+    return np.split(np.arange(len(samples)), starts) if samples else []
 
 
 def step_samples(steps: Sequence[Step]) -> list[Sample]:

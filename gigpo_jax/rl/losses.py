@@ -367,7 +367,7 @@ def loss_denominator(batch: StepBatch, settings: LossSettings | None = None) -> 
         responses = jnp.sum(member / length)
     else:
         # Responses of a row are numbered from 1.
-        responses = jnp.sum(jnp.max(batch.segment_ids, axis=-1))
+        responses = jnp.sum(jnp.max(batch.responses, axis=-1))
     return jnp.maximum(responses, 1).astype(jnp.float32)
 
 

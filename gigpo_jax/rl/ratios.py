@@ -189,10 +189,9 @@ def response_numbers(batch: StepBatch) -> Array:
 
     [..., B, C] i32 in [0, C); 0 in padding.
     """
-    segment_ids = jnp.take_along_axis(batch.segment_ids, batch.response_index, axis=-1)
-    # Padding reads the row's first token and gets the number 0. So sums over responses need values
-    # that are 0 in padding.
-    return jnp.maximum(segment_ids - 1, 0)
+    # Padding has the number of the first response. So sums over responses need values that are 0 in
+    # padding.
+    return jnp.maximum(batch.responses - 1, 0)
 
 
 def response_sums(values: Array, response: Array) -> Array:

@@ -38,6 +38,8 @@ class StepBatch:
       segment_ids: [M, B, T] i32, from 1 in each row; 0 is padding.
       response_index: [M, B, C] i32, position in the row whose hidden state predicts the response
         token; 0 in padding.
+      responses: [M, B, C] i32, number of the token's response in its row, from 1; 0 in padding. A
+        segment may have several responses: those of a conversation.
       targets: [M, B, C] i32, response tokens.
       behaviour: [M, B, C] f32, nats; log-probabilities of the policy that sampled the response.
       advantage: [M, B, C] f32.
@@ -60,6 +62,7 @@ class StepBatch:
     positions: Any
     segment_ids: Any
     response_index: Any
+    responses: Any
     targets: Any
     behaviour: Any
     advantage: Any

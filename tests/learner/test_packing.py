@@ -15,9 +15,9 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Task, anchor_hash
 from gigpo_jax.learner.packing import (
     StepBatch,
+    deal_segments,
     make_minibatches,
     packing_stats,
-    split_steps,
 )
 from gigpo_jax.learner.rows import pack_rows, response_capacity
 from gigpo_jax.learner.samples import Sample, step_samples, training_samples
@@ -53,7 +53,8 @@ def unpack(batch: StepBatch) -> list[tuple]:
         for b in range(batch.tokens.shape[1]):
             segments = batch.segment_ids[m, b]
             is_response = batch.weight[m, b] > 0
-            owner = segments[batch.response_index[m, b]]
+            owner = batch.responses[m, b]
+            assert owner.max() == segments.max()
             for segment in range(1, segments.max() + 1):
                 places = np.flatnonzero(segments == segment)
                 rows = is_response & (owner == segment)
@@ -287,9 +288,15 @@ def test_small_numbers_by_hand() -> None:
     )
     assert response_capacity(tokens=10, responses=10, longest_response=10, row_length=80) == 80
     assert pack_rows(np.array([3, 5, 2, 4]), np.ones(4, int), 7, 9) == [[1, 2], [3, 0]]
-    assert sorted(np.concatenate(split_steps(7, 3, np.random.default_rng(0))).tolist()) == list(
-        range(7)
-    )
+    steps = [np.array([n]) for n in range(7)]
+    groups = deal_segments(steps, 3, np.random.default_rng(0))
+    # Single steps are dealt in the order of their permutation.
+    order = np.random.default_rng(0).permutation(7).tolist()
+    assert [np.concatenate(group).tolist() for group in groups] == [
+        order[:3],
+        order[3:5],
+        order[5:],
+    ]
 
 
 def test_optional_columns_are_collected_only_where_needed():

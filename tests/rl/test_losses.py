@@ -30,14 +30,13 @@ def tokens(
     reference, proximal = (
         None if x is None else jnp.atleast_2d(jnp.asarray(x)) for x in (reference, proximal)
     )
-    index = jnp.broadcast_to(jnp.arange(weight.shape[1]), weight.shape)
-    segments = (
+    numbers = (
         jnp.ones(weight.shape, jnp.int32)
         if response is None
         else jnp.atleast_2d(jnp.asarray(response)) + 1
     )
     return StepBatch(
-        None, None, segments, index, None, behaviour, advantage, weight, 1, reference, proximal
+        None, None, None, None, numbers, None, behaviour, advantage, weight, 1, reference, proximal
     )
 
 

@@ -273,9 +273,7 @@ def test_a_masked_response_counts_as_little_as_an_absent_one(correction, cap, me
     alone = tokens(
         batch.behaviour, batch.advantage, weight, proximal=batch.proximal, response=number
     )
-    alone = replace(
-        alone, segment_ids=jnp.where(weight.any(1, keepdims=True), alone.segment_ids, 0)
-    )
+    alone = replace(alone, responses=jnp.where(weight.any(1, keepdims=True), alone.responses, 0))
     (value, gradient, _), (want, slope, _) = (
         run(*how)
         for how in (

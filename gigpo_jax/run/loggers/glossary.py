@@ -49,7 +49,7 @@ DESCRIPTIONS = {
     "rollout/refilled_groups": "groups that took the place of one without signal",
     "rollout/staleness": "updates between sampling and learning",
     "batch/steps": "environment steps of the updates, and summaries",
-    "batch/tokens": "tokens of all rows, without padding",
+    "batch/tokens": "tokens of all rows, without padding; steps of a conversation share theirs",
     "batch/padding_share": "fraction of the rows that is padding",
     "success_rate": "fraction of the panel's tasks that were done",
     "success_rate_type_average": "mean of the success rates of task types, or of environments",

@@ -21,6 +21,7 @@ from gigpo_jax.tools.preflight.shapes import (
     Arrays,
     ImageSizes,
     add_image_shapes,
+    segment_steps,
     step_batch,
 )
 
@@ -36,7 +37,7 @@ def compile_learner(
     train = config.train
     row_tokens = config.batch.rows * config.batch.row_length
     limit = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
-    step_tokens = FILL * limit
+    step_tokens = FILL * limit / segment_steps(config)
     # Packing is taken as perfect: the rows of a minibatch hold its tokens and no gaps.
     microbatches = math.ceil(train.minibatch * step_tokens / row_tokens)
     steps = train.groups * train.group_size * config.env.max_steps

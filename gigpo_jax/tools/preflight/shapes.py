@@ -10,9 +10,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.mix import member_configs
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.packaged import locate_file
 from gigpo_jax.devices.mesh import ROWS, replicated, with_shardings
+from gigpo_jax.env_bridge.conversations import Conversation
+from gigpo_jax.envs.registry import find_style
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.packed_images import image_capacity
 from gigpo_jax.learner.rows import response_capacity
@@ -117,12 +120,25 @@ def run_arrays(config: ConfigDict, shape: decoder.DecoderConfig, mesh: Mesh) -> 
     )
 
 
+def segment_steps(config: ConfigDict) -> int:
+    """Steps that share a segment of a row.
+
+    A conversation is taken as one segment, however often it would start again.
+    """
+    # Steps of agent programs may share segments too, but nothing tells how many do.
+    for member in member_configs(config).values():
+        if not isinstance(find_style(member.env.name, member.env.prompt), Conversation):
+            return 1
+    return int(config.env.max_steps)
+
+
 def step_batch(config: ConfigDict, mesh: Mesh, microbatches: int) -> StepBatch:
     """A minibatch with prompts and responses of `config.sampling`'s lengths."""
     length = config.batch.row_length
-    prompt = config.sampling.max_prompt_tokens
-    response = config.sampling.max_response_tokens
-    capacity = response_capacity(prompt + response, response, response, length)
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+    # In a segment of several steps all tokens but those of messages may be of responses.
+    responses = min(segment_steps(config) * config.sampling.max_response_tokens, longest)
+    capacity = response_capacity(longest, responses, responses, length)
     sharding = NamedSharding(mesh, P(None, ROWS))
 
     def rows_of(width: int, dtype: Any) -> jax.ShapeDtypeStruct:
@@ -141,6 +157,7 @@ def step_batch(config: ConfigDict, mesh: Mesh, microbatches: int) -> StepBatch:
         positions=tokens,
         segment_ids=tokens,
         response_index=response_ids,
+        responses=response_ids,
         targets=response_ids,
         behaviour=response_values,
         advantage=response_values,
