@@ -13,9 +13,16 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.memory import SignalBytes, check_engine, check_memory, engine_tensor
-from gigpo_jax.devices.mesh import gathered, on_each_device, row_constraint, shard_by_rules
+from gigpo_jax.devices.mesh import (
+    experts_on_each_device,
+    gathered,
+    on_each_device,
+    row_constraint,
+    shard_by_rules,
+)
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.attention import attention, kernels_for
+from gigpo_jax.models.experts import apply_experts
 from gigpo_jax.models.files.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.hf_config import read_config
@@ -390,6 +397,9 @@ def trunk_function(
         # No sample is longer, so attention in a packed row looks no farther back.
         max_segment=sampling.max_prompt_tokens + sampling.max_response_tokens,
         attention=attend,
+        experts=experts_on_each_device(
+            mesh, functools.partial(apply_experts, kernels=kernels), shape.experts
+        ),
         constrain=row_constraint(mesh),
     )
 

@@ -1,8 +1,8 @@
 """The device mesh and the shardings of parameters and batches.
 
 Mesh axes: `data` (rows split, parameters replicated), `fsdp` (rows and parameters split), `tensor`
-(heads, MLP and vocabulary split). The model names the logical axes of its parameters; `RULES` maps
-them to mesh axes.
+(heads, MLP or experts, and vocabulary split). The model names the logical axes of its parameters;
+`RULES` maps them to mesh axes.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,8 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.models.decoder_config import ExpertConfig
+from gigpo_jax.models.experts import Experts, sum_over_devices
 
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")  # the mesh axes that split the rows of a batch
@@ -30,6 +32,11 @@ RULES: dict[str, str | None] = {
     "kv_heads": "tensor",
     "head": None,
     "mlp": "tensor",
+    # Every device of `tensor` has all tokens of its rows, so that experts need no exchange but the
+    # sum that a split MLP has too, no token is dropped, and the engine splits them as well.
+    "expert": "tensor",
+    "expert_mlp": None,
+    "router": None,
     "patch": None,
     "rank": None,
     "value": None,
@@ -229,6 +236,34 @@ def on_each_device(
         )(*arrays)
 
     return run
+
+
+def experts_on_each_device(mesh: Mesh, apply: Experts, experts: ExpertConfig | None) -> Experts:
+    """Runs experts on each device.
+
+    A device sorts the tokens of its own rows. Experts are split where the mesh axis divides them.
+
+    Args:
+      mesh: Mesh of the learner.
+      apply: Function for the experts of one device.
+      experts: Experts of the model.
+    """
+    if experts is None or mesh.size == 1:
+        return apply
+    axis = RULES["expert"]
+    assert axis is not None
+    is_split = experts.count % mesh.shape[axis] == 0
+    rows = P(ROWS)
+    kernels = P(axis if is_split else None)
+    return jax.shard_map(
+        sum_over_devices(apply, axis) if is_split else apply,
+        mesh=mesh,
+        # Kernels are gathered over the axes of rows, as they are for other products.
+        in_specs=(rows, rows, rows, kernels, kernels, kernels),
+        out_specs=rows,
+        # Pallas kernels do not say over which axes their results vary.
+        check_vma=False,
+    )
 
 
 def gathered(sharding: NamedSharding) -> NamedSharding:

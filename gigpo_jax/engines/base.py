@@ -89,12 +89,15 @@ class Completion:
       finish_reason: "stop" for a stop token or string, "length" for `max_tokens`, "abort" if the
         engine failed.
       version: Version of the weights, as given to `update_weights`.
+      routes: [P + T - 1, R] integers, experts of the tokens of prompt and response without the
+        last one: k for each layer that has experts; None: the engine does not keep them.
     """
 
     tokens: np.ndarray
     logprobs: np.ndarray
     finish_reason: FinishReason
     version: int
+    routes: np.ndarray | None = None
 
 
 class Engine(Protocol):

@@ -1,10 +1,11 @@
 """The KV cache of static shape."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from gigpo_jax.models.on_cpu import BITS, from_bits, to_bits
@@ -22,10 +23,18 @@ class KVCache:
     Attributes:
       key: [L, S, G, C, K] of the compute dtype, or the bits of bfloat16; rotary applied.
       value: [L, S, G, C, K] of the same dtype.
+      routes: [L', S, 1, C, k] of `route_dtype`, experts of each token in the L' layers that have
+        experts; None: they are not kept.
     """
 
     key: jax.Array
     value: jax.Array
+    routes: jax.Array | None = None
+
+
+def route_dtype(experts: int) -> np.dtype:
+    """Returns the smallest dtype for the numbers of so many experts."""
+    return np.dtype(np.uint8 if experts <= 256 else np.uint16)
 
 
 def cache_length(tokens: int, prefill_chunk: int) -> int:
@@ -84,12 +93,23 @@ def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.A
     """
 
     def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
-        # [B, L, G, T, K]. The padding of prompts is written too: no position reaches it before
-        # decoding has overwritten it.
-        windows = jnp.swapaxes(entries, 2, 3).swapaxes(0, 1)
-        return _write_windows(store, windows, slots, jnp.zeros_like(slots))
+        return _write_prompt_store(store, entries, slots)
 
-    return KVCache(write_store(cache.key, key), write_store(cache.value, value))
+    return replace(cache, key=write_store(cache.key, key), value=write_store(cache.value, value))
+
+
+def write_prompt_routes(cache: KVCache, routes: jax.Array, slots: jax.Array) -> KVCache:
+    """Writes the experts of prompts, [L', B, T, k], as `write_prompts` does."""
+    assert cache.routes is not None
+    entries = routes[..., None, :].astype(cache.routes.dtype)
+    return replace(cache, routes=_write_prompt_store(cache.routes, entries, slots))
+
+
+def _write_prompt_store(store: jax.Array, entries: jax.Array, slots: jax.Array) -> jax.Array:
+    # [B, L, G, T, K]. The padding of prompts is written too: no position reaches it before decoding
+    # has overwritten it.
+    windows = jnp.swapaxes(entries, 2, 3).swapaxes(0, 1)
+    return _write_windows(store, windows, slots, jnp.zeros_like(slots))
 
 
 def write_chunks(
@@ -107,11 +127,30 @@ def write_chunks(
     """
 
     def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
-        # [B, 1, G, T, K]: a window of one layer.
-        windows = jnp.swapaxes(entries, 1, 2)[:, None]
-        return _write_windows(store, windows, slots, starts, layer)
+        return _write_chunk_store(store, entries, layer, slots, starts)
 
-    return KVCache(write_store(cache.key, key), write_store(cache.value, value))
+    return replace(cache, key=write_store(cache.key, key), value=write_store(cache.value, value))
+
+
+def write_chunk_routes(
+    cache: KVCache, routes: jax.Array, layer: jax.Array | int, slots: jax.Array, starts: jax.Array
+) -> KVCache:
+    """Writes the experts of chunks in one layer, [B, T, k], as `write_chunks` does."""
+    assert cache.routes is not None
+    entries = routes[:, :, None].astype(cache.routes.dtype)
+    return replace(cache, routes=_write_chunk_store(cache.routes, entries, layer, slots, starts))
+
+
+def _write_chunk_store(
+    store: jax.Array,
+    entries: jax.Array,
+    layer: jax.Array | int,
+    slots: jax.Array,
+    starts: jax.Array,
+) -> jax.Array:
+    # [B, 1, G, T, K]: a window of one layer.
+    windows = jnp.swapaxes(entries, 1, 2)[:, None]
+    return _write_windows(store, windows, slots, starts, layer)
 
 
 def copy_chunks(
@@ -141,7 +180,7 @@ def copy_chunks(
         windows = jax.vmap(read_window)(sources, starts)
         return _write_windows(store, windows, targets, starts)
 
-    return KVCache(copy_store(cache.key), copy_store(cache.value))
+    return jax.tree.map(copy_store, cache)
 
 
 def _write_windows(
@@ -177,12 +216,26 @@ def write_tokens(
     They are [S, G, K] of one layer. `positions` [S] i32 are the tokens' indices in their slots; at
     C or more nothing is written.
     """
-    slots = jnp.arange(key.shape[0])
 
     def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
-        updates = _to_cache_dtype(store, entries)
-        # Indices around a slice put their common axis first: the target is [S, G, K], as the
-        # updates.
-        return constrain_order(store.at[layer, slots, :, positions].set(updates, mode="drop"))
+        return _write_token_store(store, entries, layer, positions)
 
-    return KVCache(write_store(cache.key, key), write_store(cache.value, value))
+    return replace(cache, key=write_store(cache.key, key), value=write_store(cache.value, value))
+
+
+def write_token_routes(
+    cache: KVCache, routes: jax.Array, layer: jax.Array | int, positions: jax.Array
+) -> KVCache:
+    """Writes the experts of tokens in one layer, [S, k], as `write_tokens` does."""
+    assert cache.routes is not None
+    entries = routes[:, None].astype(cache.routes.dtype)
+    return replace(cache, routes=_write_token_store(cache.routes, entries, layer, positions))
+
+
+def _write_token_store(
+    store: jax.Array, entries: jax.Array, layer: jax.Array | int, positions: jax.Array
+) -> jax.Array:
+    slots = jnp.arange(entries.shape[0])
+    updates = _to_cache_dtype(store, entries)
+    # Indices around a slice put their common axis first: the target is [S, G, K], as the updates.
+    return constrain_order(store.at[layer, slots, :, positions].set(updates, mode="drop"))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from gigpo_jax.models.attention import chunk_attention
-from gigpo_jax.models.cache import KVCache, write_chunks
+from gigpo_jax.models.cache import KVCache, write_chunk_routes, write_chunks
 from gigpo_jax.models.decoder import (
     Params,
     apply_final_norm,
@@ -15,6 +15,7 @@ from gigpo_jax.models.decoder import (
     select_last,
 )
 from gigpo_jax.models.decoder_config import DecoderConfig
+from gigpo_jax.models.experts import Experts, apply_experts
 from gigpo_jax.models.vision.vision import Features, insert_images
 
 
@@ -28,6 +29,7 @@ def extend(
     starts: jax.Array,
     rotary_positions: jax.Array | None = None,
     images: Features | None = None,
+    experts: Experts = apply_experts,
 ) -> tuple[jax.Array, KVCache]:
     """Runs chunks of prompts and appends them to slots.
 
@@ -46,6 +48,7 @@ def extend(
       rotary_positions: [3, B, T] i32, as the positions of `decoder.hidden_states`; None: the
         indices.
       images: features of the images in the chunks; None for none.
+      experts: function for the experts.
 
     Returns:
       The logits [B, V] f32 after the last token of each chunk, and the cache.
@@ -71,5 +74,12 @@ def extend(
     if images is not None:
         assert config.vision is not None
         x = insert_images(config.vision, params["vision"], x, images)
-    hidden, cache = run_layers(config, params, cache, x, angles, attend, select_last(lengths))
+
+    def write_routes(index: jax.Array, cache: KVCache, routes: jax.Array) -> KVCache:
+        return write_chunk_routes(cache, routes, index, slots, starts)
+
+    select = select_last(lengths)
+    hidden, cache = run_layers(
+        config, params, cache, x, angles, attend, write_routes, select, experts
+    )
     return score_tokens(config, params, apply_final_norm(config, params, hidden)), cache

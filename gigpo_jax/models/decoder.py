@@ -1,14 +1,15 @@
-"""Decoders in Flax NNX (Qwen2, Qwen3, Llama): packed rows and a static KV cache.
+"""Decoders in Flax NNX (Qwen2, Qwen3, Qwen3-MoE, Llama): packed rows and a static KV cache.
 
 The NNX modules name and initialise the parameters and define one layer. All functions take the
 parameters explicitly, as a nested dict of arrays; the layers are stacked along a first axis L
-(`for_cpu`: one tree a layer). The dtype of the computation may differ from that of the parameters;
+(`for_cpu`: one tree a layer). Layers without experts in a model with experts have a stack of their
+own, "dense_layers". The dtype of the computation may differ from that of the parameters;
 norm statistics, rotary embedding and softmax are always float32.
 """
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +18,26 @@ from jax.ad_checkpoint import checkpoint_name
 
 from gigpo_jax.models import on_cpu
 from gigpo_jax.models.attention import attention, cached_attention
-from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
+from gigpo_jax.models.cache import (
+    KVCache,
+    route_dtype,
+    write_prompt_routes,
+    write_prompts,
+    write_token_routes,
+    write_tokens,
+)
+from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS, DecoderConfig, LayerRun
 from gigpo_jax.models.decoder_config import PUBLISHED as PUBLISHED
-from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.models.execution import INPUT
 from gigpo_jax.models.execution import REMAT_POLICIES as REMAT_POLICIES
 from gigpo_jax.models.execution import Execution as Execution
+from gigpo_jax.models.experts import ExpertKernels, Experts, Router, apply_experts
 from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, adapted_linears, draw_normal
 from gigpo_jax.models.rotary import Rotary, rotary_angles, rotate
 from gigpo_jax.models.vision.vision import Features, Images, VisionTower, insert_images
 from gigpo_jax.models.vision.vision import logical_axes as vision_axes
 
+HEAD_NORMS = ("qwen3", "qwen3_moe")  # model types with norms of queries and keys
 Params = dict[str, Any]
 Select = Callable[[jax.Array], jax.Array]  # selects tokens of an array
 
@@ -51,11 +61,18 @@ class Layer(nnx.Module):
     """One decoder layer.
 
     Attention is an argument, so training, prefill and decoding share the layer. The linear layers
-    in `adapted` have a low-rank pair (`models.lora`).
+    in `adapted` have a low-rank pair (`models.lora`). In a model with experts the layers of the
+    stack "layers" have a router and experts, those of "dense_layers" one SwiGLU block.
     """
 
     def __init__(
-        self, config: DecoderConfig, *, dtype: Any, rngs: nnx.Rngs, adapted: Collection[str] = ()
+        self,
+        config: DecoderConfig,
+        *,
+        dtype: Any,
+        rngs: nnx.Rngs,
+        adapted: Collection[str] = (),
+        stack: str = LAYERS,
     ):
         width = config.hidden_size
         inner = config.intermediate_size
@@ -85,18 +102,32 @@ class Layer(nnx.Module):
         self.query = make_linear("query", width, query_width, bias)
         self.key = make_linear("key", width, kv_width, bias)
         self.value = make_linear("value", width, kv_width, bias)
-        if config.model_type == "qwen3":
+        if config.model_type in HEAD_NORMS:
             self.query_norm = make_norm(head_dim)
             self.key_norm = make_norm(head_dim)
         self.out = make_linear("out", query_width, width)
         self.mlp_norm = make_norm(width)
-        self.gate = make_linear("gate", width, inner)
-        self.up = make_linear("up", width, inner)
-        self.down = make_linear("down", inner, width)
+        if config.experts is not None and stack == LAYERS:
+            experts = config.experts
+            make_kernels = functools.partial(ExpertKernels, dtype=dtype, rngs=rngs)
+            self.router = Router(width, experts, dtype=dtype, rngs=rngs)
+            self.expert_gate = make_kernels((experts.count, width, experts.width))
+            self.expert_up = make_kernels((experts.count, width, experts.width))
+            self.expert_down = make_kernels((experts.count, experts.width, width))
+        else:
+            self.gate = make_linear("gate", width, inner)
+            self.up = make_linear("up", width, inner)
+            self.down = make_linear("down", inner, width)
 
     def __call__(
-        self, x: jax.Array, angles: Rotary, attend: Callable, select: Select = select_all
-    ) -> tuple[jax.Array, Any]:
+        self,
+        x: jax.Array,
+        angles: Rotary,
+        attend: Callable,
+        select: Select = select_all,
+        experts: Experts = apply_experts,
+        routes: jax.Array | None = None,
+    ) -> tuple[jax.Array, Any, jax.Array | None]:
         """Runs the layer.
 
         Args:
@@ -106,9 +137,13 @@ class Layer(nnx.Module):
             [..., H, K], any second result).
           select: selection of the tokens that everything after attention is computed for; it takes
             the residual stream and the mixed values [..., H * K].
+          experts: function for the experts.
+          routes: experts of each selected token [..., k] in place of those that the router would
+            choose; None: the router chooses.
 
         Returns:
-          The residual stream [..., D] of the selected tokens, and the second result of `attend`.
+          The residual stream [..., D] of the selected tokens, the second result of `attend`, and
+          the experts of these tokens [..., k] i32, None for a layer without any.
         """
         y = self.attention_norm(x)
         query = self._split_heads(self.query(y))
@@ -124,9 +159,14 @@ class Layer(nnx.Module):
         x = select(x) + self.out(select(mixed.reshape(*x.shape[:-1], -1)))
 
         y = self.mlp_norm(x)
+        if hasattr(self, "router"):
+            ids, gates = self.router(y, routes)
+            kernels = (self.expert_gate, self.expert_up, self.expert_down)
+            y = experts(y, ids, gates, *(each.kernel[...].astype(x.dtype) for each in kernels))
+            return x + y, extra, ids
         # In bfloat16 XLA's CPU backend would convert and round at every operation of the fusion.
         gate = self.gate(y).astype(jnp.float32 if self.for_cpu else x.dtype)
-        return x + self.down((jax.nn.silu(gate) * self.up(y)).astype(x.dtype)), extra
+        return x + self.down((jax.nn.silu(gate) * self.up(y)).astype(x.dtype)), extra, None
 
     def _split_heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(*x.shape[:-1], -1, self.head_dim)
@@ -139,14 +179,19 @@ class Decoder(nnx.Module):
     """
 
     def __init__(self, config: DecoderConfig, *, dtype: Any, rngs: nnx.Rngs):
-        @nnx.split_rngs(splits=config.num_layers)
-        @nnx.vmap(in_axes=0)
-        def make_layers(rngs: nnx.Rngs) -> Layer:
-            return Layer(config, dtype=dtype, rngs=rngs)
+        def make_layers(stack: str) -> Layer:
+            @nnx.split_rngs(splits=len(config.layer_numbers(stack)))
+            @nnx.vmap(in_axes=0)
+            def make_stack(rngs: nnx.Rngs) -> Layer:
+                return Layer(config, dtype=dtype, rngs=rngs, stack=stack)
+
+            return make_stack(rngs)
 
         embedding_shape = (config.vocab_size, config.hidden_size)
         self.embed = nnx.Param(draw_normal(rngs, embedding_shape, dtype))
-        self.layers = make_layers(rngs)
+        self.layers = make_layers(LAYERS)
+        if config.layer_numbers(DENSE_LAYERS):
+            self.dense_layers = make_layers(DENSE_LAYERS)
         self.final_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=dtype)
         if config.value_head:
             self.value_head = ValueHead(config.hidden_size, dtype=dtype)
@@ -185,13 +230,16 @@ def logical_axes(config: DecoderConfig) -> Params:
     """Returns axis names of every parameter, for sharding.
 
     The result is a tree like the parameters. The names are "layers", "vocab", "embed", "heads"
-    (H x K, one head after the other), "kv_heads" (G x K), "head" (K), "mlp" and "value".
+    (H x K, one head after the other), "kv_heads" (G x K), "head" (K), "mlp", "value", and of
+    experts "expert" (E), "expert_mlp" and "router" (E, scores of a router).
     """
     axes: Params = {
         "embed": ("vocab", "embed"),
-        "layers": _layer_axes(config.model_type),
+        "layers": _layer_axes(config.model_type, has_experts=config.experts is not None),
         "final_norm": {"scale": ("embed",)},
     }
+    if config.layer_numbers(DENSE_LAYERS):
+        axes[DENSE_LAYERS] = _layer_axes(config.model_type, has_experts=False)
     if config.vision is not None:
         axes["vision"] = vision_axes()
     if config.value_head:
@@ -201,20 +249,24 @@ def logical_axes(config: DecoderConfig) -> Params:
     return axes
 
 
-def _layer_axes(model_type: str) -> Params:
-    axes: Params = {
-        "out": {"kernel": ("layers", "heads", "embed")},
-        "down": {"kernel": ("layers", "mlp", "embed")},
-    }
+def _layer_axes(model_type: str, *, has_experts: bool) -> Params:
+    axes: Params = {"out": {"kernel": ("layers", "heads", "embed")}}
     for name, outputs in {"query": "heads", "key": "kv_heads", "value": "kv_heads"}.items():
         axes[name] = {"kernel": ("layers", "embed", outputs)}
         if model_type == "qwen2":
             axes[name]["bias"] = ("layers", outputs)
-    for name in ("gate", "up"):
-        axes[name] = {"kernel": ("layers", "embed", "mlp")}
+    if has_experts:
+        axes["router"] = {"kernel": ("layers", "embed", "router")}
+        for name in ("expert_gate", "expert_up"):
+            axes[name] = {"kernel": ("layers", "expert", "embed", "expert_mlp")}
+        axes["expert_down"] = {"kernel": ("layers", "expert", "expert_mlp", "embed")}
+    else:
+        for name in ("gate", "up"):
+            axes[name] = {"kernel": ("layers", "embed", "mlp")}
+        axes["down"] = {"kernel": ("layers", "mlp", "embed")}
     for name in ("attention_norm", "mlp_norm"):
         axes[name] = {"scale": ("layers", "embed")}
-    if model_type == "qwen3":
+    if model_type in HEAD_NORMS:
         for name in ("query_norm", "key_norm"):
             axes[name] = {"scale": ("layers", "head")}
     return axes
@@ -246,6 +298,7 @@ def hidden_states(
     segment_ids: jax.Array | None = None,
     execution: Execution = Execution(),
     images: Images | None = None,
+    routes: jax.Array | None = None,
 ) -> jax.Array:
     """Runs the model up to the final norm.
 
@@ -258,11 +311,40 @@ def hidden_states(
       segment_ids: [B, T] i32, 0 for padding, segments from 1; None is one segment a row.
       execution: dtype, rematerialisation and sharding.
       images: images of the texts, for a model with a vision tower; None for none.
+      routes: [B, T, R] integers, experts of each token in place of the routers' choices: k for
+        each layer with experts, R = L' k; None: the routers choose.
 
     Returns:
       [B, T, D] in the compute dtype.
     """
-    return _run_model(config, params, tokens, positions, segment_ids, execution, images)[0]
+    return _run_model(
+        config, params, tokens, positions, segment_ids, execution, images, routes=routes
+    ).hidden
+
+
+def chosen_experts(
+    config: DecoderConfig,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+    execution: Execution = Execution(),
+    routes: jax.Array | None = None,
+) -> jax.Array:
+    """Returns the experts [B, T, R] i32 that tokens go through.
+
+    Arguments are those of `hidden_states`, and so is the order of the experts.
+    """
+    result = _run_model(
+        config, params, tokens, positions, segment_ids, execution, None, routes=routes
+    )
+    return merge_routes(result.routes)
+
+
+def merge_routes(routes: jax.Array) -> jax.Array:
+    """Reorders experts of tokens by layer: [L', ..., k] -> [..., L' k]."""
+    moved = jnp.moveaxis(routes, 0, -2)
+    return moved.reshape(*moved.shape[:-2], -1)
 
 
 def logits(
@@ -282,13 +364,26 @@ def logits(
     return score_tokens(config, params, hidden)
 
 
-def init_cache(config: DecoderConfig, slots: int, length: int, dtype: Any = jnp.float32) -> KVCache:
+def init_cache(
+    config: DecoderConfig,
+    slots: int,
+    length: int,
+    dtype: Any = jnp.float32,
+    *,
+    keeps_routes: bool = False,
+) -> KVCache:
     """Makes an empty cache for `slots` sequences.
 
-    Each has at most `length` tokens.
+    Each has at most `length` tokens. With `keeps_routes` the cache of a model with experts has
+    room for those of every token.
     """
     shape = (config.num_layers, slots, config.num_kv_heads, length, config.head_dim)
-    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+    routes = None
+    if keeps_routes and config.experts is not None:
+        depth = len(config.layer_numbers(LAYERS))
+        routes_shape = (depth, slots, 1, length, config.experts.per_token)
+        routes = jnp.zeros(routes_shape, route_dtype(config.experts.count))
+    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), routes)
 
 
 def prefill(
@@ -301,6 +396,7 @@ def prefill(
     positions: jax.Array | None = None,
     images: Images | Features | None = None,
     kernels: str | None = None,
+    experts: Experts = apply_experts,
 ) -> tuple[jax.Array, KVCache]:
     """Runs prompts and writes them into slots from index 0.
 
@@ -314,17 +410,30 @@ def prefill(
       positions: positions, as for `hidden_states`.
       images: images, as for `hidden_states`.
       kernels: attention kernels, as for `attention.attention`.
+      experts: function for the experts.
 
     Returns:
       The logits [B, V] f32 after the last token of each prompt, and the cache.
     """
     segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
     # No other setting: prompts are read in the parameters' dtype, without gradients.
-    execution = Execution(attention=functools.partial(attention, kernels=kernels))
-    hidden, (keys, values) = _run_model(
-        config, params, tokens, positions, segment_ids, execution, images, lengths
+    execution = Execution(attention=functools.partial(attention, kernels=kernels), experts=experts)
+    result = _run_model(
+        config,
+        params,
+        tokens,
+        positions,
+        segment_ids,
+        execution,
+        images,
+        lengths,
+        keeps_routes=cache.routes is not None,
     )
-    return score_tokens(config, params, hidden), write_prompts(cache, keys, values, slots)
+    keys, values = result.keys_values
+    cache = write_prompts(cache, keys, values, slots)
+    if cache.routes is not None:
+        cache = write_prompt_routes(cache, result.routes, slots)
+    return score_tokens(config, params, result.hidden), cache
 
 
 def decode(
@@ -334,6 +443,7 @@ def decode(
     tokens: jax.Array,
     positions: jax.Array,
     shift: jax.Array | None = None,
+    experts: Experts = apply_experts,
 ) -> tuple[jax.Array, KVCache]:
     """Runs one token of every slot.
 
@@ -346,6 +456,7 @@ def decode(
         written.
       shift: [S] i32, added to the positions of the rotary embedding, as images take fewer positions
         than tokens; None: 0.
+      experts: function for the experts.
 
     Returns:
       The logits [S, V] f32 of the next token, and the cache with the new token.
@@ -359,8 +470,11 @@ def decode(
         cache = write_tokens(cache, key, value, index, positions)
         return cached_attention(query, cache.key, cache.value, index, positions), cache
 
+    def write_routes(index: jax.Array, cache: KVCache, routes: jax.Array) -> KVCache:
+        return write_token_routes(cache, routes, index, positions)
+
     x = embed_tokens(config, params, tokens)
-    x, cache = run_layers(config, params, cache, x, angles, attend)
+    x, cache = run_layers(config, params, cache, x, angles, attend, write_routes, experts=experts)
     return score_tokens(config, params, apply_final_norm(config, params, x)), cache
 
 
@@ -371,7 +485,9 @@ def run_layers(
     x: jax.Array,
     angles: Rotary,
     attend: Callable,
+    write_routes: Callable,
     select: Select = select_all,
+    experts: Experts = apply_experts,
 ) -> tuple[jax.Array, KVCache]:
     """Runs all layers over a cache.
 
@@ -382,39 +498,63 @@ def run_layers(
       x: [..., D] embeddings.
       angles: result of `model_angles`.
       attend: function (layer index, cache, query, key, value) -> (mixed values, cache).
+      write_routes: function (index of the layer among those with experts, cache, experts of the
+        tokens [..., k]) -> cache; called if the cache has room for them.
       select: selection of the tokens in the result.
+      experts: function for the experts.
 
     Returns:
       The residual stream [..., D] of the selected tokens, and the cache.
     """
-    layers = params["layers"]
-    graph = _layer_graph(config, adapted_linears(layers))
-    if config.for_cpu:
-        # A loop of Python: the layers are separate trees, whose kernels XLA reads in place.
-        for number, (layer, layer_select) in enumerate(_layer_selections(params, select)):
-            attend_layer = functools.partial(attend, number, cache)
-            x, cache = nnx.merge(graph, layer)(x, angles, attend_layer, layer_select)
+
+    # `index` counts the layers of the stack, `attend_layer` knows that of the whole model.
+    def run_layer(
+        index: jax.Array | int,
+        layer: Layer,
+        attend_layer: Callable,
+        x: jax.Array,
+        layer_select: Select,
+    ) -> tuple[jax.Array, KVCache]:
+        x, cache, routes = layer(x, angles, attend_layer, layer_select, experts)
+        if routes is not None and cache.routes is not None:
+            cache = write_routes(index, cache, routes)
         return x, cache
 
-    # The cache is the carry of the loop and is updated in place; as input and output of a scan it
-    # would be copied.
-    def run_layer(index: jax.Array, carry: tuple[jax.Array, KVCache]) -> tuple[jax.Array, KVCache]:
-        x, cache = carry
-        layer = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], layers))
-        return layer(x, angles, functools.partial(attend, index, cache))
+    for run in config.layer_runs:
+        layers = params[run.stack]
+        graph = _layer_graph(config, adapted_linears(layers), run.stack)
+        if config.for_cpu:
+            # A loop of Python: the layers are separate trees, whose kernels XLA reads in place.
+            for index in range(run.start, run.stop):
+                number = run.first + index - run.start
+                # Only the last layer may drop tokens: every earlier one makes keys and values of
+                # all of them. The experts of dropped tokens would not be known.
+                is_last = number == config.num_layers - 1 and cache.routes is None
+                layer_select = select if is_last else select_all
+                attend_layer = functools.partial(attend, number, cache)
+                layer = nnx.merge(graph, layers[index])
+                x, cache = run_layer(index, layer, attend_layer, x, layer_select)
+            continue
 
-    x, cache = jax.lax.fori_loop(0, config.num_layers, run_layer, (x, cache))
+        # The cache is the carry of the loop and is updated in place; as input and output of a scan
+        # it would be copied.
+        def run_stacked(
+            index: jax.Array,
+            carry: tuple[jax.Array, KVCache],
+            run: LayerRun = run,
+            layers: Params = layers,
+            graph: Any = graph,
+        ) -> tuple[jax.Array, KVCache]:
+            x, cache = carry
+            layer = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], layers))
+            number = index + (run.first - run.start)
+            attend_layer = functools.partial(attend, number, cache)
+            return run_layer(index, layer, attend_layer, x, select_all)
+
+        x, cache = jax.lax.fori_loop(run.start, run.stop, run_stacked, (x, cache))
+    if config.for_cpu and cache.routes is None:
+        return x, cache
     return select(x), cache
-
-
-def _layer_selections(params: Params, select: Select) -> list[tuple[Params, Select]]:
-    """Pairs each layer's tree with its selection of tokens.
-
-    The trees are those of `on_cpu.split_layers`.
-    """
-    # Only the last layer may drop tokens: every earlier one makes keys and values of all of them.
-    *first_layers, last_layer = params["layers"]
-    return [*((layer, select_all) for layer in first_layers), (last_layer, select)]
 
 
 def model_angles(
@@ -430,6 +570,21 @@ def model_angles(
     return jax.tree.map(on_cpu.compute_once, angles) if config.for_cpu else angles
 
 
+class _ModelResult(NamedTuple):
+    """Result of `_run_model`.
+
+    Attributes:
+      hidden: [B, T, D] after the final norm; with `lengths` those of the last tokens, [B, D].
+      keys_values: keys and values, each [L, B, T, G, K]; None without `lengths`.
+      routes: [L', B, T, k] i32, experts of the tokens in each layer that has experts; None unless
+        they are kept.
+    """
+
+    hidden: jax.Array
+    keys_values: Any
+    routes: Any
+
+
 def _run_model(
     config: DecoderConfig,
     params: Params,
@@ -439,20 +594,17 @@ def _run_model(
     execution: Execution,
     images: Images | Features | None,
     lengths: jax.Array | None = None,
-) -> tuple[jax.Array, Any]:
-    """Runs `hidden_states`; with `lengths` [B] also returns keys and values.
-
-    Returns:
-      Without `lengths`: [B, T, D] and None. With them: the last tokens [B, D], and keys and values,
-      each [L, B, T, G, K].
-    """
+    *,
+    routes: jax.Array | None = None,
+    keeps_routes: bool = False,
+) -> _ModelResult:
+    """Runs `hidden_states`; with `lengths` [B] also returns keys and values."""
     dtype = params["embed"].dtype if execution.dtype is None else jnp.dtype(execution.dtype)
     if positions is None:
         positions = jnp.arange(tokens.shape[1])[None]
     if segment_ids is None:
         # 1, because 0 would be padding.
         segment_ids = jnp.ones(tokens.shape, jnp.int32)
-    graph = _layer_graph(config, adapted_linears(params["layers"]))
     # Texts with images have three axes of positions. On a text alone the three are equal, and plain
     # positions [B, T] give the same angles.
     sections: Sequence[int] = ()
@@ -460,6 +612,8 @@ def _run_model(
         sections = config.vision.sections
     angles = model_angles(config, positions, sections)
     select = select_all if lengths is None else select_last(lengths)
+    # The last layer may drop tokens whose experts nobody asks for.
+    selects_in_last = config.for_cpu and not keeps_routes
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
         mixed = execution.attention(
@@ -468,14 +622,6 @@ def _run_model(
         # Training needs no keys and values; as results of the scan they would be stored for all
         # layers.
         return mixed, None if lengths is None else (key, value)
-
-    def run_layer(
-        x: jax.Array, layer: Params, select: Select = select_all
-    ) -> tuple[jax.Array, Any]:
-        # The name under which the policy "offload" moves the input of a layer to the host.
-        x = checkpoint_name(x, INPUT)
-        x, keys_values = nnx.merge(graph, layer)(x, angles, attend, select)
-        return execution.constrain(x), keys_values
 
     def add_remat(function: Callable) -> Callable:
         if execution.remat == "none":
@@ -490,19 +636,66 @@ def _run_model(
         x = insert_images(
             config.vision, params["vision"], x, images, add_remat, execution.constrain
         )
-    if config.for_cpu:
-        layer_results = []
-        for layer, layer_select in _layer_selections(params, select):
-            x, keys_values = run_layer(x, layer, layer_select)
-            layer_results.append(keys_values)
-        stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *layer_results)
-        # The last layer has selected the tokens already: x is [B, D].
-        return apply_final_norm(config, params, x), stacked
-    unroll = min(execution.unroll, config.num_layers)
-    x, keys_values = jax.lax.scan(
-        add_remat(run_layer), execution.constrain(x), params["layers"], unroll=unroll
-    )
-    return select(apply_final_norm(config, params, x)), keys_values
+    layer_routes = None if routes is None else _split_routes(config, routes)
+    if not config.for_cpu:
+        x = execution.constrain(x)
+    results = []
+    for run in config.layer_runs:
+        graph = _layer_graph(config, adapted_linears(params[run.stack]), run.stack)
+
+        def run_layer(
+            x: jax.Array,
+            inputs: tuple[Params, jax.Array | None],
+            layer_select: Select = select_all,
+            graph: Any = graph,
+        ) -> tuple[jax.Array, Any]:
+            layer, replayed = inputs
+            # The name under which the policy "offload" moves the input of a layer to the host.
+            x = checkpoint_name(x, INPUT)
+            x, keys_values, chosen = nnx.merge(graph, layer)(
+                x, angles, attend, layer_select, execution.experts, replayed
+            )
+            return execution.constrain(x), (keys_values, chosen if keeps_routes else None)
+
+        replayed = layer_routes if run.stack == LAYERS else None
+        if config.for_cpu:
+            for index in range(run.start, run.stop):
+                is_last = run.first + index - run.start == config.num_layers - 1
+                layer_select = select if is_last and selects_in_last else select_all
+                inputs = (params[run.stack][index], None if replayed is None else replayed[index])
+                x, result = run_layer(x, inputs, layer_select)
+                results.append(jax.tree.map(lambda leaf: leaf[None], result))
+        else:
+            inputs = _slice_run(config, run, (params[run.stack], replayed))
+            unroll = min(execution.unroll, run.stop - run.start)
+            x, result = jax.lax.scan(add_remat(run_layer), x, inputs, unroll=unroll)
+            results.append(result)
+    hidden = apply_final_norm(config, params, x)
+    keys_values = _join_runs([result[0] for result in results])
+    chosen = _join_runs([result[1] for result in results if result[1] is not None])
+    return _ModelResult(hidden if selects_in_last else select(hidden), keys_values, chosen)
+
+
+def _split_routes(config: DecoderConfig, routes: jax.Array) -> jax.Array:
+    """Splits the experts of tokens by layer: [B, T, L' k] -> [L', B, T, k]."""
+    assert config.experts is not None
+    split = routes.reshape(*routes.shape[:-1], -1, config.experts.per_token)
+    return jnp.moveaxis(split, -2, 0)
+
+
+def _slice_run(config: DecoderConfig, run: LayerRun, stacked: Any) -> Any:
+    """Takes the layers of a run out of stacked arrays."""
+    # A model of one kind of layers has one run, and nothing is sliced.
+    if len(config.layer_runs) == 1:
+        return stacked
+    return jax.tree.map(lambda leaf: leaf[run.start : run.stop], stacked)
+
+
+def _join_runs(results: Sequence[Any]) -> Any:
+    """Joins the stacked results of runs; None where there are none."""
+    if len(results) < 2:
+        return results[0] if results else None
+    return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *results)
 
 
 def embed_tokens(config: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
@@ -538,12 +731,12 @@ def score_tokens(config: DecoderConfig, params: Params, hidden: jax.Array) -> ja
 
 
 @functools.cache
-def _layer_graph(config: DecoderConfig, adapted: tuple[str, ...]) -> Any:
+def _layer_graph(config: DecoderConfig, adapted: tuple[str, ...], stack: str) -> Any:
     """Returns the graph of a `Layer`.
 
     `nnx.merge` combines it with the parameters of one layer.
     """
     # Dtype and keys have no effect: the graph is the structure alone. It is cached, because every
     # trace of a model asks for it.
-    make_layer = functools.partial(Layer, config, dtype=jnp.float32, adapted=adapted)
+    make_layer = functools.partial(Layer, config, dtype=jnp.float32, adapted=adapted, stack=stack)
     return nnx.graphdef(nnx.eval_shape(lambda: make_layer(rngs=nnx.Rngs(0))))

@@ -1,16 +1,61 @@
-"""The shape of a decoder: Qwen2.5, Qwen3 or Llama 3.
+"""The shape of a decoder: Qwen2.5, Qwen3, Qwen3-MoE or Llama 3.
 
 They differ in `model_type`: Qwen2's queries, keys and values have biases; Qwen3 has a norm over
-each head of queries and keys, whose scale the heads of a layer share; Llama has neither, and may
-scale its rotary frequencies.
+each head of queries and keys, whose scale the heads of a layer share; Qwen3-MoE has experts in
+place of the SwiGLU block of most layers; Llama has none of these, and may scale its rotary
+frequencies.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gigpo_jax.models.rotary import RopeScaling
 from gigpo_jax.models.vision.vision_config import VisionConfig
 
-MODEL_TYPES = ("qwen2", "qwen3", "llama")
+MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", "llama")
+LAYERS = "layers"  # key of the stacked layers in the parameters
+DENSE_LAYERS = "dense_layers"  # key of layers without experts in a model with experts
+
+
+@dataclass(frozen=True)
+class ExpertConfig:
+    """The experts of a mixture.
+
+    Attributes:
+      count: E, experts of a layer.
+      per_token: k, experts that a token goes through.
+      width: F, width inside an expert.
+      normalized: whether the weights of a token's experts are divided by their sum.
+      sparse_step: every so many layers one has experts, the first one at index `sparse_step` - 1.
+      dense_layers: indices of layers that have none all the same.
+    """
+
+    count: int
+    per_token: int
+    width: int
+    normalized: bool = True
+    sparse_step: int = 1
+    dense_layers: tuple[int, ...] = ()
+
+    def has_experts(self, layer: int) -> bool:
+        """Tests whether a layer has experts."""
+        return layer not in self.dense_layers and (layer + 1) % self.sparse_step == 0
+
+
+class LayerRun(NamedTuple):
+    """Neighbouring layers of one kind.
+
+    Attributes:
+      stack: key of the stack in the parameters that holds them.
+      start: index of the first one in the stack.
+      stop: index behind the last one in the stack.
+      first: index of the first one in the model.
+    """
+
+    stack: str
+    start: int
+    stop: int
+    first: int
 
 
 @dataclass(frozen=True)
@@ -37,6 +82,7 @@ class DecoderConfig:
       model_type: one of `MODEL_TYPES`, as in config.json.
       rope_scaling: scaling of the rotary frequencies; None for none.
       vision: shape of the tower that reads images; None for none.
+      experts: the experts, of model_type "qwen3_moe" alone; None for none.
       for_cpu: whether bfloat16 is computed by the functions of `on_cpu`, with parameters in their
         layout; XLA's own way takes CPUs several times as long.
     """
@@ -58,6 +104,7 @@ class DecoderConfig:
     model_type: str = "qwen2"
     rope_scaling: RopeScaling | None = None
     vision: VisionConfig | None = None
+    experts: ExpertConfig | None = None
     for_cpu: bool = False
 
     def __post_init__(self) -> None:
@@ -71,6 +118,44 @@ class DecoderConfig:
             raise ValueError(
                 f"mrope_section={list(self.vision.sections)} must sum to {self.head_dim // 2}"
             )
+        if (self.experts is not None) != (self.model_type == "qwen3_moe"):
+            raise ValueError(f"model_type={self.model_type!r} does not fit experts={self.experts}")
+        if self.experts is not None:
+            self._check_experts(self.experts)
+
+    def _check_experts(self, experts: ExpertConfig) -> None:
+        if experts.per_token > experts.count:
+            raise ValueError(
+                f"num_experts_per_tok={experts.per_token} must be at most "
+                f"num_experts={experts.count}"
+            )
+        if not self.layer_numbers(LAYERS):
+            raise ValueError(
+                f"decoder_sparse_step={experts.sparse_step} and mlp_only_layers="
+                f"{list(experts.dense_layers)} leave none of {self.num_layers} layers with experts"
+            )
+
+    @property
+    def layer_runs(self) -> tuple[LayerRun, ...]:
+        """The layers in their order; one run where all are of a kind."""
+        runs: list[LayerRun] = []
+        ends = {LAYERS: 0, DENSE_LAYERS: 0}
+        for layer in range(self.num_layers):
+            has_experts = self.experts is None or self.experts.has_experts(layer)
+            stack = LAYERS if has_experts else DENSE_LAYERS
+            if not runs or runs[-1].stack != stack:
+                runs.append(LayerRun(stack, ends[stack], ends[stack], layer))
+            ends[stack] += 1
+            runs[-1] = runs[-1]._replace(stop=ends[stack])
+        return tuple(runs)
+
+    def layer_numbers(self, stack: str) -> tuple[int, ...]:
+        """Indices in the model of the layers of a stack."""
+        numbers: list[int] = []
+        for run in self.layer_runs:
+            if run.stack == stack:
+                numbers += range(run.first, run.first + run.stop - run.start)
+        return tuple(numbers)
 
 
 def _qwen2_5(
@@ -115,6 +200,23 @@ def _qwen3(hidden: int, inner: int, layers: int, heads: int) -> DecoderConfig:
     )
 
 
+# https://huggingface.co/Qwen/Qwen3-30B-A3B, config.json
+_QWEN3_30B_A3B = DecoderConfig(
+    151936,
+    2048,
+    6144,
+    num_layers=48,
+    num_heads=32,
+    num_kv_heads=4,
+    head_dim=128,
+    tie_word_embeddings=False,
+    max_position_embeddings=40960,
+    bos_token_id=151643,
+    eos_token_id=151645,
+    model_type="qwen3_moe",
+    experts=ExpertConfig(count=128, per_token=8, width=768),
+)
+
 # https://huggingface.co/Qwen (Qwen2.5-*-Instruct and Qwen3-*, config.json)
 PUBLISHED: dict[str, DecoderConfig] = {
     "0.5b": _qwen2_5(896, 4864, 24, 14, 2, 64),
@@ -125,4 +227,5 @@ PUBLISHED: dict[str, DecoderConfig] = {
     "qwen3-1.7b": _qwen3(2048, 6144, 28, 16),
     "qwen3-4b": _qwen3(2560, 9728, 36, 32),
     "qwen3-8b": _qwen3(4096, 12288, 36, 32),
+    "qwen3-30b-a3b": _QWEN3_30B_A3B,
 }

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from gigpo_jax.models.attention import attention, saves_attention
+from gigpo_jax.models.experts import Experts, apply_experts
 
 INPUT = "layer_input"  # name of a layer's input for `jax.checkpoint`
 
@@ -42,6 +43,7 @@ class Execution:
         layers.
       max_segment: longest segment in tokens; saves work in rows of many short segments. None: T.
       attention: function with the arguments of `attention.attention`.
+      experts: function for the experts, as `experts.apply_experts`.
       constrain: sharding constraint of the residual stream [B, T, D], applied before the first and
         after each layer.
     """
@@ -51,6 +53,7 @@ class Execution:
     unroll: int = 1
     max_segment: int | None = None
     attention: Callable[..., jax.Array] = attention
+    experts: Experts = apply_experts
     constrain: Callable[[jax.Array], jax.Array] = lambda x: x
 
     def __post_init__(self) -> None:

@@ -9,6 +9,12 @@ LINEARS = {  # key under `params["layers"]` -> module of a Hugging Face decoder 
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
+# Keys of a layer with experts -> module; {} stands for the number of the expert.
+EXPERT_LINEARS = {
+    "expert_gate": "mlp.experts.{}.gate_proj",
+    "expert_up": "mlp.experts.{}.up_proj",
+    "expert_down": "mlp.experts.{}.down_proj",
+}
 VISION_LINEARS = {  # key under `params["vision"]["layers"]` -> module of a block of the tower
     "qkv": "attn.qkv",
     "out": "attn.proj",

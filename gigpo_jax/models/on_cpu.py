@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gigpo_jax.models.linears import LINEARS
+
 # Arrays of this dtype hold bfloat16 numbers, and XLA slices them without copies.
 BITS = jnp.uint16
 
@@ -49,11 +51,12 @@ def compute_once(x: jax.Array) -> jax.Array:
 def split_layers(layers: Any) -> tuple[Any, ...]:
     """Splits stacked layers into one tree a layer.
 
-    Kernels become [O, I]. Products read kernels of this order in place.
+    Kernels of linear layers become [O, I]. Products read kernels of this order in place.
     """
 
     def take_layer(index: int, path: Any, leaf: jax.Array) -> jax.Array:
-        return leaf[index].T if path[-1].key == "kernel" else leaf[index]
+        is_linear = path[0].key in LINEARS and path[-1].key == "kernel"
+        return leaf[index].T if is_linear else leaf[index]
 
     num_layers = len(jax.tree.leaves(layers)[0])
     return tuple(

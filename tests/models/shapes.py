@@ -10,6 +10,7 @@ import numpy as np
 
 from gigpo_jax.models import decoder, on_cpu
 from gigpo_jax.models.decoder import DecoderConfig, Params
+from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS, ExpertConfig
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.rotary import RopeScaling
 from gigpo_jax.models.vision.vision_config import VisionConfig
@@ -21,10 +22,15 @@ SMALL: dict[str, DecoderConfig] = {
         61,
         8 * heads,
         40,
-        3,
-        heads,
-        groups,
-        **{"head_dim": 8, "rope_theta": theta, "tie_word_embeddings": tied, **more},
+        num_heads=heads,
+        num_kv_heads=groups,
+        **{
+            "num_layers": 3,
+            "head_dim": 8,
+            "rope_theta": theta,
+            "tie_word_embeddings": tied,
+            **more,
+        },
     )
     for name, (heads, groups, tied, theta, more) in {
         "mha_tied": (4, 4, True, 1e6, {}),
@@ -34,6 +40,25 @@ SMALL: dict[str, DecoderConfig] = {
         "mqa_tied": (4, 1, True, 1e6, {}),
         "qwen3_tied": (4, 2, True, 1e6, {"head_dim": 12, "model_type": "qwen3"}),
         "qwen3_untied": (4, 1, False, 1e4, {"model_type": "qwen3"}),
+        "moe": (
+            4,
+            2,
+            False,
+            1e6,
+            {"model_type": "qwen3_moe", "experts": ExpertConfig(6, 2, 24)},
+        ),
+        # Layer 3 alone has experts: 0, 2 and 4 have none by the step, 1 by its index.
+        "moe_mixed": (
+            4,
+            1,
+            True,
+            1e4,
+            {
+                "model_type": "qwen3_moe",
+                "num_layers": 5,
+                "experts": ExpertConfig(5, 3, 16, False, sparse_step=2, dense_layers=(1,)),
+            },
+        ),
         "llama": (4, 2, False, 1e4, {"model_type": "llama"}),
         "llama3": (
             4,
@@ -93,6 +118,6 @@ def check_gradient(gradient: Params, theirs: Any, folder: pathlib.Path) -> Decod
 def on_cpus(config: DecoderConfig, params: Params) -> tuple[DecoderConfig, Params]:
     """As an engine in bfloat16 on CPUs has them."""
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
-    return dataclasses.replace(config, for_cpu=True), params | {
-        "layers": on_cpu.split_layers(params["layers"])
-    }
+    stacks = {name: params[name] for name in (LAYERS, DENSE_LAYERS) if name in params}
+    split = {name: on_cpu.split_layers(stack) for name, stack in stacks.items()}
+    return dataclasses.replace(config, for_cpu=True), params | split

@@ -56,6 +56,7 @@ def rows(prompts: list[list[np.ndarray]], length: int) -> tuple[np.ndarray, np.n
         ("qwen3-1.7b", 1_720_574_976),
         ("qwen3-4b", 4_022_468_096),
         ("qwen3-8b", 8_190_735_360),
+        ("qwen3-30b-a3b", 30_532_122_624),
     ],
 )
 def test_published_shapes(name: str, count: int) -> None:
@@ -85,10 +86,19 @@ def test_axes_are_named_like_the_parameters(name: str) -> None:
         "head": config.head_dim,
         "mlp": config.intermediate_size,
     }
-    named = jax.tree.map(
-        lambda axes: tuple(sizes[axis] for axis in axes),
-        decoder.logical_axes(config),
-        is_leaf=lambda axes: isinstance(axes, tuple),
+    if config.experts is not None:
+        sizes |= {
+            "expert": config.experts.count,
+            "expert_mlp": config.experts.width,
+            "router": config.experts.count,
+        }
+
+    def size(path: tuple, axes: tuple[str, ...]) -> tuple[int, ...]:
+        depth = len(config.layer_numbers(path[0].key))
+        return tuple(depth if axis == "layers" else sizes[axis] for axis in axes)
+
+    named = jax.tree_util.tree_map_with_path(
+        size, decoder.logical_axes(config), is_leaf=lambda axes: isinstance(axes, tuple)
     )
     assert named == jax.tree.map(lambda leaf: leaf.shape, decoder.abstract_params(config))
 

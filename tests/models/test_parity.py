@@ -85,6 +85,24 @@ def test_padding_and_positions_equal_those_of_transformers(tmp_path: pathlib.Pat
     np.testing.assert_allclose(result[1, 5:], expected[1, 5:], atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["moe", "moe_mixed"])
+def test_packed_texts_equal_those_of_transformers_alone(name: str, tmp_path: pathlib.Path) -> None:
+    config = SMALL[name]
+    params = random_params(config)
+    save_hf(tmp_path / "model", config, params)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    lengths = (11, 4, 7)
+    rng = np.random.default_rng(2)
+    texts = [rng.integers(0, config.vocab_size, length) for length in lengths]
+    tokens, positions, segments = (np.zeros((1, 25), np.int32) for _ in range(3))
+    tokens[0, :22] = np.concatenate(texts)
+    positions[0, :22] = np.concatenate([np.arange(length) for length in lengths])
+    segments[0, :22] = np.repeat([1, 2, 3], lengths)
+    result = decoder.logits(config, params, tokens, positions, segments)[0, :22]
+    expected = [theirs(torch.tensor(text[None])).logits[0].detach().numpy() for text in texts]
+    np.testing.assert_allclose(result, np.concatenate(expected), atol=1e-4)
+
+
 def test_bfloat16_compute_is_close_to_that_of_transformers(tmp_path: pathlib.Path) -> None:
     config = SMALL["gqa4_tied"]
     params = random_params(SMALL["gqa4_tied"])

@@ -18,7 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -120,6 +120,7 @@ class JaxEngine:
         self._buckets = settings.buckets
         self._rows = settings.rows
         self._max_length = settings.max_length
+        self._keeps_routes = settings.keeps_routes
 
         dtype = settings.dtype or params["embed"].dtype
         placement = place_engine(params, settings.tensor, settings.devices)
@@ -193,6 +194,8 @@ class JaxEngine:
                 self._reader.warmup(self._weights.params)
             else:
                 self._warm_up_buckets()
+            if self._keeps_routes:
+                self._programs.read_routes(np.zeros(self._partitions, np.int32))
             # No slot is active on the device yet: the program is compiled, and its loop makes no
             # step.
             self._decode(1)
@@ -577,7 +580,7 @@ class JaxEngine:
         logprobs = bits.view(np.float32)
         # A slot draws in every step until it ends, so its tokens are the first ones of its column.
         counts = np.sum(tokens != NO_TOKEN, axis=0).tolist()
-        responses = []
+        ended = []
         for column, slot in enumerate(slots):
             request = None if slot is None else self._table.requests[slot]
             count = counts[column]
@@ -593,8 +596,37 @@ class JaxEngine:
                 if self._keeps_responses and not request.cancelled:
                     self._keep_slot(slot, request, completion)
                 self.generated_tokens += completion.tokens.size
-                responses.append((request, completion))
-        resolve_requests(responses)
+                ended.append((slot, request, completion))
+        resolve_requests(
+            self._add_routes(ended)
+            if self._keeps_routes
+            else [(request, completion) for _, request, completion in ended]
+        )
+
+    def _add_routes(
+        self, ended: Sequence[tuple[int, Request, Completion]]
+    ) -> list[tuple[Request, Completion]]:
+        """Adds the experts of their tokens to the responses of slots."""
+        remaining: list[list[tuple[int, Request, Completion]]]
+        remaining = [[] for _ in range(self._partitions)]
+        for response in ended:
+            remaining[response[0] // self._partition_slots].append(response)
+        calls = []
+        # A slot of each partition a call. All calls come before the first result is fetched.
+        while any(remaining):
+            batch = [responses.pop() if responses else None for responses in remaining]
+            slots = [response[0] % self._partition_slots if response else 0 for response in batch]
+            calls.append((batch, self._programs.read_routes(np.array(slots, np.int32))))
+        responses = []
+        for batch, routes in calls:
+            for response, slot_routes in zip(batch, np.asarray(routes), strict=True):
+                if response is None:
+                    continue
+                _, request, completion = response
+                # Nothing was predicted from the last token: it went through no expert.
+                length = request.prompt.size + completion.tokens.size - 1
+                responses.append((request, replace(completion, routes=slot_routes[:length])))
+        return responses
 
     def _keep_slot(self, slot: int, request: Request, completion: Completion) -> None:
         """Keeps what the slot of a finished request holds."""

@@ -6,6 +6,7 @@ Every partition of the slots has whole weights, so no partition waits for anothe
 reserved for the engine are not among the learner's.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from jax.sharding import PartitionSpec as P
 from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import kernels_for
 from gigpo_jax.models.cache import memory_order
+from gigpo_jax.models.decoder_config import ExpertConfig
+from gigpo_jax.models.experts import Experts, apply_experts, sum_over_devices
 
 SLOTS = "slots"
 TENSOR = "tensor"
@@ -66,7 +69,17 @@ class Placement:
 
         On TPUs it includes the order in memory.
         """
-        sharding = self.sharding(None, SLOTS, TENSOR)
+        return self._order_cache(self.sharding(None, SLOTS, TENSOR))
+
+    @property
+    def route_sharding(self) -> Any:
+        """Sharding of the experts that a cache keeps, [L', S, 1, C, k].
+
+        On TPUs it includes the order in memory.
+        """
+        return self._order_cache(self.sharding(None, SLOTS))
+
+    def _order_cache(self, sharding: NamedSharding | None) -> Any:
         if self.device.platform != "tpu":
             return sharding
         return Format(memory_order(5), sharding or SingleDeviceSharding(self.device))
@@ -78,6 +91,28 @@ class Placement:
         if self.partition_devices > 1:
             return "cpu"
         return kernels_for(self.device)
+
+    def experts(self, experts: ExpertConfig | None) -> Experts:
+        """Makes the function for the experts of a model.
+
+        Each device of a partition has its own experts, if the devices divide them.
+        """
+        apply = functools.partial(apply_experts, kernels=kernels_for(self.device))
+        devices = self.partition_devices
+        if experts is None or devices == 1 or experts.count % devices:
+            return apply
+
+        def apply_split(*arrays: jax.Array) -> jax.Array:
+            # Inside `map_partitions`, whose mesh this uses: the other axis is manual there already.
+            return jax.shard_map(
+                sum_over_devices(apply, TENSOR),
+                in_specs=(P(), P(), P(), P(TENSOR), P(TENSOR), P(TENSOR)),
+                out_specs=P(),
+                axis_names={TENSOR},
+                check_vma=False,
+            )(*arrays)
+
+        return apply_split
 
     def sharding(self, *axes: str | None) -> NamedSharding | None:
         """Returns the sharding of an array by its dimensions' axes.

@@ -13,8 +13,9 @@ from gigpo_jax.engines.jax import slots as device_code
 from gigpo_jax.engines.jax.placement import SLOTS, Placement, cast_before_gather
 from gigpo_jax.engines.jax.slots import PromptBatch
 from gigpo_jax.models import decoder, on_cpu
-from gigpo_jax.models.cache import cache_length, copy_chunks
+from gigpo_jax.models.cache import KVCache, cache_length, copy_chunks
 from gigpo_jax.models.chunks import extend
+from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS
 from gigpo_jax.models.vision.vision import encode_images
 
 
@@ -38,6 +39,7 @@ class EngineSettings:
       tensor: Number of devices that split the weights and heads; at least the learner's number.
       devices: Devices of this host that are reserved for the engine; empty: those that hold the
         parameters.
+      keeps_routes: Whether responses have the experts of their tokens.
     """
 
     slots: int
@@ -50,6 +52,7 @@ class EngineSettings:
     dtype: Any = None
     tensor: int = 1
     devices: tuple[jax.Device, ...] = ()
+    keeps_routes: bool = False
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -132,9 +135,10 @@ class Programs:
         prepared = jax.tree.unflatten(tree, [self.localize_leaf(leaf) for leaf in leaves])
         # After the cast. Kernels are transposed here, so that these layers are always a copy.
         if self._config.for_cpu:
-            prepared["layers"] = self.run_program(
-                ("layers apart",), on_cpu.split_layers, prepared["layers"]
-            )
+            for stack in {LAYERS, DENSE_LAYERS} & prepared.keys():
+                prepared[stack] = self.run_program(
+                    ("layers apart", stack), on_cpu.split_layers, prepared[stack]
+                )
         return prepared
 
     def prefill_prompts(self, params: decoder.Params, batch: PromptBatch) -> jax.Array:
@@ -191,6 +195,23 @@ class Programs:
         # Without parameters: a copy reads no weights.
         self._run_step(("copy", len(chunks)), copy_step, {}, chunks, (SLOTS,))
 
+    def read_routes(self, slots: np.ndarray) -> jax.Array:
+        """Reads the experts of the tokens of slots.
+
+        Args:
+          slots: [partitions] i32, one slot of each partition.
+
+        Returns:
+          [partitions, C, R], R = L' k: k experts for each layer that has any.
+        """
+
+        def read_step(
+            _params: Any, cache: Any, state: Any, slots: jax.Array
+        ) -> tuple[Any, Any, jax.Array]:
+            return cache, state, decoder.merge_routes(cache.routes[:, slots, 0])
+
+        return self._run_step(("routes",), read_step, {}, slots, (SLOTS,))
+
     def decode_tokens(self, params: decoder.Params, control: np.ndarray) -> jax.Array:
         """Draws tokens for all active slots; see `slots.decode_tokens`."""
         decode = self._replicate_logits(decoder.decode)
@@ -239,8 +260,10 @@ class Programs:
         All devices of a partition then draw the same tokens.
         """
 
+        experts = self.placement.experts(self._config.experts)
+
         def forward(*args: Any) -> tuple[jax.Array, Any]:
-            logits, cache = function(self._config, *args)
+            logits, cache = function(self._config, *args, experts=experts)
             return self.placement.replicate(logits), cache
 
         return forward
@@ -258,7 +281,11 @@ class Programs:
         The function takes (params, cache, slots, message).
         """
         placement = self.placement
-        state_shardings = (placement.cache_sharding, placement.sharding(SLOTS))
+        entries = placement.cache_sharding
+        cache_shardings = KVCache(entries, entries)
+        if self._settings.keeps_routes:
+            cache_shardings = replace(cache_shardings, routes=placement.route_sharding)
+        state_shardings = (cache_shardings, placement.sharding(SLOTS))
         # On the first call and after `reset`. The whole cache need not fit one device: by the
         # shardings of the result each device creates its shard.
         if self.cache is None:
@@ -280,7 +307,13 @@ class Programs:
 
     def _create_state(self) -> tuple[Any, Any]:
         slots = self._settings.slots
-        cache = decoder.init_cache(self._config, slots, self._settings.capacity, self._cache_dtype)
+        cache = decoder.init_cache(
+            self._config,
+            slots,
+            self._settings.capacity,
+            self._cache_dtype,
+            keeps_routes=self._settings.keeps_routes,
+        )
         has_vision = self._config.vision is not None
         return cache, device_code.init_slots(slots, shifted=has_vision)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
-from gigpo_jax.models.decoder_config import MODEL_TYPES, DecoderConfig
+from gigpo_jax.models.decoder_config import MODEL_TYPES, DecoderConfig, ExpertConfig
 from gigpo_jax.models.rotary import RopeScaling
 from gigpo_jax.models.text.tokenizer import read_token_ids
 from gigpo_jax.models.vision.vision_config import VL, decoder_json, read_vision, vision_json
@@ -21,6 +21,10 @@ _LARGEST = {  # generous: stops a broken file before arrays of such a size are t
     "head_dim": 2**12,
     "max_position_embeddings": 2**30,
     "original_max_position_embeddings": 2**30,
+    "num_experts": 2**14,
+    "num_experts_per_tok": 2**10,
+    "moe_intermediate_size": 2**16,
+    "decoder_sparse_step": 2**10,
 }
 # A model with a value head in transformers: one label a token.
 _CRITIC = "ForTokenClassification"
@@ -74,10 +78,11 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
             max_position_embeddings=_read_size(values, "max_position_embeddings", file, 32768),
             bos_token_id=bos[0] if bos else None,
             eos_token_id=eos,
-            value_head=raw.get("architectures") == [raw["model_type"].capitalize() + _CRITIC],
+            value_head=raw.get("architectures") == [_class_prefix(raw["model_type"]) + _CRITIC],
             model_type=raw["model_type"],
             rope_scaling=_rope_scaling(rope, file),
             vision=read_vision(raw, rope, folder, width) if has_vision else None,
+            experts=_read_experts(values, file) if raw["model_type"] == "qwen3_moe" else None,
         )
     except ValueError as err:
         raise InputError(str(err), key=file, fix=_FIX) from err
@@ -91,7 +96,7 @@ def config_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
       dtype: dtype of the weights, such as "bfloat16".
     """
     eos = config.eos_token_id
-    kind = config.model_type.capitalize() + (_CRITIC if config.value_head else "ForCausalLM")
+    kind = _class_prefix(config.model_type) + (_CRITIC if config.value_head else "ForCausalLM")
     content = {
         "architectures": [kind],
         "attention_dropout": 0.0,
@@ -121,6 +126,16 @@ def config_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
             "sliding_window": None,
             "use_sliding_window": False,
         }
+    if config.experts is not None:
+        content |= {
+            "decoder_sparse_step": config.experts.sparse_step,
+            "mlp_only_layers": list(config.experts.dense_layers),
+            "moe_intermediate_size": config.experts.width,
+            "norm_topk_prob": config.experts.normalized,
+            "num_experts": config.experts.count,
+            "num_experts_per_tok": config.experts.per_token,
+            "output_router_logits": False,
+        }
     if config.rope_scaling is not None:
         content["rope_scaling"] = {"rope_type": "llama3", **asdict(config.rope_scaling)}
     if config.vision is not None:
@@ -128,9 +143,33 @@ def config_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
     if config.value_head:
         content |= {"architectures": [kind], "num_labels": 1}
     # Readers derive it from the width where the key is missing, except for Qwen3.
-    if config.model_type == "qwen3" or config.head_dim * config.num_heads != config.hidden_size:
+    if "qwen3" in config.model_type or config.head_dim * config.num_heads != config.hidden_size:
         content["head_dim"] = config.head_dim
     return content
+
+
+def _class_prefix(model_type: str) -> str:
+    """Name of a type in names of classes of transformers: Qwen3Moe."""
+    return "".join(word.capitalize() for word in model_type.split("_"))
+
+
+def _read_experts(values: dict[str, Any], file: pathlib.Path) -> ExpertConfig:
+    # transformers 5 writes the number under another name.
+    count = values.get("num_local_experts")
+    dense_layers = values.get("mlp_only_layers", [])
+    if not isinstance(dense_layers, list) or not all(type(n) is int for n in dense_layers):
+        raise InputError(
+            f"mlp_only_layers={dense_layers!r:.80} must be a list of indices", key=file, fix=_FIX
+        )
+    return ExpertConfig(
+        count=_read_size(values, "num_experts", file, count),
+        per_token=_read_size(values, "num_experts_per_tok", file),
+        width=_read_size(values, "moe_intermediate_size", file),
+        # False, 1 and no layer are the defaults of transformers.
+        normalized=_read_flag(values, "norm_topk_prob", file),
+        sparse_step=_read_size(values, "decoder_sparse_step", file, 1),
+        dense_layers=tuple(dense_layers),
+    )
 
 
 def _rope_settings(raw: dict[str, Any], file: pathlib.Path) -> dict[str, Any]:
@@ -157,7 +196,8 @@ def _rope_scaling(rope: dict[str, Any], file: pathlib.Path) -> RopeScaling | Non
 def _refuse_other_models(raw: dict[str, Any], rope: dict[str, Any], file: pathlib.Path) -> None:
     if raw.get("model_type") not in MODEL_TYPES:
         model_type = raw.get("model_type", raw.get("architectures"))
-        fix = "use a Qwen2.5, Qwen2.5-VL, Qwen3 or Llama 3 model (qwen2, qwen2_5_vl, qwen3, llama)"
+        kinds = ", ".join((*MODEL_TYPES, VL))
+        fix = f"use a Qwen2.5, Qwen2.5-VL, Qwen3, Qwen3-MoE or Llama 3 model ({kinds})"
         raise InputError(f"model_type={model_type!r:.80} is not supported", key=file, fix=fix)
     kind = rope.get("rope_type", rope.get("type", "default"))
     supported_kinds = ("default", "llama3") if raw["model_type"] == "llama" else ("default",)

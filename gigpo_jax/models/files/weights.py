@@ -1,7 +1,8 @@
 """Hugging Face safetensors <-> parameters, tensor by tensor and without torch.
 
 A Hugging Face folder has one tensor for each layer, with linear layers as [out, in]; here the
-layers are stacked, with linear layers as [in, out]. Reading and writing hold one stacked array
+layers are stacked, with linear layers as [in, out]. An expert has tensors of its own there, and is
+stacked with the other experts of its layer here. Reading and writing hold one stacked array
 (reading: one shard of it) in host memory.
 """
 
@@ -20,6 +21,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object, replace_folder
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder import DecoderConfig, Params
+from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS
 from gigpo_jax.models.files.hf_config import config_json, read_config
 from gigpo_jax.models.files.safetensors_file import (
     INDEX,
@@ -30,11 +32,12 @@ from gigpo_jax.models.files.safetensors_file import (
     read_header,
     write_file,
 )
-from gigpo_jax.models.linears import LINEARS, VISION_LINEARS
+from gigpo_jax.models.linears import EXPERT_LINEARS, LINEARS, VISION_LINEARS
 from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary
 from gigpo_jax.models.vision.vision_config import FRAMES, PREPROCESSOR, preprocessor_json
 
 _LAYER = LINEARS | {
+    "router": "mlp.gate",
     "attention_norm": "input_layernorm",
     "mlp_norm": "post_attention_layernorm",
     "query_norm": "self_attn.q_norm",
@@ -70,21 +73,21 @@ class _Leaf:
 
     Attributes:
       shape: shape of the whole array.
-      names: names of its tensors: one for each layer if `stacked`, else one.
-      stacked: whether the first axis is that of layers.
+      names: names of its tensors, in the order of the stacked axes.
+      stacked_axes: number of first axes that the tensors do not have: those of layers and experts.
       transposed: whether the tensors are [out, in].
       inputs: sizes of the input axes, if the tensors have several.
     """
 
     shape: tuple[int, ...]
     names: tuple[str, ...]
-    stacked: bool
+    stacked_axes: int
     transposed: bool
     inputs: tuple[int, ...] = ()
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        shape = self.shape[1:] if self.stacked else self.shape
+        shape = self.shape[self.stacked_axes :]
         if self.inputs:
             return (shape[-1], *self.inputs)
         return shape[::-1] if self.transposed else shape
@@ -224,34 +227,33 @@ def _list_leaves(config: DecoderConfig) -> tuple[list[_Leaf], Any]:
     leaves = []
     for keys, abstract in flat:
         path = [key.key for key in keys]
-        # Layers of the decoder, or of the tower under "vision".
-        stacked = "layers" in path[:2]
-        depth = abstract.shape[0] if stacked else 0
         inputs: tuple[int, ...] = ()
         if config.vision is not None and path[:2] == ["vision", "patch"]:
             side = config.vision.patch_size
             inputs = (3, FRAMES, side, side)
-        leaves.append(
-            _Leaf(abstract.shape, _tensor_names(path, depth), stacked, path[-1] == "kernel", inputs)
-        )
+        names, stacked_axes = _tensor_names(config, path)
+        is_kernel = path[-1] == "kernel"
+        leaves.append(_Leaf(abstract.shape, names, stacked_axes, is_kernel, inputs))
     return leaves, tree
 
 
-def _tensor_names(path: list[str], depth: int) -> tuple[str, ...]:
-    """Returns names of a leaf's tensors.
-
-    A stacked leaf has `depth` layers.
-    """
+def _tensor_names(config: DecoderConfig, path: list[str]) -> tuple[tuple[str, ...], int]:
+    """Returns names of a leaf's tensors, and the number of its stacked axes."""
     kind = "bias" if path[-1] == "bias" else "weight"
-    if path[0] == "vision" and depth:
+    if config.vision is not None and path[:2] == ["vision", "layers"]:
         module = _VISION_LAYER[path[2]]
-        return tuple(f"visual.blocks.{n}.{module}.{kind}" for n in range(depth))
+        depth = range(config.vision.depth)
+        return tuple(f"visual.blocks.{n}.{module}.{kind}" for n in depth), 1
     if path[0] == "vision":
-        return (f"visual.{_VISION[path[1]]}.{kind}",)
-    if depth:
-        module = _LAYER[path[1]]
-        return tuple(f"model.layers.{n}.{module}.{kind}" for n in range(depth))
-    return (_TOP[".".join(path)],)
+        return (f"visual.{_VISION[path[1]]}.{kind}",), 0
+    if path[0] not in (LAYERS, DENSE_LAYERS):
+        return (_TOP[".".join(path)],), 0
+    numbers = config.layer_numbers(path[0])
+    if config.experts is None or path[1] not in EXPERT_LINEARS:
+        return tuple(f"model.layers.{n}.{_LAYER[path[1]]}.{kind}" for n in numbers), 1
+    module = EXPERT_LINEARS[path[1]]
+    experts = range(config.experts.count)
+    return tuple(f"model.layers.{n}.{module.format(e)}.{kind}" for n in numbers for e in experts), 2
 
 
 def _make_reader(leaf: _Leaf, places: Places, dtype: np.dtype) -> Callable[[Any], np.ndarray]:
@@ -270,12 +272,14 @@ def _make_reader(leaf: _Leaf, places: Places, dtype: np.dtype) -> Callable[[Any]
 def _read_leaf(
     leaf: _Leaf, places: Places, dtype: np.dtype, index: tuple[slice, ...]
 ) -> np.ndarray:
-    """Reads the slice `index` of an array, layer by layer."""
-    layers = range(len(leaf.names))[index[0]] if leaf.stacked else range(1)
-    inner = index[1:] if leaf.stacked else index
-    out = np.empty((len(layers), *(axis.stop - axis.start for axis in inner)), dtype)
-    for row, layer in zip(out, layers, strict=True):
-        name = leaf.names[layer]
+    """Reads the slice `index` of an array, tensor by tensor."""
+    stacked_axes = leaf.stacked_axes
+    # The tensors that the slice touches, in the order of `names`.
+    numbers = np.arange(len(leaf.names)).reshape(leaf.shape[:stacked_axes])[index[:stacked_axes]]
+    inner = index[stacked_axes:]
+    out = np.empty((numbers.size, *(axis.stop - axis.start for axis in inner)), dtype)
+    for row, number in zip(out, numbers.flat, strict=True):
+        name = leaf.names[number]
         if name not in places:  # the value head of a language model
             row[...] = 0.0
             continue
@@ -288,7 +292,7 @@ def _read_leaf(
         with np.errstate(over="ignore"):  # `check_finite` reports what overflows
             row[...] = tensor[inner]
         check_finite(places[name][0], name, row)
-    return out if leaf.stacked else out[0]
+    return out.reshape(*numbers.shape, *out.shape[1:])
 
 
 def map_tensor(file: pathlib.Path, entry: Entry) -> np.ndarray:
@@ -473,8 +477,8 @@ def _gather_tensors(
     for leaf, array in zip(leaves, arrays, strict=True):
         whole = gather_to_host(array)
         # One tensor at a time: an array of all layers in the stored layout is never made.
-        for layer in whole if leaf.stacked else whole[None]:
-            yield np.ascontiguousarray(layer.T if leaf.transposed else layer, dtype)
+        for tensor in whole.reshape(-1, *leaf.shape[leaf.stacked_axes :]):
+            yield np.ascontiguousarray(tensor.T if leaf.transposed else tensor, dtype)
 
 
 def gather_to_host(array: jax.Array) -> np.ndarray:

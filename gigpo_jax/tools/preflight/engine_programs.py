@@ -145,10 +145,10 @@ class AbstractPrograms(Programs):
         if not args:
             # The empty cache: without arguments there is no device to compile it for.
             shapes = jax.eval_shape(function)
-            return [
-                with_shardings(tree, jax.tree.map(lambda _, sharding=sharding: sharding, tree))
-                for tree, sharding in zip(shapes, jit_options["out_shardings"], strict=True)
-            ]
+            shardings = jax.tree.broadcast(
+                jit_options["out_shardings"], shapes, is_leaf=lambda leaf: leaf is None
+            )
+            return with_shardings(shapes, shardings)
         # The shapes of the results are the arguments of the next program, with the layout that the
         # compiler chose for them.
         lowered = jax.jit(function, **jit_options).lower(*args)

@@ -1,0 +1,217 @@
+"""Experts: all arrangements equal their definition, and caches keep what the routers chose."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from gigpo_jax.models import decoder, on_cpu
+from gigpo_jax.models.chunks import extend
+from gigpo_jax.models.decoder import Params
+from gigpo_jax.models.decoder_config import ExpertConfig
+from gigpo_jax.models.experts import FEW_TOKENS, Router, apply_experts
+from tests.models.shapes import SMALL, on_cpus, random_params
+
+COUNT = 6
+WIDTH = 8
+INNER = 12
+SMALL_PROMPTS = [
+    np.random.default_rng(i).integers(0, 61, length) for i, length in enumerate((9, 5))
+]
+
+
+def by_definition(x, ids, gates, gate, up, down):
+    """Every token through every expert, one expert after the other."""
+    out = jnp.zeros(x.shape)
+    for expert in range(len(gate)):
+        weight = jnp.where(ids == expert, gates, 0.0).sum(-1, keepdims=True)
+        out += weight * ((jax.nn.silu(x @ gate[expert]) * (x @ up[expert])) @ down[expert])
+    return out
+
+
+def make_inputs(tokens: int, kind: str) -> tuple:
+    rng = np.random.default_rng(0)
+    ids = np.stack([rng.permutation(COUNT)[:2] for _ in range(tokens)])
+    if kind == "two experts":
+        ids = ids % 2 + 3
+        ids[:, 1] = 7 - ids[:, 0]
+    shapes = [(COUNT, WIDTH, INNER), (COUNT, WIDTH, INNER), (COUNT, INNER, WIDTH)]
+    matrices = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
+    x = jnp.asarray(rng.normal(size=(tokens, WIDTH)), jnp.float32)
+    gates = jnp.asarray(rng.uniform(size=(tokens, 2)), jnp.float32)
+    return x, jnp.asarray(ids), gates, *matrices
+
+
+@pytest.mark.parametrize("kind", ["all experts", "two experts"])
+@pytest.mark.parametrize(
+    ("kernels", "tokens"), [("tpu", 41), ("cpu", 41), ("cpu", 5), ("gpu", 300)]
+)
+def test_arrangements_and_their_gradients_equal_the_definition(
+    kernels: str, tokens: int, kind: str
+) -> None:
+    assert FEW_TOKENS["cpu"] < 41
+    x, ids, *floats = make_inputs(tokens, kind)
+
+    def loss(apply, x, gates, *matrices):
+        out = apply(x, ids, gates, *matrices)
+        return jnp.square(out).mean(), out
+
+    functions = (by_definition, functools.partial(apply_experts, kernels=kernels))
+    results = [
+        jax.jit(jax.grad(functools.partial(loss, apply), argnums=range(5), has_aux=True))(
+            x, *floats
+        )
+        for apply in functions
+    ]
+    for expected, found in zip(*map(jax.tree.leaves, results), strict=True):
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(found, expected, atol=1e-5 * scale, rtol=0)
+
+
+@pytest.mark.parametrize(("kernels", "tokens"), [("tpu", 41), ("cpu", 41), ("cpu", 5)])
+def test_parts_of_the_experts_add_up(kernels: str, tokens: int) -> None:
+    x, ids, gates, *matrices = make_inputs(tokens, "all experts")
+    whole = apply_experts(x, ids, gates, *matrices, kernels=kernels)
+    parts = [
+        apply_experts(
+            x, ids - first, gates, *(each[first : first + 2] for each in matrices), kernels=kernels
+        )
+        for first in (0, 2, 4)
+    ]
+    np.testing.assert_allclose(sum(parts), whole, atol=1e-4)
+    assert min(np.abs(part).max() for part in parts) > 0.1
+
+
+def test_no_array_of_all_tokens_and_all_experts_is_made() -> None:
+    """64 experts: arrays of N x E x F would take 67 MB, those of N x k x F take 2."""
+    tokens, count = 2048, 64
+    shapes = [(tokens, 16), (tokens, 2), (tokens, 2), (count, 16, 128), (count, 16, 128)]
+    x, ids, gates, gate, up = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    ids = jax.ShapeDtypeStruct(ids.shape, jnp.int32)
+    down = jax.ShapeDtypeStruct((count, 128, 16), jnp.float32)
+
+    def loss(x, gates, gate, up, down, ids):
+        return apply_experts(x, ids, gates, gate, up, down, kernels="cpu").sum()
+
+    gradient = jax.jit(jax.grad(loss, argnums=range(5)))
+    compiled = gradient.lower(x, gates, gate, up, down, ids).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 4 * tokens * count * 128 / 2
+
+
+def test_routers_choose_in_float32_and_replay_what_they_are_given() -> None:
+    experts = ExpertConfig(8, 3, 4)
+    router = Router(16, experts, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    router.kernel[...] = jax.random.normal(jax.random.key(1), (16, 8))
+    x = jax.random.normal(jax.random.key(2), (5, 4, 16)).astype(jnp.bfloat16)
+    kernel = router.kernel[...].astype(jnp.bfloat16)
+    scores = np.asarray(x, np.float64) @ np.asarray(kernel, np.float64)
+    probs = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    ids, gates = router(x)
+    assert gates.dtype == jnp.float32
+    np.testing.assert_array_equal(ids, np.argsort(-probs, axis=-1)[..., :3])
+    chosen = np.take_along_axis(probs, np.asarray(ids), -1)
+    # 1e-6: rounded to bfloat16 the scores would be off by 1e-2.
+    np.testing.assert_allclose(gates, chosen / chosen.sum(-1, keepdims=True), rtol=1e-5)
+
+    replayed = np.array(ids)[..., ::-1] ^ 1  # other experts, in another order
+    again, gates = router(x, jnp.asarray(replayed, jnp.uint8))
+    np.testing.assert_array_equal(again, replayed)
+    chosen = np.take_along_axis(probs, replayed, -1)
+    np.testing.assert_allclose(gates, chosen / chosen.sum(-1, keepdims=True), rtol=1e-5)
+
+    router.experts = dataclasses.replace(experts, normalized=False)
+    np.testing.assert_allclose(router(x, replayed)[1], chosen, rtol=1e-5)
+
+
+@functools.cache
+def params_of(name: str) -> Params:
+    return random_params(SMALL[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "for_cpu"),
+    [("moe", "float32", False), ("moe_mixed", "float32", False), ("moe_mixed", "bfloat16", True)],
+)
+@pytest.mark.parametrize("chunk", [0, 4])
+def test_cached_equals_uncached_and_the_cache_keeps_the_experts(
+    name: str, dtype: str, for_cpu: bool, chunk: int
+) -> None:
+    """Prefill (whole or in chunks) and decoding, against the forward pass with the kept experts."""
+    config = SMALL[name]
+    params = jax.tree.map(lambda leaf: leaf.astype(dtype), params_of(name))
+    cached_config, cached_params = on_cpus(config, params) if for_cpu else (config, params)
+    store = on_cpu.BITS if for_cpu else dtype
+    cache = decoder.init_cache(cached_config, 3, 12, store, keeps_routes=True)
+    slots = np.array([2, 0])
+    read = (6, 3)
+    rows = np.zeros((2, 8), np.int32)
+    for row, prompt in zip(rows, SMALL_PROMPTS, strict=True):
+        row[: read[len(prompt) == 5]] = prompt[: read[len(prompt) == 5]]
+    if chunk:
+        for start in (0, chunk):
+            lengths = np.clip(np.array(read) - start, 0, chunk)
+            targets = np.where(lengths > 0, slots, 3)
+            piece = rows[:, start : start + chunk]
+            starts = np.full(2, start)
+            _, cache = jax.jit(functools.partial(extend, cached_config))(
+                cached_params, cache, piece, lengths, targets, starts
+            )
+    else:
+        _, cache = jax.jit(functools.partial(decoder.prefill, cached_config))(
+            cached_params, cache, rows, np.array(read), slots
+        )
+    decode = jax.jit(functools.partial(decoder.decode, cached_config, cached_params))
+    found = {}
+    for step in range(3):
+        tokens = np.zeros(3, np.int32)
+        positions = np.full(3, 12)
+        for slot, prompt, start in zip(slots, SMALL_PROMPTS, read, strict=True):
+            if start + step < len(prompt):
+                tokens[slot], positions[slot] = prompt[start + step], start + step
+        out, cache = decode(cache, tokens, positions)
+        found |= {(slot, positions[slot]): out[slot] for slot in slots if positions[slot] < 12}
+    assert len(found) == 5
+    assert cache.routes.dtype == np.uint8
+    routes = decoder.merge_routes(cache.routes[:, :, 0])  # [S, C, R]
+    for slot, prompt in zip(slots, SMALL_PROMPTS, strict=True):
+        kept = routes[slot, : len(prompt)][None]
+        forward = functools.partial(decoder.hidden_states, config, params, prompt[None])
+        expected = decoder.score_tokens(config, params, forward(routes=kept))[0]
+        for position in range(read[len(prompt) == 5], len(prompt)):
+            atol = 0.2 if dtype == "bfloat16" else 1e-5
+            np.testing.assert_allclose(found[slot, position], expected[position], atol=atol)
+        if dtype == "float32":
+            chosen = decoder.chosen_experts(config, params, prompt[None])
+            np.testing.assert_array_equal(kept, chosen)
+
+
+def test_replayed_experts_are_used() -> None:
+    config = SMALL["moe"]
+    params = params_of("moe")
+    tokens = SMALL_PROMPTS[0][None]
+    chosen = decoder.chosen_experts(config, params, tokens)
+    assert chosen.shape == (1, 9, config.num_layers * 2)
+    plain = decoder.hidden_states(config, params, tokens)
+    same = decoder.hidden_states(config, params, tokens, routes=chosen)
+    np.testing.assert_allclose(same, plain, atol=1e-6)
+    other = decoder.hidden_states(config, params, tokens, routes=(chosen + 1) % 6)
+    assert np.abs(other - plain).max() > 0.1
+
+
+@pytest.mark.parametrize("remat", ["full", "dots"])
+def test_remat_equals_plain(remat: str) -> None:
+    config = SMALL["moe_mixed"]
+    tokens = np.stack([prompt[:5] for prompt in SMALL_PROMPTS])
+
+    def loss(params: Params, execution: decoder.Execution) -> jax.Array:
+        return jnp.square(decoder.hidden_states(config, params, tokens, execution=execution)).mean()
+
+    gradient = jax.jit(jax.grad(loss), static_argnums=1)
+    executions = (decoder.Execution(), decoder.Execution(remat=remat))
+    plain, again = (gradient(params_of("moe_mixed"), execution) for execution in executions)
+    for first, second in zip(jax.tree.leaves(plain), jax.tree.leaves(again), strict=True):
+        np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-6)
