@@ -29,6 +29,7 @@ from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.hub import model_folder
 from gigpo_jax.models.files.weights import load_hf, save_hf
 from gigpo_jax.models.layers import INITIALIZER_RANGE
+from gigpo_jax.models.linears import MLP_LINEARS, TARGETS
 from gigpo_jax.models.text.tokenizer import (
     Tokenizer,
     check_vocabulary,
@@ -132,7 +133,7 @@ def load_policy(
             value=repr(path),
             fix="name a language model",
         )
-    check_vision(config, shape.vision)
+    check_shape(config, shape)
     # The template stands in every prompt: without room beside it no observation would be seen.
     template_tokens = len(tokenizer.encode_chat(""))
     if config.sampling.max_prompt_tokens <= template_tokens:
@@ -155,8 +156,38 @@ def load_policy(
     return Policy(shape, params, tokenizer, adapter, scale, base, tensor)
 
 
-def check_vision(config: ConfigDict, vision: VisionConfig | None) -> None:
-    """Raises InputError for an adapter on a missing tower."""
+def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:
+    """Raises InputError for settings that the model does not take."""
+    _check_vision(config, shape.vision)
+    if shape.experts is None:
+        if config.model.replay_routes:
+            raise InputError(
+                "the model has no experts",
+                key="config.model.replay_routes",
+                value="True",
+                fix="leave it out",
+            )
+        return
+    settings = config.model.lora
+    # PEFT names single linear layers; in transformers an expert is a slice of an array.
+    targets = [name for name in settings.targets if TARGETS[name] in MLP_LINEARS]
+    if settings.rank and targets:
+        raise InputError(
+            f"experts have no adapters ({', '.join(targets)})",
+            key="config.model.lora.targets",
+            value=repr(tuple(settings.targets)),
+            fix="name linear layers of attention alone: q_proj, k_proj, v_proj, o_proj",
+        )
+    if settings.rank and len(shape.layer_runs) > 1:
+        raise InputError(
+            "adapters need experts in all layers or in none",
+            key="config.model.lora.rank",
+            value=settings.rank,
+            fix="use 0",
+        )
+
+
+def _check_vision(config: ConfigDict, vision: VisionConfig | None) -> None:
     if vision is None and config.model.lora.vision:
         raise InputError(
             "the model has no vision tower",
@@ -220,7 +251,7 @@ def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[st
     # vLLM looks the token of videos up in the tokenizer.
     tokenizer = word_tokenizer(words, (*IMAGE_TOKENS, "<|video_pad|>") if tower.depth else ())
     vision = _fresh_tower(tower, tokenizer, head_dim) if tower.depth else None
-    check_vision(config, vision)
+    _check_vision(config, vision)
     shape = decoder.DecoderConfig(
         vocab_size=tokenizer.vocab_size, head_dim=head_dim, vision=vision, **fields
     )
@@ -351,9 +382,10 @@ def forward_function(
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """Builds the forward pass of the policy, an `rl.update.Forward`.
 
-    Its arguments are `Policy.trained`, `Policy.frozen`, tokens [B, T], positions, segment_ids and
-    images as in `StepBatch`; its results hidden states [B, T, D] and the output embedding [V, D].
-    Rows stay split over the mesh in every layer; parameters are sharded as in `trained_shardings`.
+    Its arguments are `Policy.trained`, `Policy.frozen`, tokens [B, T], positions, segment_ids,
+    images and routes (or none) as in `StepBatch`; its results hidden states [B, T, D] and the output
+    embedding [V, D]. Rows stay split over the mesh in every layer; parameters are sharded as in
+    `trained_shardings`.
     """
     adapter = lora_config(config)
     trunk = trunk_function(config, shape, mesh)
@@ -365,9 +397,10 @@ def forward_function(
         positions: jax.Array,
         segment_ids: jax.Array,
         images: Any,
+        routes: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         params = trained if adapter is None else lora.attach_adapter(frozen, trained, adapter.scale)
-        hidden, params = trunk(params, tokens, positions, segment_ids, images)
+        hidden, params = trunk(params, tokens, positions, segment_ids, images, routes)
         return hidden, decoder.output_embedding(shape, params)
 
     return forward
@@ -378,7 +411,8 @@ def trunk_function(
 ) -> Callable[..., tuple[jax.Array, Any]]:
     """Builds a model's forward pass up to its head.
 
-    Its arguments are parameters, tokens [B, T], positions, segment_ids and images; its results
+    Its arguments are parameters, tokens [B, T], positions, segment_ids, images and routes (or
+    none); its results
     hidden states [B, T, D] and the parameters as a head uses them.
     """
     model = config.model
@@ -404,7 +438,12 @@ def trunk_function(
     )
 
     def trunk(
-        params: Any, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, images: Any
+        params: Any,
+        tokens: jax.Array,
+        positions: jax.Array,
+        segment_ids: jax.Array,
+        images: Any,
+        routes: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
         # Used gathered, stored sharded: XLA would replicate the result and the
         # gradient of the lookup.
@@ -414,7 +453,7 @@ def trunk_function(
             # the three first.
             positions = jnp.moveaxis(positions, 1, 0)
         hidden = decoder.hidden_states(
-            shape, params, tokens, positions, segment_ids, execution, images
+            shape, params, tokens, positions, segment_ids, execution, images, routes
         )
         return hidden, params
 

@@ -58,6 +58,7 @@ class Turn:
       feedback: Text that the environment answered to the action.
       images: Images of the prompt, by reference; None without any.
       is_summary: Whether it is a summary, and no step of the environment.
+      routes: Experts of the tokens, as in `engines.base.Completion`; None: they are not kept.
     """
 
     prompt_tokens: np.ndarray
@@ -82,6 +83,7 @@ class Turn:
     feedback: str = ""
     images: PromptImages | None = None
     is_summary: bool = False
+    routes: np.ndarray | None = None
 
     def continues(self, earlier: "Turn") -> bool:
         """Tests whether the prompt goes on from an earlier turn.

@@ -235,6 +235,11 @@ def _check_model(config: ConfigDict, trains: bool) -> None:
             reason,
             "name one in model.path, or use 0",
         )
+    if config.engine.name != "jax":
+        reason = "vLLM's servers do not tell the experts of a token"
+        require(
+            not model.replay_routes, config, "model.replay_routes", reason, "use engine.name=jax"
+        )
     # An adapter is float32 whatever type the frozen model has.
     if trains and not model.lora.rank:
         require(

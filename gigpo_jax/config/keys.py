@@ -208,6 +208,10 @@ KEYS: dict[str, Key] = {
         "float32", "type of stored parameters; training all of them requires float32", DTYPE
     ),
     "model.compute_dtype": Key("bfloat16", "type of activations", DTYPE),
+    "model.replay_routes": Key(
+        False,
+        "whether updates send each token through the experts of its rollout (docs/scaling.md)",
+    ),
     "model.lora.rank": Key(
         0, "rank of a trained low-rank adapter; 0: all parameters are trained", NOT_NEGATIVE
     ),

@@ -13,8 +13,9 @@ from ml_collections import ConfigDict
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.models import lora
-from gigpo_jax.models.cache import cache_length
+from gigpo_jax.models.cache import cache_length, route_dtype
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
+from gigpo_jax.models.decoder_config import LAYERS, ExpertConfig
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
 from gigpo_jax.rl.optimizer import label_leaves
 
@@ -125,13 +126,17 @@ def engine_plan(
         config.engine.prefill_chunk,
     )
     # Keys and values.
-    token_numbers = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
-    cache_numbers = token_numbers * config.engine.slots * slot_tokens
+    token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+    if config.model.replay_routes and shape.experts is not None:
+        layers = len(shape.layer_numbers(LAYERS))
+        experts = shape.experts
+        token_bytes += layers * experts.per_token * route_dtype(experts.count).itemsize
+    cache_bytes = token_bytes * config.engine.slots * slot_tokens
     return {
         "engine's weights": copied_count * dtype.itemsize / tensor * _weight_versions(config),
         # Slots are spread over the devices of a host, heads over those that share the weights: in
         # both ways a device has its part.
-        "KV cache": cache_numbers * dtype.itemsize / (own_devices or devices / hosts),
+        "KV cache": cache_bytes / (own_devices or devices / hosts),
     }
 
 
@@ -202,6 +207,8 @@ def _kept_numbers(remat: str, shape: DecoderConfig | VisionConfig) -> int:
     """
     width = shape.hidden_size
     inner = shape.intermediate_size
+    if isinstance(shape, DecoderConfig) and shape.experts is not None:
+        return _kept_with_experts(remat, shape, shape.experts)
     # A tower does not keep the result of attention.
     attention = shape.num_heads * shape.head_dim if isinstance(shape, DecoderConfig) else 0
     return {
@@ -210,6 +217,22 @@ def _kept_numbers(remat: str, shape: DecoderConfig | VisionConfig) -> int:
         "attention": width + attention,
         "dots": 6 * width + 2 * inner,
         "none": 12 * width + 4 * inner,  # about
+    }[remat]
+
+
+def _kept_with_experts(remat: str, shape: DecoderConfig, experts: ExpertConfig) -> int:
+    """Returns the numbers that a layer with experts keeps."""
+    width = shape.hidden_size
+    attention = shape.num_heads * shape.head_dim
+    # Rows of a token that are sent to its experts, with gaps where rows are in blocks.
+    rows = 3 * experts.per_token // 2
+    return {
+        "offload": 0,
+        "full": width,
+        "attention": width + attention,
+        # Products of experts are no plain products: they are computed again.
+        "dots": 6 * width + experts.count,
+        "none": 12 * width + rows * (3 * width + 4 * experts.width),  # about
     }[remat]
 
 

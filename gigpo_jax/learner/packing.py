@@ -46,12 +46,16 @@ class BatchShape(NamedTuple):
       rows: B.
       tokens: T.
       responses: C.
+      route_width: experts that a token goes through in all layers; 0: they are not given.
+      route_bytes: bytes of the number of an expert.
     """
 
     microbatches: int
     rows: int
     tokens: int
     responses: int
+    route_width: int
+    route_bytes: int
 
 
 def deal_segments(
@@ -149,12 +153,14 @@ def stream_minibatches(
     # Of whole segments, also where some are cut below: pieces have fewer responses a token.
     lengths, responses = segment_sizes([[samples[i] for i in members] for members in segments])
     has_images = any(sample.images is not None for sample in samples)
+    sample_routes = [sample.routes for sample in samples if sample.routes is not None]
     local_numbers = [
         len(samples),
         lengths.sum(),
         responses.sum(),
         responses.max(initial=0),
         has_images,
+        *max(((routes.shape[1], routes.itemsize) for routes in sample_routes), default=(0, 0)),
     ]
     # Totals over all hosts decide the shapes: each host has to compile and run the same programs.
     numbers = gather(np.array(local_numbers, np.int64))
@@ -182,7 +188,8 @@ def stream_minibatches(
     stored = 4
     while stored < needed:
         stored *= 4
-    shape = BatchShape(stored, rows, row_length, capacity)
+    route_width, route_bytes = numbers[:, 5:].max(0).tolist()
+    shape = BatchShape(stored, rows, row_length, capacity, route_width, route_bytes)
     # A generator: supervised training fills one minibatch at a time.
     batches = (
         _fill_batch(places, shape, max(count, 1), fields)
@@ -248,6 +255,9 @@ def _fill_batch(
     advantage = response_array(np.float32)
     weight = response_array(np.float32)
     optional = jax.tree.map(response_array, dict(fields))
+    routes = None
+    if shape.route_width:
+        routes = np.zeros((rows, shape.tokens, shape.route_width), f"u{shape.route_bytes}")
     for segment in placements:
         row = segment.row
         whole = segment.whole
@@ -257,6 +267,12 @@ def _fill_batch(
         # is the same input.
         positions[row, segment.start : segment.end] = np.arange(whole.length)
         segment_ids[row, segment.start : segment.end] = segment.number
+        if routes is not None:
+            # Earlier steps last: a token keeps the experts with which it was sampled, also where
+            # a later step read it again.
+            for sample, _, _ in reversed(segment.responses):
+                assert sample.routes is not None, "experts are given for some samples only"
+                routes[row, segment.start : segment.start + sample.length] = sample.routes
         for sample, number, columns in segment.responses:
             # The last prompt token predicts the first response token.
             first = segment.start + len(sample.prompt_tokens) - 1
@@ -273,6 +289,8 @@ def _fill_batch(
             for array, value in zip(jax.tree.leaves(optional), values, strict=True):
                 array[row, columns] = value
 
+    token_shape = (shape.microbatches, shape.rows, shape.tokens)
+
     def stack(array: np.ndarray) -> np.ndarray:
         return array.reshape(shape.microbatches, shape.rows, -1)
 
@@ -288,5 +306,6 @@ def _fill_batch(
         weight=stack(weight),
         # Data and not a shape: programs loop up to it, so its value compiles nothing anew.
         microbatches=np.int32(microbatches),
+        routes=None if routes is None else routes.reshape(*token_shape, -1),
         **jax.tree.map(stack, optional),
     )

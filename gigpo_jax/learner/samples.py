@@ -24,6 +24,8 @@ class Sample:
       advantage: advantage of every response token, or [R] f32.
       weight: weight of every response token in the loss, or [R] f32, all above 0.
       images: images of the prompt; None for a prompt of text alone.
+      routes: [P + R - 1, R'] integers, experts that the tokens of the model's input went through in
+        the rollout; None: the routers choose.
       fields: optional fields of `StepBatch` by name: one number, or [R], or a pytree of these.
     """
 
@@ -33,6 +35,7 @@ class Sample:
     advantage: float | np.ndarray = 0.0
     weight: float | np.ndarray = 1.0
     images: PromptImages | None = None
+    routes: np.ndarray | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -83,7 +86,7 @@ def step_samples(steps: Sequence[Step]) -> list[Sample]:
     for step in steps:
         turn = step.turn
         tokens = (turn.prompt_tokens, turn.response_tokens, turn.logprobs)
-        samples.append(Sample(*tokens, images=turn.images))
+        samples.append(Sample(*tokens, images=turn.images, routes=turn.routes))
     return samples
 
 

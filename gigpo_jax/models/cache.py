@@ -33,7 +33,7 @@ class KVCache:
 
 
 def route_dtype(experts: int) -> np.dtype:
-    """Returns the smallest dtype for the numbers of so many experts."""
+    """Returns the smallest dtype for numbers of experts."""
     return np.dtype(np.uint8 if experts <= 256 else np.uint16)
 
 
@@ -99,7 +99,10 @@ def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.A
 
 
 def write_prompt_routes(cache: KVCache, routes: jax.Array, slots: jax.Array) -> KVCache:
-    """Writes the experts of prompts, [L', B, T, k], as `write_prompts` does."""
+    """Writes the experts of prompts as `write_prompts` does.
+
+    They are [L', B, T, k].
+    """
     assert cache.routes is not None
     entries = routes[..., None, :].astype(cache.routes.dtype)
     return replace(cache, routes=_write_prompt_store(cache.routes, entries, slots))
@@ -135,7 +138,10 @@ def write_chunks(
 def write_chunk_routes(
     cache: KVCache, routes: jax.Array, layer: jax.Array | int, slots: jax.Array, starts: jax.Array
 ) -> KVCache:
-    """Writes the experts of chunks in one layer, [B, T, k], as `write_chunks` does."""
+    """Writes the experts of chunks as `write_chunks` does.
+
+    They are [B, T, k] of one layer.
+    """
     assert cache.routes is not None
     entries = routes[:, :, None].astype(cache.routes.dtype)
     return replace(cache, routes=_write_chunk_store(cache.routes, entries, layer, slots, starts))
@@ -226,7 +232,10 @@ def write_tokens(
 def write_token_routes(
     cache: KVCache, routes: jax.Array, layer: jax.Array | int, positions: jax.Array
 ) -> KVCache:
-    """Writes the experts of tokens in one layer, [S, k], as `write_tokens` does."""
+    """Writes the experts of tokens as `write_tokens` does.
+
+    They are [S, k] of one layer.
+    """
     assert cache.routes is not None
     entries = routes[:, None].astype(cache.routes.dtype)
     return replace(cache, routes=_write_token_store(cache.routes, entries, layer, positions))

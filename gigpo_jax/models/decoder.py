@@ -331,9 +331,9 @@ def chosen_experts(
     execution: Execution = Execution(),
     routes: jax.Array | None = None,
 ) -> jax.Array:
-    """Returns the experts [B, T, R] i32 that tokens go through.
+    """Returns the experts that tokens go through.
 
-    Arguments are those of `hidden_states`, and so is the order of the experts.
+    Arguments are those of `hidden_states`; the result [B, T, R] i32 is as its `routes`.
     """
     result = _run_model(
         config, params, tokens, positions, segment_ids, execution, None, routes=routes
@@ -342,7 +342,10 @@ def chosen_experts(
 
 
 def merge_routes(routes: jax.Array) -> jax.Array:
-    """Reorders experts of tokens by layer: [L', ..., k] -> [..., L' k]."""
+    """Joins the experts of tokens in all layers.
+
+    [L', ..., k] -> [..., L' k].
+    """
     moved = jnp.moveaxis(routes, 0, -2)
     return moved.reshape(*moved.shape[:-2], -1)
 
@@ -677,7 +680,10 @@ def _run_model(
 
 
 def _split_routes(config: DecoderConfig, routes: jax.Array) -> jax.Array:
-    """Splits the experts of tokens by layer: [B, T, L' k] -> [L', B, T, k]."""
+    """Splits the experts of tokens by layer.
+
+    [B, T, L' k] -> [L', B, T, k].
+    """
     assert config.experts is not None
     split = routes.reshape(*routes.shape[:-1], -1, config.experts.per_token)
     return jnp.moveaxis(split, -2, 0)
@@ -692,7 +698,10 @@ def _slice_run(config: DecoderConfig, run: LayerRun, stacked: Any) -> Any:
 
 
 def _join_runs(results: Sequence[Any]) -> Any:
-    """Joins the stacked results of runs; None where there are none."""
+    """Joins the stacked results of runs.
+
+    None where there are none.
+    """
     if len(results) < 2:
         return results[0] if results else None
     return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *results)

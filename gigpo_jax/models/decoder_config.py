@@ -137,7 +137,10 @@ class DecoderConfig:
 
     @property
     def layer_runs(self) -> tuple[LayerRun, ...]:
-        """The layers in their order; one run where all are of a kind."""
+        """The layers in their order.
+
+        They are one run where all are of a kind.
+        """
         runs: list[LayerRun] = []
         ends = {LAYERS: 0, DENSE_LAYERS: 0}
         for layer in range(self.num_layers):

@@ -119,7 +119,9 @@ def apply_experts(
 
 
 class _Rows(NamedTuple):
-    """An arrangement of pairs in rows, those of an expert side by side.
+    """An arrangement of pairs in rows.
+
+    Those of an expert are neighbours.
 
     Attributes:
       pair: [P] i32, pair n k + j of each row; R for a row without one.
@@ -189,7 +191,10 @@ def _sort_rows(ids: jax.Array, count: int) -> _Rows:
 
 
 def _block_rows(ids: jax.Array, count: int) -> _Rows:
-    """Arranges pairs in blocks of one expert each; the last block of an expert has gaps."""
+    """Arranges pairs in blocks of one expert each.
+
+    The last block of an expert has gaps.
+    """
     # Half of an expert's average rows: gaps and copies of matrices then stay in proportion to the
     # rows and to the experts.
     half = ids.size // (2 * count)
@@ -223,10 +228,11 @@ def _block_rows(ids: jax.Array, count: int) -> _Rows:
 
 @jax.custom_vjp
 def _take_rows(x: jax.Array, index: jax.Array, users: jax.Array) -> jax.Array:
-    """Takes rows x [A, D] by their index [B]; 0 for the index A.
+    """Takes rows of x by their index.
 
-    `users` [A, U] has the places in the result where each row of x went, B for none. The gradient
-    then reads rows too: the transpose of a plain indexing would scatter them.
+    x is [A, D], the index [B]; the index A gives 0. `users` [A, U] has the places in the result
+    where each row of x went, B for none. The gradient then reads rows too: the transpose of a plain
+    indexing would scatter them.
     """
     return jnp.take(x, index, axis=0, mode="fill", fill_value=0)
 
@@ -246,10 +252,11 @@ _take_rows.defvjp(_take_rows_forward, _take_rows_backward)
 
 
 def sum_over_devices(apply: Experts, axis: str) -> Experts:
-    """Makes a function for experts that are split over a mesh axis.
+    """Makes a function for experts split over an axis.
 
-    The result is called where the axis is manual. Each device has all tokens and its own experts,
-    and their sums are added up: the exchange of a dense block whose inner width is split.
+    The axis is one of the mesh. The result is called where the axis is manual. Each device has all
+    tokens and its own experts, and their sums are added up: the exchange of a dense block whose
+    inner width is split.
     """
 
     def apply_local(

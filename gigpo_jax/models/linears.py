@@ -9,6 +9,7 @@ LINEARS = {  # key under `params["layers"]` -> module of a Hugging Face decoder 
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
+MLP_LINEARS = ("gate", "up", "down")
 # Keys of a layer with experts -> module; {} stands for the number of the expert.
 EXPERT_LINEARS = {
     "expert_gate": "mlp.experts.{}.gate_proj",

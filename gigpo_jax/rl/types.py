@@ -54,6 +54,8 @@ class StepBatch:
       teacher: [M, B, C] f32, nats; log-probabilities of a copy of the policy that has read the
         outcome of the action, or of another model; or None.
       images: `models.vision.Images` of each microbatch, [M, ...], or None.
+      routes: [M, B, T, R] integers, experts of each token in place of the routers' choices (R: k
+        for each layer with experts), or None.
     """
 
     # Any: numpy arrays on the host, jax arrays on devices, or shapes when a program
@@ -75,6 +77,7 @@ class StepBatch:
     values: Any = None
     teacher: Any = None
     images: Any = None
+    routes: Any = None
 
 
 @jax.tree_util.register_dataclass

@@ -33,10 +33,9 @@ from gigpo_jax.rl.types import StepBatch
 Params = Any
 Metrics = dict[str, jax.Array]
 # (trained parameters, frozen ones or None, tokens [B, T], positions [B, T], segment_ids [B, T],
-# images or None) -> (hidden states [B, T, D], output embedding [V, D])
-Forward = Callable[
-    [Params, Params, jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, jax.Array]
-]
+# images or None, and routes [B, T, R] if a minibatch has them) -> (hidden states [B, T, D], output
+# embedding [V, D])
+Forward = Callable[..., tuple[jax.Array, jax.Array]]
 # (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis, *, iteration []
 # i32) -> sums over its response tokens
 Loss = Callable[..., LossSums]
@@ -101,7 +100,10 @@ def response_logprobs(
     Returns:
       Two [B, C] f32 arrays, nats; padding holds values without meaning.
     """
-    hidden, embedding = forward(batch.tokens, batch.positions, batch.segment_ids, batch.images)
+    inputs = (batch.tokens, batch.positions, batch.segment_ids, batch.images)
+    if batch.routes is not None:
+        inputs += (batch.routes,)
+    hidden, embedding = forward(*inputs)
     hidden = jnp.take_along_axis(hidden, batch.response_index[..., None], axis=1)
     rows, capacity, width = hidden.shape
     # Equal pieces of whole columns: nothing is padded, and a piece has tokens of every row, hence

@@ -88,6 +88,7 @@ def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:
         decode_steps=engine.decode_steps,
         dtype=jnp.dtype(engine.dtype),
         tensor=tensor,
+        keeps_routes=config.model.replay_routes,
     )
 
 

@@ -410,6 +410,7 @@ class EpisodeRunner:
             thought=parsed.thought,
             feedback=result.observation.text,
             images=images,
+            routes=completion.routes,
         )
         return turn, result
 

@@ -606,7 +606,7 @@ class JaxEngine:
     def _add_routes(
         self, ended: Sequence[tuple[int, Request, Completion]]
     ) -> list[tuple[Request, Completion]]:
-        """Adds the experts of their tokens to the responses of slots."""
+        """Adds to responses of slots the experts of their tokens."""
         remaining: list[list[tuple[int, Request, Completion]]]
         remaining = [[] for _ in range(self._partitions)]
         for response in ended:

@@ -73,9 +73,9 @@ class Placement:
 
     @property
     def route_sharding(self) -> Any:
-        """Sharding of the experts that a cache keeps, [L', S, 1, C, k].
+        """Sharding of the experts that a cache keeps.
 
-        On TPUs it includes the order in memory.
+        They are [L', S, 1, C, k]. On TPUs it includes the order in memory.
         """
         return self._order_cache(self.sharding(None, SLOTS))
 

@@ -70,7 +70,7 @@ class EpisodeEnds(Signal):
         # The response is scored as it was sampled; only the prompt is cut.
         limit = self._limit - len(sample.response_tokens)
         prompt = hindsight_prompt(self._tokenizer, step.turn, SECTION + end, limit)
-        return replace(sample, prompt_tokens=prompt)
+        return replace(sample, prompt_tokens=prompt, routes=None)
 
 
 def find_ends(steps: Sequence[Step]) -> dict[int, str]:

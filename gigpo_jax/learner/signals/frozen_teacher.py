@@ -5,6 +5,7 @@ parameters are in `model.compute_dtype`: they are not trained, and layers comput
 """
 
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -80,7 +81,7 @@ class FrozenTeacher(Signal):
             temperature=config.sampling.temperature,
         )
         params = cls.abstract_arrays(config, policy, mesh)["teacher"]
-        lowered = score.lower(params, unscored_batch(batch))
+        lowered = score.lower(params, replace(unscored_batch(batch), routes=None))
         yield SignalProgram("teacher", lowered, every_epoch=False)
 
     @classmethod
@@ -119,7 +120,9 @@ class FrozenTeacher(Signal):
 
     def compute_fields(self, credited: CreditedSteps) -> dict[str, Sequence[Any]]:
         """The teacher's log-probabilities of each response, [R] f32."""
-        return {"teacher": self._score(self.params, None, credited.scored.samples).logprob}
+        # Another model: the experts of the rollout are not its own.
+        samples = [replace(sample, routes=None) for sample in credited.scored.samples]
+        return {"teacher": self._score(self.params, None, samples).logprob}
 
 
 def teacher_folder(config: ConfigDict) -> Path:

@@ -120,6 +120,8 @@ class Teacher(Signal):
         return {"teacher": scores}
 
     def _hindsight_sample(self, sample: Sample, turn: Turn, context: str) -> Sample:
+        # The experts of the rollout are those of another prompt.
+        sample = replace(sample, routes=None)
         if not context:
             return sample
         # The response is scored as it was sampled; only the prompt is cut.

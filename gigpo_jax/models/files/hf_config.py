@@ -149,7 +149,7 @@ def config_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
 
 
 def _class_prefix(model_type: str) -> str:
-    """Name of a type in names of classes of transformers: Qwen3Moe."""
+    """Name of a type in classes of transformers: Qwen3Moe."""
     return "".join(word.capitalize() for word in model_type.split("_"))
 
 

@@ -238,7 +238,7 @@ def _list_leaves(config: DecoderConfig) -> tuple[list[_Leaf], Any]:
 
 
 def _tensor_names(config: DecoderConfig, path: list[str]) -> tuple[tuple[str, ...], int]:
-    """Returns names of a leaf's tensors, and the number of its stacked axes."""
+    """Returns a leaf's tensor names and number of stacked axes."""
     kind = "bias" if path[-1] == "bias" else "weight"
     if config.vision is not None and path[:2] == ["vision", "layers"]:
         module = _VISION_LAYER[path[2]]

@@ -44,7 +44,7 @@ def compile_learner(
     # A fraction: a lower bound needs no rounding to whole minibatches.
     epoch_minibatches = steps / train.minibatch
     minibatches = train.epochs * epoch_minibatches
-    batch = step_batch(config, mesh, microbatches)
+    batch = step_batch(config, shape, mesh, microbatches)
     if images is not None:
         row_steps = row_tokens / step_tokens
         batch = add_image_shapes(batch, shape, round(row_steps * images.number), images.patches)

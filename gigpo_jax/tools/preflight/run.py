@@ -17,7 +17,7 @@ from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.models.vision.images import token_grid
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
-from gigpo_jax.policy import check_vision
+from gigpo_jax.policy import check_shape
 from gigpo_jax.rollout.environment import first_observations
 from gigpo_jax.rollout.pictures import check_modality
 from gigpo_jax.tools.preflight import report
@@ -49,7 +49,7 @@ def run(config: ConfigDict, target_name: str, out: str) -> int:
     """
     target = find_target(target_name)
     shape = model_shape(config)
-    check_vision(config, shape.vision)
+    check_shape(config, shape)
     # Devices before anything else: jax must not have chosen its platform yet.
     devices = target_devices(target)
     mesh = learner_mesh(config, devices)

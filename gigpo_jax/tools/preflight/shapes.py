@@ -21,6 +21,8 @@ from gigpo_jax.learner.packed_images import image_capacity
 from gigpo_jax.learner.rows import response_capacity
 from gigpo_jax.learner.signals.table import batch_fields, needed_signals
 from gigpo_jax.models import decoder, lora
+from gigpo_jax.models.cache import route_dtype
+from gigpo_jax.models.decoder_config import LAYERS
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.vision.vision import Images
 from gigpo_jax.models.vision.vision_config import VisionConfig
@@ -132,7 +134,9 @@ def segment_steps(config: ConfigDict) -> int:
     return int(config.env.max_steps)
 
 
-def step_batch(config: ConfigDict, mesh: Mesh, microbatches: int) -> StepBatch:
+def step_batch(
+    config: ConfigDict, shape: decoder.DecoderConfig, mesh: Mesh, microbatches: int
+) -> StepBatch:
     """A minibatch with prompts and responses of `config.sampling`'s lengths."""
     length = config.batch.row_length
     longest = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
@@ -149,6 +153,12 @@ def step_batch(config: ConfigDict, mesh: Mesh, microbatches: int) -> StepBatch:
     tokens = rows_of(length, jnp.int32)
     response_ids = rows_of(capacity, jnp.int32)
     response_values = rows_of(capacity, jnp.float32)
+    routes = None
+    if config.model.replay_routes and shape.experts is not None:
+        width = len(shape.layer_numbers(LAYERS)) * shape.experts.per_token
+        routes = jax.ShapeDtypeStruct(
+            (*tokens.shape, width), route_dtype(shape.experts.count), sharding=sharding
+        )
     signal_fields = dict(batch_fields(needed_signals(config)))
     has_kl_loss = config.rl.kl_coef and config.rl.kl_in == "loss"
     recomputes = config.rl.old_logprobs == "recompute"
@@ -166,6 +176,7 @@ def step_batch(config: ConfigDict, mesh: Mesh, microbatches: int) -> StepBatch:
         # Columns that the loss does not read are not there, as in a run.
         reference=response_values if has_kl_loss else None,
         proximal=response_values if recomputes else None,
+        routes=routes,
         **jax.tree.map(lambda dtype: rows_of(capacity, dtype), signal_fields),
     )
 
