@@ -383,9 +383,9 @@ def forward_function(
     """Builds the forward pass of the policy, an `rl.update.Forward`.
 
     Its arguments are `Policy.trained`, `Policy.frozen`, tokens [B, T], positions, segment_ids,
-    images and routes (or none) as in `StepBatch`; its results hidden states [B, T, D] and the output
-    embedding [V, D]. Rows stay split over the mesh in every layer; parameters are sharded as in
-    `trained_shardings`.
+    images and routes (or none) as in `StepBatch`; its results hidden states [B, T, D] and the
+    output embedding [V, D]. Rows stay split over the mesh in every layer; parameters are sharded as
+    in `trained_shardings`.
     """
     adapter = lora_config(config)
     trunk = trunk_function(config, shape, mesh)

@@ -21,6 +21,7 @@ from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.attention import attention
+from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
 from gigpo_jax.models.vision.images import expand_image_tokens, prepare_images, token_grid
 from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shardings
 from gigpo_jax.rl.critic import make_value_update
@@ -33,6 +34,7 @@ from tests.models.shapes import VISION, VL, random_params
 from tests.models.vision.test_images import random_image
 
 CONFIG = decoder.DecoderConfig(96, 16, 32, 2, 4, 2, 8)
+EXPERTS = replace(CONFIG, model_type="qwen3_moe", experts=ExpertConfig(4, 2, 16))
 # Muon for the matrices and AdamW for the rest: both kinds of moments are split.
 OPTIMIZER = make_optimizer(lr=1e-3, name="muon")
 UPDATES = 2
@@ -51,11 +53,11 @@ def make_samples() -> list[Sample]:
     return out
 
 
-def start_params() -> decoder.Params:
+def start_params(shape: DecoderConfig = CONFIG) -> decoder.Params:
     """The same random parameters in every process."""
     rng = np.random.default_rng(1)
     return jax.tree.map(
-        lambda x: rng.normal(0, 0.2, x.shape).astype(np.float32), decoder.abstract_params(CONFIG)
+        lambda x: rng.normal(0, 0.2, x.shape).astype(np.float32), decoder.abstract_params(shape)
     )
 
 
@@ -67,9 +69,9 @@ def whole(params: decoder.Params) -> decoder.Params:
     return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), gather(params))
 
 
-def shardings(mesh: Mesh) -> TrainState:
-    shapes = decoder.abstract_params(CONFIG)
-    where, _ = shard_by_rules(mesh, decoder.logical_axes(CONFIG), shapes)
+def shardings(mesh: Mesh, shape: DecoderConfig = CONFIG) -> TrainState:
+    shapes = decoder.abstract_params(shape)
+    where, _ = shard_by_rules(mesh, decoder.logical_axes(shape), shapes)
     return shard_state(OPTIMIZER, shapes, where, replicated(mesh))
 
 
@@ -164,17 +166,27 @@ def train_critic(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
     )
 
 
+def train_experts(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
+    """As `train`, of a model with experts; each device has its own."""
+    found, state = train(mesh, samples, shape=EXPERTS)
+    kernel = state.params["layers"]["expert_gate"]["kernel"]  # [L, E over tensor, D over fsdp, F]
+    parts = (1, mesh.shape["tensor"], mesh.shape["fsdp"], 1)
+    local = tuple(size // part for size, part in zip(kernel.shape, parts, strict=True))
+    assert kernel.addressable_data(0).shape == local
+    return {f"experts {name}": value for name, value in found.items()}
+
+
 def train(
-    mesh: Mesh, samples: list[Sample], rows: int = 8
+    mesh: Mesh, samples: list[Sample], rows: int = 8, shape: DecoderConfig = CONFIG
 ) -> tuple[dict[str, np.ndarray], TrainState]:
     """Two updates with all steps of all hosts; returns parameters and last metrics by name, and the
     state.
     """
     config = default_config()
     config.model.compute_dtype = "float32"
-    forward = forward_function(config, CONFIG, mesh)
-    places = shardings(mesh)
-    params = jax.device_put(start_params(), places.params)
+    forward = forward_function(config, shape, mesh)
+    places = shardings(mesh, shape)
+    params = jax.device_put(start_params(shape), places.params)
     state = jax.jit(lambda p: init_state(p, OPTIMIZER), out_shardings=places)(params)
     loss = LossSettings(0.2, 0.2, entropy_coef=0.01)
     update = make_update(forward, OPTIMIZER, loss, chunk=16, state_shardings=places)
@@ -253,6 +265,7 @@ def mesh(expected: str, folder: str) -> None:
     check_attention(grid)
     got, state = train(grid, make_samples())
     got |= train_adapter(grid, make_samples()) | train_critic(grid, make_samples())
+    got |= train_experts(grid, make_samples())
     compare(got | score_pictures(grid, make_picture_samples()), expected)
     moments = state.opt_state[1].inner_states
     matrix_moment = moments["muon"].inner_state[0].mu
@@ -293,6 +306,7 @@ def host(expected: str, index: str, port: str) -> None:
     mine = samples[:15] if index == "0" else samples[15:]
     shown = make_picture_samples()[:7] if index == "0" else make_picture_samples()[7:]
     got = train(grid, mine)[0] | train_adapter(grid, mine) | train_critic(grid, mine)
+    got |= train_experts(grid, mine)
     compare(got | score_pictures(grid, shown), expected)
 
 

@@ -1,6 +1,7 @@
 """A random model of two layers over 60 characters, and what it should answer."""
 
 import asyncio
+import dataclasses
 import random
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 
 from gigpo_jax.engines.base import SamplingParams, request_key
 from gigpo_jax.models import decoder
+from gigpo_jax.models.decoder_config import ExpertConfig
 
 CONFIG = decoder.DecoderConfig(
     vocab_size=60,
@@ -20,6 +22,9 @@ CONFIG = decoder.DecoderConfig(
     head_dim=8,
     rope_theta=10_000.0,
     tie_word_embeddings=True,
+)
+EXPERTS = dataclasses.replace(
+    CONFIG, model_type="qwen3_moe", experts=ExpertConfig(count=4, per_token=2, width=24)
 )
 LIMIT_S = 120.0
 

@@ -18,7 +18,7 @@ from gigpo_jax.devices.mesh import make_mesh, shard_by_rules
 from gigpo_jax.engines.base import Completion, SamplingParams
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models import decoder
-from tests.engines.jax.random_model import CONFIG, requests, run, weights
+from tests.engines.jax.random_model import CONFIG, EXPERTS, requests, run, weights
 from tests.models.shapes import VL, random_params
 from tests.test_pictures import ask
 
@@ -113,8 +113,28 @@ def mesh() -> None:
     compare(expected, responses(params, devices, replace(SETTINGS, tensor=2)))
     own = replace(SETTINGS, tensor=2, devices=tuple(jax.devices()[4:]))
     compare(expected, responses(*sharded((2, 2, 1), jax.devices()[:4]), own))
+    experts(devices)
     half = replace(CHUNKS, dtype=jnp.bfloat16)  # not split: sums of parts are rounded otherwise
     compare(responses(weights(0), None, half), responses(*sharded((2, 4, 1)), half), atol=5e-3)
+
+
+def experts(devices: jax.sharding.Mesh) -> None:
+    """Of a model with experts: a part of them on each of two devices, prompts in chunks."""
+    settings = replace(CHUNKS, keeps_routes=True)
+    params = jax.tree.map(np.asarray, random_params(EXPERTS))
+    where, _ = shard_by_rules(
+        devices, decoder.logical_axes(EXPERTS), decoder.abstract_params(EXPERTS)
+    )
+    found = []
+    for given, tensor in ((params, 1), (jax.device_put(params, where), 2)):
+        with JaxEngine(EXPERTS, given, replace(settings, tensor=tensor)) as engine:
+            found.append(run(*(engine.generate(p, s) for p, s in requests(19))))
+            if tensor > 1:
+                kernel = engine._newest.params["layers"]["expert_up"]["kernel"]
+                assert kernel.sharding.shard_shape(kernel.shape)[:2] == (2, 2)
+    compare(*found)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one.routes, other.routes)
 
 
 def host(index: str, port: str) -> None:
