@@ -119,9 +119,7 @@ def main() -> None:
         "machine": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "jax": jax.__version__,
-        "shape": {
-            name: getattr(args, name) for name in ("width", "inner", "experts", "chosen")
-        },
+        "shape": {name: getattr(args, name) for name in ("width", "inner", "experts", "chosen")},
         "rows": rows,
     }
     args.output.write_text(json.dumps(content, indent=2) + "\n")

@@ -358,6 +358,7 @@ class EpisodeRunner:
             version=completion.version,
             task=observation.task,
             images=images,
+            routes=completion.routes,
             is_summary=True,
         )
 

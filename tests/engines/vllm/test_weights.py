@@ -19,9 +19,10 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.vllm import weight_store
 from gigpo_jax.engines.vllm.worker import extension
 from gigpo_jax.models import decoder
+from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.hf_config import config_json
 from gigpo_jax.models.files.weights import load_hf, save_hf
-from tests.models.shapes import SMALL, VISION, VL
+from tests.models.shapes import SMALL, VISION, VL, random_params
 
 ROOT = pathlib.Path(__file__).parents[3]
 SHAPE = decoder.DecoderConfig(40, 16, 32, 2, 4, 2, 4, tie_word_embeddings=False)
@@ -32,13 +33,16 @@ def params() -> decoder.Params:
     return decoder.init_params(SHAPE, jax.random.key(0))
 
 
+@pytest.mark.parametrize("shape", [SHAPE, SMALL["moe_mixed"]], ids=["dense", "experts"])
 def test_a_pushed_file_has_the_tensors_that_a_saved_folder_has(
-    tmp_path: pathlib.Path, params: decoder.Params
+    tmp_path: pathlib.Path, shape: decoder.DecoderConfig
 ) -> None:
+    params = random_params(shape)
     store = weight_store.WeightStore(tmp_path / "w")
-    checksum = store.write_weights(SHAPE, params, dtype=jnp.dtype("bfloat16"), name="one")
+    checksum = store.write_weights(shape, params, dtype=jnp.dtype("bfloat16"), name="one")
     file = tmp_path / "w/one"
-    save_hf(tmp_path / "hf", SHAPE, params, dtype="bfloat16")
+    save_hf(tmp_path / "hf", shape, params, dtype="bfloat16")
+    assert folder_checksum(tmp_path / "hf") == checksum
     with (
         safetensors.safe_open(file, "np") as ours,
         safetensors.safe_open(tmp_path / "hf/model.safetensors", "np") as hf,
@@ -167,7 +171,7 @@ def test_fingerprints_tell_vocabularies_and_architectures_apart(tmp_path: pathli
     config, _ = load_hf(ROOT / "models/alfworld_tiny")
     served = json.loads((ROOT / "models/alfworld_tiny/config.json").read_text())
     assert extension.architecture(config_json(config, "float32")) == extension.architecture(served)
-    assert len(extension.ARCHITECTURE) == 12
+    assert len(extension.ARCHITECTURE) == 18
     for name in extension.ARCHITECTURE:
         other = {name: {"factor": 3} if name == "rope_scaling" else 3}
         assert extension.architecture(served | other) != extension.architecture(served), name
@@ -175,6 +179,10 @@ def test_fingerprints_tell_vocabularies_and_architectures_apart(tmp_path: pathli
         "rope_parameters": {"rope_theta": 10000.0}
     }
     assert extension.architecture(newer) == extension.architecture(served)
+    experts = config_json(SMALL["moe_mixed"], "float32")
+    newer = experts | {"num_local_experts": experts["num_experts"]}
+    newer.pop("num_experts")
+    assert extension.architecture(newer) == extension.architecture(experts)
     scaled = config_json(SMALL["llama3"], "float32")
     rope = {"rope_parameters": scaled["rope_scaling"] | {"rope_theta": scaled["rope_theta"]}}
     newer = {k: v for k, v in scaled.items() if k not in ("rope_theta", "rope_scaling")} | rope

@@ -99,6 +99,33 @@ def test_files_are_proper_safetensors(tmp_path: pathlib.Path) -> None:
     np.testing.assert_array_equal(up, params["layers"]["up"]["kernel"][2].T)
 
 
+@pytest.mark.parametrize("name", ["moe", "moe_mixed"])
+def test_experts_have_tensors_of_their_own(name: str, tmp_path: pathlib.Path) -> None:
+    """transformers reads the folder, and what it writes is read back."""
+    transformers = pytest.importorskip("transformers")
+    config = SMALL[name]
+    params = random_params(config)
+    save_hf(tmp_path / "m", config, params, max_shard_bytes=20_000)
+    assert load_hf(tmp_path / "m")[0] == config
+    assert_same(load_hf(tmp_path / "m")[1], params)
+    files = (tmp_path / "m").glob("*.safetensors")
+    stored = {k: v for file in files for k, v in safetensors.numpy.load_file(file).items()}
+    # The last layer with experts is the last one of its stack.
+    prefix = f"model.layers.{config.layer_numbers('layers')[-1]}.mlp"
+    down = params["layers"]["expert_down"]["kernel"]
+    np.testing.assert_array_equal(stored[f"{prefix}.experts.4.down_proj.weight"], down[-1, 4].T)
+    router = params["layers"]["router"]["kernel"]
+    np.testing.assert_array_equal(stored[f"{prefix}.gate.weight"], router[-1].T)
+    if name == "moe_mixed":
+        up = params["dense_layers"]["up"]["kernel"]
+        np.testing.assert_array_equal(stored["model.layers.4.mlp.up_proj.weight"], up[3].T)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m")
+    theirs.save_pretrained(tmp_path / "theirs")
+    config, again = load_hf(tmp_path / "theirs")
+    assert config == SMALL[name]
+    assert_same(again, params)
+
+
 def test_saving_replaces_a_model_and_nothing_else(tmp_path: pathlib.Path) -> None:
     one = random_params(TIED, 0)
     two = random_params(TIED, 1)
@@ -140,13 +167,18 @@ from gigpo_jax.models import decoder, qwen2_5_vl
 from gigpo_jax.models.files import weights
 config, params = weights.load_hf(sys.argv[1])
 mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-rules = {"embed": "fsdp", "heads": "tensor", "kv_heads": "tensor", "mlp": "tensor"}
+rules = {"embed": "fsdp", "heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "expert": "tensor"}
 named = lambda axes: NamedSharding(mesh, PartitionSpec(*(rules.get(axis) for axis in axes)))
-shardings = jax.tree.map(named, decoder.logical_axes(config), is_leaf=lambda axes: isinstance(axes, tuple))
-_, sharded = weights.load_hf(sys.argv[1], shardings=shardings)
-for one, two, sharding in zip(*map(jax.tree.leaves, (params, sharded, shardings)), strict=True):
-    assert two.sharding == sharding and len(two.devices()) == 8
-    np.testing.assert_array_equal(one, two)
+def load(folder, config, params):
+    shardings = jax.tree.map(named, decoder.logical_axes(config), is_leaf=lambda axes: isinstance(axes, tuple))
+    _, sharded = weights.load_hf(folder, shardings=shardings)
+    for one, two, sharding in zip(*map(jax.tree.leaves, (params, sharded, shardings)), strict=True):
+        assert two.sharding == sharding and len(two.devices()) == 8
+        np.testing.assert_array_equal(one, two)
+    return sharded
+experts = load(sys.argv[3], *weights.load_hf(sys.argv[3]))["layers"]["expert_up"]["kernel"]
+assert experts.addressable_shards[0].data.shape == (3, 3, 16, 24)
+sharded = load(sys.argv[1], config, params)
 kernel = sharded["layers"]["gate"]["kernel"]
 assert kernel.addressable_shards[0].data.size * 4 == kernel.size
 tokens = np.array([[1, 2, 3, 55, 55, 55, 55, 4], [5, 6, 55, 55, 55, 55, 7, 8]])
@@ -160,7 +192,9 @@ print("equal")
 
 def test_loading_into_a_mesh_of_8_devices_equals_loading_whole(tmp_path: pathlib.Path) -> None:
     save_hf(tmp_path / "m", VL, random_params(VL), max_shard_bytes=100_000)
-    command = [sys.executable, "-c", SHARDED, str(tmp_path / "m"), str(tmp_path / "again")]
+    save_hf(tmp_path / "experts", SMALL["moe"], random_params(SMALL["moe"]))
+    folders = [str(tmp_path / name) for name in ("m", "again", "experts")]
+    command = [sys.executable, "-c", SHARDED, *folders]
     out = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert out.stdout.strip() == "equal", out.stderr
     assert_same(load_hf(tmp_path / "again")[1], load_hf(tmp_path / "m")[1])
@@ -196,6 +230,12 @@ def edit(file: str, **changes: object) -> Callable[[pathlib.Path], None]:
 def cut(folder: pathlib.Path) -> None:
     file = folder / "model-00002-of-00003.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
+
+
+def make_moe(**changes: object) -> Callable[[pathlib.Path], None]:
+    """Makes the folder one of a model with experts, as far as config.json says."""
+    keys = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+    return edit("config.json", model_type="qwen3_moe", **keys | changes)
 
 
 BROKEN: dict[str, tuple[Callable[[pathlib.Path], None], str]] = {
@@ -257,6 +297,17 @@ BROKEN: dict[str, tuple[Callable[[pathlib.Path], None], str]] = {
         edit("config.json", num_attention_heads=64),
         "head_dim=0 must be a whole number",
     ),
+    "experts chosen": (
+        make_moe(num_experts_per_tok=5),
+        "num_experts_per_tok=5 must be at most num_experts=4",
+    ),
+    "experts nowhere": (
+        make_moe(decoder_sparse_step=7),
+        r"decoder_sparse_step=7 and mlp_only_layers=\[\] leave none of 3 layers with experts",
+    ),
+    "experts of layers": (make_moe(mlp_only_layers=3), "mlp_only_layers=3 must be a list"),
+    "experts unknown": (make_moe(num_experts=None), "num_experts=None must be a whole number"),
+    "experts absent": (make_moe(), "tensor model.layers.0.mlp.experts.0.* is missing"),
     "other model": (edit("config.json", model_type="gemma"), "model_type='gemma'"),
     "other type": (
         edit("config.json", model_type="qwen3"),

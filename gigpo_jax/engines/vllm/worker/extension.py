@@ -40,6 +40,12 @@ ARCHITECTURE = (
     "rms_norm_eps",
     "rope_theta",
     "rope_scaling",
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "decoder_sparse_step",
+    "mlp_only_layers",
 )
 
 
@@ -206,6 +212,8 @@ def architecture(config: dict[str, Any]) -> dict[str, Any]:
     defaults = {
         "rope_theta": rope.get("rope_theta"),
         "head_dim": config.get("hidden_size", 0) // heads,
+        # transformers 5 writes the number of experts under this name.
+        "num_experts": config.get("num_local_experts"),
     }
     config = defaults | {name: value for name, value in config.items() if value is not None}
     # Only the numbers: releases of transformers name the type differently.
