@@ -21,6 +21,7 @@ from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import attention
+from gigpo_jax.models.experts import apply_experts
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import StepBatch
 
@@ -123,6 +124,19 @@ def test_engine(platform: str, dtype: str) -> None:
     )
     control = jax.ShapeDtypeStruct((1 + SLOTS,), jnp.int32)
     assert FUSED not in lowered(decode_tokens, platform, params, cache, state, control)
+
+
+def test_experts_are_one_operation_on_tpus_alone() -> None:
+    """Elsewhere XLA would expand it to arrays of all tokens and all experts."""
+    rows = jax.ShapeDtypeStruct((512, 16), jnp.bfloat16)
+    ids = jax.ShapeDtypeStruct((512, 2), jnp.int32)
+    gates = jax.ShapeDtypeStruct((512, 2), jnp.float32)
+    into = jax.ShapeDtypeStruct((4, 16, 8), jnp.bfloat16)
+    out_of = jax.ShapeDtypeStruct((4, 8, 16), jnp.bfloat16)
+    for platform, kernels in KERNELS.items():
+        apply = jax.jit(functools.partial(apply_experts, kernels=kernels))
+        text = lowered(apply, platform, rows, ids, gates, into, into, out_of)
+        assert ("chlo.ragged_dot" in text) == (platform == "tpu")
 
 
 @pytest.mark.parametrize("kernels", ["hopper", "gpu", "tpu"])

@@ -33,6 +33,22 @@ def test_plan_of_the_published_1_5b_run():
     assert plan["KV cache"] == 28_672 * 128 * 2560
 
 
+def test_experts_and_what_the_engine_keeps_of_them():
+    config = default_config()
+    config.model.replay_routes = True
+    plan = memory_plan(resolve(config), PUBLISHED["qwen3-30b-a3b"], devices=1)
+    assert plan["parameters"] == 4 * 30_532_122_624
+    # 48 layers: 4 heads x 128 x (key and value) x 2 bytes, and the numbers of 8 experts of a byte;
+    # 128 slots of 2,560 tokens.
+    assert plan["KV cache"] == 48 * (2048 + 8) * 128 * 2560
+    config.model.remat = "none"
+    more = memory_plan(resolve(config), PUBLISHED["qwen3-30b-a3b"], devices=1)
+    # A token: 12 rows of experts (8, and gaps) with 3 x 2048 + 4 x 768 numbers, and 12 x 2048.
+    kept = 12 * (3 * 2048 + 4 * 768) + 12 * 2048
+    tokens = config.batch.rows * config.batch.row_length
+    assert more["activations"] - plan["activations"] == tokens * 48 * (kept - 2048) * 2
+
+
 def test_the_cache_of_a_prompt_in_chunks_has_room_for_a_padded_last_chunk():
     config = default_config()
     for chunk, tokens in ((512, 2560), (600, 3000)):

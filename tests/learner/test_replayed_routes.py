@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from ml_collections import ConfigDict
 
@@ -16,7 +17,9 @@ from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
-from gigpo_jax.policy import Policy, check_shape
+from gigpo_jax.policy import Policy, check_shape, forward_function
+from gigpo_jax.rl.optimizer import Optimizer
+from gigpo_jax.rl.update import init_state, make_sft_update
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.learner.test_learner_updates import learn_steps, make_config, make_trajectories
 from tests.models.shapes import random_params
@@ -104,6 +107,31 @@ def test_the_mismatch_shows_what_other_experts_cost() -> None:
     assert replayed["policy/behaviour_mismatch"] < 1e-5
     free, _ = learn(moved, without_routes(episodes))
     assert free["policy/behaviour_mismatch"] > 0.01
+
+
+def test_gradients_of_layers_of_both_kinds_add_up_over_microbatches() -> None:
+    """The update sums gradients of stacked layers in place, also of stacks that it slices."""
+    shape = replace(SHAPE, num_layers=4, experts=ExpertConfig(4, 2, 8, dense_layers=(1,)))
+    params = random_params(shape)
+    rng = np.random.default_rng(3)
+    tokens = rng.integers(0, 31, (6, 9)).astype(np.int32)
+    samples = [Sample(row[:6], row[6:], np.zeros(3, np.float32)) for row in tokens]
+
+    def loss(params: decoder.Params) -> jax.Array:
+        logprobs = jax.nn.log_softmax(decoder.logits(shape, params, tokens[:, :-1])[:, 5:])
+        return -jnp.take_along_axis(logprobs, tokens[:, 6:, None], axis=-1).mean()
+
+    expected = jax.jit(jax.grad(loss))(params)
+    # A step of 1 along the gradient itself.
+    optimizer = Optimizer(optax.identity(), optax.constant_schedule(1.0))
+    forward = forward_function(replay_config(), shape, make_mesh(data=1, fsdp=1, tensor=1))
+    (batch,) = make_minibatches(samples, steps=6, row_length=16, rows=2, rng=rng)
+    assert batch.microbatches > 1
+    state = init_state(jax.tree.map(jnp.copy, params), optimizer)
+    state, _ = make_sft_update(forward, optimizer)(state, batch)
+    found = jax.tree.map(lambda old, new: old - new, params, state.params)
+    for one, other in zip(*map(jax.tree.leaves, (expected, found)), strict=True):
+        np.testing.assert_allclose(other, one, atol=2e-5)
 
 
 def test_experts_stand_beside_their_tokens() -> None:

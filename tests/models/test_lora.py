@@ -15,6 +15,7 @@ from tests.models.vision.test_images import random_image
 
 SHAPE = SMALL["gqa2_untied"]
 ALL = LoraConfig(4, 6.0)
+ATTENTION = LoraConfig(4, 6.0, ("q_proj", "k_proj", "v_proj", "o_proj"))
 SOME = LoraConfig(2, 8.0, ("q_proj", "down_proj"))
 BOTH = LoraConfig(2, 8.0, ("q_proj", "down_proj"), vision=True)
 TOKENS = np.random.default_rng(0).integers(0, SHAPE.vocab_size, (3, 17)).astype(np.int32)
@@ -49,7 +50,8 @@ def merged_by_hand(params: decoder.Params, adapter: decoder.Params, scale: float
 
 
 @pytest.mark.parametrize(
-    ("name", "config"), [("gqa2_untied", ALL), ("gqa2_untied", SOME), ("qwen3_tied", ALL)]
+    ("name", "config"),
+    [("gqa2_untied", ALL), ("gqa2_untied", SOME), ("qwen3_tied", ALL), ("moe", ATTENTION)],
 )
 def test_beside_the_kernels_equals_merged_into_them(name: str, config: LoraConfig) -> None:
     shape = SMALL[name]
