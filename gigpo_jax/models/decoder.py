@@ -336,7 +336,15 @@ def chosen_experts(
     Arguments are those of `hidden_states`; the result [B, T, R] i32 is as its `routes`.
     """
     result = _run_model(
-        config, params, tokens, positions, segment_ids, execution, None, routes=routes
+        config,
+        params,
+        tokens,
+        positions,
+        segment_ids,
+        execution,
+        None,
+        routes=routes,
+        keeps_routes=True,
     )
     return merge_routes(result.routes)
 

@@ -364,14 +364,21 @@ def _accumulate_gradients(
         jax.new_ref, place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params))
     )
 
+    # A model with layers of two kinds scans slices of its stacks, to whose gradients jax 0.10 cannot
+    # add in place.
+    is_sliced = isinstance(params, dict) and "dense_layers" in params
+
+    def adds_in_place(path: tuple) -> bool:
+        return _is_scanned(path) and not is_sliced
+
     def place_for_gradient(path: tuple, total: Any) -> Any:
-        return total if _is_scanned(path) else jax.ad.GradValue()  # type: ignore[attr-defined]
+        return total if adds_in_place(path) else jax.ad.GradValue()  # type: ignore[attr-defined]
 
     in_place = jax.tree_util.tree_map_with_path(place_for_gradient, totals)
     value_totals = [
         total
         for path, total in jax.tree_util.tree_leaves_with_path(totals)
-        if not _is_scanned(path)
+        if not adds_in_place(path)
     ]
 
     def body(m: jax.Array, sums: Any) -> Any:

@@ -25,8 +25,7 @@ def forward(params: decoder.Params, tokens: jax.Array, routes: jax.Array | None)
     return jax.nn.log_softmax(decoder.score_tokens(EXPERTS, params, hidden)), chosen
 
 
-@pytest.mark.parametrize("chunk", [0, 8])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("dtype", "chunk"), [("float32", 0), ("bfloat16", 8)])
 def test_greedy_responses_and_the_experts_of_their_tokens(dtype: str, chunk: int) -> None:
     settings = EngineSettings(
         slots=2,
