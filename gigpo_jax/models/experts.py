@@ -14,14 +14,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
 
 from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.layers import draw_normal
 
 # Up to so many tokens all experts see all tokens: their weights then take longer to read than to
 # multiply, and would be copied in blocks.
-FEW_TOKENS = {"cpu": 32, "gpu": 256, "hopper": 256}
+FEW_TOKENS = {"cpu": 32, "gpu": 256, "hopper": 256, "tpu": 256}
 SMALLEST_BLOCK = 8  # rows
+# Rows of a tile of the TPU kernel for gradients of matrices, and the longest sides of its result.
+TILE_ROWS = (128, 512)
+TILE_SIDE = 1024
 
 # (x [.., D], ids [.., k] i32, gates [.., k] f32, kernels [E, D, F], [E, D, F] and [E, F, D])
 # -> [.., D]
@@ -109,10 +113,10 @@ def apply_experts(
     ids = ids.reshape(-1, ids.shape[-1])
     gates = gates.reshape(ids.shape)
     matrices = (gate, up, down)
-    if kernels == "tpu":
-        out = _apply_in_rows(tokens, ids, gates, matrices, _sort_rows(ids, len(gate)))
-    elif len(tokens) <= FEW_TOKENS[kernels]:
+    if len(tokens) <= FEW_TOKENS[kernels]:
         out = _apply_all(tokens, ids, gates, matrices)
+    elif kernels == "tpu":
+        out = _apply_in_rows(tokens, ids, gates, matrices, _sort_rows(ids, len(gate)))
     else:
         out = _apply_in_rows(tokens, ids, gates, matrices, _block_rows(ids, len(gate)))
     return out.astype(x.dtype).reshape(x.shape)
@@ -186,8 +190,81 @@ def _sort_rows(ids: jax.Array, count: int) -> _Rows:
     return _Rows(
         pair=jnp.where(is_here, order, ids.size),
         row=jnp.where(pairs < count, place, ids.size).reshape(ids.shape),
-        multiply=lambda rows, kernels: jax.lax.ragged_dot(rows, kernels, sizes),
+        multiply=lambda rows, kernels: _multiply_groups(rows, kernels, sizes),
     )
+
+
+@jax.custom_vjp
+def _multiply_groups(rows: jax.Array, kernels: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Multiplies groups of rows by a matrix each.
+
+    Rows are [P, I], kernels [E, I, O], `sizes` [E] the numbers of rows of groups: [P, O].
+    """
+    return jax.lax.ragged_dot(rows, kernels, sizes)
+
+
+def _multiply_groups_forward(
+    rows: jax.Array, kernels: jax.Array, sizes: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    return _multiply_groups(rows, kernels, sizes), (rows, kernels, sizes)
+
+
+def _multiply_groups_backward(
+    inputs: tuple[jax.Array, ...], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array, None]:
+    rows, kernels, sizes = inputs
+    _, transpose = jax.vjp(lambda rows: jax.lax.ragged_dot(rows, kernels, sizes), rows)
+    kernel_gradient = jax.lax.platform_dependent(
+        rows, gradient, sizes, tpu=multiply_transposed, default=_expand_transposed
+    )
+    return *transpose(gradient), kernel_gradient.astype(kernels.dtype), None
+
+
+_multiply_groups.defvjp(_multiply_groups_forward, _multiply_groups_backward)
+
+
+def multiply_transposed(
+    rows: jax.Array, gradient: jax.Array, sizes: jax.Array, *, interpret: bool = False
+) -> jax.Array:
+    """Multiplies transposed groups of rows by others.
+
+    The Pallas kernel of jax for TPUs, whose XLA multiplies all rows for every group here.
+
+    Args:
+      rows: [P, I].
+      gradient: [P, O].
+      sizes: [E] i32, numbers of rows of groups.
+      interpret: whether the kernel runs without a TPU.
+
+    Returns:
+      [E, I, O] in the dtype of the rows.
+    """
+    smallest, largest = TILE_ROWS
+    half = len(rows) // (2 * len(sizes))
+    tile = min(largest, max(smallest, _largest_power(half)))
+    padding = ((0, -len(rows) % tile), (0, 0))
+    return tgmm(
+        jnp.pad(rows, padding).T,
+        jnp.pad(gradient, padding),
+        sizes,
+        preferred_element_type=rows.dtype,
+        tiling=(tile, min(TILE_SIDE, rows.shape[1]), min(TILE_SIDE, gradient.shape[1])),
+        interpret=interpret,
+    )
+
+
+def _expand_transposed(rows: jax.Array, gradient: jax.Array, sizes: jax.Array) -> jax.Array:
+    kernels = jnp.zeros((len(sizes), rows.shape[1], gradient.shape[1]), rows.dtype)
+    _, transpose = jax.vjp(lambda kernels: jax.lax.ragged_dot(rows, kernels, sizes), kernels)
+    return transpose(gradient)[0]
+
+
+def _largest_power(limit: int) -> int:
+    """Returns the largest power of two up to a limit.
+
+    0 for a limit of 0.
+    """
+    return 2 ** (limit.bit_length() - 1) if limit else 0
 
 
 def _block_rows(ids: jax.Array, count: int) -> _Rows:
@@ -197,8 +274,7 @@ def _block_rows(ids: jax.Array, count: int) -> _Rows:
     """
     # Half of an expert's average rows: gaps and copies of matrices then stay in proportion to the
     # rows and to the experts.
-    half = ids.size // (2 * count)
-    size = max(SMALLEST_BLOCK, 2 ** (half.bit_length() - 1) if half else 0)
+    size = max(SMALLEST_BLOCK, _largest_power(ids.size // (2 * count)))
     blocks = ids.size // size + min(count, ids.size)
     pairs, order, place, sizes = _sort_pairs(ids, count)
     group_start = jnp.cumsum(sizes) - sizes

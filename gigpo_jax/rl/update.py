@@ -364,8 +364,8 @@ def _accumulate_gradients(
         jax.new_ref, place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params))
     )
 
-    # A model with layers of two kinds scans slices of its stacks, to whose gradients jax 0.10 cannot
-    # add in place.
+    # A model with layers of two kinds scans slices of its stacks: jax 0.10 cannot add to their
+    # gradients in place.
     is_sliced = isinstance(params, dict) and "dense_layers" in params
 
     def adds_in_place(path: tuple) -> bool:

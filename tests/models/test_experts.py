@@ -13,7 +13,7 @@ from gigpo_jax.models import decoder, on_cpu
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import Params
 from gigpo_jax.models.decoder_config import ExpertConfig
-from gigpo_jax.models.experts import FEW_TOKENS, Router, apply_experts
+from gigpo_jax.models.experts import FEW_TOKENS, Router, apply_experts, multiply_transposed
 from tests.models.shapes import SMALL, on_cpus, random_params
 
 COUNT = 6
@@ -48,12 +48,12 @@ def make_inputs(tokens: int, kind: str) -> tuple:
 
 @pytest.mark.parametrize("kind", ["all experts", "two experts"])
 @pytest.mark.parametrize(
-    ("kernels", "tokens"), [("tpu", 41), ("cpu", 41), ("cpu", 5), ("gpu", 300)]
+    ("kernels", "tokens"), [("tpu", 300), ("cpu", 41), ("cpu", 5), ("gpu", 300)]
 )
 def test_arrangements_and_their_gradients_equal_the_definition(
     kernels: str, tokens: int, kind: str
 ) -> None:
-    assert FEW_TOKENS["cpu"] < 41
+    assert (FEW_TOKENS["cpu"], FEW_TOKENS["tpu"], FEW_TOKENS["gpu"]) < (41, 300, 300)
     x, ids, *floats = make_inputs(tokens, kind)
 
     def loss(apply, x, gates, *matrices):
@@ -72,7 +72,19 @@ def test_arrangements_and_their_gradients_equal_the_definition(
         np.testing.assert_allclose(found, expected, atol=1e-5 * scale, rtol=0)
 
 
-@pytest.mark.parametrize(("kernels", "tokens"), [("tpu", 41), ("cpu", 41), ("cpu", 5)])
+@pytest.mark.parametrize(("kernels", "tokens"), [("tpu", 300), ("cpu", 41), ("cpu", 5)])
+def test_the_gradient_kernel_of_tpus_multiplies_groups() -> None:
+    """As it is interpreted; rows behind the last group count for none."""
+    rng = np.random.default_rng(0)
+    rows, gradient = (rng.normal(size=(150, width)).astype(np.float32) for width in (7, 5))
+    sizes = np.array([40, 0, 90, 3], np.int32)
+    found = multiply_transposed(rows, gradient, sizes, interpret=True)
+    starts = np.cumsum(sizes) - sizes
+    for start, size, product in zip(starts, sizes, found, strict=True):
+        group = slice(start, start + size)
+        np.testing.assert_allclose(product, rows[group].T @ gradient[group], atol=1e-4)
+
+
 def test_parts_of_the_experts_add_up(kernels: str, tokens: int) -> None:
     x, ids, gates, *matrices = make_inputs(tokens, "all experts")
     whole = apply_experts(x, ids, gates, *matrices, kernels=kernels)
