@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
 
 from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.layers import draw_normal
@@ -239,6 +238,9 @@ def multiply_transposed(
     Returns:
       [E, I, O] in the dtype of the rows.
     """
+    # Here, because every other platform would wait for the import of Pallas.
+    from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
+
     smallest, largest = TILE_ROWS
     half = len(rows) // (2 * len(sizes))
     tile = min(largest, max(smallest, _largest_power(half)))
