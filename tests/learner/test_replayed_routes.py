@@ -42,17 +42,21 @@ def replay_config() -> ConfigDict:
     return config
 
 
+@jax.jit
+def score(params: decoder.Params, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+    scores = decoder.logits(SHAPE, params, tokens) / 0.7
+    return jax.nn.log_softmax(scores)[0], decoder.chosen_experts(SHAPE, params, tokens)[0]
+
+
 def play(params: decoder.Params) -> list[Trajectory]:
     """Turns with the experts and log-probabilities of a policy."""
     episodes = make_trajectories()
     for episode in episodes:
         for index, turn in enumerate(episode.turns):
             sequence = np.concatenate([turn.prompt_tokens, turn.response_tokens])[None]
-            tokens = sequence[:, :-1]
-            scores = decoder.logits(SHAPE, params, tokens)[0, len(turn.prompt_tokens) - 1 :]
-            logprobs = jax.nn.log_softmax(scores / 0.7)
-            drawn = np.asarray(logprobs)[np.arange(3), turn.response_tokens]
-            routes = np.asarray(decoder.chosen_experts(SHAPE, params, tokens)[0], np.uint8)
+            logprobs, routes = map(np.asarray, score(params, sequence[:, :-1]))
+            drawn = logprobs[np.arange(3, 6), turn.response_tokens]
+            routes = routes.astype(np.uint8)
             episode.turns[index] = replace(turn, logprobs=drawn, routes=routes)
     return episodes
 

@@ -62,10 +62,3 @@ def test_greedy_responses_and_the_experts_of_their_tokens(dtype: str, chunk: int
         same = np.asarray(chosen)[0, :length] == response.routes
         # Experts of nearly equal scores may change places in bfloat16.
         assert same.mean() > (0.999 if dtype == "float32" else 0.9)
-
-
-def test_without_the_setting_responses_have_no_experts() -> None:
-    settings = EngineSettings(slots=2, max_length=16, prefill_buckets=(8,), prefill_rows=(2,))
-    with JaxEngine(EXPERTS, PARAMS, settings) as engine:
-        (response,) = run(engine.generate([1, 2], SamplingParams(max_tokens=2)))
-    assert response.routes is None
