@@ -89,7 +89,9 @@ def measure(args: argparse.Namespace, tokens: int) -> dict[str, Any]:
         medians = {name: 1e3 * float(np.median(values)) for name, values in times.items()}
         result[kind] = medians | {"ratio": medians["loop"] / medians["blocks"]}
         for name, program in programs.items():
-            size = program.memory_analysis().temp_size_in_bytes
+            memory = program.memory_analysis()
+            assert memory is not None
+            size = memory.temp_size_in_bytes
             result[kind][f"{name}_temporaries_mib"] = size / 2**20
     return result
 

@@ -100,9 +100,9 @@ def response_logprobs(
     Returns:
       Two [B, C] f32 arrays, nats; padding holds values without meaning.
     """
-    inputs = (batch.tokens, batch.positions, batch.segment_ids, batch.images)
+    inputs = [batch.tokens, batch.positions, batch.segment_ids, batch.images]
     if batch.routes is not None:
-        inputs += (batch.routes,)
+        inputs.append(batch.routes)
     hidden, embedding = forward(*inputs)
     hidden = jnp.take_along_axis(hidden, batch.response_index[..., None], axis=1)
     rows, capacity, width = hidden.shape

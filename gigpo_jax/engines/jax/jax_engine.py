@@ -609,15 +609,15 @@ class JaxEngine:
         """Adds to responses of slots the experts of their tokens."""
         remaining: list[list[tuple[int, Request, Completion]]]
         remaining = [[] for _ in range(self._partitions)]
-        for response in ended:
-            remaining[response[0] // self._partition_slots].append(response)
+        for ended_response in ended:
+            remaining[ended_response[0] // self._partition_slots].append(ended_response)
         calls = []
         # A slot of each partition a call. All calls come before the first result is fetched.
         while any(remaining):
             batch = [responses.pop() if responses else None for responses in remaining]
             slots = [response[0] % self._partition_slots if response else 0 for response in batch]
             calls.append((batch, self._programs.read_routes(np.array(slots, np.int32))))
-        responses = []
+        completed = []
         for batch, routes in calls:
             for response, slot_routes in zip(batch, np.asarray(routes), strict=True):
                 if response is None:
@@ -625,8 +625,8 @@ class JaxEngine:
                 _, request, completion = response
                 # Nothing was predicted from the last token: it went through no expert.
                 length = request.prompt.size + completion.tokens.size - 1
-                responses.append((request, replace(completion, routes=slot_routes[:length])))
-        return responses
+                completed.append((request, replace(completion, routes=slot_routes[:length])))
+        return completed
 
     def _keep_slot(self, slot: int, request: Request, completion: Completion) -> None:
         """Keeps what the slot of a finished request holds."""
