@@ -145,10 +145,13 @@ def params_of(name: str) -> Params:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "for_cpu"),
-    [("moe", "float32", False), ("moe_mixed", "float32", False), ("moe_mixed", "bfloat16", True)],
+    ("name", "dtype", "for_cpu", "chunk"),
+    [
+        ("moe", "float32", False, 4),
+        ("moe_mixed", "float32", False, 0),
+        ("moe_mixed", "bfloat16", True, 4),
+    ],
 )
-@pytest.mark.parametrize("chunk", [0, 4])
 def test_cached_equals_uncached_and_the_cache_keeps_the_experts(
     name: str, dtype: str, for_cpu: bool, chunk: int
 ) -> None:
