@@ -217,16 +217,15 @@ def test_replayed_experts_are_used() -> None:
     assert np.abs(other - plain).max() > 0.1
 
 
-@pytest.mark.parametrize("remat", ["full", "dots"])
-def test_remat_equals_plain(remat: str) -> None:
-    config = SMALL["moe_mixed"]
+def test_remat_equals_plain() -> None:
+    config = SMALL["moe"]
     tokens = np.stack([prompt[:5] for prompt in SMALL_PROMPTS])
 
     def loss(params: Params, execution: decoder.Execution) -> jax.Array:
         return jnp.square(decoder.hidden_states(config, params, tokens, execution=execution)).mean()
 
     gradient = jax.jit(jax.grad(loss), static_argnums=1)
-    executions = (decoder.Execution(), decoder.Execution(remat=remat))
-    plain, again = (gradient(params_of("moe_mixed"), execution) for execution in executions)
+    executions = (decoder.Execution(), decoder.Execution(remat="full"))
+    plain, again = (gradient(params_of("moe"), execution) for execution in executions)
     for first, second in zip(jax.tree.leaves(plain), jax.tree.leaves(again), strict=True):
         np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-6)
