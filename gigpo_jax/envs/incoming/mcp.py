@@ -21,7 +21,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.paths import expand_path
-from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
+from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task
+from gigpo_jax.envs.incoming.log_tail import LogTail
 from gigpo_jax.envs.incoming.tools import (
     FORMAT,
     ActionError,
@@ -97,6 +98,7 @@ class McpEnv:
         self._resources = contextlib.ExitStack()
         self._portal: Any = None
         self._client: Any = None
+        self._log: LogTail | None = None  # of a command
         self._tools: dict[str, Any] = {}
         self._row: dict[str, Any] = {}
         self._words = ""
@@ -170,6 +172,7 @@ class McpEnv:
             # In the function: what is installed decides whether there is such a package.
             import mcp
             from anyio.from_thread import start_blocking_portal
+            from mcp.client.stdio import stdio_client
         except ImportError as err:
             raise InputError(
                 "needs the package mcp",
@@ -178,8 +181,12 @@ class McpEnv:
                 fix="pip install 'gigpo_jax[mcp]'",
             ) from err
         server: Any = self._server
+        log: LogTail | None = None
         if not isinstance(server, str):
-            server = mcp.StdioServerParameters(command=server[0], args=server[1:])
+            parameters = mcp.StdioServerParameters(command=server[0], args=server[1:])
+            log = LogTail()
+            server = stdio_client(parameters, errlog=log.sink)
+        self._log = log
         try:
             # The client runs in a thread with an event loop of its own.
             self._portal = self._resources.enter_context(start_blocking_portal())
@@ -189,15 +196,25 @@ class McpEnv:
         except Exception as err:  # the SDK raises groups of its own, of anyio and of httpx
             self.close()
             raise InputError(
-                f"no MCP server answers there ({_describe_error(err)})",
+                f"no MCP server answers there ({_describe_error(err)}{self._quote_log()})",
                 key=_NAME_KEY,
                 value=repr(f"mcp:{self._source}"),
             ) from err
+        finally:
+            if log is not None:
+                log.close()  # the server has it
         if not self._tools:
             self.close()
             raise InputError(
                 "the server has no tools", key=_NAME_KEY, value=repr(f"mcp:{self._source}")
             )
+
+    def _quote_log(self) -> str:
+        """The last line of a server that ended."""
+        if self._log is None:
+            return ""
+        self._log.close()
+        return self._log.quote()
 
     async def _list_tools(self) -> dict[str, Any]:
         tools: dict[str, Any] = {}
@@ -247,7 +264,7 @@ class McpEnv:
             result = await self._client.call_tool(name, arguments)
         except MCPError as err:
             if err.code == CONNECTION_CLOSED:
-                raise
+                raise StepError(f"{err}{self._quote_log()}") from err
             return f"Error: {err}"
         blocks = [getattr(block, "text", f"[{block.type}]") for block in result.content]
         text = "\n".join(blocks) or "(no text)"

@@ -1,4 +1,4 @@
-"""An MCP server by hand, without the SDK, that does what no server should: `odd_server.py WAY`."""
+"""An MCP server by hand, without the SDK, that does what no server should: `odd_server.py WAY [FILE]`."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ def call_tool(params: dict[str, Any]) -> dict[str, Any]:
     if WAY == "hangs":
         time.sleep(1000)
     if WAY == "dies":
-        sys.exit(3)
+        sys.exit("because\x1b[2J")
     if WAY == "huge":
         text = "y" * 5_000_000
     if WAY == "escapes":
@@ -66,9 +66,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 if WAY == "hangs_at_start":
     time.sleep(1000)
 if WAY == "ends_at_start":
-    sys.exit("no")
+    sys.stderr.write("y" * 3_000_000 + "\n")
+    sys.exit("no\x1b[2J")
+if WAY == "starts_once":
+    open(sys.argv[2], "x").close()
 for line in sys.stdin:
     message = json.loads(line)
     if "id" in message:
         reply = {"jsonrpc": "2.0", "id": message["id"], **answer(message)}
         print(json.dumps(reply), flush=True)
+        if WAY == "dies_after_start" and message["method"] == "tools/list":
+            sys.exit(3)

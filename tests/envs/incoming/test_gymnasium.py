@@ -317,6 +317,7 @@ def test_bad_input_is_one_line(
         ("HangsInStep", "gave no answer within 0.5 s (step)"),
         ("Raises", r"OSError: the server\x1b[31m is gone (worlds.py:"),
         ("Huge", "6,000,029 characters'; allowed: at most 1,000,000"),
+        ("OddReward", "malformed result: reward is 'many'"),
     ],
 )
 def test_a_broken_environment_costs_its_step(
@@ -327,6 +328,13 @@ def test_a_broken_environment_costs_its_step(
     assert message in error_text
     assert error_text.count("\n") == 1
     assert "\x1b" not in error_text
+
+
+def test_an_environment_that_ends_its_process_costs_the_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", f"{STRANGE}Dies-v0", "--tasks", "1", "--limit", "20"]) == 1
+    assert "died with status 3 (step)" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_control_characters_of_an_environment_are_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,14 +153,20 @@ def test_a_result_is_text_of_limited_length(way: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "message"),
-    [("dies", "Connection closed"), ("hangs", "gave no answer within 2 s (step)"), ("lies", "say")],
+    ("way", "restart", "message"),
+    [
+        ("dies", True, r"Connection closed; its last line: because\x1b[2J"),
+        ("dies_after_start", True, "Connection closed"),
+        ("dies_after_start", False, "Connection closed"),
+        ("hangs", True, "gave no answer within 2 s (step)"),
+        ("lies", True, "say"),
+    ],
 )
-def test_a_server_that_fails_costs_the_step(way: str, message: str) -> None:
+def test_a_server_that_fails_costs_the_step(way: str, restart: bool, message: str) -> None:
     async def play() -> None:
         with EnvPool(
             registry.spec(odd(way)).build,
-            {"tasks": TASKS},
+            {"tasks": TASKS, "restart": restart},
             workers=1,
             envs_per_worker=2,
             start_timeout_s=60,
@@ -174,6 +180,24 @@ def test_a_server_that_fails_costs_the_step(way: str, message: str) -> None:
                         await environment.step(SAY)
                     assert message in str(caught.value)
                     assert "\n" not in str(caught.value)
+
+    asyncio.run(asyncio.wait_for(play(), 120))
+
+
+def test_a_server_that_starts_no_second_time_costs_the_episode(tmp_path: Path) -> None:
+    async def play() -> None:
+        with EnvPool(
+            registry.spec(odd(f"starts_once {tmp_path}/started")).build,
+            {"tasks": TASKS},
+            workers=1,
+            envs_per_worker=1,
+            start_timeout_s=60,
+        ) as pool:
+            task = pool.tasks("train")[0]
+            for _ in range(2):
+                async with pool.episode() as environment:
+                    with pytest.raises(EnvError, match="no MCP server answers there"):
+                        await environment.reset(task)
 
     asyncio.run(asyncio.wait_for(play(), 120))
 
@@ -199,7 +223,7 @@ def test_a_server_that_does_not_start_in_time_stops_the_command() -> None:
         ("mcp:'", TASKS, "No closing quotation"),
         ("mcp:no_such_command --x", TASKS, "no MCP server answers there (FileNotFoundError"),
         ("mcp:http://127.0.0.1:9/mcp", TASKS, "no MCP server answers there ("),
-        (odd("ends_at_start"), TASKS, "no MCP server answers there (MCPError: Connection closed"),
+        (odd("ends_at_start"), TASKS, "(MCPError: Connection closed; its last line: no\\x1b[2J)"),
         (odd("no_tools"), TASKS, "the server has no tools"),
         (odd("plain"), "", "--option tasks: not given; name a JSONL file"),
         (odd("plain"), "/no/such/file", "No such file"),

@@ -1,6 +1,7 @@
 """Gymnasium environments as strangers write them; importing this module registers them."""
 
 import itertools
+import os
 import time
 from typing import Any
 
@@ -61,6 +62,16 @@ class HangsWhenMade(Words):
         time.sleep(1000)
 
 
+class Dies(Words):
+    def step(self, action: str) -> Any:
+        os._exit(3)
+
+
+class OddReward(Words):
+    def step(self, action: str) -> Any:
+        return "hello", "many", False, False, {"choices": []}
+
+
 class Raises(Words):
     def step(self, action: str) -> Any:
         raise OSError("the server\x1b[31m is\ngone")
@@ -90,6 +101,8 @@ ENVIRONMENTS = (
     HangsInStep,
     HangsInReset,
     HangsWhenMade,
+    Dies,
+    OddReward,
     Raises,
     Huge,
     Escapes,

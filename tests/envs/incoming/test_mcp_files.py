@@ -1,0 +1,87 @@
+"""The example of an MCP server that a tiny policy learns to use: examples/mcp/files.py."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gigpo_jax.envs import panels, registry
+
+pytest.importorskip("mcp")
+
+from examples.mcp.entry import read_words, show_results, write_words
+from examples.mcp.files import draw_tasks
+from gigpo_jax.env_bridge.prompts import Event, PromptInput
+
+ROOT = Path(__file__).parents[3]
+NAME = "examples.mcp.entry:FILES_ENTRY"
+OPTIONS: dict[str, Any] = {
+    "tasks": str(ROOT / "examples/mcp/files.jsonl"),
+    "scorer": "examples.mcp.entry:score_owner",
+    "restart": False,
+}
+
+
+def test_the_task_file_is_what_the_server_draws_and_splits_share_no_project() -> None:
+    lines = Path(OPTIONS["tasks"]).read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert rows == draw_tasks()
+    projects = {
+        split: {r["project"] for r in rows if r["split"] == split} for split in ("train", "test")
+    }
+    assert (len(projects["train"]), len(projects["test"])) == (112, 32)
+    assert projects["train"].isdisjoint(projects["test"])
+    path = str(ROOT / "examples/mcp/files_panel.json")
+    assert len(panels.check_tasks(NAME, path, options=OPTIONS)) == 128
+
+
+def test_the_expert_wins_in_words_and_errs_with_random_actions() -> None:
+    with contextlib.closing(registry.make(NAME, **OPTIONS)) as env:
+        won = {0.0: 0, 1.0: 0}
+        for fraction in won:
+            for number, task in enumerate(env.tasks("test")[:12]):
+                expert = registry.make_expert(NAME, number, random_fraction=fraction)
+                observation = env.reset(task)
+                for _ in range(8):
+                    action = expert.act(observation)
+                    response = write_words(action)
+                    assert read_words(response).action == action
+                    result = env.step(read_words(response).action)
+                    observation = result.observation
+                    if result.done:
+                        break
+                won[fraction] += result.info["won"]
+    assert won[0.0] == 12
+    assert won[1.0] < 6
+
+
+def test_an_answer_counts_if_the_server_confirms_it() -> None:
+    with contextlib.closing(registry.make(NAME, **OPTIONS)) as env:
+        task = env.tasks("test")[0]
+        for answer in ("", "emma", "has", "nobody"):
+            env.reset(task)
+            result = env.step(read_words(f"<action>answer {answer}</action>").action)
+            assert (result.done, result.reward) == (True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "action"),
+    [
+        ("list a b", '{"tool": "list_files", "arguments": {"project": "a b"}}'),
+        ("read a b memo", '{"tool": "read_file", "arguments": {"project": "a b", "file": "memo"}}'),
+        ("read", '{"tool": "read_file", "arguments": {"project": "", "file": ""}}'),
+        ("answer anna", '{"answer": "anna"}'),
+        ("dance", "dance"),
+        ("", ""),
+    ],
+)
+def test_words_are_calls(words: str, action: str) -> None:
+    assert read_words(f"<think></think><action>{words}</action>").action == action
+
+
+def test_the_prompt_has_the_question_and_all_results() -> None:
+    history = (Event("You have not called a tool yet.", "a"), Event("index memo", "b"))
+    inputs = PromptInput("who owns it?\nTools:\n- x", "", history, 2, "memo has red of anna", None)
+    assert show_results(inputs) == "now index memo now memo has red of anna who owns it?"
