@@ -9,7 +9,7 @@ _WAIT_S = 1.0  # for what a server that has ended wrote last
 
 
 class LogTail:
-    """A pipe whose reader keeps the end of what was written.
+    """A pipe that keeps its last characters.
 
     A server may write megabytes, or sequences that act on a terminal. So neither a terminal nor a
     file gets its text.
@@ -31,9 +31,9 @@ class LogTail:
         self.sink.close()
 
     def quote(self) -> str:
-        """The last line, for the message of a failure; "" if nothing was written.
+        """The last line, for the message of a failure.
 
-        The process has ended, or a part of it may be missing.
+        It is "" if nothing was written. The process has ended, or a part of it may be missing.
         """
         self._reader.join(_WAIT_S)
         lines = self._tail.decode("utf-8", "replace").split("\n")
