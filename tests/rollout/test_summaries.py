@@ -114,7 +114,8 @@ def test_a_full_conversation_asks_for_a_summary_and_starts_from_it():
     # Later messages do not repeat it.
     history.add_response(prompt, response)
     history.add("a coin", "take")
-    assert prompt_of("a pearl", history).text == "now a pearl can open close"
+    prompt = prompt_of("a pearl", history)
+    assert (prompt.text, prompt.cut) == ("now a pearl can open close", "")
 
 
 def test_every_request_for_a_summary_fits_whatever_was_seen_and_answered():
