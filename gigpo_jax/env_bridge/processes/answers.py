@@ -18,6 +18,7 @@ from gigpo_jax.env_bridge.types import Observation, StepResult, Task
 
 _SIZE = struct.Struct("!I")  # of the JSON
 _ERROR_FIELDS = {"reason", "key", "value", "fix"}  # of an InputError
+_MAX_ERROR_TEXT = 1 << 15  # characters; a worker cuts its texts to fewer (worker.py)
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,11 @@ def decode_value(answer: Answer, operation: str) -> Any:
     content = answer.content
     # Errors first: their form does not depend on the operation.
     if answer.kind == "input":
-        if content.keys() != _ERROR_FIELDS or not all(map(_is_text, content.values())):
+        if content.keys() != _ERROR_FIELDS or not all(map(_is_line, content.values())):
             raise ValueError("fields of an error")
         return content
     if answer.kind != "ok":
-        if not _is_text(content):
+        if not _is_line(content):
             raise ValueError("text of an error")
         return content
     if operation == "start":
@@ -122,8 +123,10 @@ def decode_value(answer: Answer, operation: str) -> Any:
     return validate_result(result)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _is_line(value: Any) -> bool:
+    # A worker escapes the texts of errors. Control characters come from an environment that writes
+    # to the socket, and could change the terminal that shows them.
+    return isinstance(value, str) and value.isprintable() and len(value) <= _MAX_ERROR_TEXT
 
 
 def _decode_observation(content: Any, pixels: bytes) -> Observation:

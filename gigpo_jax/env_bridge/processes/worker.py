@@ -100,7 +100,8 @@ def _describe_failure(err: BaseException) -> tuple[str, Any]:
     text = _shorten("".join(traceback.format_exception_only(err)))
     # The innermost frame: where the environment's author has to look.
     frame = traceback.extract_tb(err.__traceback__)[-1]
-    return "step", f"{text} ({os.path.basename(frame.filename)}:{frame.lineno})"
+    file_name = _shorten(os.path.basename(frame.filename))
+    return "step", f"{text} ({file_name}:{frame.lineno})"
 
 
 def _shorten(text: str) -> str:

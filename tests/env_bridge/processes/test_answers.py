@@ -77,6 +77,12 @@ FRAMES = {
     "no fields": write_frame([STEP]),
     "an error without a text": write_frame([STEP, "error", ["text"]]),
     "an error with other fields": write_frame([STEP, "input", {"reason": "x"}]),
+    "an error with a terminal's codes": write_frame([STEP, "error", "\x1b[2Jgone"]),
+    "an error of two lines": write_frame([STEP, "step", "one\ntwo"]),
+    "an error without an end": write_frame([STEP, "error", "a" * 100_000]),
+    "a field with a terminal's codes": write_frame(
+        [STEP, "input", {"reason": "\x1b[2J", "key": "k", "value": "v", "fix": "f"}]
+    ),
     "a reward that is no number": write_frame([STEP, "ok", [GOOD, float("nan"), False, LOST]]),
     "a text that is none": write_frame([STEP, "ok", [["a", 1, None, "t", []], 0.0, False, LOST]]),
     "too few pixels": write_frame([STEP, "ok", [PICTURE, 0.0, False, LOST]], b"12"),
