@@ -208,10 +208,11 @@ class Checkpointer:
         missing_parts = sorted(like.keys() - content["checksums"].keys())
         if missing_parts:
             raise InputError(
-                f"checkpoint {iteration} has no {', '.join(missing_parts)}: another version of "
-                "gigpo_jax wrote it",
+                f"checkpoint {iteration} has no {', '.join(missing_parts)}: it is of another "
+                "config or another version of gigpo_jax",
                 key=self.directory,
-                fix="write its model with `gigpo export`, and train that (model.path) in "
+                fix="give the config of the run (config.json beside the folder has it); or write "
+                "its model with that config and `gigpo export`, and train that (model.path) in "
                 "another --workdir",
             )
         result: dict[str, Any] = {"iteration": iteration, "record": content["record"]}

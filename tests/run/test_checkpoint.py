@@ -307,7 +307,8 @@ def test_a_part_that_was_not_saved_is_not_called_damage(folder: Path) -> None:
     state = make_state(9)
     expected = parts_of(state) | {OLDER: [state.params]}
     with pytest.raises(
-        InputError, match=r"checkpoint 3 has no older: .* `gigpo export`, .* --workdir$"
+        InputError,
+        match=r"has no older: .* another config .*config\.json.* `gigpo export`, .* --workdir$",
     ):
         checkpoints.restore_parts(expected)
     checkpoints.close()
