@@ -70,7 +70,9 @@ def _open_folder() -> Path:
     # Other processes may be writing entries, under the same lock.
     with FileLock(folder / _LOCK, timeout=LOCK_LIMIT_S):
         for path in _damaged_files(folder):
-            logger.warning("%s: a damaged entry, removed", path)
+            # One line an entry: its access time goes with it.
+            if path.name.endswith(_ENTRY):
+                logger.warning("%s: a damaged entry, removed", path)
             path.unlink()
         # Under the lock: an entry that another process adds later is newer than this mark.
         (folder / _CHECKED).touch()

@@ -1,8 +1,10 @@
 """Serves the page of a run in progress on loopback; a change of the run renders it anew."""
 
 import http.server
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.web_server import host_error
@@ -10,6 +12,14 @@ from gigpo_jax.tools.inspect.data import list_rollouts
 from gigpo_jax.tools.inspect.page import render_page
 
 ADDRESS = "127.0.0.1"
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    """A server that says nothing of readers who close the page while it is sent."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def describe_version(folders: Sequence[Path]) -> str:
@@ -79,7 +89,7 @@ def make_server(folders: Sequence[Path], port: int) -> http.server.ThreadingHTTP
             """Logs nothing: an open page asks every five seconds."""
 
     try:
-        return http.server.ThreadingHTTPServer((ADDRESS, port), Handler)
+        return _Server((ADDRESS, port), Handler)
     except OSError as error:
         raise InputError(
             f"{error.strerror}", key="--port", value=port, fix="choose another, or 0 for any"

@@ -7,6 +7,8 @@ import gzip
 import json
 import re
 import shutil
+import socket
+import struct
 import threading
 import time
 import urllib.request
@@ -232,6 +234,27 @@ def test_the_server_follows_a_run(tmp_path: Path):
         with pytest.raises(urllib.error.HTTPError, match="400"):
             urllib.request.urlopen(rebound, timeout=10)
         running.shutdown()
+
+
+def test_a_reader_who_goes_away_leaves_no_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    run = write_run(tmp_path / "run")
+    with make_server([run], 0) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        others = threading.active_count()
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", running.server_address[1])) as reader:
+                reader.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                # No time to wait for the rest: closing resets the connection.
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        # An answer after all of them; then their threads have ended too.
+        urllib.request.urlopen(f"http://127.0.0.1:{running.server_address[1]}/", timeout=20).read()
+        deadline = time.monotonic() + 20
+        while threading.active_count() > others and time.monotonic() < deadline:
+            time.sleep(0.01)
+        running.shutdown()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.fixture
