@@ -15,7 +15,7 @@ ADDRESS = "127.0.0.1"
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    """A server that says nothing of readers who close the page while it is sent."""
+    """A server without tracebacks of readers who went away."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):
