@@ -14,7 +14,7 @@ from gigpo_jax.tools.inspect.page import render_page
 ADDRESS = "127.0.0.1"
 
 
-class _Server(http.server.ThreadingHTTPServer):
+class _PageServer(http.server.ThreadingHTTPServer):
     """A server without tracebacks of readers who went away."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -89,7 +89,7 @@ def make_server(folders: Sequence[Path], port: int) -> http.server.ThreadingHTTP
             """Logs nothing: an open page asks every five seconds."""
 
     try:
-        return _Server((ADDRESS, port), Handler)
+        return _PageServer((ADDRESS, port), Handler)
     except OSError as error:
         raise InputError(
             f"{error.strerror}", key="--port", value=port, fix="choose another, or 0 for any"
