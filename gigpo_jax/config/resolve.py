@@ -167,11 +167,12 @@ def _prefill_defaults(config: ConfigDict) -> dict[str, Any]:
         return {}
     is_chat = False
     has_program = False
-    for member in mix.member_configs(config).values():
-        style = registry.find_style(member.env.name, member.env.prompt)
+    for label, member in mix.member_configs(config).items():
+        with mix.name_member_keys(label):
+            style = registry.find_style(member.env.name, member.env.prompt)
+            # A program may hold conversations, or not.
+            has_program |= registry.spec(member.env.name).harness
         is_chat |= isinstance(style, Conversation)
-        # A program may hold conversations, or not.
-        has_program |= registry.spec(member.env.name).harness
     chunk = engine.prefill_chunk
     if chunk is None:
         # Buckets are for whole prompts, and chunks are read in calls of one size.
