@@ -412,8 +412,7 @@ def trunk_function(
     """Builds a model's forward pass up to its head.
 
     Its arguments are parameters, tokens [B, T], positions, segment_ids, images and routes (or
-    none); its results
-    hidden states [B, T, D] and the parameters as a head uses them.
+    none). Its results are hidden states [B, T, D] and the parameters as a head uses them.
     """
     model = config.model
     sampling = config.sampling

@@ -236,7 +236,7 @@ def _check_model(config: ConfigDict, trains: bool) -> None:
             "name one in model.path, or use 0",
         )
     if config.engine.name != "jax":
-        reason = "vLLM's servers do not tell the experts of a token"
+        reason = "vLLM's servers do not return the experts of a token"
         require(
             not model.replay_routes, config, "model.replay_routes", reason, "use engine.name=jax"
         )
@@ -493,14 +493,15 @@ def _check_summaries(config: ConfigDict, is_conversation: bool) -> None:
         "what is observed",
         "use more, or env.context=drop_oldest",
     )
+    unfit = {
+        "tag": "compares responses by their tags, and a summary has none",
+        "answer_logprob": "measures what the observation after a step tells, and a summary may "
+        "stand between",
+    }
     needs = find_algorithm(config.rl.algorithm, config.rl.settings).needs
-    require(
-        "tag" not in needs,
-        config,
-        "env.context",
-        f"{config.rl.algorithm} compares responses by their tags, and a summary has none",
-        "use drop_oldest",
-    )
+    for need, reason in unfit.items():
+        message = f"{config.rl.algorithm} {reason}"
+        require(need not in needs, config, "env.context", message, "use drop_oldest")
 
 
 def _check_harness(config: ConfigDict, run: ConfigDict) -> None:

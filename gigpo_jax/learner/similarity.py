@@ -5,7 +5,8 @@ resembles, `difflib.SequenceMatcher(None, state, first).ratio() >= threshold`, o
 The ratio is 2 M / (|a| + |b|) with M the characters of difflib's matching blocks. The clusters are
 exactly these, in 20 to 40% of the CPU time (benchmarks/similarity.py): the search for blocks ends
 as soon as they suffice or cannot any more. Matches found with sorted arrays of numpy took 5%, in
-130 more lines: the 2 s that 16 cores save in an iteration of configs/search.py are not worth them.
+130 more lines: the 2 s that 16 cores would save in an iteration of configs/search.py are not worth
+them.
 
 Groups are independent and run in worker processes. Nothing here imports jax.
 """

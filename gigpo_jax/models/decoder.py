@@ -226,6 +226,16 @@ def param_count(config: DecoderConfig) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config)))
 
 
+def active_param_count(config: DecoderConfig) -> int:
+    """Number of parameters that a token goes through."""
+    count = param_count(config)
+    if config.experts is None:
+        return count
+    idle_experts = config.experts.count - config.experts.per_token
+    expert_size = 3 * config.hidden_size * config.experts.width
+    return count - len(config.layer_numbers(LAYERS)) * idle_experts * expert_size
+
+
 def logical_axes(config: DecoderConfig) -> Params:
     """Returns axis names of every parameter, for sharding.
 

@@ -26,7 +26,7 @@ class ExpertConfig:
       per_token: k, experts that a token goes through.
       width: F, width inside an expert.
       normalized: whether the weights of a token's experts are divided by their sum.
-      sparse_step: every so many layers one has experts, the first one at index `sparse_step` - 1.
+      sparse_step: one of so many layers has experts, the first at index `sparse_step` - 1.
       dense_layers: indices of layers that have none all the same.
     """
 

@@ -13,7 +13,7 @@ from gigpo_jax.learner.finite import FiniteCheck, NotFinite
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.packing import packing_stats, stream_minibatches
 from gigpo_jax.learner.programs import start_state
-from gigpo_jax.learner.samples import Sample
+from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
 from gigpo_jax.rl.types import StepBatch
@@ -71,7 +71,9 @@ class Imitation:
         self._held_out_samples = list(itertools.chain.from_iterable(episodes[first_held_out:]))
         # From all samples, before this host takes its share: every host makes as many updates.
         self.total = config.sft.epochs * -(-len(samples) // config.sft.minibatch)
-        samples = samples[jax.process_index() :: jax.process_count()]
+        # Whole conversations: single steps of one would share no tokens on any host.
+        segments = join_continuations(samples)[jax.process_index() :: jax.process_count()]
+        samples = [samples[number] for segment in segments for number in segment]
         # Only the trained ones: the held-out loss is that of responses in every run, so it can be
         # compared.
         if config.sft.learn_prompts:

@@ -21,7 +21,7 @@ from gigpo_jax.learner.finite import NotFinite
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.learner.signals.table import signal_bytes
-from gigpo_jax.models.decoder import param_count
+from gigpo_jax.models.decoder import active_param_count
 from gigpo_jax.modes.evaluate import Evaluator, panel_tasks
 from gigpo_jax.rollout.environment import all_tasks, list_environments
 from gigpo_jax.rollout.forks import make_forking
@@ -139,7 +139,7 @@ class Trainer:
 
         policy = open_policy(config, workdir, self.mesh, signal_bytes)
         # Frozen parameters get no gradient, which is a third of the work.
-        self.flops = param_count(policy.config) * (6 if policy.frozen is None else 4)
+        self.flops = active_param_count(policy.config) * (6 if policy.frozen is None else 4)
         self.learner = Learner(config, policy, self.mesh)
         self.timers = Timers()
         self.remaining = report.Remaining()

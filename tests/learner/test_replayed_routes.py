@@ -159,6 +159,18 @@ def test_experts_stand_beside_their_tokens() -> None:
     assert make_minibatches(plain, steps=3, row_length=16, rows=1, rng=rng)[0].routes is None
 
 
+def test_a_token_keeps_the_experts_of_its_first_reading() -> None:
+    logprobs = np.zeros(2, np.float32)
+    tokens = np.arange(1, 9, dtype=np.int32)
+    first = Sample(tokens[:3], tokens[3:5], logprobs, 1.0, routes=np.full((4, 2), 7, np.uint8))
+    second = Sample(tokens[:6], tokens[6:8], logprobs, 1.0, routes=np.full((7, 2), 9, np.uint8))
+    (batch,) = make_minibatches(
+        [first, second], steps=2, row_length=16, rows=1, rng=np.random.default_rng(0)
+    )
+    assert batch.segment_ids.max() == 1
+    assert batch.routes[0, 0, :7, 0].tolist() == [7] * 4 + [9] * 3
+
+
 def test_what_a_model_does_not_take_is_refused() -> None:
     config = make_config()
     config.model.path = "given"
@@ -168,7 +180,9 @@ def test_what_a_model_does_not_take_is_refused() -> None:
     with pytest.raises(InputError, match=r"model\.replay_routes=True: the model has no experts"):
         check_shape(config, dense)
     config.engine.name = "vllm"
-    with pytest.raises(InputError, match=r"model\.replay_routes=True: vLLM's servers do not tell"):
+    with pytest.raises(
+        InputError, match=r"model\.replay_routes=True: vLLM's servers do not return"
+    ):
         resolve(config)
     config.model.lora.rank = 4
     message = r"targets=.*: experts have no adapters \(gate_proj, up_proj, down_proj\)"

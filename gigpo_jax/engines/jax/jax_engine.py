@@ -625,7 +625,9 @@ class JaxEngine:
                 _, request, completion = response
                 # Nothing was predicted from the last token: it went through no expert.
                 length = request.prompt.size + completion.tokens.size - 1
-                completed.append((request, replace(completion, routes=slot_routes[:length])))
+                # A view would keep the routes of all partitions, to the cache's end, in memory.
+                request_routes = slot_routes[:length].copy()
+                completed.append((request, replace(completion, routes=request_routes)))
         return completed
 
     def _keep_slot(self, slot: int, request: Request, completion: Completion) -> None:

@@ -63,7 +63,7 @@ def list_comparisons(
       arms: Arms; the first is the baseline.
       files: Names of files of `gigpo eval --out=WORKDIR/FILE`, in every workdir.
       main: Label of the arm whose final success is the main comparison, which is not corrected;
-        "": there is none.
+        "": there is none. It needs a seed in common with the baseline.
 
     Raises:
       InputError: A file is missing, or evaluations are not comparable; or there is no such arm.
@@ -80,6 +80,13 @@ def list_comparisons(
             if shared_seeds:
                 rows = [outcomes[seed] - baseline[seed] for seed in shared_seeds]
                 comparisons.append(_compare(arm.label, outcome, outcomes, np.stack(rows)))
+    if main and (main, FINAL) not in [(row.arm, row.outcome) for row in comparisons]:
+        raise InputError(
+            "the arm has no seed in common with the baseline",
+            key="--main",
+            value=main,
+            fix="choose another arm, or run its seeds",
+        )
     return _add_corrections(comparisons, main)
 
 

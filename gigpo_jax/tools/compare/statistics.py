@@ -44,8 +44,8 @@ def estimate_mean(outcomes: np.ndarray, *, seed: int = 0, draws: int = DRAWS) ->
 def estimate_p_value(outcomes: np.ndarray) -> float:
     """The p-value, on both sides, of a mean of 0.
 
-    It is twice the share of draws whose mean is 0 or beyond it, so it is below 5% where the
-    interval of `estimate_mean` excludes 0.
+    It is twice the share of draws whose mean is 0 or beyond it, so it is about 5% where an end
+    of the interval of `estimate_mean` is 0.
 
     Args:
       outcomes: Differences [S, G] f64, NaN where there is none.

@@ -191,12 +191,14 @@ def step_labels(steps: Sequence[Step]) -> dict[str, np.ndarray]:
         "step": np.array([_octave(step.step + 1) for step in steps]),
         "anchor_group_size": np.array([_octave(sizes[key]) for key in keys]),
     }
+    is_summary = np.array([step.turn.is_summary for step in steps])
+    # Summaries choose no action, so nothing is ambiguous about them.
     ambiguous = ambiguous_anchors(steps)
-    if len(ambiguous) == len(steps):  # the environment lists its actions
-        labels["ambiguous_anchor"] = np.where(ambiguous, "yes", "no")
-    summaries = [step.turn.is_summary for step in steps]
-    if any(summaries):
-        labels["summary"] = np.where(summaries, "yes", "no")
+    if len(ambiguous) == np.sum(~is_summary):  # the environment lists its actions
+        labels["ambiguous_anchor"] = np.full(len(steps), "summary")
+        labels["ambiguous_anchor"][~is_summary] = np.where(ambiguous, "yes", "no")
+    if is_summary.any():
+        labels["summary"] = np.where(is_summary, "yes", "no")
     return labels
 
 

@@ -125,13 +125,14 @@ def run_arrays(config: ConfigDict, shape: decoder.DecoderConfig, mesh: Mesh) -> 
 def segment_steps(config: ConfigDict) -> int:
     """Steps that share a segment of a row.
 
-    A conversation is taken as one segment, however often it would start again.
+    A conversation is taken as one segment, however often it would start again; one longer than a
+    minibatch is cut.
     """
     # Steps of agent programs may share segments too, but nothing tells how many do.
     for member in member_configs(config).values():
         if not isinstance(find_style(member.env.name, member.env.prompt), Conversation):
             return 1
-    return int(config.env.max_steps)
+    return min(int(config.env.max_steps), int(config.train.minibatch))
 
 
 def step_batch(

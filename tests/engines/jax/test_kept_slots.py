@@ -167,7 +167,10 @@ def test_conversations_in_any_order_are_those_that_are_read_again(engine, reader
     other = weights(1, SCALE)
 
     async def update() -> list[Call]:
-        await asyncio.sleep(0.05)
+        # Conversations of both versions: some have begun, and none has ended.
+        start = engine.generated_tokens
+        while engine.generated_tokens < start + 20:
+            await asyncio.sleep(0.001)
         engine.update_weights(other, 1)
         return []
 
