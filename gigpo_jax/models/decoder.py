@@ -162,7 +162,7 @@ class Layer(nnx.Module):
         if hasattr(self, "router"):
             ids, gates = self.router(y, routes)
             kernels = (self.expert_gate, self.expert_up, self.expert_down)
-            y = experts(y, ids, gates, *(each.kernel[...].astype(x.dtype) for each in kernels))
+            y = experts(y, ids, gates, *(matrix.kernel[...].astype(x.dtype) for matrix in kernels))
             return x + y, extra, ids
         # In bfloat16 XLA's CPU backend would convert and round at every operation of the fusion.
         gate = self.gate(y).astype(jnp.float32 if self.for_cpu else x.dtype)
