@@ -21,6 +21,7 @@ from gigpo_jax.rollout.results import (
 )
 from gigpo_jax.trajectory import Trajectory
 from tests.runs import LIMIT_S, command
+from tests.turns import make_turn
 
 
 def test_wilson_interval_matches_published_values():
@@ -115,12 +116,11 @@ def test_environments_are_summed_up_beside_all_and_their_types() -> None:
 
 def test_a_task_is_won_when_one_of_its_trials_is() -> None:
     tasks = [Task(f"{n}", kind, "test") for n, kind in enumerate(("heat", "cool", "heat", "cool"))]
-    nothing: list = [None]  # one step
 
     def trial(
         group: int, member: int, score: float, steps: int = 1, aborted: bool = False
     ) -> Trajectory:
-        turns = nothing * steps
+        turns = [make_turn()] * steps
         return Trajectory(tasks[group], group, member, turns, score == 1.0, score, aborted=aborted)
 
     played = [

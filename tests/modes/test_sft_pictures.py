@@ -65,16 +65,16 @@ def test_imitation_of_pictures_minimises_the_cross_entropy_of_the_model(trained:
     for demonstration in sft.play_demonstrations(
         small_config(), lambda text, images: words.encode(text), words.encode
     )[EPISODES - 2 :]:
-        for prompt, response, images, _ in demonstration.turns:
-            assert prompt == IMAGE
+        for turn in demonstration.turns:
+            assert turn.prompt == IMAGE
             text = expand_image_tokens(
                 vision,
-                words.encode_chat(prompt, mark=IMAGE, special="".join(IMAGE_TOKENS)),
+                words.encode_chat(turn.prompt, mark=IMAGE, special="".join(IMAGE_TOKENS)),
                 [(5, 5)],
             )
-            assert token_grid(vision, images[0]) == (5, 5)
-            target = words.encode(response)
-            scores = qwen2_5_vl.logits(shape, params, np.array([text + target]), images)
+            assert token_grid(vision, turn.images[0]) == (5, 5)
+            target = words.encode(turn.response)
+            scores = qwen2_5_vl.logits(shape, params, np.array([text + target]), turn.images)
             logprobs = jax.nn.log_softmax(scores[0, len(text) - 1 : -1])
             losses += (
                 -np.take_along_axis(np.asarray(logprobs), np.array(target)[:, None], 1)[:, 0]
