@@ -268,6 +268,10 @@ def test_forks_need_whole_groups_and_an_algorithm_that_tells_them():
             r"config\.env\.context='summary': rlvmr compares .*use drop_oldest",
         ),
         (
+            {"env.name": "search", "rl.algorithm": "igpo"},
+            r"config\.env\.context='summary': igpo measures .*use drop_oldest",
+        ),
+        (
             {"env.context": "drop_oldest", "sampling.max_summary_tokens": 64},
             r"config\.sampling\.max_summary_tokens=64: not read by env\.context=drop_oldest",
         ),

@@ -1,6 +1,7 @@
 """Differences in all outcomes with p-values, those of files of `gigpo eval` among them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,11 @@ def test_a_missing_file_and_an_unknown_arm_are_one_line(
         assert main([*map(str, folders), f"--out={tmp_path / 'out'}", flag]) == 2
         assert named in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_the_main_arm_has_a_seed_in_common_with_the_baseline(folders: list[Path]) -> None:
+    baseline, other, *_ = group_arms([read_run(folder) for folder in folders])
+    baseline = replace(baseline, runs=baseline.runs[:1])
+    other = replace(other, runs=other.runs[1:])
+    with pytest.raises(InputError, match=f"--main={other.label}: the arm has no seed in common"):
+        list_comparisons([baseline, other], [], other.label)
