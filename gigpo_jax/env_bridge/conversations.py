@@ -153,8 +153,8 @@ def build_step_prompt(
       summaries: Limits of a conversation with summaries; None: the oldest exchanges are dropped.
 
     Raises:
-      InputError: As `build_prompt`, or the chat template cannot continue a conversation, or `limit`
-        is too small for summaries.
+      InputError: As `build_prompt`, or the chat template cannot continue a conversation.
+      NoSummaryRoom: `limit` is too small for summaries of this task.
     """
     if not isinstance(template, Conversation):
         return build_prompt(
@@ -225,6 +225,10 @@ def build_step_prompt(
     return _join_exchanges((first,), "\n".join(filter(None, (system, text))), cut)
 
 
+class NoSummaryRoom(InputError):
+    """A task leaves no room for observations beside summaries."""
+
+
 def _check_summary_room(start_tokens: int, step_limit: int, limit: int) -> None:
     """Checks that an observation has room after a summary.
 
@@ -234,10 +238,10 @@ def _check_summary_room(start_tokens: int, step_limit: int, limit: int) -> None:
       limit: Largest number of tokens of any prompt.
 
     Raises:
-      InputError: It has none.
+      NoSummaryRoom: It has none.
     """
     if start_tokens >= step_limit:
-        raise InputError(
+        raise NoSummaryRoom(
             f"task, summary, response and the next request for a summary take "
             f"{start_tokens + limit - step_limit} tokens before anything is observed",
             key="config.sampling.max_prompt_tokens",

@@ -12,7 +12,12 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, Engine, EngineLost, SamplingParams
 from gigpo_jax.env_bridge.actions import Response, is_admissible
 from gigpo_jax.env_bridge.agents import REFLECTION_TOKENS
-from gigpo_jax.env_bridge.conversations import SummaryLimits, build_step_prompt, summary_anchor
+from gigpo_jax.env_bridge.conversations import (
+    NoSummaryRoom,
+    SummaryLimits,
+    build_step_prompt,
+    summary_anchor,
+)
 from gigpo_jax.env_bridge.processes.pool import PooledEnv
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.types import (
@@ -118,7 +123,8 @@ class EpisodeSettings:
 
         Raises:
           InputError: it has images, and is too long without its history; nothing else is cut out
-            of such a prompt; or it has too little room for summaries.
+            of such a prompt.
+          NoSummaryRoom: it has too little room for summaries.
         """
         summaries = None
         if self.summary_tokens:
@@ -283,10 +289,10 @@ class EpisodeRunner:
                 trajectory.reflection = await self._reflect(
                     plan.reflection, observation, full_history, plan, trajectory
                 )
-        except (EnvError, _EngineFailure) as err:
+        except (EnvError, _EngineFailure, NoSummaryRoom) as err:
             # A reset that fails says nothing about the policy. An action at which the environment
             # fails does, and so does a prompt that grew too long.
-            policy_dependent = has_started and isinstance(err, (StepError, _Refused))
+            policy_dependent = has_started and isinstance(err, (StepError, _Refused, NoSummaryRoom))
             trajectory.abort(str(err), policy_dependent=policy_dependent)
         finally:
             # Also when the episode is cancelled. The next one in this environment finds its room.

@@ -1,4 +1,7 @@
-"""The limit of steps that grows over iterations: training episodes obey it, panels do not."""
+"""The limit of steps that grows over iterations: training episodes obey it, panels do not.
+
+The run is one of conversations with summaries, so its resumption shows that these repeat too.
+"""
 
 from pathlib import Path
 
@@ -32,11 +35,20 @@ def longest_episodes(workdir: Path) -> list[int]:
     """Steps of the longest saved episode of each iteration."""
     lengths = []
     for path in sorted((workdir / "rollouts").iterdir()):
-        lengths.append(max(len(episode.steps) for episode in read_rollouts(path).episodes))
+        lengths.append(max(episode.length for episode in read_rollouts(path).episodes))
     return lengths
 
 
-def test_a_resumed_run_goes_on_with_its_limit_and_the_moments_of_task_types(
+def saved_texts(workdir: Path) -> list[list[tuple[str, str]]]:
+    """Prompt and response of each step of the saved episodes."""
+    episodes = []
+    for path in sorted((workdir / "rollouts").iterdir()):
+        for episode in read_rollouts(path).episodes:
+            episodes.append([(step.prompt, step.response) for step in episode.steps])
+    return episodes
+
+
+def test_a_resumed_run_goes_on_with_its_limit_its_summaries_and_the_moments_of_task_types(
     flags: list[str], tmp_path: Path
 ) -> None:
     chosen = [
@@ -46,6 +58,11 @@ def test_a_resumed_run_goes_on_with_its_limit_and_the_moments_of_task_types(
         "--config.rl.algorithm=ema_grpo",
         "--config.train.save_rollouts=1",
         "--config.eval.every=1",
+        "--config.env.prompt=chat_compact",
+        "--config.env.context=summary",
+        "--config.sampling.max_summary_tokens=4",
+        "--config.sampling.max_prompt_tokens=54",
+        "--config.engine.prefill_buckets=(54,)",
     ]
     whole = tmp_path / "whole"
     resumed = tmp_path / "resumed"
@@ -58,6 +75,9 @@ def test_a_resumed_run_goes_on_with_its_limit_and_the_moments_of_task_types(
     assert longest_episodes(whole) == [1, 2, 4]
     assert longest_episodes(resumed) == [1, 2, 4]
     steps = records(whole)
+    # Each iteration has written its own, one of which the resumed run began with.
+    assert [step["rollout/summaries"] > 0 for step in steps[1:]] == [False, True, True]
+    assert saved_texts(whole) == saved_texts(resumed)
     # No episode of one step finds the treasure; panels have the whole limit.
     assert steps[1]["episode/length"] == 1.0
     assert steps[1]["val/sampled/length"] > 1.0

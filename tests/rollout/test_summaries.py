@@ -147,6 +147,24 @@ def test_too_little_room_is_refused_in_one_line():
     assert prompt_of("coin", History(0), limit=smallest + 1).tokens
 
 
+def test_a_task_that_is_too_long_costs_its_own_episodes():
+    def explain(inputs: PromptInput) -> str:
+        return CHAT.system(inputs) + " coin" * (100 * inputs.task.endswith("pearl"))
+
+    settings = dataclasses.replace(WRITING, template=dataclasses.replace(CHAT, system=explain))
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
+        episodes = play(pool, settings=settings, groups=3, size=2)
+    assert [episode.task.type for episode in episodes[2:4]] == ["find_pearl"] * 2
+    for episode in (*episodes[:2], *episodes[4:]):
+        assert not episode.aborted
+        assert episode.turns
+    for episode in episodes[2:4]:
+        assert (episode.aborted, episode.policy_dependent, episode.turns) == (True, True, [])
+        assert episode.reason.startswith("config.sampling.max_prompt_tokens=130: task, summary")
+    metrics = rollout_metrics(episodes, finished_steps(episodes), ())
+    assert metrics["episode/aborted_policy_dependent"] == 2
+
+
 def test_styles_have_words_of_their_own():
     inputs = PromptInput("task", "", (), 4, "seen", None, summary="found it")
     full = make_conversation(Instruct("intro"))

@@ -62,3 +62,37 @@ def test_greedy_responses_and_the_experts_of_their_tokens(dtype: str, chunk: int
         same = np.asarray(chosen)[0, :length] == response.routes
         # Experts of nearly equal scores may change places in bfloat16.
         assert same.mean() > (0.999 if dtype == "float32" else 0.9)
+
+
+def test_a_continued_response_has_the_experts_with_which_its_tokens_were_sampled() -> None:
+    settings = EngineSettings(
+        slots=2,
+        max_length=LENGTH,
+        prefill_rows=(2,),
+        prefill_chunk=8,
+        decode_steps=3,
+        dtype=jnp.dtype("float32"),
+        keeps_routes=True,
+        keep_responses=True,
+    )
+    params = SamplingParams(temperature=1.0, max_tokens=7, key=(3, 1), session=(1, 1))
+    with JaxEngine(EXPERTS, PARAMS, settings) as engine:
+        (first,) = run(engine.generate(PROMPTS[3], params))
+        past = [*PROMPTS[3], *first.tokens.tolist()]
+        longer = [*past, 11, 12, 13]
+        # Another conversation writes into the other slot in the meantime.
+        (second, _) = run(
+            engine.generate(longer, params),
+            engine.generate(PROMPTS[2], SamplingParams(max_tokens=9, session=(2, 1))),
+        )
+        assert engine.reused_tokens == len(past) - 1
+    np.testing.assert_array_equal(second.routes[: len(past) - 1], first.routes)
+    tokens = np.zeros((1, LENGTH), np.int32)
+    length = len(longer) + len(second.tokens) - 1
+    tokens[0, : length + 1] = [*longer, *second.tokens]
+    scores, chosen = forward(PARAMS, tokens, None)
+    assert (len(second.routes), second.routes.shape[1]) == (length, 4)
+    # In float32 the experts of decoding are those of one whole reading.
+    np.testing.assert_array_equal(second.routes, np.asarray(chosen)[0, :length])
+    drawn = scores[0, np.arange(len(longer) - 1, length), second.tokens]
+    np.testing.assert_allclose(drawn, second.logprobs, atol=1e-4)
