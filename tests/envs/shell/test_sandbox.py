@@ -213,6 +213,16 @@ def test_memory_cannot_be_filled() -> None:
     assert_gone("947")
 
 
+def test_memory_of_no_process_is_refused() -> None:
+    if not has_python():
+        pytest.skip("no Python in the sandbox")
+    script = "import mmap; mmap.mmap(-1, 4096, mmap.{}); print('mapped')"
+    assert run(f'python3 -c "{script.format("MAP_PRIVATE")}"').output == "mapped\n"
+    assert "PermissionError" in run(f'python3 -c "{script.format("MAP_SHARED")}"').output
+    zero = "import mmap; zero = open('/dev/zero', 'r+b'); mmap.mmap(zero.fileno(), 4096)"
+    assert "PermissionError" in run(f'python3 -c "{zero}"').output
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -236,6 +246,19 @@ def test_cpu_time_is_that_of_all_processes() -> None:
     assert run("while :; do :; done & wait", limits=limits).stop == "time"
     many = "for i in $(seq 80); do (n=0; while [ $n -lt 20000 ]; do ((n++)); done); done"
     assert run(many, limits=limits).stop == "time"
+    if has_python():
+        # Children that nobody waits for: the kernel adds their time to no process.
+        script = (
+            "import os, signal, time\n"
+            "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+            "for _ in range(12):\n"
+            "    if os.fork() == 0:\n"
+            "        while time.process_time() < 0.2: pass\n"
+            "        os._exit(0)\n"
+            "    try: os.wait()\n"
+            "    except ChildProcessError: pass\n"
+        )
+        assert run(f'python3 -c "{script}"', limits=limits).stop == "time"
 
 
 def test_nothing_outlives_the_command() -> None:

@@ -66,11 +66,16 @@ _REFUSED = {
     "userfaultfd": (323, 282),
 }
 _PRLIMIT = (302, 261)  # refused for other processes
+# Shared mappings are refused: their pages stay while one of them is mapped, and are then memory of
+# no process. Also of /dev/zero, which a filter cannot tell from a file.
+_MMAP = (9, 222)
+_SHARED = 1  # bit of the flags, of MAP_SHARED and MAP_SHARED_VALIDATE
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH
 # linux/bpf_common.h and linux/seccomp.h
 _LOAD = 0x20
 _JUMP_EQUAL = 0x15
 _JUMP_GREATER_EQUAL = 0x35
+_JUMP_ANY_BIT = 0x45
 _RETURN = 0x06
 _ALLOW = 0x7FFF0000
 _KILL = 0x80000000
@@ -79,6 +84,7 @@ _REFUSE = 0x00050001  # EPERM
 _NUMBER = 0
 _ARCHITECTURE = 4
 _FIRST_ARGUMENT = 16
+_FOURTH_ARGUMENT = 40
 _X32 = 0x40000000  # first number of the second table of x86_64
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -175,6 +181,11 @@ def _write_filter(machines: Mapping[str, tuple[int, int]]) -> list[tuple[int, in
     for numbers in _REFUSED.values():
         lines += [(_JUMP_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _REFUSE)]
     lines += [
+        (_JUMP_EQUAL, 0, 4, _MMAP[column]),
+        (_LOAD, 0, 0, _FOURTH_ARGUMENT),
+        (_JUMP_ANY_BIT, 0, 1, _SHARED),
+        (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _ALLOW),
         (_JUMP_EQUAL, 0, 3, _PRLIMIT[column]),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
         (_JUMP_EQUAL, 1, 0, 0),

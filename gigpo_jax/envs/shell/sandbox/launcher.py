@@ -267,6 +267,7 @@ def _run_command(request: CommandRequest, processes: int) -> CommandOutcome:
     stop = ""
     status = None
     cpu_seconds = 0.0
+    own_seconds: dict[str, float] = {}
     measurement = time.monotonic()
     while status is None and not stop:
         pipes = [reader.descriptor for reader in (output, cwd) if reader.has_room]
@@ -286,10 +287,11 @@ def _run_command(request: CommandRequest, processes: int) -> CommandOutcome:
         # Also while output comes without a pause.
         elif time.monotonic() > measurement + _POLL_S:
             measurement = time.monotonic()
-            memory, running_seconds = _measure_usage(processes)
+            memory, running_seconds = _measure_usage(processes, own_seconds)
             if memory > limits.memory:
                 stop = "memory"
-            elif cpu_seconds + running_seconds > limits.cpu_seconds:
+            # The first sum lacks ended children that their parent ignores.
+            elif max(cpu_seconds + running_seconds, sum(own_seconds.values())) > limits.cpu_seconds:
                 stop = "time"
     cpu_seconds += _kill_all()
     output.read()
@@ -345,13 +347,15 @@ def _kill_all() -> float:
         seconds += usage.ru_utime + usage.ru_stime
 
 
-def _measure_usage(processes: int) -> tuple[int, float]:
+def _measure_usage(processes: int, own_seconds: dict[str, float]) -> tuple[int, float]:
     """Returns resident memory, bytes, and CPU time, s.
 
-    Of the command's processes, and the time of those that they waited for.
+    Of the command's processes, and the time of those that they waited for. `own_seconds` gets the
+    time of each process alone; an ended one stays there.
     """
     pages = 0
     ticks = 0
+    ticks_per_second = os.sysconf("SC_CLK_TCK")
     for name in os.listdir(processes):
         if name.isdigit() and name != "1":
             with contextlib.suppress(OSError):  # the process has ended
@@ -359,9 +363,10 @@ def _measure_usage(processes: int) -> tuple[int, float]:
                 # After the name, which may have any characters: proc(5), from the field 3 on.
                 fields = os.read(descriptor, 4096).rpartition(b")")[2].split()
                 os.close(descriptor)
+                own_seconds[name] = sum(map(int, fields[11:13])) / ticks_per_second
                 ticks += sum(map(int, fields[11:15]))
                 pages += int(fields[21])
-    return pages * os.sysconf("SC_PAGESIZE"), ticks / os.sysconf("SC_CLK_TCK")
+    return pages * os.sysconf("SC_PAGESIZE"), ticks / ticks_per_second
 
 
 def _become_command(request: CommandRequest, output: int, cwd: int) -> None:
