@@ -91,6 +91,7 @@ async def play(request: web.Request) -> web.WebSocketResponse:
 
 async def main() -> None:
     app = web.Application()
+    app.router.add_get("/health", lambda request: web.json_response({"status": "healthy"}))
     app.router.add_get("/schema", show_schema)
     app.router.add_get("/ws", play)
     runner = web.AppRunner(app)

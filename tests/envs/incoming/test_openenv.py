@@ -7,6 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,47 @@ def test_docker_that_fails_is_one_line_and_is_cleaned_up(
     with pytest.raises(InputError, match=r"the container does not start \(no such image"):
         registry.make("openenv:some-image").prepare()
     assert log.read_text().split() == ["run", "rm"]
+
+
+def test_a_container_plays_and_ends_with_its_process(tmp_path: Path) -> None:
+    # There is no docker in the tests; a program in its place starts the server as a process.
+    docker = tmp_path / "docker"
+    server = f"{sys.executable} {ROOT}/tests/envs/incoming/odd_openenv.py plain"
+    docker.write_text(
+        f"""#!/bin/sh
+cd {tmp_path}
+echo "$@" >> log
+case "$1" in
+run) {server} > address & echo $! > pid ;;
+port) while ! [ -s address ]; do sleep 0.1; done; sed s=http://== address ;;
+rm) kill -9 $(cat pid); echo removed >> log ;;
+esac
+"""
+    )
+    docker.chmod(0o755)
+    program = (
+        "from gigpo_jax.envs import registry; env = registry.make('openenv:some-image');"
+        "env.prepare(); print(env.reset(env.tasks('test')[0]).text, flush=True); input()"
+    )
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as player:
+        assert player.stdout is not None
+        assert player.stdout.readline() != ""
+        player.kill()  # it cannot tidy up
+    log = tmp_path / "log"
+    deadline = time.monotonic() + 30
+    while not log.read_text().endswith("removed\n") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    run, port, removal, _ = log.read_text().splitlines()
+    assert run.endswith("--publish 127.0.0.1::8000 some-image")
+    name = run.split()[run.split().index("--name") + 1]
+    assert (port, removal) == (f"port {name} 8000", f"rm --force {name}")
 
 
 @pytest.mark.interfaces
