@@ -222,6 +222,7 @@ def test_a_tiny_policy_can_say_what_the_expert_does(name, smallest, monkeypatch,
         ("sokoban_tiny", "sokoban_tiny"),
         ("ezpoints_tiny", "ezpoints_tiny"),
         ("frozenlake_tiny", "frozenlake"),
+        ("shell_tiny", "shell"),
     ],
 )
 def test_the_warm_start_of_a_game_imitates_a_good_and_then_a_worse_demonstrator(name, run):

@@ -1,6 +1,6 @@
 """Prompts of shell tasks."""
 
-from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct
+from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct, PromptInput
 
 INTRO = (
     "You work in a folder with bash, one command at a time. There is no network, and only this "
@@ -10,3 +10,12 @@ INTRO = (
 FULL = Instruct(INTRO)
 TAGGED = Instruct(INTRO, thought=TAGGED_THOUGHT)
 COMPACT = Compact()
+
+
+def show_task_last(inputs: PromptInput, /) -> str:
+    """Makes the prompt for tiny models trained from scratch.
+
+    It is the observation, then the task: the words to copy have a fixed distance from the response,
+    which is easier to learn.
+    """
+    return f"{inputs.observation} {inputs.task}"

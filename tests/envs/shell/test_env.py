@@ -10,14 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from configs.shell_tiny import get_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.checker import check_environment
+from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.shell.prompt import show_task_last
 from gigpo_jax.envs.shell.sandbox import client
 from gigpo_jax.envs.shell.tasks import FAULTS, KINDS
+from gigpo_jax.models.text.tokenizer import load_tokenizer
+from gigpo_jax.rollout.demonstrations import response_text
 from tests.envs.futures import count_equal_anchors
 from tests.envs.shell.sandboxes import skip_without_sandbox
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -168,6 +175,29 @@ def test_a_menu_lists_commands_and_others_run_too() -> None:
     assert int(number) > 0
     assert env.step("echo Free | tr F T").observation.text == "Tree"
     assert registry.make("shell").reset(task).admissible is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tiny_policy_can_read_tasks_and_say_commands(kind: str) -> None:
+    config = get_config()
+    tokenizer = load_tokenizer(ROOT / config.model.path)
+    unknown_id = tokenizer.encode("ß")[-1]
+    env = registry.make("shell", kinds=(kind,), **config.env.options)
+    for number, task in enumerate(env.tasks("test")[:3]):
+        expert = registry.make_expert("shell", number)
+        observation = env.reset(task)
+        result = None
+        while result is None or not result.done:
+            text = show_task_last(PromptInput(observation.task, "", (), 0, observation.text, None))
+            tokens = tokenizer.encode(text)
+            assert unknown_id not in tokens
+            assert len(tokens) + 2 <= config.sampling.max_prompt_tokens
+            response = tokenizer.encode(response_text(expert.act(observation)))
+            assert len(response) < config.sampling.max_response_tokens
+            reading = registry.spec("shell").parse(tokenizer.decode(response))
+            result = env.step(reading.action)
+            observation = result.observation
+        assert result.reward == 1.0
 
 
 @pytest.mark.parametrize("anchor", ["observation", "state"])
