@@ -129,6 +129,18 @@ def test_bad_input_is_one_line(way: str, options: dict[str, Any], message: str) 
         assert "\n" not in str(caught.value)
 
 
+def test_a_panel_notices_another_content(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "panel.json")
+    with serve(f"{ROOT}/tests/envs/incoming/odd_openenv.py", "plain") as name:
+        freeze = ["freeze", name, "--name", "mine", "--split", "test", "--each", "5"]
+        assert main([*freeze, "--out", path]) == 0
+        assert main(["check-panel", name, "--name", path]) == 0
+        assert main(["check-panel", name, "--name", path, "--option", "task=count"]) == 2
+        assert "the content of its task" in capsys.readouterr().err
+
+
 def test_no_server_and_no_docker_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="no OpenEnv server plays there"):
         registry.make("openenv:http://127.0.0.1:9").prepare()
