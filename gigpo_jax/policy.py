@@ -337,7 +337,7 @@ def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) 
         adapter,
         trained,
         base=config.model.path,
-        tower=policy.config.vision is not None,
+        tower=policy.config.vision.model_type if policy.config.vision is not None else "",
     )
     return merged
 

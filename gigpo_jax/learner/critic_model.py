@@ -122,7 +122,7 @@ def critic_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> decoder.De
     return replace(own_shape, value_head=True)
 
 
-def image_settings(shape: decoder.DecoderConfig) -> tuple[int, int, int] | None:
+def image_settings(shape: decoder.DecoderConfig) -> tuple[int, int, int, int] | None:
     """The settings that the images of a batch depend on.
 
     None for a model of text alone.
@@ -130,7 +130,7 @@ def image_settings(shape: decoder.DecoderConfig) -> tuple[int, int, int] | None:
     vision = shape.vision
     if vision is None:
         return None
-    return vision.image_token, vision.min_pixels, vision.max_pixels
+    return vision.image_token, vision.patch_size, vision.min_pixels, vision.max_pixels
 
 
 def abstract_critic_params(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Any:

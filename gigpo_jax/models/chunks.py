@@ -69,17 +69,18 @@ def extend(
     if rotary_positions is None or config.vision is None:
         angles = model_angles(config, indices if rotary_positions is None else rotary_positions)
     else:
-        angles = model_angles(config, rotary_positions, config.vision.sections)
+        angles = model_angles(config, rotary_positions, config.vision.frequency_axes)
     x = embed_tokens(config, params, tokens)
+    deep = None
     if images is not None:
         assert config.vision is not None
-        x = insert_images(config.vision, params["vision"], x, images)
+        x, deep = insert_images(config.vision, params["vision"], x, images)
 
     def write_routes(index: jax.Array, cache: KVCache, routes: jax.Array) -> KVCache:
         return write_chunk_routes(cache, routes, index, slots, starts)
 
     select = select_last(lengths)
     hidden, cache = run_layers(
-        config, params, cache, x, angles, attend, write_routes, select, experts
+        config, params, cache, x, angles, attend, write_routes, select, experts, deep
     )
     return score_tokens(config, params, apply_final_norm(config, params, hidden)), cache

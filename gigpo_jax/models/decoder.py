@@ -34,7 +34,13 @@ from gigpo_jax.models.execution import Execution as Execution
 from gigpo_jax.models.experts import ExpertKernels, Experts, Router, apply_experts
 from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, adapted_linears, draw_normal
 from gigpo_jax.models.rotary import Rotary, rotary_angles, rotate
-from gigpo_jax.models.vision.vision import Features, Images, VisionTower, insert_images
+from gigpo_jax.models.vision.vision import (
+    Features,
+    Images,
+    VisionTower,
+    add_deep_features,
+    insert_images,
+)
 from gigpo_jax.models.vision.vision import logical_axes as vision_axes
 
 HEAD_NORMS = ("qwen3", "qwen3_moe")  # model types with norms of queries and keys
@@ -251,7 +257,7 @@ def logical_axes(config: DecoderConfig) -> Params:
     if config.layer_numbers(DENSE_LAYERS):
         axes[DENSE_LAYERS] = _layer_axes(config.model_type, has_experts=False)
     if config.vision is not None:
-        axes["vision"] = vision_axes()
+        axes["vision"] = vision_axes(config.vision)
     if config.value_head:
         axes["value_head"] = {"kernel": ("embed", "value"), "bias": ("value",)}
     elif not config.tie_word_embeddings:
@@ -509,6 +515,7 @@ def run_layers(
     write_routes: Callable,
     select: Select = select_all,
     experts: Experts = apply_experts,
+    deep: jax.Array | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs all layers over a cache.
 
@@ -523,20 +530,24 @@ def run_layers(
         tokens [..., k]) -> cache; called if the cache has room for them.
       select: selection of the tokens in the result.
       experts: function for the experts.
+      deep: second result of `insert_images`.
 
     Returns:
       The residual stream [..., D] of the selected tokens, and the cache.
     """
 
-    # `index` counts the layers of the stack, `attend_layer` knows that of the whole model.
+    # `index` counts the layers of the stack, `number` those of the whole model.
     def run_layer(
         index: jax.Array | int,
+        number: jax.Array | int,
         layer: Layer,
-        attend_layer: Callable,
+        cache: KVCache,
         x: jax.Array,
         layer_select: Select,
     ) -> tuple[jax.Array, KVCache]:
+        attend_layer = functools.partial(attend, number, cache)
         x, cache, routes = layer(x, angles, attend_layer, layer_select, experts)
+        x = add_deep_features(x, deep, number, layer_select)
         if routes is not None and cache.routes is not None:
             cache = write_routes(index, cache, routes)
         return x, cache
@@ -552,9 +563,8 @@ def run_layers(
                 # all of them. The experts of dropped tokens would not be known.
                 is_last = number == config.num_layers - 1 and cache.routes is None
                 layer_select = select if is_last else select_all
-                attend_layer = functools.partial(attend, number, cache)
                 layer = nnx.merge(graph, layers[index])
-                x, cache = run_layer(index, layer, attend_layer, x, layer_select)
+                x, cache = run_layer(index, number, layer, cache, x, layer_select)
             continue
 
         # The cache is the carry of the loop and is updated in place; as input and output of a scan
@@ -569,8 +579,7 @@ def run_layers(
             x, cache = carry
             layer = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], layers))
             number = index + (run.first - run.start)
-            attend_layer = functools.partial(attend, number, cache)
-            return run_layer(index, layer, attend_layer, x, select_all)
+            return run_layer(index, number, layer, cache, x, select_all)
 
         x, cache = jax.lax.fori_loop(run.start, run.stop, run_stacked, (x, cache))
     if config.for_cpu and cache.routes is None:
@@ -578,16 +587,12 @@ def run_layers(
     return select(x), cache
 
 
-def model_angles(
-    config: DecoderConfig, positions: jax.Array, sections: Sequence[int] = ()
-) -> Rotary:
+def model_angles(config: DecoderConfig, positions: jax.Array, axes: Sequence[int] = ()) -> Rotary:
     """Returns rotation angles for heads of the model.
 
     Arguments as for `rotary_angles`.
     """
-    angles = rotary_angles(
-        positions, config.head_dim, config.rope_theta, config.rope_scaling, sections
-    )
+    angles = rotary_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling, axes)
     return jax.tree.map(on_cpu.compute_once, angles) if config.for_cpu else angles
 
 
@@ -628,10 +633,10 @@ def _run_model(
         segment_ids = jnp.ones(tokens.shape, jnp.int32)
     # Texts with images have three axes of positions. On a text alone the three are equal, and plain
     # positions [B, T] give the same angles.
-    sections: Sequence[int] = ()
+    axes: Sequence[int] = ()
     if config.vision is not None and positions.ndim == 3:
-        sections = config.vision.sections
-    angles = model_angles(config, positions, sections)
+        axes = config.vision.frequency_axes
+    angles = model_angles(config, positions, axes)
     select = select_all if lengths is None else select_last(lengths)
     # The last layer may drop tokens whose experts nobody asks for.
     selects_in_last = config.for_cpu and not keeps_routes
@@ -652,9 +657,10 @@ def _run_model(
         return jax.checkpoint(function, policy=REMAT_POLICIES[execution.remat], prevent_cse=False)
 
     x = embed_tokens(config, params, tokens).astype(dtype)
+    deep = None
     if images is not None:
         assert config.vision is not None
-        x = insert_images(
+        x, deep = insert_images(
             config.vision, params["vision"], x, images, add_remat, execution.constrain
         )
     layer_routes = None if routes is None else _split_routes(config, routes)
@@ -666,30 +672,35 @@ def _run_model(
 
         def run_layer(
             x: jax.Array,
-            inputs: tuple[Params, jax.Array | None],
+            inputs: tuple[Params, jax.Array | None, jax.Array | int | None],
             layer_select: Select = select_all,
             graph: Any = graph,
         ) -> tuple[jax.Array, Any]:
-            layer, replayed = inputs
+            layer, replayed, number = inputs
             # The name under which the policy "offload" moves the input of a layer to the host.
             x = checkpoint_name(x, INPUT)
             x, keys_values, chosen = nnx.merge(graph, layer)(
                 x, angles, attend, layer_select, execution.experts, replayed
             )
+            x = add_deep_features(x, deep, number, layer_select)
             return execution.constrain(x), (keys_values, chosen if keeps_routes else None)
 
         replayed = layer_routes if run.stack == LAYERS else None
         if config.for_cpu:
             for index in range(run.start, run.stop):
-                is_last = run.first + index - run.start == config.num_layers - 1
+                number = run.first + index - run.start
+                is_last = number == config.num_layers - 1
                 layer_select = select if is_last and selects_in_last else select_all
-                inputs = (params[run.stack][index], None if replayed is None else replayed[index])
+                own_routes = None if replayed is None else replayed[index]
+                inputs = (params[run.stack][index], own_routes, number)
                 x, result = run_layer(x, inputs, layer_select)
                 results.append(jax.tree.map(lambda leaf: leaf[None], result))
         else:
-            inputs = _slice_run(config, run, (params[run.stack], replayed))
-            unroll = min(execution.unroll, run.stop - run.start)
-            x, result = jax.lax.scan(add_remat(run_layer), x, inputs, unroll=unroll)
+            sliced = _slice_run(config, run, (params[run.stack], replayed))
+            length = run.stop - run.start
+            unroll = min(execution.unroll, length)
+            numbers = None if deep is None else jnp.arange(run.first, run.first + length)
+            x, result = jax.lax.scan(add_remat(run_layer), x, (*sliced, numbers), unroll=unroll)
             results.append(result)
     hidden = apply_final_norm(config, params, x)
     keys_values = _join_runs([result[0] for result in results])

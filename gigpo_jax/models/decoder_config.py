@@ -118,6 +118,11 @@ class DecoderConfig:
             raise ValueError(
                 f"mrope_section={list(self.vision.sections)} must sum to {self.head_dim // 2}"
             )
+        if self.vision is not None and self.vision.feature_parts > self.num_layers:
+            raise ValueError(
+                f"deepstack_visual_indexes={list(self.vision.deep_layers)} must be fewer than "
+                f"num_hidden_layers={self.num_layers}"
+            )
         if (self.experts is not None) != (self.model_type == "qwen3_moe"):
             raise ValueError(f"model_type={self.model_type!r} does not fit experts={self.experts}")
         if self.experts is not None:

@@ -93,6 +93,24 @@ class RMSNorm(nnx.Module):
         return x32.astype(x.dtype) * self.scale[...].astype(x.dtype)
 
 
+class LayerNorm(nnx.Module):
+    """Layer normalization with statistics in float32.
+
+    (x [..., D] - mean(x)) / std(x) * scale + bias.
+    """
+
+    def __init__(self, width: int, *, eps: float, dtype: Any) -> None:
+        self.eps = eps
+        self.scale = nnx.Param(jnp.ones((width,), dtype))
+        self.bias = nnx.Param(jnp.zeros((width,), dtype))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x32 = x.astype(jnp.float32)
+        x32 = x32 - jnp.mean(x32, axis=-1, keepdims=True)
+        x32 = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.eps)
+        return (x32 * self.scale[...] + self.bias[...]).astype(x.dtype)
+
+
 class ValueHead(nnx.Module):
     """A head of one value a token.
 

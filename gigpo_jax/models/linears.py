@@ -16,12 +16,22 @@ EXPERT_LINEARS = {
     "expert_up": "mlp.experts.{}.up_proj",
     "expert_down": "mlp.experts.{}.down_proj",
 }
-VISION_LINEARS = {  # key under `params["vision"]["layers"]` -> module of a block of the tower
-    "qkv": "attn.qkv",
-    "out": "attn.proj",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
+# Model type -> key under `params["vision"]["layers"]` -> module of a block of the tower.
+VISION_LINEARS = {
+    "qwen2_5_vl": {
+        "qkv": "attn.qkv",
+        "out": "attn.proj",
+        "gate": "mlp.gate_proj",
+        "up": "mlp.up_proj",
+        "down": "mlp.down_proj",
+    },
+    "qwen3_vl": {
+        "qkv": "attn.qkv",
+        "out": "attn.proj",
+        "up": "mlp.linear_fc1",
+        "down": "mlp.linear_fc2",
+    },
 }
+VISION_TARGETS = tuple(VISION_LINEARS["qwen2_5_vl"])  # keys of all towers
 # The short names that PEFT and `model.lora.targets` use ("q_proj") -> key under `params["layers"]`.
 TARGETS = {module.rpartition(".")[2]: linear for linear, module in LINEARS.items()}

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder import DecoderConfig, Params
-from gigpo_jax.models.linears import TARGETS, VISION_LINEARS
+from gigpo_jax.models.linears import TARGETS, VISION_TARGETS
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class LoraConfig:
     def stack_linears(self) -> dict[str, tuple[str, ...]]:
         """Keys of the linear layers with a pair, by stack.
 
-        The stacks are those of `layer_stacks`.
+        The stacks are those of `layer_stacks`; those of a tower may lack some.
         """
         linears = {"text": tuple(TARGETS[name] for name in self.targets)}
         if self.vision:
-            linears["vision"] = tuple(VISION_LINEARS)
+            linears["vision"] = VISION_TARGETS
         return linears
 
 
@@ -79,7 +79,9 @@ def _map_kernels(config: LoraConfig, tree: Params, make_pair: Callable[[Any], Pa
     kernels = layer_stacks(tree)
     adapter: dict[str, Params] = {}
     for stack, names in config.stack_linears.items():
-        adapter[stack] = {name: make_pair(kernels[stack][name]["kernel"]) for name in names}
+        layers = kernels[stack]
+        own_names = [name for name in names if name in layers]
+        adapter[stack] = {name: make_pair(layers[name]["kernel"]) for name in own_names}
     return replace_stacks({}, adapter)
 
 
@@ -104,7 +106,7 @@ def init_adapter(config: DecoderConfig, lora: LoraConfig, key: jax.Array) -> Par
     shapes = layer_stacks(abstract_adapter(config, lora))
     adapter: dict[str, Params] = {stack: {} for stack in shapes}
     linears = [("text", name) for name in TARGETS.values()]
-    linears += [("vision", name) for name in VISION_LINEARS]
+    linears += [("vision", name) for name in VISION_TARGETS]
     # Numbered over all linear layers: the draw of a pair does not depend on the other targets.
     for number, (stack, name) in enumerate(linears):
         if name not in shapes.get(stack, {}):

@@ -1,6 +1,5 @@
 """Rotary position embeddings (RoFormer, arXiv 2104.09864, equation 34), in float32."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,20 +51,19 @@ def rotary_angles(
     head_dim: int,
     theta: float,
     scaling: RopeScaling | None = None,
-    sections: Sequence[int] = (),
+    axes: Sequence[int] = (),
 ) -> Rotary:
     """Cosines and sines of the rotation angles.
 
-    With `sections`, whose sum is K/2, positions have a first axis: the first sections[0]
-    frequencies turn with positions[0], the next ones with positions[1], and so on (M-RoPE, arXiv
-    2409.12191, section 2.1).
+    With `axes`, positions have a first axis, and frequency i turns with positions[axes[i]] (M-RoPE,
+    arXiv 2409.12191, section 2.1).
 
     Args:
       positions: [...] i32.
       head_dim: K, even.
       theta: base of the frequencies.
       scaling: context extension; None for none.
-      sections: frequencies of each axis of positions; () for positions of one axis.
+      axes: axis of positions of each frequency, K/2 numbers; () for positions of one axis.
 
     Returns:
       Two arrays [..., 1, K/2] f32.
@@ -76,14 +74,11 @@ def rotary_angles(
         frequencies = scaling.scale_frequencies(frequencies)
     # The axis of length 1 is broadcast over heads. bfloat16 could not tell positions above 256
     # apart; float32 is exact up to 2^24.
-    angles = positions[..., None, None].astype(jnp.float32) * frequencies
-    if sections:
-        boundaries = list(itertools.accumulate(sections[:-1]))
-        split_angles = jnp.split(angles, boundaries, axis=-1)
-        # Each section of the frequencies takes the angles of its own axis of positions.
-        angles = jnp.concatenate(
-            [section[axis] for axis, section in enumerate(split_angles)], axis=-1
-        )
+    places = positions[..., None, None].astype(jnp.float32)
+    if axes:
+        # [..., 1, K/2]: each frequency takes its own axis of positions.
+        places = jnp.moveaxis(places[jnp.array(axes), ..., 0], 0, -1)
+    angles = places * frequencies
     return jnp.cos(angles), jnp.sin(angles)
 
 

@@ -13,7 +13,7 @@ from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS, ExpertConfig
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.rotary import RopeScaling
-from gigpo_jax.models.vision.vision_config import VisionConfig
+from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
 # name -> (query heads, key/value heads, tied, theta, more); heads are 8 wide if not said otherwise,
 # and D = 8 H.
@@ -84,6 +84,23 @@ VISION = VisionConfig(
     end_token=54,
 )
 VL = DecoderConfig(61, 64, 40, 2, 4, 2, 16, vision=VISION)
+# Results of two layers of the tower are added behind layers of the decoder; images of more than 5
+# patches a side have several patches in a square of learned positions, smaller ones have none.
+VISION3 = dataclasses.replace(
+    QWEN3_VL,
+    depth=4,
+    hidden_size=32,
+    intermediate_size=40,
+    num_heads=2,
+    num_positions=25,
+    deep_layers=(0, 2),
+    sections=(2, 3, 3),
+    image_token=55,
+    start_token=53,
+    end_token=54,
+    min_pixels=3136,
+)
+VL3 = DecoderConfig(61, 64, 40, 3, 4, 2, 16, model_type="qwen3", vision=VISION3)
 
 
 def random_params(config: DecoderConfig, seed: int = 0, dtype: jnp.dtype = jnp.float32) -> Params:

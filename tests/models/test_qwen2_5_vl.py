@@ -1,5 +1,5 @@
-"""The model is Qwen2.5-VL: transformers, reading what `save_hf` wrote, gives the same logits,
-gradients and tokens.
+"""The models are Qwen2.5-VL and Qwen3-VL: transformers, reading what `save_hf` wrote, gives the
+same logits, gradients and tokens.
 """
 
 import dataclasses
@@ -25,15 +25,27 @@ from gigpo_jax.models.vision.images import (
     token_grid,
 )
 from gigpo_jax.models.vision.vision import encode_images, pack_images
-from gigpo_jax.models.vision.vision_config import VisionConfig
-from tests.models.shapes import SMALL, VISION, VL, check_gradient, random_params
+from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig, preprocessor_json
+from tests.models.shapes import SMALL, VISION, VL, VL3, check_gradient, random_params
 from tests.models.vision.test_images import random_image
 
-# The widths of Qwen2.5-VL-3B, but few layers and words.
+# The widths of Qwen2.5-VL-3B and, in the tower, of Qwen3-VL-8B, but few layers and words.
 WIDE = DecoderConfig(
     2048, 2048, 11008, 1, 16, 2, 128, vision=VisionConfig(depth=2, full_layers=(1,), image_token=55)
 )
+WIDE3 = DecoderConfig(
+    2048,
+    2048,
+    6144,
+    2,
+    16,
+    8,
+    128,
+    model_type="qwen3",
+    vision=dataclasses.replace(QWEN3_VL, depth=2, deep_layers=(0,), image_token=55),
+)
 IMAGES = [random_image(56, 84), random_image(252, 280), random_image(96, 96)]
+MODELS = ["qwen2_5_vl", "qwen3_vl"]
 TEXTS = (
     [1, 2, 53, 55, 54, 3, 4, 53, 55, 54, 5, 6],
     [7, 53, 55, 54, 8, 9, 10],
@@ -52,9 +64,10 @@ def texts_and_images(config: VisionConfig) -> tuple[list[np.ndarray], list[list[
 
 def in_transformers(folder: pathlib.Path) -> Any:
     transformers = pytest.importorskip("transformers")
-    model, report = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(
+    model, report = transformers.AutoModelForImageTextToText.from_pretrained(
         folder, output_loading_info=True
     )
+    assert model.config.architectures == [type(model).__name__]
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     return model
 
@@ -64,8 +77,8 @@ def their_inputs(
 ) -> dict[str, Any]:
     torch = pytest.importorskip("torch")
     processors = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
-    bounds = {"shortest_edge": config.min_pixels, "longest_edge": config.max_pixels}
-    prepared = processors.Qwen2VLImageProcessorPil(size=bounds)(images, return_tensors="pt")
+    processor = processors.Qwen2VLImageProcessorPil.from_dict(preprocessor_json(config))
+    prepared = processor(images, return_tensors="pt")
     places = torch.tensor((tokens == config.image_token).astype(int))[None]
     return dict(prepared) | {"input_ids": torch.tensor(tokens)[None], "mm_token_type_ids": places}
 
@@ -74,8 +87,9 @@ def check_logits_and_gradients(config: DecoderConfig, folder: pathlib.Path) -> N
     torch = pytest.importorskip("torch")
     assert config.vision is not None
     params, (texts, image_groups) = random_params(config), texts_and_images(config.vision)
-    if (
-        config is WIDE
+    if config in (
+        WIDE,
+        WIDE3,
     ):  # of this width, random weights of that size would drown everything in rounding
         params = jax.tree.map(lambda x: x * 0.1 if x.ndim > 1 and x.shape[-1] > 64 else x, params)
     save_hf(folder / "model", config, params)
@@ -102,30 +116,38 @@ def check_logits_and_gradients(config: DecoderConfig, folder: pathlib.Path) -> N
     check_gradient(gradient, theirs, folder / "gradient")
 
 
-def test_logits_and_gradients_equal_those_of_transformers(tmp_path: pathlib.Path) -> None:
-    check_logits_and_gradients(VL, tmp_path)
+@pytest.mark.parametrize("config", [VL, VL3], ids=MODELS)
+def test_logits_and_gradients_equal_those_of_transformers(
+    config: DecoderConfig, tmp_path: pathlib.Path
+) -> None:
+    check_logits_and_gradients(config, tmp_path)
 
 
 @pytest.mark.long
-def test_logits_and_gradients_of_the_published_widths(tmp_path: pathlib.Path) -> None:
-    check_logits_and_gradients(WIDE, tmp_path)
+@pytest.mark.parametrize("config", [WIDE, WIDE3], ids=MODELS)
+def test_logits_and_gradients_of_the_published_widths(
+    config: DecoderConfig, tmp_path: pathlib.Path
+) -> None:
+    check_logits_and_gradients(config, tmp_path)
 
 
-def test_packed_rows_with_images_equal_the_texts_alone() -> None:
+@pytest.mark.parametrize("config", [VL, VL3], ids=MODELS)
+def test_packed_rows_with_images_equal_the_texts_alone(config: DecoderConfig) -> None:
     """Two texts, three images of three sizes, one row; the second text uses the first one's first
     image again.
     """
-    params, (texts, image_groups) = random_params(VL), texts_and_images(VISION)
-    again = np.array(expand_image_tokens(VISION, TEXTS[1], [token_grid(VISION, IMAGES[0])]))
+    vision = qwen2_5_vl.vision_config(config)
+    params, (texts, image_groups) = random_params(config), texts_and_images(vision)
+    again = np.array(expand_image_tokens(vision, TEXTS[1], [token_grid(vision, IMAGES[0])]))
     texts = [*texts, again]
     image_groups = [*image_groups, IMAGES[:1]]
     prepared = [
-        prepare_images(VISION, text, group) for text, group in zip(texts, image_groups, strict=True)
+        prepare_images(vision, text, group) for text, group in zip(texts, image_groups, strict=True)
     ]
     images, index = distinct_images(prepared)
     assert len(images) == 3
     packed = jax.jit(decoder.hidden_states, static_argnums=(0, 5))(
-        VL,
+        config,
         params,
         np.concatenate(texts)[None],
         np.concatenate([x.layout.positions for x in prepared], axis=1)[:, None],
@@ -139,12 +161,12 @@ def test_packed_rows_with_images_equal_the_texts_alone() -> None:
         ),
     )
     result = np.split(
-        np.asarray(decoder.score_tokens(VL, params, packed))[0],
+        np.asarray(decoder.score_tokens(config, params, packed))[0],
         np.cumsum([len(text) for text in texts])[:-1],
     )
     for text, group, row in zip(texts, image_groups, result, strict=True):
         np.testing.assert_allclose(
-            row, qwen2_5_vl.logits(VL, params, text[None], group)[0], atol=1e-4
+            row, qwen2_5_vl.logits(config, params, text[None], group)[0], atol=1e-4
         )
 
 
@@ -165,32 +187,37 @@ def test_with_remat_offload_the_inputs_of_the_towers_layers_are_in_host_memory()
     assert inputs in str(jax.make_jaxpr(jax.grad(loss))(params["vision"]))
 
 
-def test_greedy_decoding_equals_that_of_transformers(tmp_path: pathlib.Path) -> None:
-    """Token for token, behind an image that takes 90 tokens and 10 positions."""
-    params, (texts, image_groups) = random_params(VL), texts_and_images(VISION)
+@pytest.mark.parametrize("config", [VL, VL3], ids=MODELS)
+def test_greedy_decoding_equals_that_of_transformers(
+    config: DecoderConfig, tmp_path: pathlib.Path
+) -> None:
+    """Token for token, behind an image that takes 72 or 90 tokens and 9 or 10 positions."""
+    vision = qwen2_5_vl.vision_config(config)
+    params, (texts, image_groups) = random_params(config), texts_and_images(vision)
     text = texts[0]
     images = image_groups[0]
     steps = 12
-    save_hf(tmp_path / "model", VL, params)
-    their = their_inputs(VISION, text, images)
+    save_hf(tmp_path / "model", config, params)
+    their = their_inputs(vision, text, images)
     expected = in_transformers(tmp_path / "model").generate(
         **their, max_new_tokens=steps, do_sample=False
     )
-    positions, packed_images = qwen2_5_vl.prepare_inputs(VL, text[None], images)
-    shift = locate_images(VISION, text, [token_grid(VISION, image) for image in images]).shift
-    assert shift < -80
-    cache = decoder.init_cache(VL, 1, len(text) + steps)
+    positions, packed_images = qwen2_5_vl.prepare_inputs(config, text[None], images)
+    shift = locate_images(vision, text, [token_grid(vision, image) for image in images]).shift
+    assert shift < -60
+    cache = decoder.init_cache(config, 1, len(text) + steps)
     lengths = np.array([len(text)])
     slot = np.array([0])
     scores, cache = jax.jit(decoder.prefill, static_argnums=0)(
-        VL, params, cache, text[None], lengths, slot, positions, packed_images
+        config, params, cache, text[None], lengths, slot, positions, packed_images
     )
     decode = jax.jit(decoder.decode, static_argnums=0)
     drawn: list[int] = []
     for step in range(steps):
         drawn.append(int(scores[0].argmax()))
         place = jnp.array([len(text) + step])
-        scores, cache = decode(VL, params, cache, jnp.array(drawn[-1:]), place, jnp.array([shift]))
+        tokens = jnp.array(drawn[-1:])
+        scores, cache = decode(config, params, cache, tokens, place, jnp.array([shift]))
     assert drawn == expected[0, len(text) :].tolist()
     assert len(set(drawn)) > 2
 

@@ -104,7 +104,7 @@ class ImageRows:
     def __init__(self, rows: int, length: int, width: int, dtype: Any) -> None:
         """Creates B x T rows without images.
 
-        `width` is that of the decoder.
+        `width` is that of a feature.
         """
         self.inputs = ImageInputs(
             positions=np.zeros((rows, 3, length), np.int32),

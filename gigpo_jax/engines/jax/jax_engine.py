@@ -134,7 +134,9 @@ class JaxEngine:
             batch_size = self._rows[-1] * self._partitions
             self._encoder = ImageEncoder(self._programs, batch_size=batch_size)
             self._make_image_rows = functools.partial(
-                ImageRows, width=config.hidden_size, dtype=jnp.dtype(dtype)
+                ImageRows,
+                width=config.vision.feature_parts * config.hidden_size,
+                dtype=jnp.dtype(dtype),
             )
 
         chunk = settings.prefill_chunk

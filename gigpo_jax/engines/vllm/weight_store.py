@@ -85,10 +85,10 @@ class WeightStore:
         write_tensors(path, config, params, dtype=dtype, on_tensor=checksum.add)
         return checksum.hexdigest()
 
-    def write_adapter(self, adapter: Params, *, dtype: Any, name: str) -> str:
+    def write_adapter(self, adapter: Params, *, dtype: Any, name: str, tower: str = "") -> str:
         """Writes an adapter of scale 1.
 
-        Arguments and result are those of `write_weights`.
+        Arguments and result are those of `write_weights`; `tower` is that of `adapter_file`.
         """
         checksum = Checksum()
         rank = lora.adapter_rank(adapter)
@@ -96,7 +96,9 @@ class WeightStore:
         shape = lora.LoraConfig(rank, float(rank), lora.adapter_targets(adapter))
         # The previous adapter stays: vLLM may read it again for late requests.
         folder = self._next_path(name, keep=1)
-        write_adapter(folder, shape, adapter, base="", dtype=dtype, on_tensor=checksum.add)
+        write_adapter(
+            folder, shape, adapter, base="", tower=tower, dtype=dtype, on_tensor=checksum.add
+        )
         return checksum.hexdigest()
 
     def close(self) -> None:

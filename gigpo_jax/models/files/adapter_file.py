@@ -2,8 +2,8 @@
 
 transformers and vLLM load them. A folder has adapter_config.json and adapter_model.safetensors; A
 is stored there as [R, I] and B as [O, R], layer by layer, under the names that the linear layers
-have in a Hugging Face model. `tower` says that the model has a vision tower: its decoder has
-another name there.
+have in a Hugging Face model. `tower` is the model_type of a model with a vision tower, whose
+decoder has another name there; "": there is no tower.
 """
 
 import json
@@ -44,7 +44,7 @@ _DISABLED_FEATURES = {
 Names = list[tuple[str, tuple[int, ...]]]
 
 
-def tensor_names(adapter: Params, *, tower: bool) -> Names:
+def tensor_names(adapter: Params, *, tower: str) -> Names:
     """Returns name and stored shape of an adapter's tensors.
 
     They are in the order of the file. `adapter` may hold shapes in place of arrays.
@@ -66,7 +66,7 @@ def write_adapter(
     adapter: Params,
     *,
     base: str,
-    tower: bool = False,
+    tower: str = "",
     dtype: Any = np.float32,
     on_tensor: OnTensor | None = None,
 ) -> None:
@@ -98,7 +98,7 @@ def write_adapter(
     )
 
 
-def config_json(config: LoraConfig, base: str, *, tower: bool) -> dict[str, Any]:
+def config_json(config: LoraConfig, base: str, *, tower: str) -> dict[str, Any]:
     """Returns the content of adapter_config.json.
 
     `base` is name or folder of the model.
@@ -108,7 +108,7 @@ def config_json(config: LoraConfig, base: str, *, tower: bool) -> dict[str, Any]
     # A list of names would match modules of the tower too, such as gate_proj.
     pattern = rf".*\.language_model\..*\.({modules})"
     if config.vision:
-        vision_modules = "|".join(name.split(".")[1] for name in VISION_LINEARS.values())
+        vision_modules = "|".join(name.split(".")[1] for name in VISION_LINEARS[tower].values())
         pattern += rf"|.*\.visual\.blocks\..*\.({vision_modules})"
     return {
         "base_model_name_or_path": base,
@@ -135,7 +135,7 @@ def save_adapter(
     adapter: Params,
     *,
     base: str,
-    tower: bool = False,
+    tower: str = "",
 ) -> None:
     """Writes an adapter in float32, by the first process.
 
@@ -175,7 +175,7 @@ def load_adapter(folder: str | pathlib.Path, shape: DecoderConfig, config: LoraC
     _check_config(folder / CONFIG, config)
     shapes = lora.abstract_adapter(shape, config)
     file = folder / TENSORS
-    tower = shape.vision is not None
+    tower = shape.vision.model_type if shape.vision is not None else ""
     entries = read_header(file)
     stored_shapes = {name: entry.shape for name, entry in entries.items()}
     expected_shapes = dict(tensor_names(shapes, tower=tower))
@@ -240,10 +240,10 @@ def _check_config(file: pathlib.Path, config: LoraConfig) -> None:
         )
 
 
-def _tensor_name(stack: str, layer: int, linear: str, factor: str, *, tower: bool) -> str:
+def _tensor_name(stack: str, layer: int, linear: str, factor: str, *, tower: str) -> str:
     if stack == "vision":
         blocks = "visual.blocks"
-        module = VISION_LINEARS[linear]
+        module = VISION_LINEARS[tower][linear]
     else:
         blocks = "language_model.layers" if tower else "layers"
         module = LINEARS[linear]

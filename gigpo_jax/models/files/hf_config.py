@@ -9,7 +9,7 @@ from gigpo_jax.core.files import read_object
 from gigpo_jax.models.decoder_config import MODEL_TYPES, DecoderConfig, ExpertConfig
 from gigpo_jax.models.rotary import RopeScaling
 from gigpo_jax.models.text.tokenizer import read_token_ids
-from gigpo_jax.models.vision.vision_config import VL, decoder_json, read_vision, vision_json
+from gigpo_jax.models.vision.vision_config import DECODERS, decoder_json, read_vision, vision_json
 
 _LARGEST = {  # generous: stops a broken file before arrays of such a size are tried
     "vocab_size": 2**24,
@@ -46,7 +46,8 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
         )
     file = folder / "config.json"
     raw = read_object(file)
-    has_vision = raw.get("model_type") == VL
+    stored_type = str(raw.get("model_type"))
+    has_vision = stored_type in DECODERS
     if has_vision:
         raw = decoder_json(raw)
     rope = _rope_settings(raw, file)
@@ -81,7 +82,7 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
             value_head=raw.get("architectures") == [_class_prefix(raw["model_type"]) + _CRITIC],
             model_type=raw["model_type"],
             rope_scaling=_rope_scaling(rope, file),
-            vision=read_vision(raw, rope, folder, width) if has_vision else None,
+            vision=read_vision(stored_type, raw, rope, folder, width) if has_vision else None,
             experts=_read_experts(values, file) if raw["model_type"] == "qwen3_moe" else None,
         )
     except ValueError as err:
@@ -138,13 +139,13 @@ def config_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
         }
     if config.rope_scaling is not None:
         content["rope_scaling"] = {"rope_type": "llama3", **asdict(config.rope_scaling)}
-    if config.vision is not None:
-        content |= vision_json(config.vision, config.hidden_size)
-    if config.value_head:
-        content |= {"architectures": [kind], "num_labels": 1}
     # Readers derive it from the width where the key is missing, except for Qwen3.
     if "qwen3" in config.model_type or config.head_dim * config.num_heads != config.hidden_size:
         content["head_dim"] = config.head_dim
+    if config.vision is not None:
+        content = vision_json(config.vision, content)
+    if config.value_head:
+        content |= {"architectures": [kind], "num_labels": 1}
     return content
 
 
@@ -196,8 +197,8 @@ def _rope_scaling(rope: dict[str, Any], file: pathlib.Path) -> RopeScaling | Non
 def _refuse_other_models(raw: dict[str, Any], rope: dict[str, Any], file: pathlib.Path) -> None:
     if raw.get("model_type") not in MODEL_TYPES:
         model_type = raw.get("model_type", raw.get("architectures"))
-        kinds = ", ".join((*MODEL_TYPES, VL))
-        fix = f"use a Qwen2.5, Qwen2.5-VL, Qwen3, Qwen3-MoE or Llama 3 model ({kinds})"
+        kinds = ", ".join((*MODEL_TYPES, *DECODERS))
+        fix = f"use a Qwen2.5, Qwen3, Qwen3-MoE, Llama 3, Qwen2.5-VL or Qwen3-VL model ({kinds})"
         raise InputError(f"model_type={model_type!r:.80} is not supported", key=file, fix=fix)
     kind = rope.get("rope_type", rope.get("type", "default"))
     supported_kinds = ("default", "llama3") if raw["model_type"] == "llama" else ("default",)

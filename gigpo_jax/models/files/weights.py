@@ -34,7 +34,13 @@ from gigpo_jax.models.files.safetensors_file import (
 )
 from gigpo_jax.models.linears import EXPERT_LINEARS, LINEARS, VISION_LINEARS
 from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary
-from gigpo_jax.models.vision.vision_config import FRAMES, PREPROCESSOR, preprocessor_json
+from gigpo_jax.models.vision.vision_config import (
+    FRAMES,
+    PREPROCESSOR,
+    VL,
+    VL3,
+    preprocessor_json,
+)
 
 _LAYER = LINEARS | {
     "router": "mlp.gate",
@@ -50,14 +56,27 @@ _TOP = {
     "value_head.kernel": "score.weight",
     "value_head.bias": "score.bias",
 }
-_VISION_LAYER = VISION_LINEARS | {"attention_norm": "norm1", "mlp_norm": "norm2"}
+_VISION_LAYER = {"attention_norm": "norm1", "mlp_norm": "norm2"}
 _VISION = {
-    "patch": "patch_embed.proj",
-    "merger_norm": "merger.ln_q",
-    "merger_in": "merger.mlp.0",
-    "merger_out": "merger.mlp.2",
+    VL: {
+        "patch": "patch_embed.proj",
+        "merger_norm": "merger.ln_q",
+        "merger_in": "merger.mlp.0",
+        "merger_out": "merger.mlp.2",
+    },
+    VL3: {
+        "patch": "patch_embed.proj",
+        "positions": "pos_embed",
+        "merger_norm": "merger.norm",
+        "merger_in": "merger.linear_fc1",
+        "merger_out": "merger.linear_fc2",
+        # {} stands for the number of the merger.
+        "deep_norm": "deepstack_merger_list.{}.norm",
+        "deep_in": "deepstack_merger_list.{}.linear_fc1",
+        "deep_out": "deepstack_merger_list.{}.linear_fc2",
+    },
 }
-# Prefixes of module names in transformers -> of names in published files.
+# Prefixes of module names in transformers, also in files of Qwen3-VL -> in other published files.
 _PREFIXES = {"model.visual.": "visual.", "model.language_model.": "model."}
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}  # read
 _NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # written
@@ -228,24 +247,31 @@ def _list_leaves(config: DecoderConfig) -> tuple[list[_Leaf], Any]:
     for keys, abstract in flat:
         path = [key.key for key in keys]
         inputs: tuple[int, ...] = ()
-        if config.vision is not None and path[:2] == ["vision", "patch"]:
+        if config.vision is not None and path == ["vision", "patch", "kernel"]:
             side = config.vision.patch_size
             inputs = (3, FRAMES, side, side)
         names, stacked_axes = _tensor_names(config, path)
+        names = tuple(_published_name(config, name) for name in names)
         is_kernel = path[-1] == "kernel"
         leaves.append(_Leaf(abstract.shape, names, stacked_axes, is_kernel, inputs))
     return leaves, tree
 
 
 def _tensor_names(config: DecoderConfig, path: list[str]) -> tuple[tuple[str, ...], int]:
-    """Returns a leaf's tensor names and number of stacked axes."""
+    """Returns a leaf's tensor names and number of stacked axes.
+
+    They have the prefixes of Qwen2.5-VL.
+    """
     kind = "bias" if path[-1] == "bias" else "weight"
-    if config.vision is not None and path[:2] == ["vision", "layers"]:
-        module = _VISION_LAYER[path[2]]
-        depth = range(config.vision.depth)
-        return tuple(f"visual.blocks.{n}.{module}.{kind}" for n in depth), 1
-    if path[0] == "vision":
-        return (f"visual.{_VISION[path[1]]}.{kind}",), 0
+    if config.vision is not None and path[0] == "vision":
+        vision = config.vision
+        if path[1] == "layers":
+            module = (VISION_LINEARS[vision.model_type] | _VISION_LAYER)[path[2]]
+            return tuple(f"visual.blocks.{n}.{module}.{kind}" for n in range(vision.depth)), 1
+        name = f"visual.{_VISION[vision.model_type][path[1]]}.{kind}"
+        if path[1].startswith("deep_"):
+            return tuple(name.format(n) for n in range(len(vision.deep_layers))), 1
+        return (name,), 0
     if path[0] not in (LAYERS, DENSE_LAYERS):
         return (_TOP[".".join(path)],), 0
     numbers = config.layer_numbers(path[0])
@@ -342,7 +368,7 @@ def _check_tensors(folder: pathlib.Path, config: DecoderConfig) -> Places:
     stored: Places = {}
     for file in _weight_files(folder):
         for name, entry in read_header(file).items():
-            stored[_published_name(name)] = (file, entry)
+            stored[_published_name(config, name)] = (file, entry)
     shapes = {name: leaf.stored_shape for leaf in _list_leaves(config)[0] for name in leaf.names}
     for name, shape in shapes.items():
         if name not in stored:
@@ -371,9 +397,14 @@ def _check_tensors(folder: pathlib.Path, config: DecoderConfig) -> Places:
     return {name: stored[name] for name in shapes}
 
 
-def _published_name(name: str) -> str:
-    """Name of a tensor in published files."""
-    for prefix, published_prefix in _PREFIXES.items():
+def _published_name(config: DecoderConfig, name: str) -> str:
+    """Name of a tensor in published files of a model."""
+    prefixes = _PREFIXES
+    if config.vision is not None and config.vision.nests_decoder:
+        if name.startswith(tuple(_PREFIXES)):
+            return name
+        prefixes = {short: prefix for prefix, short in _PREFIXES.items()}
+    for prefix, published_prefix in prefixes.items():
         if name.startswith(prefix):
             return published_prefix + name.removeprefix(prefix)
     return name

@@ -1,21 +1,27 @@
-"""The shape of a vision tower, read from and written to a Qwen2.5-VL folder.
+"""The shape of a vision tower, read from and written to a folder of Qwen2.5-VL or Qwen3-VL.
 
 Its files are config.json and preprocessor_config.json. Fine-tuned models often keep only the keys
 that differ, so missing keys have the values of the published models.
 """
 
+import math
 import pathlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 
-MEAN = (0.48145466, 0.4578275, 0.40821073)  # a channel, of values from 0 to 1 (CLIP)
-STD = (0.26862954, 0.26130258, 0.27577711)
 MERGE = 2  # patches along a side of the square that becomes one token
 FRAMES = 2  # a kernel covers two frames; a still image is the same frame twice
 VL = "qwen2_5_vl"  # model_type
+VL3 = "qwen3_vl"
+DECODERS = {VL: "qwen2", VL3: "qwen3"}  # model_type of a model with a tower -> of its decoder
+# Mean and standard deviation of each channel, of values from 0 to 1.
+NORMALIZATION = {
+    VL: ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),  # CLIP
+    VL3: ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+}
 # An image in the published chat templates.
 IMAGE_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
 PREPROCESSOR = "preprocessor_config.json"
@@ -25,20 +31,26 @@ _SIZES = {  # field of `VisionConfig` -> key of vision_config
     "intermediate_size": "intermediate_size",
     "num_heads": "num_heads",
     "patch_size": "patch_size",
-    "window_size": "window_size",
 }
+_OWN_SIZES = {
+    VL: {"window_size": "window_size"},
+    VL3: {"num_positions": "num_position_embeddings"},
+}
+_LAYERS = {  # field with indices of layers, and its key
+    VL: ("full_layers", "fullatt_block_indexes"),
+    VL3: ("deep_layers", "deepstack_visual_indexes"),
+}
+_CLASSES = {VL: "Qwen2_5_VL", VL3: "Qwen3VL"}  # prefix in transformers
 _TOKENS = {  # field -> key of config.json
     "image_token": "image_token_id",
     "start_token": "vision_start_token_id",
     "end_token": "vision_end_token_id",
 }
 # Values that this code is written for. A folder with another one is refused.
-_FIXED = {
-    "spatial_merge_size": MERGE,
-    "temporal_patch_size": FRAMES,
-    "hidden_act": "silu",
-    "in_channels": 3,
-    "patch_size": 14,
+_FIXED = {"spatial_merge_size": MERGE, "temporal_patch_size": FRAMES, "in_channels": 3}
+_OWN_FIXED = {
+    VL: {"hidden_act": "silu", "patch_size": 14},
+    VL3: {"hidden_act": "gelu_pytorch_tanh", "patch_size": 16},
 }
 
 
@@ -49,13 +61,18 @@ class VisionConfig:
     It also has the decoder's image settings. The defaults are those of Qwen2.5-VL.
 
     Attributes:
+      model_type: a key of `DECODERS`.
       depth: layers.
       hidden_size: width of the residual stream, W.
-      intermediate_size: width inside the SwiGLU block.
+      intermediate_size: width inside the SwiGLU block, or Qwen3-VL's MLP.
       num_heads: heads, each W / num_heads wide; a multiple of 4.
       patch_size: pixels along a side of a patch.
-      window_size: pixels along a side of a window.
-      full_layers: indices of the layers whose attention covers the whole image.
+      window_size: pixels along a side of a window; 0: attention covers the whole image.
+      full_layers: indices of the layers whose attention covers the whole image all the same.
+      num_positions: learned positions, those of a square grid; 0 for none.
+      deep_layers: ascending indices of the layers whose results are features too. They are added
+        to the decoder's residual stream after its first layers, one each (DeepStack, arXiv
+        2406.04334).
       sections: frequencies of the decoder's rotary embedding that turn with frame, row and column
         (M-RoPE).
       image_token: token id of a place for a feature.
@@ -65,6 +82,7 @@ class VisionConfig:
       max_pixels: largest area; larger images are reduced.
     """
 
+    model_type: str = VL
     depth: int = 32
     hidden_size: int = 1280
     intermediate_size: int = 3420
@@ -72,6 +90,8 @@ class VisionConfig:
     patch_size: int = 14
     window_size: int = 112
     full_layers: tuple[int, ...] = (7, 15, 23, 31)
+    num_positions: int = 0
+    deep_layers: tuple[int, ...] = ()
     sections: tuple[int, int, int] = (16, 24, 24)
     image_token: int = 151655
     start_token: int = 151652
@@ -89,6 +109,14 @@ class VisionConfig:
             raise ValueError(
                 f"window_size={self.window_size} must be a multiple of {MERGE} x {self.patch_size}"
             )
+        if math.isqrt(self.num_positions) ** 2 != self.num_positions:
+            raise ValueError(f"num_position_embeddings={self.num_positions} must be a square")
+        ascending = sorted({*self.deep_layers} & {*range(self.depth)})
+        if list(self.deep_layers) != ascending:
+            raise ValueError(
+                f"deepstack_visual_indexes={list(self.deep_layers)} must be ascending indices of "
+                f"{self.depth} layers"
+            )
 
     @property
     def square(self) -> int:
@@ -100,12 +128,50 @@ class VisionConfig:
         """Numbers in a patch of one frame."""
         return 3 * self.patch_size**2
 
+    @property
+    def feature_parts(self) -> int:
+        """Vectors of the decoder's width in a feature."""
+        return 1 + len(self.deep_layers)
+
+    @property
+    def nests_decoder(self) -> bool:
+        """Whether published tensors and config.json nest the decoder as `language_model`."""
+        return self.model_type == VL3
+
+    @property
+    def frequency_axes(self) -> tuple[int, ...]:
+        """Axis of positions, 0 to 2, that each frequency of the decoder turns with."""
+        if self.model_type == VL:
+            return tuple(axis for axis, size in enumerate(self.sections) for _ in range(size))
+        # Frame, row and column take turns; frequencies that are left turn with the frame.
+        numbers = range(sum(self.sections))
+        return tuple(n % 3 if n < 3 * self.sections[n % 3] else 0 for n in numbers)
+
+
+# Keys that a folder of Qwen3-VL leaves out: the tower of Qwen3-VL-8B.
+QWEN3_VL = VisionConfig(
+    model_type=VL3,
+    depth=27,
+    hidden_size=1152,
+    intermediate_size=4304,
+    patch_size=16,
+    window_size=0,
+    full_layers=(),
+    num_positions=2304,
+    deep_layers=(8, 16, 24),
+    sections=(24, 20, 20),
+    min_pixels=65536,
+    max_pixels=16777216,
+)
+_DEFAULTS = {VL: VisionConfig(), VL3: QWEN3_VL}
+
 
 def decoder_json(raw: dict[str, Any]) -> dict[str, Any]:
     """Reduces a vision model's config.json to that of its decoder."""
-    # transformers 5 nests the decoder's keys in text_config.
+    # Qwen3-VL and transformers 5 nest the decoder's keys in text_config.
     text = raw.get("text_config")
-    flat = (text if isinstance(text, dict) else {}) | raw | {"model_type": "qwen2"}
+    model_type = DECODERS[raw["model_type"]]
+    flat = (text if isinstance(text, dict) else {}) | raw | {"model_type": model_type}
     for key in ("rope_scaling", "rope_parameters"):
         rope = flat.get(key)
         if isinstance(rope, dict):
@@ -117,12 +183,13 @@ def decoder_json(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_vision(
-    raw: dict[str, Any], rope: dict[str, Any], folder: pathlib.Path, width: int
+    model_type: str, raw: dict[str, Any], rope: dict[str, Any], folder: pathlib.Path, width: int
 ) -> VisionConfig:
     """Reads the vision tower that config.json describes.
 
     Args:
-      raw: content of config.json.
+      model_type: a key of `DECODERS`.
+      raw: result of `decoder_json`.
       rope: settings of its rotary embedding.
       folder: folder of the model, with or without a preprocessor_config.json.
       width: width of the decoder.
@@ -138,37 +205,36 @@ def read_vision(
             key=file,
             fix="use the model's own config.json",
         )
-    for key, value in (_FIXED | {"out_hidden_size": width}).items():
+    fixed = _FIXED | _OWN_FIXED[model_type] | {"out_hidden_size": width}
+    for key, value in fixed.items():
         if tower.get(key, value) != value:
             raise InputError(
                 f"vision_config.{key}={tower[key]!r:.80} is not supported",
                 key=file,
                 fix=f"use the model's own config.json, which has {value}",
             )
-    fields: dict[str, Any] = {name: tower[key] for name, key in _SIZES.items() if key in tower}
+    sizes = _SIZES | _OWN_SIZES[model_type]
+    fields: dict[str, Any] = {name: tower[key] for name, key in sizes.items() if key in tower}
     fields |= {name: raw[key] for name, key in _TOKENS.items() if key in raw}
     fields |= _read_pixel_bounds(folder / PREPROCESSOR)
     for name, value in fields.items():
         # Not `isinstance`: `true` in JSON is an int of Python too.
         if type(value) is not int or not 0 < value < 2**31:
-            key = (_SIZES | _TOKENS).get(name, name)
+            key = (sizes | _TOKENS).get(name, name)
             raise InputError(
                 f"{key}={value!r:.80} must be a whole number above 0",
                 key=folder,
                 fix="use the model's own files",
             )
-    return VisionConfig(
-        **fields,
-        full_layers=_read_numbers(
-            tower,
-            "fullatt_block_indexes",
-            VisionConfig.full_layers,
-            f"{file}: vision_config.fullatt_block_indexes",
-        ),
-        sections=_read_numbers(
-            rope, "mrope_section", VisionConfig.sections, f"{file}: mrope_section"
-        ),  # type: ignore[arg-type]
+    defaults = _DEFAULTS[model_type]
+    layers, key = _LAYERS[model_type]
+    fields[layers] = _read_numbers(
+        tower, key, getattr(defaults, layers), f"{file}: vision_config.{key}"
     )
+    fields["sections"] = _read_numbers(
+        rope, "mrope_section", defaults.sections, f"{file}: mrope_section"
+    )
+    return replace(defaults, **fields)
 
 
 def _read_numbers(
@@ -203,37 +269,48 @@ def _read_pixel_bounds(file: pathlib.Path) -> dict[str, Any]:
     return {name: value for name, value in bounds.items() if value is not None}
 
 
-def vision_json(vision: VisionConfig, width: int) -> dict[str, Any]:
-    """Returns the keys of config.json for a vision tower.
+def vision_json(vision: VisionConfig, decoder: dict[str, Any]) -> dict[str, Any]:
+    """Returns the content of config.json for a model with a tower.
 
-    A text model does not have them; `width` is the decoder's.
+    `decoder` is that of the decoder alone.
     """
-    tower = {key: getattr(vision, name) for name, key in _SIZES.items()} | _FIXED
+    kind = vision.model_type
+    layers, key = _LAYERS[kind]
+    sizes = _SIZES | _OWN_SIZES[kind]
+    tower = {key: getattr(vision, name) for name, key in sizes.items()} | _FIXED | _OWN_FIXED[kind]
     tower |= {
-        "out_hidden_size": width,
-        "fullatt_block_indexes": list(vision.full_layers),
-        "tokens_per_second": 2,
-        "model_type": VL,
+        "out_hidden_size": decoder["hidden_size"],
+        key: list(getattr(vision, layers)),
+        "model_type": kind,
     }
-    tokens = {key: getattr(vision, name) for name, key in _TOKENS.items()}
-    return tokens | {
-        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
-        "model_type": VL,
-        "rope_scaling": {"type": "mrope", "mrope_section": list(vision.sections)},
+    content = {key: getattr(vision, name) for name, key in _TOKENS.items()} | {
+        "architectures": [f"{_CLASSES[kind]}ForConditionalGeneration"],
+        "model_type": kind,
         "vision_config": tower,
     }
+    rope: dict[str, Any] = {"mrope_section": list(vision.sections)}
+    if vision.nests_decoder:
+        rope |= {"mrope_interleaved": True, "rope_type": "default"}
+        text = decoder | {"model_type": f"{kind}_text", "rope_scaling": rope}
+        shared = {key: decoder[key] for key in ("tie_word_embeddings", "torch_dtype")}
+        return shared | content | {"text_config": text}
+    tower["tokens_per_second"] = 2
+    return decoder | content | {"rope_scaling": {"type": "mrope"} | rope}
 
 
 def preprocessor_json(vision: VisionConfig) -> dict[str, Any]:
     """Content of preprocessor_config.json."""
-    return {
-        "image_mean": list(MEAN),
+    mean, std = NORMALIZATION[vision.model_type]
+    content = {
+        "image_mean": list(mean),
         "image_processor_type": "Qwen2VLImageProcessor",
-        "image_std": list(STD),
-        "max_pixels": vision.max_pixels,
+        "image_std": list(std),
         "merge_size": MERGE,
-        "min_pixels": vision.min_pixels,
         "patch_size": vision.patch_size,
-        "processor_class": "Qwen2_5_VLProcessor",
+        "processor_class": f"{_CLASSES[vision.model_type]}Processor",
         "temporal_patch_size": FRAMES,
     }
+    if vision.nests_decoder:
+        size = {"longest_edge": vision.max_pixels, "shortest_edge": vision.min_pixels}
+        return content | {"size": size}
+    return content | {"max_pixels": vision.max_pixels, "min_pixels": vision.min_pixels}

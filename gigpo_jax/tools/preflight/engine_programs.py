@@ -79,7 +79,8 @@ def compile_engine(
         width += 2  # start and end of the chunk
     image_inputs = None
     if images is not None and shape.vision is not None:
-        image_inputs = ImageRows(rows, prompt_length, shape.hidden_size, settings.dtype).inputs
+        feature_width = shape.vision.feature_parts * shape.hidden_size
+        image_inputs = ImageRows(rows, prompt_length, feature_width, settings.dtype).inputs
         patches = np.zeros((rows, images.patches, shape.vision.patch_values), np.uint8)
         programs.encode_images(weights, patches, np.zeros((rows, 2), np.int32))
     prefill = programs.prefill_prompts

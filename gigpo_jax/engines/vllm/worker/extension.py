@@ -22,7 +22,7 @@ from typing import Any
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.files.checksum import Checksum, folder_checksum
 from gigpo_jax.models.files.safetensors_file import ITEM_BYTES, Entry, parse_header
-from gigpo_jax.models.vision.vision_config import VL, VisionConfig, decoder_json, read_vision
+from gigpo_jax.models.vision.vision_config import DECODERS, VisionConfig, decoder_json, read_vision
 
 WEIGHTS_DIR = "GIGPO_WEIGHTS_DIR"
 ADAPTER_TENSORS = "adapter_model.safetensors"  # in the folder of an adapter
@@ -205,8 +205,9 @@ def architecture(config: dict[str, Any]) -> dict[str, Any]:
 
     Those of a vision tower are not among them.
     """
-    if config.get("model_type") == VL:
-        config = decoder_json(config) | {"model_type": VL}
+    model_type = config.get("model_type")
+    if model_type in DECODERS:
+        config = decoder_json(config) | {"model_type": model_type}
     heads = config.get("num_attention_heads") or 1
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     defaults = {
@@ -273,11 +274,12 @@ def _load_report(entries: dict[str, Entry], checksum: str, start: float) -> dict
 
 
 def _read_tower(model_json: dict[str, Any], folder: pathlib.Path) -> VisionConfig | None:
-    if model_json.get("model_type") != VL:
+    model_type = model_json.get("model_type")
+    if model_type not in DECODERS:
         return None
     text = decoder_json(model_json)
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    return read_vision(text, rope, folder, text["hidden_size"])
+    return read_vision(model_type, text, rope, folder, text["hidden_size"])
 
 
 def _model_json(model_config: Any) -> dict[str, Any]:
