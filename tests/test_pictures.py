@@ -44,7 +44,7 @@ from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
 from gigpo_jax.tools.credit.gradients import fold_array, group_gradients
 from gigpo_jax.tools.credit.run import _replay_rollouts
 from gigpo_jax.trajectory import Step
-from tests.models.shapes import SMALL, VISION, VL, random_params
+from tests.models.shapes import SMALL, VISION, VL, VL3, on_cpus, random_params
 from tests.models.vision.test_images import random_image
 from tests.turns import make_turn
 
@@ -59,29 +59,31 @@ PROMPTS = [
 ]
 
 
-def read_prompts() -> list[tuple[np.ndarray, PromptImages]]:
+def read_prompts(config: decoder.DecoderConfig = VL) -> list[tuple[np.ndarray, PromptImages]]:
+    vision = qwen2_5_vl.vision_config(config)
     texts = [
-        np.array(expand_image_tokens(VISION, text, [token_grid(VISION, x) for x in images]))
+        np.array(expand_image_tokens(vision, text, [token_grid(vision, x) for x in images]))
         for text, images in PROMPTS
     ]
     return [
-        (text, prepare_images(VISION, text, images))
+        (text, prepare_images(vision, text, images))
         for text, (_, images) in zip(texts, PROMPTS, strict=True)
     ]
 
 
-def make_engine(**changes: Any) -> JaxEngine:
+def make_engine(config: decoder.DecoderConfig = VL, **changes: Any) -> JaxEngine:
     shapes: dict[str, Any] = {
         "slots": 4,
         "max_length": 136,
         "prefill_buckets": (128,),
         "prefill_rows": (4,),
     }
-    return JaxEngine(VL, random_params(VL), EngineSettings(**shapes | changes, decode_steps=8))
+    settings = EngineSettings(**shapes | changes, decode_steps=8)
+    return JaxEngine(config, random_params(config), settings)
 
 
 async def ask(engine: JaxEngine, numbers: Sequence[int]) -> list[Completion]:
-    prompts = read_prompts()
+    prompts = read_prompts(engine.config)
     params = [SamplingParams(max_tokens=8, key=(number, 1)) for number in numbers]
     return await asyncio.gather(
         *(
@@ -178,8 +180,8 @@ def test_a_conversation_continues_behind_its_pictures() -> None:
             np.testing.assert_allclose(again.logprobs, completion.logprobs, atol=1e-4)
 
 
-def samples_of(responses: Sequence[Completion]) -> list[Sample]:
-    prompts = read_prompts()
+def samples_of(responses: Sequence[Completion], config: decoder.DecoderConfig = VL) -> list[Sample]:
+    prompts = read_prompts(config)
     return [
         Sample(prompts[n % 4][0], response.tokens, response.logprobs, images=prompts[n % 4][1])
         for n, response in enumerate(responses)
@@ -202,6 +204,39 @@ def test_the_learner_gives_the_log_probabilities_of_the_engine(responses: list[C
     found = score(policy.params, None, samples_of(responses)).logprob
     for ours, response in zip(found, responses, strict=True):
         np.testing.assert_allclose(ours, response.logprobs, atol=2e-4)
+
+
+def test_engine_and_learner_read_the_features_of_all_layers() -> None:
+    """Of Qwen3-VL: whole prompts, chunks and packed rows give the same log-probabilities."""
+    with make_engine(VL3) as engine:
+        whole = asyncio.run(ask(engine, range(4)))
+    with make_engine(VL3, prefill_chunk=8) as engine:
+        chunked = asyncio.run(ask(engine, range(8)))
+        assert engine.reused_tokens > 0
+    policy = Policy(VL3, random_params(VL3), word_tokenizer([]))
+    score = make_token_logprobs(small_config(), policy, make_mesh(), 1.0)
+    packed = score(policy.params, None, samples_of(whole, VL3)).logprob
+    for response, other, learner in zip(whole, chunked[:4], packed, strict=True):
+        np.testing.assert_array_equal(other.tokens, response.tokens)
+        np.testing.assert_allclose(other.logprobs, response.logprobs, atol=1e-4)
+        np.testing.assert_allclose(learner, response.logprobs, atol=2e-4)
+
+
+def test_an_engine_in_bfloat16_on_cpus_reads_the_features_of_all_layers() -> None:
+    """Its layers are apart, and the last one is computed for the last token alone."""
+    (_, _), (text, images), *_ = read_prompts(VL3)
+    config, params = on_cpus(VL3, random_params(VL3))
+    positions, packed = qwen2_5_vl.prepare_inputs(VL3, text[None], IMAGES)
+    inputs = (text[None], np.array([len(text)]), np.array([0]), positions, packed)
+    scores = []
+    for shape, tree in (VL3, random_params(VL3)), (config, params):
+        cache = decoder.init_cache(shape, 1, 136, tree["embed"].dtype)
+        found, _ = jax.jit(decoder.prefill, static_argnums=0)(shape, tree, cache, *inputs)
+        scores.append(np.asarray(found[0], np.float32))
+    expected, found = scores
+    without = decoder.logits(VL3, random_params(VL3), text[None])[0, -1]
+    # bfloat16 has 8 significant bits.
+    assert np.abs(found - expected).max() < 0.1 * np.abs(expected - without).max()
 
 
 def test_each_distinct_image_is_encoded_once_a_microbatch(responses: list[Completion]) -> None:

@@ -84,7 +84,9 @@ def memory_plan(
         "activations of the vision tower": 0,
     }
     if shape.vision:
-        plan["activations of the vision tower"] = _tower_bytes(config, shape.vision, row_count)
+        plan["activations of the vision tower"] = _tower_bytes(
+            config, shape.vision, shape.hidden_size, row_count
+        )
     return plan
 
 
@@ -236,22 +238,31 @@ def _kept_with_experts(remat: str, shape: DecoderConfig, experts: ExpertConfig) 
     }[remat]
 
 
-def _tower_bytes(config: ConfigDict, vision: VisionConfig, row_count: int) -> float:
+def _tower_bytes(
+    config: ConfigDict, vision: VisionConfig, decoder_width: int, row_count: int
+) -> float:
     """Returns the bytes of the vision tower's activations.
 
     They are those of an update or of a prefill, whichever needs more. A prefill has one layer at a
-    time.
+    time. Results of layers that are features too are kept as they are, and in the decoder's width.
     """
-    layer_numbers = _kept_numbers(config.model.remat, vision)
-    token_bytes = vision.depth * layer_numbers * jnp.dtype(config.model.compute_dtype).itemsize
-    update_bytes = row_count * config.batch.row_length * token_bytes
+    deep_layers = len(vision.deep_layers)
+
+    def tokens_bytes(tokens: int, layer_numbers: int, dtype: str) -> int:
+        patch_numbers = layer_numbers + deep_layers * vision.hidden_size
+        # A token of the decoder stands for MERGE x MERGE patches of the tower.
+        numbers = MERGE**2 * patch_numbers + deep_layers * decoder_width
+        return tokens * numbers * jnp.dtype(dtype).itemsize
+
+    layer_numbers = vision.depth * _kept_numbers(config.model.remat, vision)
+    row_tokens = row_count * config.batch.row_length
+    update_bytes = tokens_bytes(row_tokens, layer_numbers, config.model.compute_dtype)
     prefill_bytes = 0
     if config.engine.name == "jax":
         prompt_tokens = max(config.engine.prefill_rows) * config.sampling.max_prompt_tokens
-        engine_dtype = jnp.dtype(config.engine.dtype)
-        prefill_bytes = prompt_tokens * _kept_numbers("dots", vision) * engine_dtype.itemsize
-    # A token of the decoder stands for MERGE x MERGE patches of the tower.
-    return MERGE**2 * max(update_bytes, prefill_bytes)
+        layer_numbers = _kept_numbers("dots", vision)
+        prefill_bytes = tokens_bytes(prompt_tokens, layer_numbers, config.engine.dtype)
+    return max(update_bytes, prefill_bytes)
 
 
 def peak(config: ConfigDict, plan: Mapping[str, float]) -> float:

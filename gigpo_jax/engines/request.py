@@ -185,7 +185,7 @@ def check_images(
         if images is not None:
             raise InputError(
                 "this model reads text alone",
-                fix="use a model with a vision tower, such as Qwen2.5-VL",
+                fix="use a model with a vision tower, such as Qwen3-VL",
             )
         return None
     if images is None:

@@ -1,4 +1,4 @@
-"""The shape of a decoder: Qwen2.5, Qwen3, Qwen3-MoE or Llama 3.
+"""The shape of a decoder: Qwen2.5, Qwen3, Qwen3-MoE or Llama 3, with or without a vision tower.
 
 They differ in `model_type`: Qwen2's queries, keys and values have biases; Qwen3 has a norm over
 each head of queries and keys, whose scale the heads of a layer share; Qwen3-MoE has experts in
@@ -6,11 +6,11 @@ place of the SwiGLU block of most layers; Llama has none of these, and may scale
 frequencies.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gigpo_jax.models.rotary import RopeScaling
-from gigpo_jax.models.vision.vision_config import VisionConfig
+from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
 MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", "llama")
 LAYERS = "layers"  # key of the stacked layers in the parameters
@@ -236,4 +236,28 @@ PUBLISHED: dict[str, DecoderConfig] = {
     "qwen3-4b": _qwen3(2560, 9728, 36, 32),
     "qwen3-8b": _qwen3(4096, 12288, 36, 32),
     "qwen3-30b-a3b": _QWEN3_30B_A3B,
+}
+
+
+def _qwen3_vl(decoder: str, vision: VisionConfig) -> DecoderConfig:
+    return replace(
+        PUBLISHED[decoder], rope_theta=5_000_000.0, max_position_embeddings=262144, vision=vision
+    )
+
+
+# Models with a vision tower by their published names.
+PUBLISHED_VISION: dict[str, DecoderConfig] = {
+    "Qwen2.5-VL-3B-Instruct": replace(PUBLISHED["3b"], vision=VisionConfig()),
+    "Qwen2.5-VL-7B-Instruct": replace(PUBLISHED["7b"], vision=VisionConfig()),
+    "Qwen3-VL-4B-Instruct": _qwen3_vl(
+        "qwen3-4b",
+        replace(
+            QWEN3_VL,
+            depth=24,
+            hidden_size=1024,
+            intermediate_size=4096,
+            deep_layers=(5, 11, 17),
+        ),
+    ),
+    "Qwen3-VL-8B-Instruct": _qwen3_vl("qwen3-8b", QWEN3_VL),
 }

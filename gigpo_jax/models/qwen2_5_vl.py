@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: texts with images through the vision tower and the decoder.
+"""Qwen2.5-VL and Qwen3-VL: texts with images through the vision tower and the decoder.
 
 from gigpo_jax.models import load_hf, qwen2_5_vl
 
@@ -106,6 +106,6 @@ def vision_config(config: DecoderConfig) -> VisionConfig:
     """
     if config.vision is None:
         raise InputError(
-            "this model reads text alone", fix="use a model with a vision tower, such as Qwen2.5-VL"
+            "this model reads text alone", fix="use a model with a vision tower, such as Qwen3-VL"
         )
     return config.vision

@@ -62,7 +62,7 @@ def check_modality(images: Sequence[np.ndarray], *, reads_images: bool) -> None:
         raise InputError(
             "the environment shows pictures, and this model reads text alone",
             key="config.model.path",
-            fix="use a model with a vision tower, such as Qwen2.5-VL (a new one: "
+            fix="use a model with a vision tower, such as Qwen3-VL (a new one: "
             "config.model.shape.vision.depth), or config.env.options.observation='text'",
         )
     if reads_images and not images:

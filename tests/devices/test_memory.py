@@ -21,7 +21,7 @@ from gigpo_jax.devices.memory import (
 from gigpo_jax.devices.mesh import AXES, learner_mesh
 from gigpo_jax.engines.jax.programs import EngineSettings
 from gigpo_jax.models.decoder import PUBLISHED
-from gigpo_jax.models.vision.vision_config import VisionConfig
+from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
 
 def test_plan_of_the_published_1_5b_run():
@@ -355,6 +355,21 @@ def test_bytes_of_signals_are_split_like_parameters():
     assert plan["teacher"] == 2
     rest = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4)
     assert sum(plan.values()) == sum(rest.values()) + 2
+
+
+def test_features_of_earlier_layers_are_kept_with_the_activations():
+    vision = QWEN3_VL
+    config = default_config()
+    config.batch.rows, config.model.remat, config.engine.name = 1, "full", "vllm"
+    plans = [
+        memory_plan(resolve(config), replace(PUBLISHED["qwen3-8b"], vision=each), devices=1)
+        for each in (vision, replace(vision, deep_layers=()))
+    ]
+    with_features, without = (plan["activations of the vision tower"] for plan in plans)
+    # Of each token three results of four patches, and three features; in bfloat16.
+    assert with_features - without == 4096 * 2 * 3 * (4 * 1152 + 4096)
+    merger = 2 * 4608 + 4608 * 4608 + 4608 + 4608 * 4096 + 4096
+    assert plans[0]["parameters"] - plans[1]["parameters"] == 3 * merger * 4
 
 
 def test_a_vision_tower_has_weights_moments_and_activations():

@@ -10,7 +10,7 @@ import pytest
 from gigpo_jax.models import decoder, lora, on_cpu, qwen2_5_vl
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.vision.images import expand_image_tokens, token_grid
-from tests.models.shapes import SMALL, VISION, VL, on_cpus, random_params
+from tests.models.shapes import SMALL, VL, VL3, on_cpus, random_params
 from tests.models.vision.test_images import random_image
 
 SHAPE = SMALL["gqa2_untied"]
@@ -68,21 +68,23 @@ def test_beside_the_kernels_equals_merged_into_them(name: str, config: LoraConfi
             np.testing.assert_allclose(leaf, merged["layers"][name][leaf_name], atol=1e-6)
 
 
-def test_pairs_in_the_vision_tower_equal_merged_ones() -> None:
-    params = random_params(VL)
-    adapter = random_adapter(VL, BOTH)
+@pytest.mark.parametrize("shape", [VL, VL3], ids=["qwen2_5_vl", "qwen3_vl"])
+def test_pairs_in_the_vision_tower_equal_merged_ones(shape: decoder.DecoderConfig) -> None:
+    params = random_params(shape)
+    adapter = random_adapter(shape, BOTH)
     image = random_image(56, 84)
+    vision = qwen2_5_vl.vision_config(shape)
     tokens = np.array(
-        [expand_image_tokens(VISION, [1, 53, 55, 54, 2], [token_grid(VISION, image)])]
+        [expand_image_tokens(vision, [1, 53, 55, 54, 2], [token_grid(vision, image)])]
     )
     merged = merged_by_hand(params, adapter, BOTH.scale)
-    expected = qwen2_5_vl.logits(VL, merged, tokens, [image])
+    expected = qwen2_5_vl.logits(shape, merged, tokens, [image])
     attached = lora.attach_adapter(params, adapter, BOTH.scale)
     np.testing.assert_allclose(
-        qwen2_5_vl.logits(VL, attached, tokens, [image]), expected, atol=1e-5
+        qwen2_5_vl.logits(shape, attached, tokens, [image]), expected, atol=1e-5
     )
     text = {"layers": adapter["layers"]}
-    of_text = qwen2_5_vl.logits(VL, merged_by_hand(params, text, BOTH.scale), tokens, [image])
+    of_text = qwen2_5_vl.logits(shape, merged_by_hand(params, text, BOTH.scale), tokens, [image])
     assert np.abs(expected - of_text).max() > 0.05
     for original, restored in zip(
         *map(
@@ -94,7 +96,7 @@ def test_pairs_in_the_vision_tower_equal_merged_ones() -> None:
         np.testing.assert_array_equal(original, restored)
     again = lora.merge_adapter(jax.tree.map(jnp.copy, params), adapter, BOTH.scale)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), again, merged)
-    assert lora.adapter_axes(VL, BOTH)["vision"]["layers"]["down"]["lora_a"] == (
+    assert lora.adapter_axes(shape, BOTH)["vision"]["layers"]["down"]["lora_a"] == (
         "layers",
         "mlp",
         "rank",

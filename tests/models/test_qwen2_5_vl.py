@@ -4,6 +4,7 @@ same logits, gradients and tokens.
 
 import dataclasses
 import functools
+import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models import decoder, qwen2_5_vl
 from gigpo_jax.models.decoder import DecoderConfig
+from gigpo_jax.models.decoder_config import PUBLISHED_VISION
+from gigpo_jax.models.files.hf_config import config_json, read_config
 from gigpo_jax.models.files.weights import load_hf, save_hf
 from gigpo_jax.models.vision.images import (
     distinct_images,
@@ -222,10 +225,25 @@ def test_greedy_decoding_equals_that_of_transformers(
     assert len(set(drawn)) > 2
 
 
-def test_folders_in_both_layouts_and_in_shards_are_the_same_model(tmp_path: pathlib.Path) -> None:
-    config = dataclasses.replace(
-        VL, vision=dataclasses.replace(VISION, max_pixels=100_352), tie_word_embeddings=False
-    )
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        (VL, ("visual.patch_embed.proj.weight", "model.layers.1.mlp.up_proj.weight")),
+        (
+            VL3,
+            (
+                "model.visual.deepstack_merger_list.1.linear_fc2.bias",
+                "model.language_model.layers.1.self_attn.q_norm.weight",
+            ),
+        ),
+    ],
+    ids=MODELS,
+)
+def test_folders_in_both_layouts_and_in_shards_are_the_same_model(
+    config: DecoderConfig, published: tuple[str, ...], tmp_path: pathlib.Path
+) -> None:
+    vision = dataclasses.replace(qwen2_5_vl.vision_config(config), max_pixels=100_352)
+    config = dataclasses.replace(config, vision=vision, tie_word_embeddings=False)
     params = random_params(config)
     save_hf(tmp_path / "model", config, params, max_shard_bytes=100_000)
     assert len(list((tmp_path / "model").glob("*.safetensors"))) > 2
@@ -237,7 +255,10 @@ def test_folders_in_both_layouts_and_in_shards_are_the_same_model(tmp_path: path
         tensors |= safetensors.load_file(file)
         file.unlink()
     (tmp_path / "model" / "model.safetensors.index.json").unlink()
+    assert tensors.keys() >= {*published, "lm_head.weight"}
     names = {"visual.": "model.visual.", "model.": "model.language_model.", "lm_head.": "lm_head."}
+    if vision.nests_decoder:
+        names = {new: old for old, new in names.items()}
     in_memory = {
         new + name.removeprefix(old): tensor
         for name, tensor in tensors.items()
@@ -256,12 +277,37 @@ def test_folders_in_both_layouts_and_in_shards_are_the_same_model(tmp_path: path
         np.testing.assert_array_equal(ours, copy, err_msg=str(path))
 
 
-def test_parameters_of_the_published_model_are_counted() -> None:
-    """The tower of Qwen2.5-VL-3B has 668.7 M, measured in transformers."""
-    assert (
-        decoder.param_count(dataclasses.replace(decoder.PUBLISHED["3b"], vision=VisionConfig()))
-        == 3_754_622_976
-    )
+@pytest.mark.parametrize("name", PUBLISHED_VISION)
+def test_published_shapes_are_read_back_and_counted(name: str, tmp_path: pathlib.Path) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = PUBLISHED_VISION[name]
+    (tmp_path / "config.json").write_text(json.dumps(config_json(config, "bfloat16")))
+    assert read_config(tmp_path) == config
+    theirs = transformers.AutoConfig.from_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = transformers.AutoModelForImageTextToText.from_config(theirs)
+    assert decoder.param_count(config) == sum(p.numel() for p in model.parameters())
+
+
+def test_a_tower_that_this_code_does_not_have_is_refused(tmp_path: pathlib.Path) -> None:
+    content = config_json(VL3, "float32")
+
+    def read(**changes: Any) -> None:
+        tower = content["vision_config"] | changes
+        (tmp_path / "config.json").write_text(json.dumps(content | {"vision_config": tower}))
+        read_config(tmp_path)
+
+    read()
+    for changes, message in (
+        ({"num_position_embeddings": 24}, "num_position_embeddings=24 must be a square"),
+        ({"deepstack_visual_indexes": [2, 1]}, r"\[2, 1\] must be ascending indices of 4 layers"),
+        ({"deepstack_visual_indexes": [1, 4]}, r"\[1, 4\] must be ascending indices of 4 layers"),
+        ({"deepstack_visual_indexes": [0, 1, 2]}, "must be fewer than num_hidden_layers=3"),
+        ({"hidden_act": "gelu"}, "vision_config.hidden_act='gelu' is not supported"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read(**changes)
 
 
 def test_images_that_do_not_fit_the_text_or_the_model_are_refused() -> None:

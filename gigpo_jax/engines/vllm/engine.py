@@ -241,10 +241,7 @@ class VllmEngine:
                 name += SUFFIX
                 checksum = self._store.write_weights(self.config, params, dtype=dtype, name=name)
             else:
-                vision = self.config.vision
-                # vLLM finds the decoder of Qwen3-VL by no other name.
-                tower = vision.model_type if vision is not None and vision.nests_decoder else ""
-                checksum = self._store.write_adapter(adapter, dtype=dtype, name=name, tower=tower)
+                checksum = self._store.write_adapter(self.config, adapter, dtype=dtype, name=name)
         except OSError as err:
             raise EngineLost(
                 f"config.engine.vllm.weights_dir: {self._store.folder}: cannot be written "

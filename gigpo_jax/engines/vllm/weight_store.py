@@ -85,15 +85,21 @@ class WeightStore:
         write_tensors(path, config, params, dtype=dtype, on_tensor=checksum.add)
         return checksum.hexdigest()
 
-    def write_adapter(self, adapter: Params, *, dtype: Any, name: str, tower: str = "") -> str:
+    def write_adapter(
+        self, config: DecoderConfig, adapter: Params, *, dtype: Any, name: str
+    ) -> str:
         """Writes an adapter of scale 1.
 
-        Arguments and result are those of `write_weights`; `tower` is that of `adapter_file`.
+        Arguments and result are those of `write_weights`.
         """
         checksum = Checksum()
         rank = lora.adapter_rank(adapter)
         # alpha = R, because the factor is in B already.
         shape = lora.LoraConfig(rank, float(rank), lora.adapter_targets(adapter))
+        # vLLM knows the decoder of Qwen3-VL by no other name.
+        tower = ""
+        if config.vision is not None and config.vision.nests_decoder:
+            tower = config.vision.model_type
         # The previous adapter stays: vLLM may read it again for late requests.
         folder = self._next_path(name, keep=1)
         write_adapter(

@@ -1,7 +1,8 @@
-"""Image preprocessing of Qwen2.5-VL: size, patches, places in a text, positions. numpy only.
+"""Image preprocessing of Qwen2.5-VL and Qwen3-VL: size, patches, places, positions. numpy only.
 
-An image takes one token for each square of 28 x 28 pixels. Sizes that are no multiples of 28 are
-resized first: bicubic with antialiasing, in the fixed-point arithmetic of Pillow, to the last bit.
+An image takes one token for each square of 28 x 28 pixels, in Qwen3-VL 32 x 32. Sizes that are no
+multiples of that are resized first: bicubic with antialiasing, in the fixed-point arithmetic of
+Pillow, to the last bit.
 
 The image processor of transformers is not used. It imports PyTorch where that is installed (4.2 CPU
 seconds, 340 MB), gives float32 of two equal frames, 8 times the bytes that a run keeps for every
@@ -29,7 +30,7 @@ _RADIUS = 2.0  # of the cubic kernel, in pixels of the result (of the source, if
 def target_size(config: VisionConfig, height: int, width: int) -> tuple[int, int]:
     """Returns the size of the resized image.
 
-    Sides are multiples of 28, and the area is within the bounds.
+    Sides are multiples of a square's, and the area is within the bounds.
 
     Raises:
       InputError: one side is more than 200 times the other.
@@ -72,7 +73,7 @@ def token_grid(config: VisionConfig, image: np.ndarray) -> tuple[int, int]:
 
 
 def cut_patches(config: VisionConfig, image: np.ndarray) -> np.ndarray:
-    """Cuts an image into patches [P, 588] u8.
+    """Cuts an image into patches [P, C] u8, C = `VisionConfig.patch_values`.
 
     The image, uint8 [H, W, 3], is resized if need be. The order of patches is that of `vision`.
     """
@@ -248,7 +249,7 @@ class ImagePatches:
     """One preprocessed image.
 
     Attributes:
-      patches: [P, 588] u8.
+      patches: [P, C] u8, result of `cut_patches`.
       grid: rows and columns of its tokens.
     """
 

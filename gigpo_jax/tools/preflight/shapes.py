@@ -22,15 +22,12 @@ from gigpo_jax.learner.rows import response_capacity
 from gigpo_jax.learner.signals.table import batch_fields, needed_signals
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.cache import route_dtype
-from gigpo_jax.models.decoder_config import LAYERS
+from gigpo_jax.models.decoder_config import LAYERS, PUBLISHED_VISION
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.vision.vision import Images
-from gigpo_jax.models.vision.vision_config import VisionConfig
 from gigpo_jax.policy import Policy, lora_config, param_shardings, trained_shardings
 from gigpo_jax.rl import update
 from gigpo_jax.rl.types import StepBatch
-
-VISION_SIZES = ("3b", "7b")  # sizes of Qwen2.5-VL, whose decoders are those of Qwen2.5
 
 
 @dataclass(frozen=True)
@@ -77,9 +74,7 @@ def model_shape(config: ConfigDict) -> decoder.DecoderConfig:
     for size, shape in decoder.PUBLISHED.items():
         is_qwen = shape.model_type == "qwen2"
         published[f"Qwen2.5-{size.upper()}-Instruct" if is_qwen else size.title()] = shape
-    for size in VISION_SIZES:
-        shape = replace(decoder.PUBLISHED[size], vision=VisionConfig())
-        published[f"Qwen2.5-VL-{size.upper()}-Instruct"] = shape
+    published |= PUBLISHED_VISION
     if Path(path).name not in published:
         raise InputError(
             "no such folder",

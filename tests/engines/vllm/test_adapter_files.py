@@ -12,8 +12,10 @@ from gigpo_jax.engines.vllm.worker.extension import WeightLoader
 from gigpo_jax.models import lora
 from gigpo_jax.models.files.adapter_file import load_adapter
 from gigpo_jax.models.files.checksum import folder_checksum
+from gigpo_jax.models.files.safetensors_file import read_header
 from gigpo_jax.models.files.weights import save_hf
 from gigpo_jax.models.lora import LoraConfig
+from tests.models.shapes import VL, VL3
 from tests.models.test_lora import SHAPE, random_adapter, random_params
 
 CONFIG = LoraConfig(4, 4.0, ("q_proj", "down_proj"))
@@ -42,7 +44,7 @@ def test_a_pushed_adapter_is_accepted_and_the_last_two_stay(
     base = folder_checksum(served)
     for number in range(3):
         adapter = random_adapter(SHAPE, CONFIG, number)
-        checksum = store.write_adapter(adapter, dtype=FLOAT32, name=f"run.{number}")
+        checksum = store.write_adapter(SHAPE, adapter, dtype=FLOAT32, name=f"run.{number}")
         report = worker.gigpo_check_adapter(f"run.{number}", checksum, base)
         assert report["checksum"] == checksum
         assert report["bytes"] == 4 * lora.adapter_param_count(SHAPE, CONFIG)
@@ -57,12 +59,23 @@ def test_a_pushed_adapter_is_accepted_and_the_last_two_stay(
     assert list(allowed.iterdir()) == []
 
 
+def test_a_pushed_adapter_of_qwen3_vl_has_the_names_that_vllm_reads(
+    allowed: pathlib.Path,
+) -> None:
+    store = WeightStore(allowed)
+    for shape, prefix in (VL, "layers"), (VL3, "language_model.layers"):
+        name = shape.model_type
+        store.write_adapter(shape, random_adapter(shape, CONFIG), dtype=FLOAT32, name=name)
+        names = read_header(allowed / name / "adapter_model.safetensors")
+        assert f"base_model.model.model.{prefix}.1.self_attn.q_proj.lora_A.weight" in names
+
+
 def test_a_damaged_foreign_or_misplaced_adapter_is_refused(
     allowed: pathlib.Path, served: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     store = WeightStore(allowed)
     base = folder_checksum(served)
-    checksum = store.write_adapter(random_adapter(SHAPE, CONFIG), dtype=FLOAT32, name="a")
+    checksum = store.write_adapter(SHAPE, random_adapter(SHAPE, CONFIG), dtype=FLOAT32, name="a")
     file = allowed / "a/adapter_model.safetensors"
     good = file.read_bytes()
 

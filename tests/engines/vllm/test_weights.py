@@ -22,7 +22,8 @@ from gigpo_jax.models import decoder
 from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.hf_config import config_json
 from gigpo_jax.models.files.weights import load_hf, save_hf
-from tests.models.shapes import SMALL, VISION, VL, random_params
+from gigpo_jax.models.vision.vision_config import preprocessor_json
+from tests.models.shapes import SMALL, VISION, VISION3, VL, VL3, random_params
 
 ROOT = pathlib.Path(__file__).parents[3]
 SHAPE = decoder.DecoderConfig(40, 16, 32, 2, 4, 2, 4, tie_word_embeddings=False)
@@ -187,6 +188,19 @@ def test_fingerprints_tell_vocabularies_and_architectures_apart(tmp_path: pathli
     rope = {"rope_parameters": scaled["rope_scaling"] | {"rope_theta": scaled["rope_theta"]}}
     newer = {k: v for k, v in scaled.items() if k not in ("rope_theta", "rope_scaling")} | rope
     assert extension.architecture(newer) == extension.architecture(scaled)
+
+
+def test_descriptions_of_qwen3_vl_have_decoder_and_tower(tmp_path: pathlib.Path) -> None:
+    content = config_json(VL3, "float32")
+    text = content["text_config"]
+    newer_text = {k: v for k, v in text.items() if k not in ("rope_theta", "rope_scaling")}
+    newer_text["rope_parameters"] = text["rope_scaling"] | {"rope_theta": text["rope_theta"]}
+    newer = content | {"text_config": newer_text}
+    assert extension.architecture(newer) == extension.architecture(content)
+    found = extension.architecture(content)
+    assert (found["model_type"], found["num_hidden_layers"]) == ("qwen3_vl", 3)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessor_json(VISION3)))
+    assert extension._read_tower(newer, tmp_path) == VISION3
 
 
 def test_descriptions_have_the_tower_and_the_sizes_of_images(tmp_path: pathlib.Path) -> None:

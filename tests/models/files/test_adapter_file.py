@@ -13,7 +13,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.files.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.files.weights import save_hf
 from gigpo_jax.models.lora import LoraConfig
-from tests.models.shapes import VL, random_params
+from gigpo_jax.models.decoder_config import DecoderConfig
+from tests.models.shapes import VL, VL3, random_params
 from tests.models.test_lora import ALL, BOTH, SHAPE, SOME, random_adapter
 
 
@@ -42,16 +43,20 @@ def test_names_and_shapes_are_those_of_peft(tmp_path: pathlib.Path) -> None:
     assert config["base_model_name_or_path"] == "a/model"
 
 
+@pytest.mark.parametrize(
+    ("shape", "tower", "pairs"),
+    [(VL, "qwen2_5_vl", 2 * 2 + 2 * 5), (VL3, "qwen3_vl", 3 * 2 + 4 * 4)],
+)
 def test_an_adapter_of_decoder_and_tower_comes_back_under_the_names_of_transformers(
-    tmp_path: pathlib.Path,
+    shape: DecoderConfig, tower: str, pairs: int, tmp_path: pathlib.Path
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    adapter = random_adapter(VL, BOTH)
-    save_adapter(tmp_path / "both", BOTH, adapter, base="", tower=True)
-    again = load_adapter(tmp_path / "both", VL, BOTH)
+    adapter = random_adapter(shape, BOTH)
+    save_adapter(tmp_path / "both", BOTH, adapter, base="", tower=tower)
+    again = load_adapter(tmp_path / "both", shape, BOTH)
     jax.tree.map(np.testing.assert_array_equal, again, adapter)
-    save_hf(tmp_path / "model", VL, random_params(VL))
-    theirs = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "model")
+    save_hf(tmp_path / "model", shape, random_params(shape))
+    theirs = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path / "model")
     linears = {
         name: module.weight.shape
         for name, module in theirs.named_modules()
@@ -62,12 +67,12 @@ def test_an_adapter_of_decoder_and_tower_comes_back_under_the_names_of_transform
     tensors = safetensors.numpy.load_file(tmp_path / "both/adapter_model.safetensors")
     modules = {name.removeprefix("base_model.model.").partition(".lora_")[0] for name in tensors}
     assert modules == chosen
-    assert len(modules) == 2 * 2 + 2 * 5  # layers x linears of the decoder, and of the tower
+    assert len(modules) == pairs  # layers x linears of the decoder, and of the tower
     for name in modules:
         a, b = (tensors[f"base_model.model.{name}.lora_{factor}.weight"] for factor in "AB")
         assert (b @ a).shape == linears[name]
     text = LoraConfig(2, 8.0, BOTH.targets)
-    save_adapter(tmp_path / "text", text, {"layers": adapter["layers"]}, base="", tower=True)
+    save_adapter(tmp_path / "text", text, {"layers": adapter["layers"]}, base="", tower=tower)
     pattern = json.loads((tmp_path / "text/adapter_config.json").read_text())["target_modules"]
     assert {name for name in linears if re.fullmatch(pattern, name)} == {
         name for name in modules if "visual" not in name
