@@ -224,7 +224,7 @@ def test_engine_and_learner_read_the_features_of_all_layers() -> None:
 
 def test_an_engine_in_bfloat16_on_cpus_reads_the_features_of_all_layers() -> None:
     """Its layers are apart, and the last one is computed for the last token alone."""
-    (_, _), (text, images), *_ = read_prompts(VL3)
+    (_, _), (text, _), *_ = read_prompts(VL3)
     config, params = on_cpus(VL3, random_params(VL3))
     positions, packed = qwen2_5_vl.prepare_inputs(VL3, text[None], IMAGES)
     inputs = (text[None], np.array([len(text)]), np.array([0]), positions, packed)

@@ -292,6 +292,7 @@ def vision_json(vision: VisionConfig, decoder: dict[str, Any]) -> dict[str, Any]
     if vision.nests_decoder:
         rope |= {"mrope_interleaved": True, "rope_type": "default"}
         text = decoder | {"model_type": f"{kind}_text", "rope_scaling": rope}
+        del text["architectures"]
         shared = {key: decoder[key] for key in ("tie_word_embeddings", "torch_dtype")}
         return shared | content | {"text_config": text}
     tower["tokens_per_second"] = 2
