@@ -16,7 +16,12 @@ from gigpo_jax.models.vision.images import (
     token_grid,
 )
 from gigpo_jax.models.vision.vision import pack_images
-from gigpo_jax.models.vision.vision_config import MEAN, STD, VisionConfig
+from gigpo_jax.models.vision.vision_config import (
+    NORMALIZATION,
+    QWEN3_VL,
+    VisionConfig,
+    preprocessor_json,
+)
 
 CONFIG = VisionConfig(image_token=9, start_token=7, end_token=8)
 
@@ -46,12 +51,12 @@ def test_resizing_equals_that_of_pillow_to_the_last_bit(
     np.testing.assert_array_equal(resize(image, *target), np.asarray(expected))
 
 
-def test_sizes_and_patches_equal_those_of_transformers() -> None:
+@pytest.mark.parametrize("published", [CONFIG, QWEN3_VL], ids=["qwen2_5_vl", "qwen3_vl"])
+def test_sizes_and_patches_equal_those_of_transformers(published: VisionConfig) -> None:
     pytest.importorskip("torch")
     processors = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
-    config = dataclasses.replace(CONFIG, max_pixels=100_000)
-    bounds = {"shortest_edge": config.min_pixels, "longest_edge": config.max_pixels}
-    processor = processors.Qwen2VLImageProcessorPil(size=bounds)
+    config = dataclasses.replace(published, max_pixels=100_000)
+    processor = processors.Qwen2VLImageProcessorPil.from_dict(preprocessor_json(config))
     for size in (
         (168, 168),
         (96, 96),
@@ -63,10 +68,11 @@ def test_sizes_and_patches_equal_those_of_transformers() -> None:
         theirs = processor([image], return_tensors="np")
         rows, columns = token_grid(config, image)
         assert theirs["image_grid_thw"].tolist() == [[1, 2 * rows, 2 * columns]], size
-        frames = theirs["pixel_values"].reshape(-1, 3, 2, 14**2)
+        side = config.patch_size
+        frames = theirs["pixel_values"].reshape(-1, 3, 2, side**2)
         np.testing.assert_array_equal(frames[:, :, 0], frames[:, :, 1])
-        mean, std = (np.array(values)[:, None] for values in (MEAN, STD))
-        values = (cut_patches(config, image).reshape(-1, 3, 14**2) / 255 - mean) / std
+        mean, std = (np.array(x)[:, None] for x in NORMALIZATION[config.model_type])
+        values = (cut_patches(config, image).reshape(-1, 3, side**2) / 255 - mean) / std
         np.testing.assert_allclose(values, frames[:, :, 0], atol=1e-5)
 
 
