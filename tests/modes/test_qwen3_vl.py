@@ -37,12 +37,12 @@ def test_an_iteration_on_pictures_of_sokoban(tmp_path: Path) -> None:
     save_hf(tmp_path / "model", shape, params, tokenizer=words)
     config = ("--config=tests/configs/pictures.py", f"--config.model.path={tmp_path / 'model'}")
     flags = [*config, f"--workdir={tmp_path / 'run'}", *FLAGS]
-    assert main(["train", *flags]) == 0
+    assert main(["--mode=train", *flags]) == 0
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     (metrics,) = [line for line in lines if "policy/loss" in line]
     assert metrics["policy/behaviour_mismatch"] < 1e-4
     assert metrics["batch/steps"] == 8
-    assert main(["export", *flags, f"--out={tmp_path / 'trained'}"]) == 0
+    assert main(["--mode=export", *flags, f"--out={tmp_path / 'trained'}"]) == 0
     trained_shape, trained = load_hf(tmp_path / "trained")
     assert trained_shape == shape
     for name in ("positions", "deep_out", "merger_in"):
