@@ -77,7 +77,7 @@ def rotary_angles(
     places = positions[..., None, None].astype(jnp.float32)
     if axes:
         # [..., 1, K/2]: each frequency takes its own axis of positions.
-        places = jnp.moveaxis(places[jnp.array(axes), ..., 0], 0, -1)
+        places = jnp.moveaxis(jnp.take(places[..., 0], jnp.array(axes), axis=0), 0, -1)
     angles = places * frequencies
     return jnp.cos(angles), jnp.sin(angles)
 
