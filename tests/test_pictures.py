@@ -265,6 +265,22 @@ def test_a_prompt_of_text_alone_is_as_one_without_images() -> None:
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+@pytest.mark.parametrize(("shape", "values"), [(VL, 588), (VL3, 768)])
+def test_microbatches_without_images_have_the_patches_of_the_model(
+    shape: decoder.DecoderConfig, values: int
+) -> None:
+    """A text alone, beside a prompt with images or not, and rows that nothing fills."""
+    response = np.array([1, 2], np.int32)
+    samples = [
+        Sample(text, response, np.zeros(2, np.float32), images=images)
+        for text, images in read_prompts(shape)
+    ]
+    for members in (samples[:1], samples[3:], samples):
+        rng = np.random.default_rng(0)
+        (batch,) = make_minibatches(members, steps=4, row_length=64, rows=1, rng=rng)
+        assert batch.images.patches.shape[-1] == values
+
+
 def talk_about(images: Sequence[np.ndarray], seed: int) -> list[Sample]:
     """A conversation of three steps: a picture, another one, and a text alone."""
     rng = np.random.default_rng(seed)

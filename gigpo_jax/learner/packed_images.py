@@ -25,11 +25,13 @@ class MicrobatchImages(NamedTuple):
       placements: places of its segments in the minibatch.
       indices: feature of each token of each segment's last prompt, [P] i32, counted over the
         images.
+      patch_values: C, numbers in a patch; 0 without a prompt that knows it.
     """
 
     images: list[ImagePatches]
     placements: list[SegmentPlacement]
     indices: list[np.ndarray]
+    patch_values: int
 
 
 def image_capacity(longest: int, rows: int) -> int:
@@ -69,32 +71,36 @@ def add_images(
         contents.append([_microbatch_images(members) for members in microbatches])
     most_images = 0
     most_patches = 0
+    values = 0
     for content in contents:
         for microbatch in content:
+            values = max(values, microbatch.patch_values)
             most_images = max(most_images, len(microbatch.images))
             for image in microbatch.images:
                 most_patches = max(most_patches, len(image.patches))
     # The largest numbers of all hosts: one shape for all, and few programs.
-    limits = gather(np.array([most_images, most_patches], np.int64)).max(0)
-    most_images, most_patches = limits.tolist()
+    limits = gather(np.array([most_images, most_patches, values], np.int64)).max(0)
+    most_images, most_patches, values = limits.tolist()
     capacity = image_capacity(most_images, rows)
     for batch, content in zip(batches, contents, strict=True):
-        yield _with_images(batch, content, shape, capacity, most_patches)
+        yield _with_images(batch, content, shape, (capacity, most_patches, values))
 
 
 def _microbatch_images(placements: list[SegmentPlacement]) -> MicrobatchImages:
-    images, indices = distinct_images([_prompt_images(place.whole) for place in placements])
-    return MicrobatchImages(images, placements, indices)
+    prompts = [_prompt_images(place.whole) for place in placements]
+    images, indices = distinct_images(prompts)
+    patch_values = max((prompt.patch_values for prompt in prompts), default=0)
+    return MicrobatchImages(images, placements, indices, patch_values)
 
 
 def _with_images(
     batch: StepBatch,
     content: Sequence[MicrobatchImages],
     shape: tuple[int, int, int],
-    capacity: int,
-    most_patches: int,
+    sizes: tuple[int, int, int],
 ) -> StepBatch:
     stored, rows, width = shape
+    capacity, most_patches, values = sizes
     # In text, frame, row and column of a token are equal.
     positions = np.repeat(batch.positions[:, :, None], 3, axis=2)  # [M, B, 3, T]
     index = np.full((stored, rows, width), -1, np.int32)
@@ -108,7 +114,13 @@ def _with_images(
             # Images take fewer positions than tokens, so the response moves back.
             positions[number, row, :, place.prompt_end : place.end] += layout.shift
         packed.append(
-            pack_images(microbatch.images, index[number], number=capacity, longest=most_patches)
+            pack_images(
+                microbatch.images,
+                index[number],
+                number=capacity,
+                longest=most_patches,
+                values=values,
+            )
         )
     images = jax.tree.map(lambda *leaves: np.stack(leaves), *packed)
     return replace(batch, positions=positions, images=images)
@@ -123,4 +135,4 @@ def _prompt_images(sample: Sample) -> PromptImages:
         return sample.images
     length = len(sample.prompt_tokens)
     positions = np.tile(np.arange(length, dtype=np.int32), (3, 1))
-    return PromptImages(Layout(positions, np.full(length, -1, np.int32), 0), ())
+    return PromptImages(Layout(positions, np.full(length, -1, np.int32), 0), (), 0)

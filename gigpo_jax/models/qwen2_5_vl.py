@@ -93,7 +93,11 @@ def prepare_inputs(
     # At least one image of one square, so that texts without images give no empty arrays.
     longest = max([MERGE**2, *(len(image.patches) for image in unique_images)])
     packed = pack_images(
-        unique_images, np.stack(index), number=max(len(unique_images), 1), longest=longest
+        unique_images,
+        np.stack(index),
+        number=max(len(unique_images), 1),
+        longest=longest,
+        values=vision.patch_values,
     )
     positions = np.stack([text.layout.positions for text in texts], axis=1)
     return positions, packed

@@ -161,6 +161,7 @@ def test_packed_rows_with_images_equal_the_texts_alone(config: DecoderConfig) ->
             np.concatenate(index)[None],
             number=4,
             longest=max(len(x.patches) for x in images),
+            values=vision.patch_values,
         ),
     )
     result = np.split(
@@ -177,7 +178,11 @@ def test_with_remat_offload_the_inputs_of_the_towers_layers_are_in_host_memory()
     params = random_params(VL)
     image = prepare_images(VISION, texts_and_images(VISION)[0][1], IMAGES[2:])
     packed_images = pack_images(
-        image.images, image.layout.index[None], number=1, longest=len(image.images[0].patches)
+        image.images,
+        image.layout.index[None],
+        number=1,
+        longest=len(image.images[0].patches),
+        values=VISION.patch_values,
     )
 
     def loss(tower: Any) -> jax.Array:
@@ -190,7 +195,10 @@ def test_with_remat_offload_the_inputs_of_the_towers_layers_are_in_host_memory()
     assert inputs in str(jax.make_jaxpr(jax.grad(loss))(params["vision"]))
 
 
-@pytest.mark.parametrize("config", [VL, VL3], ids=MODELS)
+# With an output matrix of its own Qwen3-VL draws several tokens from these weights.
+@pytest.mark.parametrize(
+    "config", [VL, dataclasses.replace(VL3, tie_word_embeddings=False)], ids=MODELS
+)
 def test_greedy_decoding_equals_that_of_transformers(
     config: DecoderConfig, tmp_path: pathlib.Path
 ) -> None:

@@ -72,7 +72,13 @@ class ImageEncoder:
         no_rows = np.zeros((0, 0), np.int32)
         for start in range(0, len(images), self._batch_size):
             batch = images[start : start + self._batch_size]
-            packed = pack_images(batch, no_rows, number=self._batch_size, longest=padded_patches)
+            packed = pack_images(
+                batch,
+                no_rows,
+                number=self._batch_size,
+                longest=padded_patches,
+                values=batch[0].patches.shape[1],
+            )
             encoded = self._programs.encode_images(params, packed.patches, packed.grid)
             # Copies: a slice would keep the features of the whole batch in memory.
             for row, image in zip(np.asarray(encoded), batch):

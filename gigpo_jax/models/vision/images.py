@@ -266,10 +266,17 @@ class ImagePatches:
 
 @dataclass(frozen=True, eq=False)
 class PromptImages:
-    """Images of a prompt, and their places in its tokens."""
+    """Images of a prompt, and their places in its tokens.
+
+    Attributes:
+      layout: places and positions.
+      images: images in their order.
+      patch_values: C, numbers in a patch of the model; 0 where no model is known.
+    """
 
     layout: Layout
     images: tuple[ImagePatches, ...]
+    patch_values: int
 
 
 def prepare_images(
@@ -287,7 +294,8 @@ def prepare_images(
         ImagePatches(cut_patches(config, image), grid)
         for image, grid in zip(images, grids, strict=True)
     ]
-    return PromptImages(locate_images(config, np.asarray(tokens), grids), tuple(prepared))
+    layout = locate_images(config, np.asarray(tokens), grids)
+    return PromptImages(layout, tuple(prepared), config.patch_values)
 
 
 def collapse_image_tokens(tokens: np.ndarray, images: PromptImages) -> np.ndarray:

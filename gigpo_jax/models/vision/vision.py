@@ -60,7 +60,7 @@ class Features:
 
 
 def pack_images(
-    images: Sequence[ImagePatches], index: np.ndarray, *, number: int, longest: int
+    images: Sequence[ImagePatches], index: np.ndarray, *, number: int, longest: int, values: int
 ) -> Images:
     """Packs images into arrays of one size.
 
@@ -69,8 +69,8 @@ def pack_images(
       index: [B, T], features counted image by image without gaps; result of `distinct_images`.
       number: N.
       longest: P.
+      values: C.
     """
-    values = images[0].patches.shape[1] if images else VisionConfig().patch_values
     patches = np.zeros((number, longest, values), np.uint8)
     grid = np.zeros((number, 2), np.int32)
     padded_places = []

@@ -128,7 +128,9 @@ def _pack_pictures(prompt: PromptImages | None, length: int) -> tuple[np.ndarray
     images, (index,) = distinct_images([prompt])
     row = _pad(index, length)[None]
     longest = max(len(image.patches) for image in images)
-    return positions, pack_images(images, row, number=len(images), longest=longest)
+    return positions, pack_images(
+        images, row, number=len(images), longest=longest, values=prompt.patch_values
+    )
 
 
 def _pad(tokens: np.ndarray, length: int) -> np.ndarray:

@@ -125,7 +125,7 @@ def test_features_of_small_images_skip_the_padding_of_the_largest() -> None:
         for x in (random_image(56, 56), random_image(56, 84))
     ]
     packed = pack_images(
-        images, np.array([[-1, 0, 1, 2, 3], [4, 5, -1, 4, 9]]), number=2, longest=24
+        images, np.array([[-1, 0, 1, 2, 3], [4, 5, -1, 4, 9]]), number=2, longest=24, values=588
     )
     np.testing.assert_array_equal(packed.index, [[-1, 0, 1, 2, 3], [6, 7, -1, 6, 11]])
     np.testing.assert_array_equal(packed.grid, [[4, 4], [4, 6]])
