@@ -330,7 +330,7 @@ def add_deep_features(
     layer: jax.Array | int | None,
     select: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
-    """Adds the features that belong behind a decoder layer to its result.
+    """Adds the features that belong behind a decoder layer.
 
     Args:
       x: result of the layer, of the tokens that `select` selects.

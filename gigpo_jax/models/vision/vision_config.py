@@ -140,7 +140,7 @@ class VisionConfig:
 
     @property
     def frequency_axes(self) -> tuple[int, ...]:
-        """Axis of positions, 0 to 2, that each frequency of the decoder turns with."""
+        """Axis of positions, 0 to 2, of each frequency of the decoder."""
         if self.model_type == VL:
             return tuple(axis for axis, size in enumerate(self.sections) for _ in range(size))
         # Frame, row and column take turns; frequencies that are left turn with the frame.
@@ -270,7 +270,7 @@ def _read_pixel_bounds(file: pathlib.Path) -> dict[str, Any]:
 
 
 def vision_json(vision: VisionConfig, decoder: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of config.json for a model with a tower.
+    """Returns config.json of a model with a tower.
 
     `decoder` is that of the decoder alone.
     """
