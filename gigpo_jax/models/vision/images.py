@@ -75,7 +75,8 @@ def token_grid(config: VisionConfig, image: np.ndarray) -> tuple[int, int]:
 def cut_patches(config: VisionConfig, image: np.ndarray) -> np.ndarray:
     """Cuts an image into patches [P, C] u8.
 
-    C is `VisionConfig.patch_values`. The image, uint8 [H, W, 3], is resized if need be. The order of patches is that of `vision`.
+    C is `VisionConfig.patch_values`. The image, uint8 [H, W, 3], is resized if need be. The order
+    of patches is that of `vision`.
     """
     height, width = target_size(config, *image.shape[:2])
     side = config.patch_size
