@@ -140,7 +140,7 @@ class VisionConfig:
 
     @property
     def frequency_axes(self) -> tuple[int, ...]:
-        """Axis of positions, 0 to 2, of each frequency of the decoder."""
+        """Axis of positions, 0 to 2, of each decoder frequency."""
         if self.model_type == VL:
             return tuple(axis for axis, size in enumerate(self.sections) for _ in range(size))
         # Frame, row and column take turns; frequencies that are left turn with the frame.
