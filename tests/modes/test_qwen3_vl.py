@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
 from gigpo_jax.main import main
 from gigpo_jax.models import load_hf
@@ -27,6 +28,7 @@ FLAGS = (
 )
 
 
+@pytest.mark.long
 def test_an_iteration_on_pictures_of_sokoban(tmp_path: Path) -> None:
     words = load_tokenizer("models/sokoban_tiny")
     start, image, end = words.encode("".join(IMAGE_TOKENS))
