@@ -6,6 +6,11 @@ Tasks of four kinds: find, count, edit, fix (docs/shell.md). The prompt has the 
 task. The policy of 0.2 M parameters writes the whole command: the menu is not shown, it only lets a
 command of the menu count in any spacing. The warm start imitated the expert with random commands
 (shell_tiny_sft.py). Needs the sandbox: Linux with user namespaces.
+
+Hardware: one thread on 2 cores that other programs kept busy, 6 to 9 minutes (70 to 90 s of CPU
+time without the commands). Result, seeds 0, 1 and 2: the panel of 128 tasks 15.6, 6.2 and 10.2%
+before and 65.6, 70.3 and 50.8% after at temperature 0.4; greedy 25.0% before and 68.8, 70.3 and
+52.3% after. docs/shell.md has more.
 """
 
 from ml_collections import ConfigDict
