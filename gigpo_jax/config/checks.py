@@ -10,10 +10,11 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.env_bridge.conversations import CHAT, Conversation
 from gigpo_jax.envs import registry
-from gigpo_jax.rl.algorithms import FROZEN_TEACHER, find_algorithm
+from gigpo_jax.rl.algorithms import FROZEN_TEACHER, find_algorithm, is_served
 from gigpo_jax.rl.ratios import MASKS
 
 TAGGED = ("tagged", f"{CHAT}_tagged")  # prompt styles that ask for tags
+LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
 MAX_VLLM_RANK = 512  # largest rank of an adapter that vLLM serves
 
 # Ratios of whole responses. Their clip is as narrow as the rounding of a bfloat16 engine, or their
@@ -371,21 +372,26 @@ def _check_servers(config: ConfigDict) -> None:
     servers = config.engine.vllm
     if not servers.urls:
         return
-    urls = [url.strip() for url in servers.urls.split(",")]
+    _check_urls(config, "engine.vllm.urls")
+    hosts = {url.partition("://")[2].rpartition(":")[0] for url in servers.urls.split(",")}
+    require(
+        servers.weights_dir != "" or hosts <= LOOPBACK,
+        config,
+        "engine.vllm.weights_dir",
+        "servers on other machines take weights from a shared folder",
+        "name their --weights-dir (GIGPO_WEIGHTS_DIR)",
+    )
+
+
+def _check_urls(config: ConfigDict, name: str) -> None:
+    urls = [url.strip() for url in value_of(config, name).split(",")]
     for url in urls:
         host = url.removeprefix("http://").removeprefix("https://")
         # Nothing after host and port: paths of requests are joined to it. Nothing secret either:
         # the config is saved and printed.
         is_url = host != url and host != "" and "@" not in host and not set(host) & set("/?# ")
-        require(is_url, config, "engine.vllm.urls", f"{url!r} is not like http://host:port")
-    require(len(set(urls)) == len(urls), config, "engine.vllm.urls", "names a server twice")
-    require(
-        servers.weights_dir != "",
-        config,
-        "engine.vllm.weights_dir",
-        "servers of engine.vllm.urls take weights from a shared folder",
-        "name their --weights-dir (GIGPO_WEIGHTS_DIR)",
-    )
+        require(is_url, config, name, f"{url!r} is not like http://host:port")
+    require(len(set(urls)) == len(urls), config, name, "names a server twice")
 
 
 def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
@@ -589,6 +595,15 @@ def _check_needs(config: ConfigDict) -> None:
             "env.prompt",
             f"{name} adds a text to prompts of single steps",
             "use full, or another that is no conversation",
+        )
+    if FROZEN_TEACHER in needs and is_served(config.rl.settings.teacher):
+        _check_urls(config, "rl.settings.teacher")
+        require(
+            config.sampling.temperature == 1,
+            config,
+            "sampling.temperature",
+            "servers of rl.settings.teacher score at temperature 1",
+            "use 1.0, or a teacher from a folder",
         )
     if "tag" in needs:
         reason = f"{name} compares responses by their tags"

@@ -126,7 +126,15 @@ class Algorithm:
         return needs_values and "text_critic" not in self.needs
 
 
-MODEL = Rule("a model folder, or ORG/NAME of the Hub", lambda value: value != "")
+def is_served(teacher: str) -> bool:
+    """Whether the setting `teacher` names servers and no model folder."""
+    return teacher.startswith(("http://", "https://"))
+
+
+MODEL = Rule(
+    "a model folder, ORG/NAME of the Hub, or vLLM servers as http://host:port",
+    lambda value: value != "",
+)
 NO_STEP = {"step_weight": 0.0}
 # Each response counts once, as its ratio does. The authors' losses have no dual clip.
 ONE_EACH = {"loss_mean": "responses", "dual_clip": 0.0}

@@ -26,7 +26,7 @@ from gigpo_jax.models.files.hub import model_folder
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.policy import Policy, forward_function, param_shardings
-from gigpo_jax.rl.algorithms import FROZEN_TEACHER
+from gigpo_jax.rl.algorithms import FROZEN_TEACHER, is_served
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import make_logprobs
 
@@ -49,9 +49,8 @@ class FrozenTeacher(Signal):
 
     @classmethod
     def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
-        """Whether the teacher is another model than the policy."""
-        del config
-        return FROZEN_TEACHER in needs
+        """Whether the teacher is another model than the policy, and no server has it."""
+        return FROZEN_TEACHER in needs and not is_served(config.rl.settings.teacher)
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:

@@ -17,6 +17,7 @@ from gigpo_jax.learner.signals.episode_ends import EpisodeEnds
 from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher
 from gigpo_jax.learner.signals.known_answers import KnownAnswers
 from gigpo_jax.learner.signals.policy_scores import PolicyScores
+from gigpo_jax.learner.signals.served_teacher import ServedTeacher
 from gigpo_jax.learner.signals.tags import Tags
 from gigpo_jax.learner.signals.task_deviations import TaskDeviations
 from gigpo_jax.learner.signals.teacher import Teacher
@@ -35,6 +36,7 @@ SIGNALS: tuple[type[Signal], ...] = (
     Critic,
     Teacher,
     FrozenTeacher,
+    ServedTeacher,
     ActionSpans,
     ClipScales,
 )

@@ -273,9 +273,9 @@ class Tokenizer:
                 fix="use a model with a correct one (chat_template.jinja or tokenizer_config.json)",
             ) from err
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of token ids without special tokens."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+    def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
+        """Returns the text of token ids, without special tokens unless they are kept."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=not keep_special)
 
     def token_id(self, token: str) -> int | None:
         """Returns a token's id by exact spelling, or None."""

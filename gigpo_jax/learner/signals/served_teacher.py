@@ -1,0 +1,118 @@
+"""Log-probabilities of responses under a teacher behind vLLM servers, for on-policy distillation.
+
+The servers of `rl.settings.teacher` read the tokens of the policy, so both need one tokenizer. They
+score at temperature 1, and nothing of the teacher is on the devices of the run.
+"""
+
+import os
+from collections.abc import Sequence, Set
+from types import MappingProxyType
+from typing import Any, Self
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.exchange import all_hosts
+from gigpo_jax.engines.base import EngineLost
+from gigpo_jax.learner.samples import join_continuations
+from gigpo_jax.learner.signals.base import CreditedSteps, Signal
+from gigpo_jax.policy import Policy
+from gigpo_jax.rl.algorithms import FROZEN_TEACHER, is_served
+from gigpo_jax.run import report
+
+
+class ServedTeacher(Signal):
+    """A model behind servers that scores responses."""
+
+    batch_fields = MappingProxyType({"teacher": np.float32})
+
+    def __init__(self, scorer: Any) -> None:
+        """Keeps the scorer, an `engines.vllm.scorer.TextScorer`."""
+        self._scorer = scorer
+
+    @classmethod
+    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
+        """Whether `rl.settings.teacher` names servers."""
+        return FROZEN_TEACHER in needs and is_served(config.rl.settings.teacher)
+
+    @classmethod
+    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
+        """Connects to the servers.
+
+        Raises:
+          InputError: A server does not answer, or has another tokenizer or another model than the
+            first one; or the policy reads images.
+        """
+        del mesh
+        key = "config.rl.settings.teacher"
+        value = repr(config.rl.settings.teacher)
+        if policy.config.vision is not None:
+            raise InputError(
+                "servers score text alone, and the policy reads images",
+                key=key,
+                value=value,
+                fix="name a model folder",
+            )
+        try:
+            from gigpo_jax.engines.vllm.protocol import Limits
+            from gigpo_jax.engines.vllm.scorer import TextScorer
+        except ModuleNotFoundError as err:  # aiohttp is an optional dependency
+            raise InputError(
+                f"needs the package {err.name}",
+                key=key,
+                value=value,
+                fix="pip install 'gigpo_jax[vllm]'",
+            ) from err
+        servers = config.engine.vllm
+        urls = [url.strip() for url in config.rl.settings.teacher.split(",")]
+        # Each host begins with another server; all hosts may use all.
+        first = jax.process_index() % len(urls)
+        scorer = TextScorer(
+            urls[first:] + urls[:first],
+            key=os.environ.get("VLLM_API_KEY", ""),
+            limits=Limits(
+                start_s=servers.start_timeout_s,
+                connect_s=servers.connect_timeout_s,
+                request_s=servers.request_timeout_s,
+                push_s=servers.push_timeout_s,
+                restarts=0,
+            ),
+            say=report.say,
+        )
+        sampling = config.sampling
+        scorer.check(policy.tokenizer, sampling.max_prompt_tokens + sampling.max_response_tokens)
+        return cls(scorer)
+
+    def compute_fields(self, credited: CreditedSteps) -> dict[str, Sequence[Any]]:
+        """The teacher's log-probabilities of each response, [R] f32.
+
+        Raises:
+          EngineLost: The servers of a host gave no scores.
+        """
+        from gigpo_jax.engines.vllm.protocol import ServerFault
+
+        samples = credited.scored.samples
+        # The calls of a conversation are one text: its last call has all responses.
+        groups = join_continuations(samples)
+        texts = []
+        for group in groups:
+            last = samples[group[-1]]
+            texts.append(np.concatenate([last.prompt_tokens, last.response_tokens]))
+        reason = ""
+        rows: list[np.ndarray] = []
+        try:
+            rows = self._scorer.score(texts)
+        except (ServerFault, InputError) as err:
+            reason = f"rl.settings.teacher: {err}"
+        # Together: hosts with scores would wait for the others in the update.
+        if all_hosts(np.array([reason != ""])).any():
+            raise EngineLost(reason or "rl.settings.teacher: another host got no scores")
+        scores: list[np.ndarray] = [np.zeros(0, np.float32)] * len(samples)
+        for group, row in zip(groups, rows, strict=True):
+            for index in group:
+                # Nothing precedes the first token, so row n belongs to token n + 1.
+                first = len(samples[index].prompt_tokens) - 1
+                scores[index] = row[first : first + len(samples[index].response_tokens)]
+        return {"teacher": scores}
