@@ -66,15 +66,14 @@ IFS=, read -ra servers <<<"$server_gpus"
 adapter=()
 [ "$lora_rank" = 0 ] || adapter=(--config.model.lora.rank="$lora_rank")
 
-weights_dir=/dev/shm/gigpo_jax-node.$(id -u).$port
 urls=()
 for ((i = 0; i < ${#servers[@]} / tensor; i++)); do urls+=("http://127.0.0.1:$((port + i))"); done
-sidecar=("$here/launch/vllm_sidecar.sh" --model "$model" --weights-dir "$weights_dir" --gpus "$server_gpus"
+sidecar=("$here/launch/vllm_sidecar.sh" --model "$model" --gpus "$server_gpus"
   --tensor "$tensor" --port "$port" --max-length "$max_length" --sequences "$sequences" --python "$vllm_python"
   --lora-rank "$lora_rank")
 learner=(env CUDA_VISIBLE_DEVICES="$learner_gpus" "$python" -m gigpo_jax.main --config="$config" --workdir="$workdir"
   --config.model.path="$model" --config.engine.name=vllm --config.engine.vllm.urls="$(IFS=, && echo "${urls[*]}")"
-  --config.engine.vllm.weights_dir="$weights_dir" --config.engine.vllm.connect_timeout_s=900.0 "${adapter[@]}" "$@")
+  --config.engine.vllm.connect_timeout_s=900.0 "${adapter[@]}" "$@")
 
 if [ $dry_run = yes ]; then
   printf '%q ' "${sidecar[@]}" && echo
@@ -85,11 +84,8 @@ fi
 VLLM_API_KEY=${VLLM_API_KEY:-$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')}
 export VLLM_API_KEY
 mkdir -p "$workdir/servers"
-# All users can write to /dev/shm: a folder of another user must not be taken for the weights folder.
-mkdir -m 700 "$weights_dir" 2>/dev/null || true # left by a run that was killed
-[ -d "$weights_dir" ] && [ -O "$weights_dir" ] && [ ! -L "$weights_dir" ] || fail "$weights_dir: belongs to another user or is a link; use another --port"
 "${sidecar[@]}" >"$workdir/servers/sidecar.log" 2>&1 &
 sidecar_pid=$!
-trap 'kill $sidecar_pid 2>/dev/null || true; wait $sidecar_pid 2>/dev/null || true; rm -rf "$weights_dir"' EXIT
+trap 'kill $sidecar_pid 2>/dev/null || true; wait $sidecar_pid 2>/dev/null || true' EXIT
 echo "servers: log in $workdir/servers/sidecar.log"
 "${learner[@]}"

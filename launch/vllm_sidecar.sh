@@ -4,13 +4,14 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-launch/vllm_sidecar.sh --model DIR --weights-dir DIR [options]
+launch/vllm_sidecar.sh --model DIR [options]
 
 Starts vLLM servers for a gigpo_jax learner (--config.engine.name=vllm --config.engine.vllm.urls=...), prints their
 addresses and waits. Ends all of them when one ends, on Ctrl-C and on SIGTERM.
 
   --model DIR         the learner's model.path: a Hugging Face folder
-  --weights-dir DIR   folder for new weights, shared with the learner (its engine.vllm.weights_dir)
+  --weights-dir DIR   folder for new weights, shared with the learner (its engine.vllm.weights_dir);
+                      default for a learner on this machine: one in memory, which the learner finds by itself
   --gpus LIST         comma-separated GPU numbers (default: all); "none" serves on the CPU
   --tensor N          GPUs of one server (default 1); GPUs / N servers, each on its own port
   --host ADDRESS      address to listen on (default 127.0.0.1)
@@ -56,13 +57,21 @@ while [ $# -gt 0 ]; do
 done
 
 [ -n "$model" ] || fail "--model: missing; the learner's model.path"
-[ -n "$weights_dir" ] || fail "--weights-dir: missing; a folder shared with the learner"
 for number in tensor port max_length sequences cache_gib; do
   [[ ${!number} =~ ^[1-9][0-9]*$ ]] || fail "--${number//_/-} ${!number}: must be a whole number of at least 1"
 done
 [[ $lora_rank =~ ^(0|[1-9][0-9]*)$ ]] && [ "$lora_rank" -le 512 ] || fail "--lora-rank $lora_rank: must be a whole number from 0 to 512"
 loopback=no
 case $host in 127.0.0.1 | localhost | ::1) loopback=yes ;; esac
+if [ -z "$weights_dir" ]; then
+  [ $loopback = yes ] || fail "--weights-dir: missing; a folder shared with the learner"
+  # As `local_folder` in gigpo_jax/engines/vllm/weight_store.py.
+  base=/dev/shm
+  [ -w $base ] || base=${TMPDIR:-/tmp}
+  weights_dir=$base/gigpo_jax-weights.$(id -u)
+  # The learner checks whose folder it is, and servers load nothing but what it wrote.
+  [ $dry_run = yes ] || [ -d "$weights_dir" ] || mkdir -m 700 "$weights_dir"
+fi
 if [ $dry_run = no ]; then
   [ -n "${VLLM_API_KEY:-}" ] ||
     fail "VLLM_API_KEY: not set; export a random one here and for the learner, such as \$(openssl rand -hex 24)"

@@ -312,7 +312,7 @@ KEYS: dict[str, Key] = {
     ),
     "engine.vllm.weights_dir": Key(
         "",
-        'folder shared with the servers for new weights; "": a folder in memory',
+        'folder shared with the servers for new weights; "": a folder in this machine\'s memory',
         may_change=True,
     ),
     "engine.vllm.start_timeout_s": Key(

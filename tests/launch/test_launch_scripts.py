@@ -10,6 +10,7 @@ import pytest
 
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.engines.vllm.launch import LaunchPlan, server_command, server_environment
+from gigpo_jax.engines.vllm.weight_store import local_folder
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = ("vllm_sidecar.sh", "gpu_node.sh", "tpu_pod.sh", "slurm.sbatch", "install.sh")
@@ -223,16 +224,13 @@ def test_one_node_shares_its_gpus() -> None:
     assert learner.rstrip().endswith("--config.train.max_staleness=1")
 
 
-@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs /dev/shm")
-def test_what_somebody_put_where_weights_go_is_not_used(tmp_path: pathlib.Path) -> None:
-    place = pathlib.Path(f"/dev/shm/gigpo_jax-node.{os.getuid()}.64999")
-    place.symlink_to(tmp_path)
-    try:
-        says = refused("gpu_node.sh", *NODE, "--port", "64999", "--workdir", str(tmp_path / "run"))
-        assert place.is_symlink()
-    finally:
-        place.unlink()
-    assert f"{place}: belongs to another user or is a link; use another --port" in says
+def test_servers_and_learner_of_one_machine_name_no_folder_of_weights() -> None:
+    server, *_ = dry("vllm_sidecar.sh", "--model", "/m", "--gpus", "none")
+    assert f" GIGPO_WEIGHTS_DIR={local_folder()} " in server
+    says = refused("vllm_sidecar.sh", "--model", "/m", "--gpus", "none", "--host", "10.0.0.1")
+    assert "--weights-dir: missing" in says
+    *_, learner = dry("gpu_node.sh", *NODE)
+    assert "weights" not in learner
 
 
 def test_a_pod_runs_the_same_command_on_all_hosts_and_the_key_stays_in_its_file() -> None:

@@ -39,7 +39,7 @@ from gigpo_jax.engines.vllm.protocol import (
 )
 from gigpo_jax.engines.vllm.server import PushedWeights, Server
 from gigpo_jax.engines.vllm.servers import Say, ServerPool
-from gigpo_jax.engines.vllm.weight_store import WeightStore
+from gigpo_jax.engines.vllm.weight_store import WeightStore, push_name
 from gigpo_jax.engines.vllm.worker.extension import architecture, describe_vision
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.files.hf_config import config_json
@@ -230,8 +230,9 @@ class VllmEngine:
           EngineLost: The weights cannot be written, or no server could take them.
         """
         # With the number of the host, because hosts may share the folder.
-        name = f"{self._run}.host{jax.process_index()}.{version}.{secrets.token_hex(3)}"
-        expected = np.asarray(self._score_probe(params), np.float32)
+        name = push_name(f"{self._run}.host{jax.process_index()}.{version}")
+        # Computed while the weights are written and loaded.
+        expected = self._score_probe(params)
         dtype = jax.numpy.dtype(self._settings.dtype)
         adapter = lora.detach_adapter(params)
         # Servers that recover during the write would look for files that are being replaced.

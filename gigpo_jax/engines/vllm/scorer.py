@@ -51,7 +51,7 @@ class TextScorer:
         self._names: dict[str, str] = {}
 
     def check(self, tokenizer: Tokenizer, max_length: int) -> None:
-        """Checks that all servers score texts of the tokenizer, and score them alike.
+        """Checks that all servers score texts alike.
 
         Args:
           tokenizer: Tokenizer of the texts.
@@ -60,7 +60,7 @@ class TextScorer:
         Raises:
           InputError: A server does not answer, or serves something else.
         """
-        _run(self._check_servers(tokenizer, max_length))
+        _wait_in_thread(self._check_servers(tokenizer, max_length))
 
     def score(self, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Scores texts after `check`.
@@ -76,7 +76,7 @@ class TextScorer:
           ServerFault: No server answered within the limits.
           InputError: A server refuses a text.
         """
-        return _run(self._score_texts(texts))
+        return _wait_in_thread(self._score_texts(texts))
 
     @asynccontextmanager
     async def _open_servers(self) -> AsyncIterator[list[Server]]:
@@ -109,7 +109,7 @@ class TextScorer:
                     )
 
     async def _check_model(self, server: Server, max_length: int) -> None:
-        """Waits for a server, and reads the name and the length of its model."""
+        """Waits for a server and checks its model's length."""
         deadline = time.monotonic() + self._limits.connect_s
         while True:
             try:
@@ -163,7 +163,10 @@ class TextScorer:
             return [row.result() for row in rows]
 
     async def _score_text(self, text: np.ndarray, servers: list[Server]) -> np.ndarray:
-        """Scores one text; a request that fails is repeated, if possible elsewhere."""
+        """Scores one text.
+
+        A request that fails is repeated, if possible elsewhere.
+        """
         failed_at = 0.0
         pause_s = PAUSE_S
         while True:
@@ -228,7 +231,10 @@ async def _check_tokens(server: Server, model: str, tokenizer: Tokenizer) -> Non
             )
 
 
-def _run(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a coroutine in a thread of its own: this one may have a running event loop."""
+def _wait_in_thread(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Runs a coroutine in a thread of its own.
+
+    The caller's may have a running event loop.
+    """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result()

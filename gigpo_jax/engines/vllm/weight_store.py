@@ -5,6 +5,7 @@ import os
 import pathlib
 import secrets
 import shutil
+import stat
 import tempfile
 from typing import Any
 
@@ -25,42 +26,41 @@ class WeightStore:
     Each write has a new name.
 
     Attributes:
-      folder: Folder of the files; one that was created here can be read by this user only.
+      folder: Folder of the files; that of `local_folder` can be read by this user only.
     """
 
     def __init__(self, folder: str | os.PathLike[str] = ""):
         """Creates the folder.
 
         Args:
-          folder: Folder that is shared with the servers; "" creates one in memory (tmpfs) or else
-            in the temporary folder.
+          folder: Folder that is shared with the servers; "": `local_folder`.
 
         Raises:
-          InputError: The folder cannot be written.
+          InputError: The folder cannot be written, or belongs to another user.
         """
-        self._is_temporary = not folder
+        self.folder = pathlib.Path(folder).resolve() if folder else local_folder()
+        reason = ""
         try:
-            if self._is_temporary:
-                # The files are read within one update, so they need not reach a disk.
-                base = TMPFS if os.access(TMPFS, os.W_OK) else pathlib.Path(tempfile.gettempdir())
-                # Without /proc every other process would seem to be dead.
-                if pathlib.Path("/proc/self").exists():
-                    _remove_leftovers(base)
-                # `_remove_leftovers` reads the process from the name.
-                self.folder = base / f"{PREFIX}.{os.getpid()}.{secrets.token_hex(4)}"
-                self.folder.mkdir(mode=0o700)
-            else:
-                self.folder = pathlib.Path(folder).resolve()
-                self.folder.mkdir(parents=True, exist_ok=True)
-                # Mode bits do not tell whether a mounted folder can be written.
-                with tempfile.TemporaryFile(dir=self.folder):
-                    pass
+            self.folder.mkdir(mode=0o777 if folder else 0o700, parents=True, exist_ok=True)
+            # Mode bits do not tell whether a mounted folder can be written.
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+            status = self.folder.lstat()
+            # All users can write to /dev/shm.
+            if not folder and (status.st_uid != os.getuid() or stat.S_ISLNK(status.st_mode)):
+                reason = "belongs to another user or is a link"
         except OSError as err:
+            reason = f"cannot be written ({err.strerror})"
+        if reason:
             raise InputError(
-                f"cannot be written ({err.strerror})",
+                f"{self.folder} {reason}",
                 key="config.engine.vllm.weights_dir",
                 value=repr(str(folder)),
-            ) from err
+                fix="name another folder",
+            )
+        # Without /proc every other process would seem to be dead.
+        if not folder and pathlib.Path("/proc/self").exists():
+            _remove_leftovers(self.folder)
         self._paths: list[pathlib.Path] = []
 
     def write_weights(self, config: DecoderConfig, params: Params, *, dtype: Any, name: str) -> str:
@@ -71,7 +71,7 @@ class WeightStore:
           params: Parameters, gathered one array at a time; with several processes all must call
             this, and each writes its own file.
           dtype: Dtype of the file.
-          name: Name of the file, never used before.
+          name: Name of the file, never used before, as from `push_name`.
 
         Returns:
           The checksum of its tensors.
@@ -110,8 +110,6 @@ class WeightStore:
     def close(self) -> None:
         """Deletes the written files; may be called twice."""
         self._delete_old(0)
-        if self._is_temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _next_path(self, name: str, keep: int) -> pathlib.Path:
         """Deletes old files and returns the path of the next.
@@ -126,21 +124,38 @@ class WeightStore:
 
     def _delete_old(self, keep: int) -> None:
         while len(self._paths) > keep:
-            path = self._paths.pop(0)
-            shutil.rmtree(path, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                path.unlink()
+            _remove(self._paths.pop(0))
 
 
-def _remove_leftovers(base: pathlib.Path) -> None:
-    """Deletes folders of killed processes, which hold memory.
+def local_folder() -> pathlib.Path:
+    """Folder of all weights of this user on this machine.
+
+    It is in memory (tmpfs) or else in the temporary folder. launch/vllm_sidecar.sh has the same.
+    """
+    base = TMPFS if os.access(TMPFS, os.W_OK) else pathlib.Path(tempfile.gettempdir())
+    return base / f"{PREFIX}.{os.getuid()}"
+
+
+def push_name(text: str) -> str:
+    """A new name that begins with this process's number.
+
+    `_remove_leftovers` reads it.
+    """
+    return f"{os.getpid()}.{text}.{secrets.token_hex(3)}"
+
+
+def _remove_leftovers(folder: pathlib.Path) -> None:
+    """Deletes what killed processes left, which holds memory.
 
     /proc lists the living processes.
     """
-    for folder in base.glob(f"{PREFIX}.*.*"):
-        process_id = folder.name.split(".")[1]
-        with contextlib.suppress(OSError):
-            # Folders of other users are not touched: /dev/shm is common to all.
-            is_alive = pathlib.Path("/proc", process_id).exists()
-            if folder.stat().st_uid == os.getuid() and not is_alive:
-                shutil.rmtree(folder, ignore_errors=True)
+    for path in folder.iterdir():
+        process_id = path.name.partition(".")[0]
+        if process_id.isdigit() and not pathlib.Path("/proc", process_id).exists():
+            _remove(path)
+
+
+def _remove(path: pathlib.Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -49,7 +49,7 @@ class FrozenTeacher(Signal):
 
     @classmethod
     def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
-        """Whether the teacher is another model than the policy, and no server has it."""
+        """Whether the teacher is another model, from a folder."""
         return FROZEN_TEACHER in needs and not is_served(config.rl.settings.teacher)
 
     @classmethod

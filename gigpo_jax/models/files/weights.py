@@ -10,6 +10,7 @@ import contextlib
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -505,11 +506,27 @@ def _write_weights(
 def _gather_tensors(
     leaves: list[_Leaf], arrays: list[jax.Array], dtype: np.dtype
 ) -> Iterator[np.ndarray]:
-    for leaf, array in zip(leaves, arrays, strict=True):
-        whole = gather_to_host(array)
-        # One tensor at a time: an array of all layers in the stored layout is never made.
-        for tensor in whole.reshape(-1, *leaf.shape[leaf.stacked_axes :]):
-            yield np.ascontiguousarray(tensor.T if leaf.transposed else tensor, dtype)
+    # One tensor ahead: a thread lays out the next one while the caller writes this one.
+    with ThreadPoolExecutor(1) as pool:
+        pending: Future[np.ndarray] | None = None
+        for leaf, array in zip(leaves, arrays, strict=True):
+            whole = gather_to_host(array)
+            # An array of all layers in the stored layout is never made.
+            for tensor in whole.reshape(-1, *leaf.shape[leaf.stacked_axes :]):
+                stored = tensor.T if leaf.transposed else tensor
+                following = pool.submit(_store_contiguous, stored, dtype)
+                if pending is not None:
+                    yield pending.result()
+                pending = following
+        if pending is not None:
+            yield pending.result()
+
+
+def _store_contiguous(tensor: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if tensor.dtype != dtype:
+        return np.ascontiguousarray(tensor, dtype)
+    # As integers: numpy copies types of other packages, such as bfloat16, under Python's lock.
+    return np.ascontiguousarray(tensor.view(f"u{dtype.itemsize}")).view(dtype)
 
 
 def gather_to_host(array: jax.Array) -> np.ndarray:

@@ -274,7 +274,10 @@ class Tokenizer:
             ) from err
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
-        """Returns the text of token ids, without special tokens unless they are kept."""
+        """Returns the text of token ids.
+
+        Special tokens are left out unless they are kept.
+        """
         return self._tokenizer.decode(list(ids), skip_special_tokens=not keep_special)
 
     def token_id(self, token: str) -> int | None:

@@ -294,8 +294,8 @@ def test_a_push_that_did_not_arrive_is_noticed_by_the_probe(
         weights_dir=weights_dir,
         said=said,
     ) as vllm:
-        honest = vllm._score
-        vllm._score = lambda params: honest(shaken(params, 4))
+        honest = vllm._score_probe
+        vllm._score_probe = lambda params: honest(shaken(params, 4))
         with pytest.raises(EngineLost, match=r"probe's log-probabilities differ by"):
             vllm.update_weights(served.params, 1)
         with pytest.raises(EngineLost):
@@ -465,6 +465,72 @@ def test_agents_play_as_in_this_process(
         'a line that begins with "Thought 1:"' in episode.steps[0].prompt
         for episode in played["vllm"]
     )
+
+
+def test_damaged_bytes_are_not_loaded(
+    servers: dict[str, Served],
+    tokenizer: Tokenizer,
+    prompts: list[list[int]],
+    weights_dir: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A byte changes after the file was written; the model stays as it was."""
+    served = servers["tied"]
+    with serving.engine(
+        served.config, served.params, tokenizer, urls=(served.url,), weights_dir=weights_dir
+    ) as vllm:
+        before = raw_greedy(served.url, prompts[:2])
+        write = vllm._store.write_weights
+
+        def write_damaged(*args: Any, name: str, **settings: Any) -> str:
+            checksum = write(*args, name=name, **settings)
+            with (weights_dir / name).open("r+b") as file:
+                file.seek(-7, 2)
+                byte = file.read(1)[0]
+                file.seek(-7, 2)
+                file.write(bytes([byte ^ 1]))
+            return checksum
+
+        monkeypatch.setattr(vllm._store, "write_weights", write_damaged)
+        with pytest.raises(EngineLost, match=r"checksum .*, the learner wrote"):
+            vllm.update_weights(shaken(served.params, 5), 1)
+        assert call(served.url, "/weight_info")["weight_version"] == "loading"
+        call(served.url, "/resume", {})
+        for (tokens, logprobs), (old_tokens, old_logprobs) in zip(
+            raw_greedy(served.url, prompts[:2]), before
+        ):
+            assert tokens == old_tokens
+            np.testing.assert_allclose(logprobs, old_logprobs, atol=1e-5)
+    assert not any(weights_dir.iterdir())
+
+
+def test_a_server_that_is_killed_in_a_push_ends_the_run_and_no_file_stays(
+    servers: dict[str, Served],
+    tokenizer: Tokenizer,
+    weights_dir: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last test of the untied server."""
+    served = servers["untied"]
+    with serving.engine(
+        served.config,
+        served.params,
+        tokenizer,
+        urls=(served.url,),
+        weights_dir=weights_dir,
+        limits=IMPATIENT,
+    ) as vllm:
+        (server,) = vllm._pool.servers
+        load = server._load_weights
+
+        async def kill_and_load(weights: Any) -> Any:
+            serving.kill_hard(served.process)
+            return await load(weights)
+
+        monkeypatch.setattr(server, "_load_weights", kill_and_load)
+        with pytest.raises(EngineLost, match=r"no vLLM server is left: http.*not up within 2 s"):
+            vllm.update_weights(shaken(served.params, 5), 1)
+    assert not any(weights_dir.iterdir())
 
 
 def test_a_server_that_is_killed_is_dropped_while_another_is_left_and_the_last_ends_the_run(

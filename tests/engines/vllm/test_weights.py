@@ -55,14 +55,28 @@ def test_a_pushed_file_has_the_tensors_that_a_saved_folder_has(
         assert list(entries) == list(safetensors.numpy.load_file(file))
 
 
-def test_only_the_newest_file_is_kept_and_none_after_the_end(params: decoder.Params) -> None:
+def test_only_the_newest_file_is_kept_and_none_after_the_end(
+    params: decoder.Params, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(weight_store, "TMPFS", tmp_path)
     store = weight_store.WeightStore()
+    assert store.folder == weight_store.local_folder()
     assert store.folder.stat().st_mode & 0o077 == 0
     for name in ("a", "b"):
         store.write_weights(SHAPE, params, dtype=np.dtype("float32"), name=name)
         assert [path.name for path in store.folder.iterdir()] == [name]
     store.close()
-    assert not store.folder.exists()
+    assert not any(store.folder.iterdir())
+
+
+def test_a_folder_of_another_user_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(weight_store, "TMPFS", tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    weight_store.local_folder().symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"weights_dir='': .*another user or is a link"):
+        weight_store.WeightStore()
 
 
 def test_a_push_holds_one_array_at_a_time_in_host_memory(tmp_path: pathlib.Path) -> None:
@@ -84,12 +98,13 @@ def test_what_a_killed_run_left_in_memory_is_removed(
     monkeypatch.setattr(weight_store, "TMPFS", tmp_path)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    for number in (ended.pid, os.getpid()):
-        (tmp_path / f"{weight_store.PREFIX}.{number}.ff").mkdir()
-    store = weight_store.WeightStore()
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == sorted([f"{weight_store.PREFIX}.{os.getpid()}.ff", store.folder.name])
-    store.close()
+    folder = weight_store.local_folder()
+    (folder / f"{ended.pid}.adapter").mkdir(parents=True)
+    (folder / f"{ended.pid}.file").touch()
+    own = weight_store.push_name("w")
+    (folder / own).touch()
+    weight_store.WeightStore()
+    assert [path.name for path in folder.iterdir()] == [own]
 
 
 def test_a_server_takes_files_from_its_folder_only(
@@ -158,6 +173,24 @@ def test_a_write_that_fails_leaves_nothing_after_the_end(
         store.write_weights(SHAPE, broken, dtype=np.dtype("float32"), name="b")
     store.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a small folder in memory")
+def test_memory_without_room_is_an_error_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, params: decoder.Params
+) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("cannot mount")
+    try:
+        monkeypatch.setattr(weight_store, "TMPFS", tmp_path)
+        store = weight_store.WeightStore()
+        with pytest.raises(OSError, match="No space left"):
+            store.write_weights(SHAPE, params, dtype=np.dtype("float32"), name="a")
+        store.close()
+        assert not any(store.folder.iterdir())
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_fingerprints_tell_vocabularies_and_architectures_apart(tmp_path: pathlib.Path) -> None:

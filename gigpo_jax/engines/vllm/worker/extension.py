@@ -181,7 +181,8 @@ def open_verified(
     """Maps a safetensors file into memory and verifies its checksum.
 
     Yields:
-      The entries of the file, and its bytes.
+      The entries of the file, and its bytes. They stay as long as a tensor is a view of them, also
+      when the file is deleted.
 
     Raises:
       InputError: The file is broken, or its tensors have another checksum.
@@ -190,14 +191,15 @@ def open_verified(
     total = Checksum()
     with file.open("rb") as stream:
         entries = parse_header(stream, str(file))
-        # A private writable map: `torch.frombuffer` warns about buffers that are read-only.
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) as data:
-            total.add_file(entries, data)
-            if total.hexdigest() != checksum:
-                raise InputError(
-                    f"checksum {total.hexdigest()}, the learner wrote {checksum}", key=file
-                )
-            yield entries, data
+        # A private writable map: `torch.frombuffer` warns about buffers that are read-only. It is
+        # not closed here, because views of it may be left in cycles of references.
+        data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+        total.add_file(entries, data)
+        if total.hexdigest() != checksum:
+            raise InputError(
+                f"checksum {total.hexdigest()}, the learner wrote {checksum}", key=file
+            )
+        yield entries, data
 
 
 def architecture(config: dict[str, Any]) -> dict[str, Any]:
@@ -265,7 +267,7 @@ def _tensors(entries: dict[str, Entry], data: mmap.mmap) -> Iterator[tuple[str, 
     for name, entry in entries.items():
         count = (entry.end - entry.start) // ITEM_BYTES[entry.dtype]
         flat = torch.frombuffer(data, dtype=types[entry.dtype], count=count, offset=entry.start)
-        yield name, flat.clone().view(entry.shape)  # a copy, because the file is closed afterwards
+        yield name, flat.view(entry.shape)
 
 
 def _load_report(entries: dict[str, Entry], checksum: str, start: float) -> dict[str, Any]:
