@@ -104,6 +104,7 @@ class Past:
       tokens: Number of response tokens of these actions, which are not sampled again.
       responses: Token ids of the responses with these actions and of the summaries between and
         after them, in order, for a conversation; else ().
+      by_expert: Whether an expert took the actions; all episodes of the task then begin after them.
     """
 
     actions: tuple[str, ...] = ()
@@ -111,6 +112,7 @@ class Past:
     reward: float = 0.0
     tokens: int = 0
     responses: tuple[tuple[int, ...], ...] = ()
+    by_expert: bool = False
 
 
 BEGINNING = Past()
@@ -191,8 +193,8 @@ class Trajectory:
 
     @property
     def is_forked(self) -> bool:
-        """Whether it begins in a state of an earlier episode."""
-        return bool(self.past.actions)
+        """Whether it begins in a state of its group."""
+        return bool(self.past.actions) and not self.past.by_expert
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.env_bridge.conversations import CHAT, Conversation
 from gigpo_jax.envs import registry
-from gigpo_jax.rl.algorithms import FROZEN_TEACHER, find_algorithm, is_served
+from gigpo_jax.rl.algorithms import BASE, FROZEN_TEACHER, find_algorithm, is_served
 from gigpo_jax.rl.ratios import MASKS
 
 TAGGED = ("tagged", f"{CHAT}_tagged")  # prompt styles that ask for tags
@@ -67,9 +67,11 @@ def require(holds: bool, config: ConfigDict, name: str, reason: str, fix: str = 
 def _check_groups(config: ConfigDict) -> None:
     train = config.train
     if train.group_size == 1:
-        needs_critic = find_algorithm(config.rl.algorithm, config.rl.settings).needs_critic
+        algorithm = find_algorithm(config.rl.algorithm, config.rl.settings)
+        # A wrapper's critic gives rewards, which its base compares.
+        whitens = algorithm.needs_critic and BASE not in algorithm.settings
         require(
-            config.rl.normalize == "mean" or needs_critic,
+            config.rl.normalize == "mean" or whitens,
             config,
             "train.group_size",
             "a group of one has no standard deviation",
@@ -441,6 +443,8 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         "saved conversations have no replayed responses",
         "use 0, or another env.prompt than chat",
     )
+    if run.train.expert_starts:
+        _check_expert_starts(config, run, isinstance(template, Conversation))
     if env.context == "summary":
         _check_summaries(config, isinstance(template, Conversation))
     options = registry.spec(env.name).options
@@ -508,6 +512,24 @@ def _check_summaries(config: ConfigDict, is_conversation: bool) -> None:
     for need, reason in unfit.items():
         message = f"{config.rl.algorithm} {reason}"
         require(need not in needs, config, "env.context", message, "use drop_oldest")
+
+
+def _check_expert_starts(config: ConfigDict, run: ConfigDict, is_conversation: bool) -> None:
+    """Checks that episodes can begin in states of an expert."""
+    name = "train.expert_starts"
+    fix = "use 0, or another environment"
+    # A program of a harness has no expert either.
+    has_expert = registry.spec(config.env.name).expert is not None
+    require(has_expert, run, name, f"{config.env.name} has no expert", fix)
+    reason = "an expert's actions are no responses of a conversation"
+    require(not is_conversation, run, name, reason, "use 0, or another env.prompt than chat")
+    # The policy's first step would be behind the limit.
+    reason = "starts that move and a limit that grows are two orders of the same steps"
+    require(not config.env.first_max_steps, config, "env.first_max_steps", reason, "use 0")
+    reason = "a task has one start for all of its episodes"
+    require(not run.train.forks, run, "train.forks", reason, "use 0, or train.expert_starts=0")
+    reason = "a task that takes the place of another one has no start"
+    require(not run.train.refill_groups, run, "train.refill_groups", reason, "use 0")
 
 
 def _check_harness(config: ConfigDict, run: ConfigDict) -> None:

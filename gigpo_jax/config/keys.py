@@ -527,6 +527,12 @@ KEYS: dict[str, Key] = {
         "(uniform), of the least certain responses (entropy)",
         one_of("uncertainty", "uniform", "entropy"),
     ),
+    "train.expert_starts": Key(
+        0,
+        "number of iterations after which episodes begin one action of an expert earlier, at first "
+        "before its last one; 0: off (docs/forks.md)",
+        NOT_NEGATIVE,
+    ),
     "train.curriculum": Key(
         "none",
         "order of tasks: in turn (none), or more of the task types whose success is near 50% "

@@ -176,7 +176,7 @@ class Learner:
             metrics |= kl_metrics
             # After the columns: the values of an iteration must not have seen its returns.
             for signal in self.signals:
-                signal.learn_steps(scored.steps)
+                metrics |= signal.learn_steps(scored)
             samples = self._training_samples(CreditedSteps(scored, columns, credit, iteration))
         with timers.time("update"):
             batches = self._minibatches(samples, iteration)

@@ -69,7 +69,7 @@ def step_columns(
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
       needs: optional columns to collect from the steps: `action`, `next_anchor`, `observation`,
-        `won`, `truncated`, `forked` and `summary`; other names are ignored.
+        `won`, `truncated`, `forked`, `summary` and `executable`; other names are ignored.
       computed: further optional columns by name, [k] for the k steps of this host.
 
     Returns:
@@ -104,6 +104,9 @@ def step_columns(
     for name in ("won", "truncated", "forked"):
         if name in needs:
             columns[name] = np.array([getattr(s, name) for s in steps], bool)
+    if "executable" in needs:
+        is_executable = [s.turn.valid and s.turn.admissible is not False for s in steps]
+        columns["executable"] = np.array(is_executable, bool)
     if "summary" in needs:
         columns["summary"] = np.array([s.turn.is_summary for s in steps], bool)
     columns |= computed

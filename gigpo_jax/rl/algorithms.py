@@ -43,6 +43,7 @@ from gigpo_jax.rl.methods.igpo import a2tgpo, igpo
 from gigpo_jax.rl.methods.lite_ppo import lite_ppo
 from gigpo_jax.rl.methods.max_rl import max_rl
 from gigpo_jax.rl.methods.opd import distillation_advantages, opd
+from gigpo_jax.rl.methods.oprl import oprl
 from gigpo_jax.rl.methods.ppo import ppo
 from gigpo_jax.rl.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from gigpo_jax.rl.methods.repeat_discount import repeat_discount
@@ -51,6 +52,7 @@ from gigpo_jax.rl.methods.rloo import rloo
 from gigpo_jax.rl.methods.rlvmr import rlvmr
 from gigpo_jax.rl.methods.salt import salt
 from gigpo_jax.rl.methods.serl import CONTEXTS, hindsight_advantages, serl
+from gigpo_jax.rl.methods.spa_rl import spa_rl
 from gigpo_jax.rl.methods.step_ppo import step_ppo
 from gigpo_jax.rl.methods.text_critic import text_critic
 from gigpo_jax.rl.methods.tree import tree
@@ -336,6 +338,17 @@ ALGORITHMS: dict[str, Algorithm] = {
         token_advantages=distillation_advantages,
     ),
     "rlvmr": Algorithm(advantages=rlvmr, needs=("tag", "step_reward")),
+    # beta, the weight, the ratio of responses and the missing KL term are those of the paper.
+    "oprl": Algorithm(
+        advantages=oprl,
+        needs=("implicit_reward",),
+        settings={
+            "beta": Setting(0.05, "factor of log-ratios in rewards and in the loss", POSITIVE),
+            # The paper trains the copy as the policy.
+            "copy_lr": Setting(1e-6, "learning rate of the copy", POSITIVE),
+        },
+        defaults=ONE_EACH | {"kl_coef": 0.0, "ratio": "sequence"},
+    ),
     # gamma 1 is the published setting.
     "igpo": Algorithm(
         advantages=igpo, needs=("answer_logprob",), fixed=GAINS, defaults={"gamma": 1.0}
@@ -406,6 +419,17 @@ ALGORITHMS: dict[str, Algorithm] = {
         needs=("value", "text_critic"),
         settings={"lam": Setting(0.7, "lambda of GAE over steps", FRACTION)},
         fixed=WHITENED,
+    ),
+    "spa_rl": Algorithm(
+        advantages=spa_rl,
+        needs=(*PER_TOKEN, "executable"),
+        settings={
+            BASE: Setting("gigpo", "algorithm that learns from the rewards of steps"),
+            # That of the authors' code, where a won episode has the reward 1.
+            "grounding": Setting(
+                0.5, "reward of an executable action, in units of the reward", NOT_NEGATIVE
+            ),
+        },
     ),
     # PPO as verl-agent trains the baseline of the GiGPO paper.
     "ppo": Algorithm(
@@ -483,6 +507,8 @@ def _join_base(wrapper: Algorithm, base_name: str) -> Algorithm:
     if "token_value" in base.needs:
         reason = "has no advantage of steps to change"
         raise InputError(reason, key=key, value=repr(base_name))
+    if "value" in base.needs and wrapper.needs_critic:
+        raise InputError("has a critic of its own", key=key, value=repr(base_name))
     # The wrapper comes last in each union: where both set something, its value stays.
     return replace(
         base,

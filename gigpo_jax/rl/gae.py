@@ -209,7 +209,7 @@ def value_metrics(columns: StepColumns, target: Array) -> dict[str, Array]:
 
     Args:
       columns: Columns of an algorithm with a critic.
-      target: [N] or [N, R] f32, targets of its `Advantages`.
+      target: [N] or [N, R] f32, targets of its `Advantages`; NaN: none.
 
     Returns:
       The mean value, and the share of the targets' variance that the values explain, 1 - Var(target
@@ -220,7 +220,7 @@ def value_metrics(columns: StepColumns, target: Array) -> dict[str, Array]:
         mask = columns.mask
     else:
         value = columns.token_value
-        mask = response_mask(columns)
+        mask = response_mask(columns) & jnp.isfinite(target)
     count = jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
 
     def mean(x: Array) -> Array:
@@ -239,7 +239,7 @@ def value_metrics(columns: StepColumns, target: Array) -> dict[str, Array]:
 def value_targets(value: np.ndarray, target: np.ndarray, tokens: int) -> ValueTargets:
     """Targets of a critic for one step.
 
-    They stand before its first response token, or before each of them.
+    They stand before its first response token, or before each of them whose target is no NaN.
 
     Args:
       value: Value of the step, [] f32, or of its tokens, [R or more] f32.
@@ -250,4 +250,5 @@ def value_targets(value: np.ndarray, target: np.ndarray, tokens: int) -> ValueTa
         # The estimate before the first token has read the prompt alone: this is the
         # value of a step.
         return ValueTargets(value, target, np.arange(tokens) == 0)
-    return ValueTargets(value[:tokens], target[:tokens], 1.0)
+    targets = target[:tokens]
+    return ValueTargets(value[:tokens], targets, np.isfinite(targets).astype(np.float32))

@@ -117,6 +117,9 @@ class StepColumns:
         updates, behind a prompt that tells the end of the episode.
       task_deviation: [N] f32, moving deviation of the returns of the step's task type, in units of
         the reward.
+      implicit_reward: [N] f32, reward of a copy of the policy that learns which episodes were won.
+      executable: [N] bool, whether the response follows the format and the environment did not
+        leave its action out of a list.
       tokens: [N] i32, response tokens.
       token_value: [N, R] f32, critic's estimate of the return before each response token; 0 after
         the last one.
@@ -144,6 +147,8 @@ class StepColumns:
     answer_logprob: Any = None
     hindsight_logprob: Any = None
     task_deviation: Any = None
+    implicit_reward: Any = None
+    executable: Any = None
     tokens: Any = None
     token_value: Any = None
 

@@ -163,7 +163,8 @@ class EpisodePlan:
       group, member: Numbers that the trajectory records.
       key: Function (member, step) -> random key of the request; negative steps are summaries.
       past: Actions that are replayed before the policy acts; the trajectory begins after them.
-        Oracles continue from measured states in this way, forks from states of their group.
+        Oracles continue from measured states in this way, forks from states of their group, and
+        others from states of an expert.
       reflections: Reflections on earlier trials.
       reflection: Prompt for a reflection afterwards if the task is not done; None: no reflection.
     """
@@ -253,7 +254,7 @@ class EpisodeRunner:
                 raise InputError(
                     f"task {plan.task.id!r} answered the same {len(past.actions)} actions "
                     "differently",
-                    key="config.train.forks",
+                    key=f"config.train.{'expert_starts' if past.by_expert else 'forks'}",
                     fix="use 0, or an environment that replays exactly (gigpo envs check)",
                 )
             # Steps are counted from the start of the episode: so replayed ones use up the limit,

@@ -75,6 +75,7 @@ def rollout_metrics(
         "prompt/length_mean": [len(turn.prompt_tokens) for turn in responses],
         "prompt/truncated_fraction": [turn.prompt_cut for turn in responses],
         "time/environment": [t.environment_s for t in finished],
+        "rollout/expert_actions": [len(t.past.actions) for t in whole if t.past.by_expert],
         "rollout/fork_depth": [len(t.past.actions) for t in forks],
         "rollout/fork_success_rate": [t.won for t in forks],
     }

@@ -1,5 +1,6 @@
 """The policy in its environments: engine and worker processes of a run, ready to play episodes."""
 
+import asyncio
 import contextlib
 import copy
 import re
@@ -24,6 +25,7 @@ from gigpo_jax.rollout.environment import (
     step_limit,
 )
 from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings, Runner
+from gigpo_jax.rollout.expert_starts import make_expert_starts
 from gigpo_jax.rollout.forks import NO_FORKS, Forking
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
 from gigpo_jax.rollout.harness import HarnessRunner, make_endpoint
@@ -109,9 +111,11 @@ class RolloutWorker:
           tasks, group_size, iteration, first_group, pasts, ends, forking: See `rollout`.
           temperature: Sampling temperature; 0 is greedy.
           title: Text beside the progress bar.
-          is_training: Whether `step_limit` of the iteration ends the episodes; else
-            `env.max_steps` does.
+          is_training: Whether `step_limit` of the iteration ends the episodes, and they begin where
+            `train.expert_starts` has it; else `env.max_steps` ends them.
         """
+        if is_training and pasts is None:
+            pasts = await self._find_starts(tasks, iteration, first_group)
         settings = {}
         for environment in self._environments:
             settings[environment.label] = episode_settings(
@@ -150,6 +154,23 @@ class RolloutWorker:
                 ends=ends,
                 forking=forking,
             )
+
+    async def _find_starts(
+        self, tasks: Sequence[Task], iteration: int, first_group: int
+    ) -> Sequence[Past] | None:
+        """Where the episodes of each task begin.
+
+        None: all at the start of their task.
+        """
+        starts = {e.label: make_expert_starts(e.config) for e in self._environments}
+        finders = []
+        for group, task in enumerate(tasks, start=first_group):
+            start = starts[task.environment]
+            if start is None:
+                return None
+            pool = self.pools[task.environment]
+            finders.append(start.find_start(pool, task, iteration, group))
+        return await asyncio.gather(*finders)
 
     def _make_runner(
         self,

@@ -91,6 +91,23 @@ def test_the_critic_learns_what_the_returns_are(model: str, algorithm: str, kind
     assert all(record["critic/skipped"] == 0.0 < record["critic/grad_norm"] for record in records)
 
 
+def test_progress_of_spa_rl_adds_up_to_the_outcome(model: str) -> None:
+    """The critic reads before the last token of each response, and its sums become the returns."""
+    config = config_of(model, "spa_rl", "model", lr=1e-2)
+    config.unlock().optim.lr = 1e-12
+    config.train.iterations = 16
+    config.train.minibatch = 12  # one minibatch: the gradient is that of the squared sums
+    learner = learner_of(config)
+    records = learn(learner, range(16), make_trajectories())
+    assert records[-1]["critic/loss"] < 0.1 * records[0]["critic/loss"]
+    steps = finished_steps(make_trajectories())
+    scored = learner.score_steps(steps)
+    columns = find_signal(learner, Critic).compute_columns(scored)
+    last = columns["token_value"][np.arange(len(steps)), columns["tokens"] - 1]
+    sums = np.bincount([step.trajectory for step in steps], last)
+    np.testing.assert_allclose(sums, [0.0, 1.0, 0.0, 1.0], atol=0.3)
+
+
 def test_each_part_trains_itself_alone(model: str) -> None:
     """A value head moves no other parameter, and none at all learns with the other's rate."""
     for kind in ("model", "head"):

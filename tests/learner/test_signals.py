@@ -13,6 +13,7 @@ from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.signals.clip_scales import ClipScales
 from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.signals.episode_ends import EpisodeEnds
+from gigpo_jax.learner.signals.implicit_rewards import ImplicitRewards
 from gigpo_jax.learner.signals.known_answers import KnownAnswers
 from gigpo_jax.learner.signals.policy_scores import PolicyScores
 from gigpo_jax.learner.signals.table import (
@@ -37,6 +38,7 @@ FROM_STEPS = {
     "observation",
     "won",
     "truncated",
+    "executable",
     "history",
     "text_critic",
     "frozen_teacher",
@@ -61,6 +63,8 @@ def signals_of(algorithm: str) -> list[type[Signal]]:
         ("igpo", [KnownAnswers]),
         ("hcapo", [EpisodeEnds]),
         ("ema_grpo", [TaskDeviations]),
+        ("oprl", [ImplicitRewards]),
+        ("spa_rl", [Critic]),
         ("ppo", [Critic]),
         ("step_ppo", [Critic]),
         ("serl", [Teacher, ActionSpans]),
@@ -111,6 +115,12 @@ def test_a_teacher_is_a_copy_of_what_is_trained() -> None:
     assert signal_bytes(resolve(config), PUBLISHED["1.5b"]) == {}
     config.rl.algorithm = "serl"
     assert signal_bytes(resolve(config), PUBLISHED["1.5b"]) == {"teacher": 4 * 1_543_714_304}
+
+
+def test_a_copy_that_learns_has_gradients_and_moments_of_what_is_trained() -> None:
+    config = default_config()
+    config.rl.algorithm = "oprl"
+    assert signal_bytes(resolve(config), PUBLISHED["1.5b"]) == {"copy": 16 * 1_543_714_304}
 
 
 def test_the_table_alone_names_signals() -> None:

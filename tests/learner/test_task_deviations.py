@@ -18,15 +18,18 @@ def make_step(trajectory: int, reward: float, task_type: str = "put", penalty: f
     return Step(trajectory, 0, 0, turn, task_type)
 
 
+def scored(steps: list[Step]) -> ScoredSteps:
+    return ScoredSteps(steps, (None, None), None)
+
+
 def deviations(signal: TaskDeviations, steps: list[Step]) -> list[float]:
-    scored = ScoredSteps(steps, (None, None), None)
-    return signal.compute_columns(scored)["task_deviation"].tolist()
+    return signal.compute_columns(scored(steps))["task_deviation"].tolist()
 
 
 def learn(signal: TaskDeviations, steps: list[Step]) -> list[float]:
     """As in training: the column of an iteration, then its state."""
     column = deviations(signal, steps)
-    signal.learn_steps(steps)
+    signal.learn_steps(scored(steps))
     return column
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from gigpo_jax.config import resolve
 from gigpo_jax.learner.signals import text_critic
+from gigpo_jax.learner.signals.base import ScoredSteps
 from gigpo_jax.learner.signals.text_critic import (
     TextCritic,
     features,
@@ -24,10 +25,14 @@ EMPTY = np.zeros(0)
 OBJECTS = ("mug", "plate", "book", "fork")
 
 
+def scored(steps):
+    return ScoredSteps(steps, (None, None), None)
+
+
 def _judged(critic, steps):
     """As in training: the values of an iteration's steps, before they are learnt from."""
     values = critic.values(steps)
-    critic.learn_steps(steps)
+    critic.learn_steps(scored(steps))
     return values
 
 
@@ -113,10 +118,10 @@ def test_hosts_learn_from_the_steps_of_all():
     rng = np.random.default_rng(2)
     first, second, third = (_episodes(rng, 50, OBJECTS, place)[0] for place in (0, 50, 0))
     whole = TextCritic(max_steps=2)
-    whole.learn_steps(first + second)
+    whole.learn_steps(scored(first + second))
     rows_of_second = iter((state_words(second, 2), remaining_returns(second)))
     host = TextCritic(max_steps=2, join=lambda rows: np.concatenate([rows, next(rows_of_second)]))
-    host.learn_steps(first)
+    host.learn_steps(scored(first))
     np.testing.assert_array_equal(host.values(third), whole.values(third))
 
 

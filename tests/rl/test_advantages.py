@@ -88,9 +88,10 @@ def random_columns(seed: int) -> Columns:
         "observation": batch["anchor"] // np.uint32(14),
         **{
             name: rng.normal(size=rows).astype(np.float32)
-            for name in ("entropy", "logprob", "value", "step_reward")
+            for name in ("entropy", "logprob", "value", "step_reward", "implicit_reward")
         },
         "tag": rng.integers(4, size=rows).astype(np.int32),
+        "executable": rng.random(rows) < 0.7,
         "won": rng.random(20)[batch["trajectory"] % 20] < 0.5,
         "truncated": np.array([row == rows for row in after]) & (rng.random(rows) < 0.3),
         "answer_logprob": -rng.exponential(size=rows).astype(np.float32),

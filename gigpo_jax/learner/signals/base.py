@@ -208,8 +208,13 @@ class Signal:
         del credited
         return {}
 
-    def learn_steps(self, steps: Sequence[Step]) -> None:
-        """Learns from an iteration's steps, after their advantages were computed."""
+    def learn_steps(self, scored: ScoredSteps) -> dict[str, float]:
+        """Learns from an iteration's steps, after their advantages were computed.
+
+        All hosts call this together. Returns metrics of all hosts.
+        """
+        del scored
+        return {}
 
     def update(self, batch: StepBatch, policy: tuple[Any, Any]) -> Metrics:
         """Makes one update from a minibatch.

@@ -15,6 +15,7 @@ from gigpo_jax.learner.signals.clip_scales import ClipScales
 from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.signals.episode_ends import EpisodeEnds
 from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher
+from gigpo_jax.learner.signals.implicit_rewards import ImplicitRewards
 from gigpo_jax.learner.signals.known_answers import KnownAnswers
 from gigpo_jax.learner.signals.policy_scores import PolicyScores
 from gigpo_jax.learner.signals.served_teacher import ServedTeacher
@@ -33,6 +34,7 @@ SIGNALS: tuple[type[Signal], ...] = (
     KnownAnswers,
     EpisodeEnds,
     TaskDeviations,
+    ImplicitRewards,
     Critic,
     Teacher,
     FrozenTeacher,

@@ -82,9 +82,10 @@ class TaskDeviations(Signal):
         deviations = [_deviation(moments[_type_key(step)]) for step in scored.steps]
         return {"task_deviation": np.array(deviations, np.float32)}
 
-    def learn_steps(self, steps: Sequence[Step]) -> None:
+    def learn_steps(self, scored: ScoredSteps) -> dict[str, float]:
         """Keeps the moments that contain these steps."""
-        self._moments = self._updated(steps)
+        self._moments = self._updated(scored.steps)
+        return {}
 
     def checkpoint_record(self) -> dict[str, Any]:
         """The moments as JSON values."""

@@ -136,14 +136,15 @@ class TextCritic(Signal):
         logit = features(state_words(steps, self._max_steps)) @ weights[:-1] + weights[-1]
         return (lowest + (highest - lowest) / (1 + np.exp(-logit))).astype(np.float32)
 
-    def learn_steps(self, steps: Sequence[Step]) -> None:
+    def learn_steps(self, scored: ScoredSteps) -> dict[str, float]:
         """Adds an iteration's steps to the memory.
 
         The oldest iteration is forgotten.
         """
-        words = self._join(state_words(steps, self._max_steps))
-        returns = self._join(remaining_returns(steps))
+        words = self._join(state_words(scored.steps, self._max_steps))
+        returns = self._join(remaining_returns(scored.steps))
         self._memory = [*self._memory, (words, returns)][-ITERATIONS:]
+        return {}
 
     def record(self) -> list[dict[str, str]]:
         """The memory as JSON values, one entry an iteration."""

@@ -39,6 +39,7 @@ DESCRIPTIONS = {
     "prompt/truncated_fraction": "fraction of prompts shortened to sampling.max_prompt_tokens",
     "rollout/episodes": "episodes played, with those of replaced groups",
     "rollout/forks": "episodes that begin in a state of another one",
+    "rollout/expert_actions": "mean replayed actions of an expert",
     "rollout/fork_depth": "mean replayed actions of a fork",
     "rollout/fork_success_rate": "fraction of the forks that did their task",
     "rollout/saved_tokens": "response tokens of replayed actions: they were not sampled again",

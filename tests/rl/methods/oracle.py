@@ -165,6 +165,30 @@ def rlvmr(c, episode, *, step_weight, normalize, ddof):
     return out
 
 
+def oprl(c, episode, *, step_weight, ddof, normalize):
+    out = episode.copy()
+    groups = {n: int(c["group"][n]) for n in np.flatnonzero(c["mask"]).tolist()}
+    for rows in grouped(groups):
+        rewards_of = {n: float(c["implicit_reward"][n]) for n in rows}
+        for n, a in z(rewards_of, ddof, normalize).items():
+            out[n] += step_weight * a
+    return out
+
+
+def spa_rewards(c, *, grounding):
+    """Rewards [N] in place of the environment's, and the critic's target of each row."""
+    reward = np.zeros(len(c["mask"]))
+    target = np.zeros(len(c["mask"]))
+    for rows in episodes(c).values():
+        progress = {n: float(c["token_value"][n][c["tokens"][n] - 1]) for n in rows}
+        outcome = sum(float(c["reward"][n]) for n in rows)
+        for n in rows:
+            is_grounded = bool(c["executable"][n]) or n == rows[-1]
+            reward[n] = progress[n] + grounding * is_grounded
+            target[n] = progress[n] + outcome - sum(progress.values())
+    return reward, target
+
+
 def _outcomes(c, penalty_in) -> tuple[dict, dict, np.ndarray]:
     """(group, trajectory) -> its rows; likewise z of its return within the group; [N] penalties of
     rows.

@@ -170,6 +170,61 @@ def test_rlvmr_by_hand() -> None:
     np.testing.assert_allclose(got, [0.7071, 0.5774, 1, -0.7071, -1.1547, 0.5774], atol=1e-4)
 
 
+def test_oprl_by_hand() -> None:
+    # The example of the paper's formula: r = .2, .1 in a won episode, -.1, 0 in a lost one.
+    batch = columns([0, 1, 0, 0], [0] * 4, [0, 0, 1, 1], [0, 1] * 2, [0] * 4, [X, Y] * 2)
+    batch |= {"implicit_reward": np.array([0.2, 0.1, -0.1, 0.0], np.float32)}
+    for weight in (1.0, 0.5):
+        got = total(batch, "oprl", step_weight=weight)
+        want = np.array([1.1619, 0.3873, -1.1619, -0.3873]) * weight
+        np.testing.assert_allclose(got, want + [0.7071] * 2 + [-0.7071] * 2, atol=1e-4)
+    # Rows of another task are not compared with these.
+    other = columns([0, 0], [0] * 2, [0, 1], [0] * 2, [1] * 2, [X] * 2)
+    other |= {"implicit_reward": np.array([7.0, 9.0], np.float32)}
+    both = {name: np.concatenate([batch[name], other[name]]) for name in batch}
+    np.testing.assert_allclose(total(both, "oprl")[:4], total(batch, "oprl"), atol=1e-6)
+
+
+def spa_columns() -> Columns:
+    """An episode that won 1 and one that lost; c at the last token of each response."""
+    batch = columns([0, 0, 1, 0, 0], [0.3] * 5, [0, 0, 0, 1, 1], [0, 1, 2, 0, 1], [0] * 5, [X] * 5)
+    nine = 9.0  # of tokens before the last one
+    return batch | {
+        "tokens": np.array([1, 3, 2, 2, 1], np.int32),
+        "token_value": np.array(
+            [[0.1, 0, 0], [nine, nine, 0.3], [nine, 0.6, 0], [nine, 0.2, 0], [0.4, 0, 0]],
+            np.float32,
+        ),
+        "executable": np.array([True, False, False, False, True]),
+    }
+
+
+def test_spa_rl_by_hand() -> None:
+    """r = .6, .3, 1.1 is the example of the paper's formula; the other episode has .2, .9."""
+    batch = spa_columns()
+    # Returns of steps at one anchor state and the episodes, undiscounted, with means alone.
+    settings = {"gamma": 1.0, "normalize": "mean"}
+    got = total(batch, "spa_rl", **settings)
+    reward = np.array([0.6, 0.3, 1.1, 0.2, 0.9], np.float32)
+    plain = batch | {"reward": reward, "penalty": np.zeros(5, np.float32)}
+    np.testing.assert_allclose(got, total(plain, "gigpo", **settings), atol=1e-6)
+    np.testing.assert_allclose(got[:3] - got[0], [0, 1.4 - 2.0, 1.1 - 2.0], atol=1e-6)
+    found = compiled("spa_rl", "paper", **settings)(StepColumns(**padded(batch)))
+    # Sums of c: 1.0 for the outcome 1, 0.6 for 0.
+    targets = np.asarray(found.target)[:5]
+    want = np.full((5, 3), np.nan)
+    want[[0, 1, 2, 3, 4], [0, 2, 1, 1, 0]] = [0.1, 0.3, 0.6, -0.4, -0.2]
+    np.testing.assert_allclose(targets, want, atol=1e-6)
+
+
+def test_spa_rl_without_progress_and_grounding_has_rewards_of_last_steps() -> None:
+    batch = spa_columns()
+    batch["token_value"][:] = 0.0
+    batch["executable"][:] = False
+    got = total(batch, "spa_rl", base="grpo", grounding=2.0)
+    assert not got.any()  # each of the two episodes has 2
+
+
 # Two tasks: three episodes with returns 10, 0, 0, and one episode that wins alone.
 TWO_TASKS = columns([0, 10, 0, 0, 0, 10], [0] * 6, [0, 0, 1, 1, 2, 0], [0, 1, 0, 1, 0, 0],
                     [0] * 5 + [1], [X, Y, X, Y, X, X])  # fmt: skip
@@ -269,6 +324,20 @@ def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
             batch, grpo, step_weight=COMMON["step_weight"], normalize=normalize, ddof=1
         )
         check(total(batch, "rlvmr", **how), want, seed)
+        want = oracle.oprl(
+            batch, grpo, step_weight=COMMON["step_weight"], normalize=normalize, ddof=1
+        )
+        check(total(batch, "oprl", **how), want, seed)
+        reward, target = oracle.spa_rewards(batch, grounding=0.3)
+        dense = batch | {"reward": reward.astype(np.float32), "penalty": 0 * batch["penalty"]}
+        check(total(batch, "spa_rl", **how, grounding=0.3), total(dense, "gigpo", **how), seed)
+        found = compiled("spa_rl", preset, normalize=normalize, grounding=0.3)(
+            StepColumns(**padded(batch))
+        )
+        used = np.flatnonzero(batch["mask"])
+        last = np.asarray(found.target)[used, batch["tokens"][used] - 1]
+        check(last, target[used], seed)
+        assert np.isfinite(np.asarray(found.target)).sum() == len(used)
         own = {"gamma": COMMON["gamma"], "penalty_in": switches["penalty_in"]}
         check(total(batch, "igpo", **how), oracle.igpo(batch, **own), seed)
         own |= {"alpha": 0.4, "clip_scale": 0.2}
