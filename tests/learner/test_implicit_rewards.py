@@ -8,7 +8,6 @@ from ml_collections import ConfigDict
 from gigpo_jax.config import resolve
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.learner import Learner
-from gigpo_jax.learner.signals.base import ScoredSteps
 from gigpo_jax.learner.signals.implicit_rewards import ImplicitRewards
 from gigpo_jax.policy import Policy
 from gigpo_jax.run.checkpoint import Checkpointer
@@ -112,18 +111,12 @@ def test_a_resumed_copy_goes_on_as_if_never_stopped(tmp_path) -> None:
     resumed = make_learner(oprl_config())
     resumed.restore(checkpoints.restore_parts(resumed.checkpoint_parts()))
     checkpoints.close()
+    policy = Policy(SHAPE, start(), None)  # type: ignore[arg-type]
+    saved = ImplicitRewards.load(oprl_config(), policy, MESH, tmp_path)
+    scored = resumed.score_steps(steps)
+    got = saved.compute_columns(scored)["implicit_reward"]
+    assert got.any()
+    np.testing.assert_array_equal(got, rewards(resumed, steps))
     for learner in (whole, resumed):
         learn_steps(learner, steps, 1)
     np.testing.assert_array_equal(rewards(whole, steps), rewards(resumed, steps))
-    saved = ImplicitRewards.load(
-        oprl_config(),
-        Policy(SHAPE, start(), None),
-        MESH,
-        tmp_path,  # type: ignore[arg-type]
-    )
-    fresh = make_learner(oprl_config())
-    learn_steps(fresh, steps, 0)
-    scored: ScoredSteps = fresh.score_steps(steps)
-    np.testing.assert_array_equal(
-        saved.compute_columns(scored)["implicit_reward"], rewards(fresh, steps)
-    )

@@ -177,7 +177,8 @@ def test_oprl_by_hand() -> None:
     for weight in (1.0, 0.5):
         got = total(batch, "oprl", step_weight=weight)
         want = np.array([1.1619, 0.3873, -1.1619, -0.3873]) * weight
-        np.testing.assert_allclose(got, want + [0.7071] * 2 + [-0.7071] * 2, atol=1e-4)
+        outcome = np.array([0.7071, 0.7071, -0.7071, -0.7071])
+        np.testing.assert_allclose(got, want + outcome, atol=1e-4)
     # Rows of another task are not compared with these.
     other = columns([0, 0], [0] * 2, [0, 1], [0] * 2, [1] * 2, [X] * 2)
     other |= {"implicit_reward": np.array([7.0, 9.0], np.float32)}
