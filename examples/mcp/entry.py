@@ -22,20 +22,18 @@ from gigpo_jax.envs.incoming.entry import mcp_entry
 from gigpo_jax.envs.incoming.mcp import START
 
 _TASK = re.compile(r"who owns the file with (\w+) in ([\w ]+)\?")
-_LONGEST_RESULT = 8  # words of a result in the prompt
+_ARGUMENTS = {"find": "word", "read": "file"}  # by the verb, beside the project
+_GUESSED_ANSWERS = 0.5  # of the expert's random actions; the others read files
 
 
 def read_words(response: str) -> Response:
-    """Reads `list PROJECT`, `read PROJECT FILE` or `answer OWNER` as the JSON of a call."""
+    """Reads `find PROJECT WORD`, `read PROJECT FILE` or `answer OWNER` as the JSON of a call."""
     reading = parse_tagged(response)
     verb, *words = reading.action.split() or [""]
     content: dict[str, object] = {}
-    if verb == "list":
-        content = {"tool": "list_files", "arguments": {"project": " ".join(words)}}
-    elif verb == "read":
-        project = " ".join(words[:-1])
-        arguments = {"project": project, "file": "".join(words[-1:])}
-        content = {"tool": "read_file", "arguments": arguments}
+    if verb in _ARGUMENTS:
+        arguments = {"project": " ".join(words[:-1]), _ARGUMENTS[verb]: "".join(words[-1:])}
+        content = {"tool": f"{verb}_file", "arguments": arguments}
     elif verb == "answer":
         content = {"answer": " ".join(words)}
     action = json.dumps(content) if content else reading.action
@@ -52,72 +50,63 @@ def write_words(action: str) -> str:
     return f"<think></think><action>{' '.join(words)}</action>"
 
 
-def show_results(inputs: PromptInput, /) -> str:
-    """Prompt of a tiny policy: all results, then the question.
+def show_words(inputs: PromptInput, /) -> str:
+    """Prompt of a tiny policy: the last word of the result, then word and project of the question.
 
-    The words to copy have a fixed distance from the response, which is easier to learn.
+    The words to copy have small and fixed distances from the response, which is easier to learn.
     """
-    words = []
-    for text in (*(event.observation for event in inputs.history), inputs.observation):
-        if text != START:
-            words += ["now", *text.split()[:_LONGEST_RESULT]]
-    return " ".join([*words, *inputs.task.partition("\n")[0].split()])
+    results = [] if inputs.observation == START else inputs.observation.split()[-1:]
+    match = _TASK.search(inputs.task)
+    return " ".join([*results, *(match.groups() if match else ())])
 
 
 def score_owner(row: dict[str, str], answer: str, call_tool: Callable[..., str]) -> float:
     """1 if the server says that a file has the word and is of this owner."""
     project = row["project"]
-    files = call_tool("list_files", project=project).split()
-    texts = [call_tool("read_file", project=project, file=file) for file in files]
-    return float(any(text.endswith(f" has {row['word']} of {answer}") for text in texts))
+    file = call_tool("find_file", project=project, word=row["word"])
+    text = call_tool("read_file", project=project, file=file)
+    return float(text.endswith(f" has {row['word']} of {answer}"))
 
 
 class FileExpert:
-    """Lists the files and reads one after the other until it knows the answer, or errs."""
+    """Finds the file, reads it and answers, or errs."""
 
     def __init__(self, seed: int, *, random_fraction: float = 0.0) -> None:
         """Checks the fraction, the probability of a random action at a step."""
         check_fractions(random_fraction=random_fraction)
         self._random = random.Random(f"file expert {seed}")
         self._random_fraction = random_fraction
-        self._files: list[str] = []  # of the project, not read yet
-        self._answer = ""
 
     def act(self, observation: Observation) -> str:
         match = _TASK.search(observation.task)
         assert match is not None
         word, project = match.groups()
         words = observation.text.split()
-        if set(words) <= set(FILES):
-            self._files = words
-        elif words[0] in self._files:
-            self._files.remove(words[0])
-        if words[1:3] == ["has", word]:
-            self._answer = words[-1]
         if self._random.random() < self._random_fraction:
             return self._draw_action(project)
-        if self._answer:
-            return json.dumps({"answer": self._answer})
-        if not self._files:
-            return json.dumps({"tool": "list_files", "arguments": {"project": project}})
-        return _read(project, self._files[0])
+        if words[1:3] == ["has", word]:
+            return json.dumps({"answer": words[-1]})
+        if words[0] in FILES and len(words) == 1:
+            return _call("read", project, words[0])
+        return _call("find", project, word)
 
     def _draw_action(self, project: str) -> str:
-        """Reads any file, or answers any owner."""
-        if self._random.random() < 0.3:
+        """Answers any owner, or reads any file."""
+        if self._random.random() < _GUESSED_ANSWERS:
             return json.dumps({"answer": self._random.choice(OWNERS)})
-        return _read(project, self._random.choice(FILES))
+        return _call("read", project, self._random.choice(FILES))
 
 
-def _read(project: str, file: str) -> str:
-    return json.dumps({"tool": "read_file", "arguments": {"project": project, "file": file}})
+def _call(verb: str, project: str, argument: str) -> str:
+    arguments = {"project": project, _ARGUMENTS[verb]: argument}
+    return json.dumps({"tool": f"{verb}_file", "arguments": arguments})
 
 
 FILES_ENTRY = dataclasses.replace(
     mcp_entry(f"{sys.executable} {Path(__file__).with_name('files.py')}"),
     parse=read_words,
     write=write_words,
-    styles={"compact": show_results},
+    styles={"compact": show_words},
     expert="examples.mcp.entry:FileExpert",
     expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
 )

@@ -1,4 +1,4 @@
-"""An MCP server with the official SDK: projects of four files, which can be listed and read.
+"""An MCP server with the official SDK: projects of four files, which can be searched and read.
 
     pip install 'gigpo_jax[mcp]'
     o="--option tasks=examples/mcp/files.jsonl --option scorer=examples.mcp.entry:score_owner"
@@ -45,7 +45,24 @@ NAMES = (
     "orion",
     "pluto",
 )
-OWNERS = ("anna", "boris", "carla", "david", "emma", "felix", "greta", "hugo")
+OWNERS = (
+    "anna",
+    "boris",
+    "carla",
+    "david",
+    "emma",
+    "felix",
+    "greta",
+    "hugo",
+    "irene",
+    "julia",
+    "karl",
+    "laura",
+    "marta",
+    "nora",
+    "oscar",
+    "paula",
+)
 SPLITS = {"train": 112, "test": 32}  # projects
 
 server = MCPServer("files")
@@ -61,9 +78,10 @@ def draw_project(name: str) -> dict[str, tuple[str, str]]:
 
 
 @server.tool()
-def list_files(project: str) -> str:
-    """Lists the files of a project."""
-    return " ".join(draw_project(project))
+def find_file(project: str, word: str) -> str:
+    """Finds the file of a project that has a word."""
+    files = draw_project(project)
+    return next((file for file in files if files[file][0] == word), "no such file")
 
 
 @server.tool()

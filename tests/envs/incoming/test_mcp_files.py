@@ -1,6 +1,7 @@
 """The example of an MCP server that a tiny policy learns to use: examples/mcp/files.py."""
 
 import contextlib
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ from gigpo_jax.envs import panels, registry
 
 pytest.importorskip("mcp")
 
-from examples.mcp.entry import read_words, show_results, write_words
+from examples.mcp.entry import read_words, show_words, write_words
 from examples.mcp.files import draw_tasks
-from gigpo_jax.env_bridge.prompts import Event, PromptInput
+from gigpo_jax.env_bridge.prompts import PromptInput
 
 ROOT = Path(__file__).parents[3]
 NAME = "examples.mcp.entry:FILES_ENTRY"
@@ -69,7 +70,7 @@ def test_an_answer_counts_if_the_server_confirms_it() -> None:
 @pytest.mark.parametrize(
     ("words", "action"),
     [
-        ("list a b", '{"tool": "list_files", "arguments": {"project": "a b"}}'),
+        ("find a b red", '{"tool": "find_file", "arguments": {"project": "a b", "word": "red"}}'),
         ("read a b memo", '{"tool": "read_file", "arguments": {"project": "a b", "file": "memo"}}'),
         ("read", '{"tool": "read_file", "arguments": {"project": "", "file": ""}}'),
         ("answer anna", '{"answer": "anna"}'),
@@ -81,7 +82,10 @@ def test_words_are_calls(words: str, action: str) -> None:
     assert read_words(f"<think></think><action>{words}</action>").action == action
 
 
-def test_the_prompt_has_the_question_and_all_results() -> None:
-    history = (Event("You have not called a tool yet.", "a"), Event("index memo", "b"))
-    inputs = PromptInput("who owns it?\nTools:\n- x", "", history, 2, "memo has red of anna", None)
-    assert show_results(inputs) == "now index memo now memo has red of anna who owns it?"
+def test_the_prompt_has_the_end_of_the_result_and_of_the_question() -> None:
+    question = "who owns the file with red in lake comet?\nTools:\n- x"
+    inputs = PromptInput(question, "", (), 1, "memo has red of anna", None)
+    assert show_words(inputs) == "anna red lake comet"
+    start = dataclasses.replace(inputs, observation="You have not called a tool yet.")
+    assert show_words(start) == "red lake comet"
+    assert show_words(PromptInput("", "", (), 1, "", None)) == ""
