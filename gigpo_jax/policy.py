@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from gigpo_jax.devices.mesh import (
     shard_by_rules,
 )
 from gigpo_jax.models import decoder, lora
-from gigpo_jax.models.attention import attention, kernels_for
+from gigpo_jax.models.attention import attention, kernels_for, reads_bands
 from gigpo_jax.models.experts import apply_experts
 from gigpo_jax.models.files.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.files.checksum import folder_checksum
@@ -143,6 +143,9 @@ def load_policy(
             value=config.sampling.max_prompt_tokens,
             fix="use more",
         )
+    if config.batch.share_prefixes and not shares_prefixes(config, mesh):
+        kernels = kernels_for(mesh.devices.flat[0])
+        logging.warning("batch.share_prefixes has no effect: attention of %s has no trees", kernels)
     # All checks come before the weights are read, which takes minutes for a large model.
     signals = signal_bytes(config, shape) if signal_bytes is not None else {}
     tensor = engine_tensor(config, shape, mesh, signals=signals)
@@ -411,11 +414,11 @@ def trunk_function(
 ) -> Callable[..., tuple[jax.Array, Any]]:
     """Builds a model's forward pass up to its head.
 
-    Its arguments are parameters, tokens [B, T], positions, segment_ids, images and routes (or
-    none). Its results are hidden states [B, T, D] and the parameters as a head uses them.
+    Its arguments are parameters, tokens [B, T], positions, segment_ids ([B, 2, T] for trees of at
+    most `longest_tree` tokens), images and routes (or none). Its results are hidden states
+    [B, T, D] and the parameters as a head uses them.
     """
     model = config.model
-    sampling = config.sampling
     embedding = gathered(param_shardings(shape, mesh)["embed"])
     kernels = kernels_for(mesh.devices.flat[0])
     kernel = functools.partial(attention, kernels=kernels)
@@ -427,8 +430,7 @@ def trunk_function(
         dtype=jnp.dtype(model.compute_dtype),
         remat=model.remat,
         unroll=model.unroll,
-        # No sample is longer, so attention in a packed row looks no farther back.
-        max_segment=sampling.max_prompt_tokens + sampling.max_response_tokens,
+        max_segment=_longest_text(config),
         attention=attend,
         experts=experts_on_each_device(
             mesh, functools.partial(apply_experts, kernels=kernels), shape.experts
@@ -451,9 +453,32 @@ def trunk_function(
             # [B, 3, T] -> [3, B, T]: batches are split by their first axis, the decoder has
             # the three first.
             positions = jnp.moveaxis(positions, 1, 0)
+        how = execution
+        if segment_ids.ndim == 3:
+            how = replace(execution, max_segment=longest_tree(config))
         hidden = decoder.hidden_states(
-            shape, params, tokens, positions, segment_ids, execution, images, routes
+            shape, params, tokens, positions, segment_ids, how, images, routes
         )
         return hidden, params
 
     return trunk
+
+
+def longest_tree(config: ConfigDict) -> int:
+    """Tokens of the largest tree of texts.
+
+    Attention then reads as many keys as it reads for texts that share nothing.
+    """
+    row = config.batch.row_length
+    return _longest_text(config) if reads_bands(row, _longest_text(config)) else row
+
+
+def shares_prefixes(config: ConfigDict, mesh: jax.sharding.Mesh) -> bool:
+    """Whether a run scores texts that begin alike as trees."""
+    # The kernels of accelerators know segments, but no trees.
+    return config.batch.share_prefixes and kernels_for(mesh.devices.flat[0]) == "cpu"
+
+
+def _longest_text(config: ConfigDict) -> int:
+    # No sample is longer, so attention in a packed row looks no farther back.
+    return config.sampling.max_prompt_tokens + config.sampling.max_response_tokens

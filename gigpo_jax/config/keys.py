@@ -497,6 +497,10 @@ KEYS: dict[str, Key] = {
         POSITIVE,
     ),
     "batch.rows": Key(4, "number of rows in a microbatch, over all devices", POSITIVE),
+    "batch.share_prefixes": Key(
+        False,
+        "whether what prompts begin with alike is scored once, on CPUs (docs/performance.md)",
+    ),
     "batch.logprob_chunk": Key(1024, "number of tokens whose logits exist at a time", POSITIVE),
     # training
     "train.iterations": Key(

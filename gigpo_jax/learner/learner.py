@@ -28,7 +28,7 @@ from gigpo_jax.learner.samples import (
 from gigpo_jax.learner.signals.base import CreditedSteps, ScoredSteps
 from gigpo_jax.learner.signals.table import batch_fields, compute_columns, start_signals
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
-from gigpo_jax.policy import Policy
+from gigpo_jax.policy import Policy, shares_prefixes
 from gigpo_jax.rl.optimizer import scheduled_rates
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import Metrics
@@ -201,7 +201,7 @@ class Learner:
     def _training_samples(self, credited: CreditedSteps) -> list[Sample]:
         config = self._config
         scored = credited.scored
-        fields: dict[str, Sequence[Any]] = {}
+        fields = self._score_fields(scored, credited.iteration)
         for signal in self.signals:
             fields |= signal.compute_fields(credited)
         weights: Sequence[Any] = [1.0] * len(scored.steps)
@@ -217,9 +217,41 @@ class Learner:
             weights = with_token_weights(weights, fields["action_mask"], token_weights)
         return training_samples(scored.samples, credited.credit, weights, fields)
 
+    def _scored_fields(self, iteration: int) -> list[str]:
+        """Fields that are scored before the steps are dealt.
+
+        There are some if prompts share what they begin with, which single minibatches do less.
+        """
+        rl = self._config.rl
+        shares = shares_prefixes(self._config, self._mesh)
+        if not shares or not self._policy_learns(iteration):
+            return []
+        is_needed = {
+            "proximal": rl.old_logprobs == "recompute",
+            "reference": bool(self._objective.loss.kl_coef),
+        }
+        return [name for name, needed in is_needed.items() if needed]
+
+    def _score_fields(self, scored: ScoredSteps, iteration: int) -> dict[str, Sequence[Any]]:
+        """Log-probabilities under old and reference policy."""
+        fields: dict[str, Sequence[Any]] = {}
+        for name in self._scored_fields(iteration):
+            if name == "proximal":
+                scores = scored.token_logprobs
+            else:
+                scores = scored.score(self._reference, self._policy.frozen, scored.samples)
+            fields[name] = scores.logprob
+        return fields
+
+    def _policy_learns(self, iteration: int) -> bool:
+        # A new critic would give the policy advantages without meaning.
+        return iteration >= self._config.critic.warmup_iterations
+
     def _minibatches(self, samples: Sequence[Sample], iteration: int) -> list[StepBatch]:
         """The minibatches of all epochs, as host arrays."""
         config = self._config
+        fields = dict(batch_fields(self.signals))
+        fields |= dict.fromkeys(self._scored_fields(iteration), np.float32)
         batches = []
         for epoch in range(config.train.epochs):
             batches += make_minibatches(
@@ -231,7 +263,7 @@ class Learner:
                 # generator and still shuffles in the same way.
                 rng=np.random.default_rng((config.seed, iteration, epoch)),
                 gather=all_hosts,
-                fields=batch_fields(self.signals),
+                fields=fields,
                 longest=longest_sample(config),
             )
         return batches
@@ -244,14 +276,10 @@ class Learner:
         Returns metrics.
         """
         batches = [global_batch(self._mesh, batch) for batch in local_batches]
-        # A new critic would give the policy advantages without meaning.
-        policy_learns = iteration >= self._config.critic.warmup_iterations
+        policy_learns = self._policy_learns(iteration)
         # Old log-probabilities are those of the parameters before any of this iteration's updates.
         if policy_learns and self._config.rl.old_logprobs == "recompute":
-            batches = [
-                replace(batch, proximal=self._batch_logprobs(self.state.params, batch))
-                for batch in batches
-            ]
+            batches = [self._score_batch(batch, "proximal", self.state.params) for batch in batches]
         checks = [check for signal in self.signals for check in signal.finite_checks]
         checks.append(self._finite)
         records: list[Metrics] = []
@@ -274,16 +302,23 @@ class Learner:
         # The targets of a critic are no input of the policy's program.
         batch = replace(batch, values=None)
         if self._objective.loss.kl_coef:
-            batch = replace(batch, reference=self._batch_logprobs(self._reference, batch))
+            batch = self._score_batch(batch, "reference", self._reference)
         self.state, record = self._programs.update(
             self.state, batch, self._policy.frozen, np.int32(iteration), self._rates[iteration]
         )
         return record
 
-    def _batch_logprobs(self, trained: Any, batch: StepBatch) -> jax.Array:
+    def _score_batch(self, batch: StepBatch, field: str, trained: Any) -> StepBatch:
+        """Fills a field of a minibatch with log-probabilities.
+
+        A field that is scored already stays.
+        """
+        if getattr(batch, field) is not None:
+            return batch
         # Without optional fields: one program for the reference and the policy itself.
         plain = replace(batch, proximal=None, values=None)
-        return self._programs.logprobs(trained, plain, self._policy.frozen)
+        logprobs = self._programs.logprobs(trained, plain, self._policy.frozen)
+        return replace(batch, **{field: logprobs})
 
 
 def _summarise_updates(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:

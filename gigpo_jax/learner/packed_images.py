@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from gigpo_jax.learner.rows import SegmentPlacement
+from gigpo_jax.learner.rows import TextPlacement
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models.vision.images import ImagePatches, Layout, PromptImages, distinct_images
 from gigpo_jax.models.vision.vision import pack_images
@@ -22,14 +22,13 @@ class MicrobatchImages(NamedTuple):
 
     Attributes:
       images: distinct images of the microbatch.
-      placements: places of its segments in the minibatch.
-      indices: feature of each token of each segment's last prompt, [P] i32, counted over the
-        images.
+      placements: places of its texts in the minibatch.
+      indices: feature of each token of each text's last prompt, [P] i32, counted over the images.
       patch_values: C, numbers in a patch; 0 without a prompt that knows it.
     """
 
     images: list[ImagePatches]
-    placements: list[SegmentPlacement]
+    placements: list[TextPlacement]
     indices: list[np.ndarray]
     patch_values: int
 
@@ -47,7 +46,7 @@ def image_capacity(longest: int, rows: int) -> int:
 
 def add_images(
     batches: Iterator[StepBatch],
-    placements: Sequence[Sequence[SegmentPlacement]],
+    placements: Sequence[Sequence[TextPlacement]],
     shape: tuple[int, int, int],
     gather: Callable[[np.ndarray], np.ndarray],
 ) -> Iterator[StepBatch]:
@@ -57,7 +56,7 @@ def add_images(
 
     Args:
       batches: minibatches without images.
-      placements: places of the segments of each minibatch.
+      placements: places of the texts of each minibatch.
       shape: (M, B, T).
       gather: function that gathers [k] i64 of every host, [hosts, k].
     """
@@ -65,7 +64,7 @@ def add_images(
     # The images of all minibatches first: the largest numbers among them give one shape for all.
     contents = []
     for places in placements:
-        microbatches: list[list[SegmentPlacement]] = [[] for _ in range(stored)]
+        microbatches: list[list[TextPlacement]] = [[] for _ in range(stored)]
         for placement in places:
             microbatches[placement.row // rows].append(placement)
         contents.append([_microbatch_images(members) for members in microbatches])
@@ -86,7 +85,7 @@ def add_images(
         yield _with_images(batch, content, shape, (capacity, most_patches, values))
 
 
-def _microbatch_images(placements: list[SegmentPlacement]) -> MicrobatchImages:
+def _microbatch_images(placements: list[TextPlacement]) -> MicrobatchImages:
     prompts = [_prompt_images(place.whole) for place in placements]
     images, indices = distinct_images(prompts)
     patch_values = max((prompt.patch_values for prompt in prompts), default=0)
@@ -109,10 +108,11 @@ def _with_images(
         for place, features in zip(microbatch.placements, microbatch.indices, strict=True):
             row = place.row % rows
             layout = _prompt_images(place.whole).layout
-            index[number, row, place.start : place.prompt_end] = features
-            positions[number, row, :, place.start : place.prompt_end] = layout.positions
+            index[number, row, place.prompt_places] = features
+            row_positions = positions[number, row]
+            row_positions[:, place.prompt_places] = layout.positions
             # Images take fewer positions than tokens, so the response moves back.
-            positions[number, row, :, place.prompt_end : place.end] += layout.shift
+            row_positions[:, place.response_places] += layout.shift
         packed.append(
             pack_images(
                 microbatch.images,

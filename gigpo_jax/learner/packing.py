@@ -8,7 +8,7 @@ those positions only.
 
 Samples of which each continues the one before, as in a conversation, share a segment: the text of
 the last one, with the loss of all responses. A model is causal, so this is exact; n steps then cost
-the tokens of the last one.
+the tokens of the last one. Texts that begin alike may share a segment too (`learner.trees`).
 
 Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N environment steps.
 """
@@ -21,14 +21,9 @@ import jax
 import numpy as np
 
 from gigpo_jax.learner.packed_images import add_images
-from gigpo_jax.learner.rows import (
-    SegmentPlacement,
-    pack_rows,
-    place_segments,
-    response_capacity,
-    segment_sizes,
-)
+from gigpo_jax.learner.rows import TextPlacement, pack_rows, place_texts, response_capacity
 from gigpo_jax.learner.samples import Sample, join_continuations
+from gigpo_jax.learner.trees import count_distinct_tokens, grow_trees, order_texts, separate_trees
 from gigpo_jax.models.attention import segment_limit
 from gigpo_jax.rl.types import StepBatch
 
@@ -48,6 +43,7 @@ class BatchShape(NamedTuple):
       responses: C.
       route_width: experts that a token goes through in all layers; 0: they are not given.
       route_bytes: bytes of the number of an expert.
+      has_trees: whether texts of a segment share what they begin with.
     """
 
     microbatches: int
@@ -56,10 +52,11 @@ class BatchShape(NamedTuple):
     responses: int
     route_width: int
     route_bytes: int
+    has_trees: bool
 
 
 def deal_segments(
-    segments: Sequence[np.ndarray], groups: int, rng: np.random.Generator
+    segments: Sequence[np.ndarray], groups: int, rng: np.random.Generator | None
 ) -> list[list[np.ndarray]]:
     """Shuffles segments and deals them into groups.
 
@@ -70,7 +67,7 @@ def deal_segments(
     Args:
       segments: indices of the samples of each segment.
       groups: number of groups.
-      rng: generator that shuffles the segments.
+      rng: generator that shuffles the segments; None: their order stays.
     """
     steps = sum(map(len, segments))
     # With longer pieces a group could stay empty.
@@ -78,7 +75,7 @@ def deal_segments(
     pieces = []
     for segment in segments:
         pieces += np.array_split(segment, -(-len(segment) // longest))
-    order = rng.permutation(len(pieces))
+    order = np.arange(len(pieces)) if rng is None else rng.permutation(len(pieces))
     sizes = np.array([len(pieces[piece]) for piece in order.tolist()], np.int64)
     # A piece is in the group that its middle step would be in if single steps were dealt.
     middles = np.cumsum(sizes) - sizes + (sizes - 1) // 2
@@ -93,10 +90,11 @@ def make_minibatches(
     steps: int,
     row_length: int,
     rows: int,
-    rng: np.random.Generator,
+    rng: np.random.Generator | None,
     gather: Gather = lambda values: values[None],
     fields: Mapping[str, Any] = NO_FIELDS,
     longest: int = 0,
+    longest_tree: int = 0,
 ) -> list[StepBatch]:
     """All minibatches of `stream_minibatches` at once."""
     batches = stream_minibatches(
@@ -108,6 +106,7 @@ def make_minibatches(
         gather=gather,
         fields=fields,
         longest=longest,
+        longest_tree=longest_tree,
     )
     return list(batches)
 
@@ -118,10 +117,11 @@ def stream_minibatches(
     steps: int,
     row_length: int,
     rows: int,
-    rng: np.random.Generator,
+    rng: np.random.Generator | None,
     gather: Gather = lambda values: values[None],
     fields: Mapping[str, Any] = NO_FIELDS,
     longest: int = 0,
+    longest_tree: int = 0,
 ) -> Iterator[StepBatch]:
     """Packs samples into minibatches of whole steps.
 
@@ -136,12 +136,14 @@ def stream_minibatches(
       row_length: T.
       rows: B of this host.
       rng: generator that shuffles the segments; one seed for a run and iteration gives the same
-        minibatches.
+        minibatches. None: they are dealt in the order of their tokens.
       gather: function that gathers [k] i64 of every host, [hosts, k].
       fields: dtype of each optional field of `StepBatch` that the samples have, or a pytree of
         dtypes.
       longest: tokens of the longest sample that the run can have; then batches without images have
         room for `steps` of these, whatever the samples, and one program is enough. 0: not known.
+      longest_tree: largest number of tokens of texts that share what they begin with; 0: none do.
+        Nor do texts with images or with experts given.
 
     Returns:
       Minibatches of host arrays, all of the same shapes; each is filled when its turn comes.
@@ -150,15 +152,17 @@ def stream_minibatches(
       InputError: a sample is longer than a row.
     """
     segments = join_continuations(samples)
+    texts = _texts_of(samples, segments)
     # Of whole segments, also where some are cut below: pieces have fewer responses a token.
-    lengths, responses = segment_sizes([[samples[i] for i in members] for members in segments])
+    trees = separate_trees(texts)
+    responses = [tree.responses for tree in trees]
     has_images = any(sample.images is not None for sample in samples)
     sample_routes = [sample.routes for sample in samples if sample.routes is not None]
     local_numbers = [
         len(samples),
-        lengths.sum(),
-        responses.sum(),
-        responses.max(initial=0),
+        sum(tree.length for tree in trees),
+        sum(responses),
+        max(responses, default=0),
         has_images,
         *max(((routes.shape[1], routes.itemsize) for routes in sample_routes), default=(0, 0)),
     ]
@@ -166,16 +170,31 @@ def stream_minibatches(
     numbers = gather(np.array(local_numbers, np.int64))
     all_steps, all_tokens, all_responses = numbers[:, :3].sum(0).tolist()
     longest_response = int(numbers[:, 3].max())
-    capacity = response_capacity(all_tokens, all_responses, longest_response, row_length)
+    # A tree has one array of images and of experts for what its texts share.
+    has_trees = longest_tree > 0 and not numbers[:, 4:].any()
+    if rng is None:
+        order = order_texts([[samples[i] for i in members] for members in segments])
+        segments = [segments[index] for index in order]
 
     # Steps are dealt before they are packed: a minibatch has whole steps, however long they are.
-    minibatches = deal_segments(segments, max(1, -(-all_steps // steps)), rng)
+    minibatches = [
+        _texts_of(samples, group)
+        for group in deal_segments(segments, max(1, -(-all_steps // steps)), rng)
+    ]
+    if has_trees:
+        distinct_tokens = sum(map(count_distinct_tokens, minibatches))
+        all_tokens = int(gather(np.array([distinct_tokens], np.int64)).sum())
+    capacity = response_capacity(all_tokens, all_responses, longest_response, row_length)
     placements = []
     local_counts = []
-    for group in minibatches:
-        texts = [[samples[i] for i in members] for members in group]
-        packed_rows = pack_rows(*segment_sizes(texts), row_length, capacity)
-        placements.append(place_segments(texts, packed_rows))
+    for texts in minibatches:
+        trees = separate_trees(texts)
+        if has_trees:
+            trees = grow_trees(texts, longest_tree, capacity)
+        lengths = np.array([tree.length for tree in trees], np.int64)
+        losses = np.array([tree.responses for tree in trees], np.int64)
+        packed_rows = pack_rows(lengths, losses, row_length, capacity)
+        placements.append(place_texts(trees, packed_rows))
         local_counts.append(-(-len(packed_rows) // rows))
     # The fullest host decides: one with fewer microbatches would leave the others waiting in a
     # collective operation for ever.
@@ -189,7 +208,7 @@ def stream_minibatches(
     while stored < needed:
         stored *= 4
     route_width, route_bytes = numbers[:, 5:].max(0).tolist()
-    shape = BatchShape(stored, rows, row_length, capacity, route_width, route_bytes)
+    shape = BatchShape(stored, rows, row_length, capacity, route_width, route_bytes, has_trees)
     # A generator: supervised training fills one minibatch at a time.
     batches = (
         _fill_batch(places, shape, max(count, 1), fields)
@@ -198,6 +217,15 @@ def stream_minibatches(
     if numbers[:, 4].any():
         return add_images(batches, placements, shape[:3], gather)
     return batches
+
+
+def _texts_of(samples: Sequence[Sample], segments: Sequence[np.ndarray]) -> list[list[Sample]]:
+    """The samples of texts.
+
+    Those without a response are left out: they have nothing to learn from.
+    """
+    texts = ([samples[i] for i in members if samples[i].length] for members in segments)
+    return [text for text in texts if text]
 
 
 def most_microbatches(steps: int, hosts: int, longest: int, row_length: int, rows: int) -> int:
@@ -216,6 +244,8 @@ def packing_stats(batches: Sequence[StepBatch]) -> dict[str, float]:
     computed = 0
     for batch in batches:
         segments = batch.segment_ids[: int(batch.microbatches)]
+        if segments.ndim == 4:
+            segments = segments[:, :, 0]
         # The responses of a row are numbered from 1; one response a step.
         steps += int(batch.responses.max(-1).sum())
         tokens += int((segments > 0).sum())
@@ -228,12 +258,12 @@ def packing_stats(batches: Sequence[StepBatch]) -> dict[str, float]:
 
 
 def _fill_batch(
-    placements: Sequence[SegmentPlacement],
+    placements: Sequence[TextPlacement],
     shape: BatchShape,
     microbatches: int,
     fields: Mapping[str, Any],
 ) -> StepBatch:
-    """Writes placed segments into arrays.
+    """Writes placed texts into arrays.
 
     The first `microbatches` of them are computed.
     """
@@ -247,7 +277,7 @@ def _fill_batch(
 
     tokens = token_array()
     positions = token_array()
-    segment_ids = token_array()
+    segment_ids = np.zeros((rows, 1 + shape.has_trees, shape.tokens), np.int32)
     response_index = response_array(np.int32)
     responses = response_array(np.int32)
     targets = response_array(np.int32)
@@ -258,26 +288,28 @@ def _fill_batch(
     routes = None
     if shape.route_width:
         routes = np.zeros((rows, shape.tokens, shape.route_width), f"u{shape.route_bytes}")
-    for segment in placements:
-        row = segment.row
-        whole = segment.whole
-        tokens[row, segment.start : segment.prompt_end] = whole.prompt_tokens
-        tokens[row, segment.prompt_end : segment.end] = whole.response_tokens[:-1]
-        # Each segment counts from 0 and has a number of its own: packed or alone, it
+    for text in placements:
+        row = text.row
+        whole = text.whole
+        places = text.places
+        tokens[row, text.prompt_places] = whole.prompt_tokens
+        tokens[row, text.response_places] = whole.response_tokens[:-1]
+        # Each text counts from 0 and each segment has a number of its own: packed or alone, it
         # is the same input.
-        positions[row, segment.start : segment.end] = np.arange(whole.length)
-        segment_ids[row, segment.start : segment.end] = segment.number
+        positions[row, places] = np.arange(whole.length)
+        segment_ids[row, 0, places] = text.segment
+        if shape.has_trees:
+            # What a text shares with later ones ends where the last of them does.
+            segment_ids[row, 1, places] = places[-1] + 1
         if routes is not None:
             # Earlier steps last: a token keeps the experts with which it was sampled, also where
             # a later step read it again.
-            for sample, _, _ in reversed(segment.responses):
+            for sample, _, _ in reversed(text.responses):
                 assert sample.routes is not None, "experts are given for some samples only"
-                routes[row, segment.start : segment.start + sample.length] = sample.routes
-        for sample, number, columns in segment.responses:
+                routes[row, places[: sample.length]] = sample.routes
+        for sample, number, columns in text.responses:
             # The last prompt token predicts the first response token.
-            first = segment.start + len(sample.prompt_tokens) - 1
-            end = segment.start + sample.length
-            response_index[row, columns] = np.arange(first, end)
+            response_index[row, columns] = places[len(sample.prompt_tokens) - 1 : sample.length]
             responses[row, columns] = number
             targets[row, columns] = sample.response_tokens
             behaviour[row, columns] = sample.logprobs
@@ -290,6 +322,8 @@ def _fill_batch(
                 array[row, columns] = value
 
     token_shape = (shape.microbatches, shape.rows, shape.tokens)
+    if not shape.has_trees:
+        segment_ids = segment_ids[:, 0]
 
     def stack(array: np.ndarray) -> np.ndarray:
         return array.reshape(shape.microbatches, shape.rows, -1)
@@ -297,7 +331,7 @@ def _fill_batch(
     return StepBatch(
         tokens=stack(tokens),
         positions=stack(positions),
-        segment_ids=stack(segment_ids),
+        segment_ids=segment_ids.reshape(*token_shape[:2], *segment_ids.shape[1:]),
         response_index=stack(response_index),
         responses=stack(responses),
         targets=stack(targets),

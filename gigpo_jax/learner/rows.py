@@ -1,6 +1,7 @@
 """Segments -> rows of fixed length: which segment stands in which row, and where.
 
-A segment is one text: a sample, or several samples of which each continues the one before.
+A segment is a tree of texts, in most cases of one. A text is a sample, or several samples of which
+each continues the one before.
 
 Shapes: B rows, T tokens in a row, C response tokens in a row.
 """
@@ -13,6 +14,7 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.learner.samples import Sample
+from gigpo_jax.learner.trees import Tree
 from gigpo_jax.models.attention import segment_limit
 
 Rows = list[list[int]]  # indices of the segments in each row
@@ -22,7 +24,7 @@ class ResponsePlacement(NamedTuple):
     """The place of a sample's response in its row.
 
     Attributes:
-      sample: the sample; its prompt begins where the segment does.
+      sample: the sample; its prompt begins where its text does.
       number: number of the response in its row, from 1.
       columns: its tokens among the response tokens of the row.
     """
@@ -32,22 +34,20 @@ class ResponsePlacement(NamedTuple):
     columns: slice
 
 
-class SegmentPlacement(NamedTuple):
-    """The place of a segment in a minibatch's rows.
-
-    A segment is one text: a sample, or several of which each continues the one before.
+class TextPlacement(NamedTuple):
+    """The place of a text in a minibatch's rows.
 
     Attributes:
       responses: places of its responses, in order.
       row: index of the row.
-      number: number of the segment in its row, from 1.
-      start: first token of the segment in the row.
+      segment: number of its segment in the row, from 1.
+      places: [n] i64, places of its tokens in the row.
     """
 
     responses: tuple[ResponsePlacement, ...]
     row: int
-    number: int
-    start: int
+    segment: int
+    places: np.ndarray
 
     @property
     def whole(self) -> Sample:
@@ -55,14 +55,14 @@ class SegmentPlacement(NamedTuple):
         return self.responses[-1].sample
 
     @property
-    def prompt_end(self) -> int:
-        """The token behind the prompt of the last sample."""
-        return self.start + len(self.whole.prompt_tokens)
+    def prompt_places(self) -> np.ndarray:
+        """Places of the prompt of the last sample."""
+        return self.places[: len(self.whole.prompt_tokens)]
 
     @property
-    def end(self) -> int:
-        """The token behind the segment."""
-        return self.start + self.whole.length
+    def response_places(self) -> np.ndarray:
+        """Places of the response of the last sample."""
+        return self.places[len(self.whole.prompt_tokens) :]
 
 
 def pack_rows(
@@ -141,16 +141,8 @@ def response_capacity(tokens: int, responses: int, longest_response: int, row_le
     return row_length
 
 
-def segment_sizes(segments: Sequence[Sequence[Sample]]) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of segments, and those that carry loss; [n] i64."""
-    # The last sample has the tokens of all others, but one without a response has no length.
-    lengths = [max(sample.length for sample in segment) for segment in segments]
-    responses = [sum(len(sample.response_tokens) for sample in segment) for segment in segments]
-    return np.array(lengths, np.int64), np.array(responses, np.int64)
-
-
-def place_segments(segments: Sequence[Sequence[Sample]], rows: Rows) -> list[SegmentPlacement]:
-    """The places of segments side by side in their rows.
+def place_texts(segments: Sequence[Tree], rows: Rows) -> list[TextPlacement]:
+    """Places texts, their segments side by side in rows.
 
     They are in the order of rows.
     """
@@ -160,17 +152,14 @@ def place_segments(segments: Sequence[Sequence[Sample]], rows: Rows) -> list[Seg
         first_column = 0
         number = 0
         for segment, member in enumerate(members, start=1):
-            responses = []
-            for sample in segments[member]:
-                size = len(sample.response_tokens)
-                # Without tokens it has nothing to learn from.
-                if size == 0:
-                    continue
-                number += 1
-                columns = slice(first_column, first_column + size)
-                responses.append(ResponsePlacement(sample, number, columns))
-                first_column = columns.stop
-            placement = SegmentPlacement(tuple(responses), row, segment, start)
-            placements.append(placement)
-            start = placement.end
+            tree = segments[member]
+            for text, places in zip(tree.texts, tree.place_texts(start), strict=True):
+                responses = []
+                for sample in text:
+                    number += 1
+                    columns = slice(first_column, first_column + len(sample.response_tokens))
+                    responses.append(ResponsePlacement(sample, number, columns))
+                    first_column = columns.stop
+                placements.append(TextPlacement(tuple(responses), row, segment, places))
+            start += tree.length
     return placements

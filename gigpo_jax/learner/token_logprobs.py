@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.devices.exchange import all_hosts, global_batch, local_rows
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample, longest_sample
-from gigpo_jax.policy import Policy, forward_function
+from gigpo_jax.policy import Policy, forward_function, longest_tree, shares_prefixes
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import response_logprobs, select_microbatch
 
@@ -120,6 +120,7 @@ def make_token_arrays(
       measured: function as from `over_microbatches`.
     """
     rows = local_rows(mesh, config.batch.rows)
+    shares = shares_prefixes(config, mesh)
 
     def token_arrays(params: Any, others: Any, samples: Sequence[Sample]) -> list[list[np.ndarray]]:
         counts = all_hosts(np.array([len(samples)]))[:, 0]
@@ -131,10 +132,12 @@ def make_token_arrays(
             steps=config.train.minibatch,
             row_length=config.batch.row_length,
             rows=rows,
-            # Any order will do: the numbers put the results back in the order of the samples.
-            rng=np.random.default_rng(0),
+            # Any order will do: the numbers put the results back in the order of the samples. In
+            # that of tokens, texts that begin alike meet in a minibatch.
+            rng=None if shares else np.random.default_rng(0),
             gather=all_hosts,
             longest=longest_sample(config),
+            longest_tree=longest_tree(config) if shares else 0,
         )
         owners = []
         values = []

@@ -41,7 +41,9 @@ def attention(
       key: [B, T, G, K], G divides H; query head h reads key head h // (H // G).
       value: [B, T, G, K].
       segment_ids: [B, T] i32; a position attends to itself and earlier positions of its segment.
-        Segments count from 1 and are at most `segment_limit`; 0, padding, comes last.
+        Segments count from 1 and are at most `segment_limit`; 0, padding, comes last. [B, 2, T]: a
+        segment is a tree of texts. The second array has the index behind the last position that
+        sees a position: its descendants lie between. No kernel but that of XLA knows trees.
       max_segment: longest segment, tokens. In rows of at least three times this length the XLA
         kernel costs T x max_segment, not T x T. None: T.
       kernels: result of `kernels_for` for the device that this is compiled for; None:
@@ -51,6 +53,8 @@ def attention(
       [B, T, H, K] in the dtype of `query`.
     """
     kernels = kernels or jax.default_backend()
+    if segment_ids.ndim == 3:
+        kernels = "cpu"
     if kernels == "hopper" and _fits_cudnn(query):
         return _cudnn_segments(query, key, value, segment_ids)
     if kernels == "gpu" and _fits_cudnn(query):
@@ -63,13 +67,21 @@ def attention(
         return splash_attention(query, key, value, segment_ids, max_segment)
     length = query.shape[1]
     window = min(max_segment or length, length)
-    # In bands a query has the keys of two windows, in whole rows at most those of the row: with
-    # fewer than three windows bands save little.
-    if 3 * window <= length:
+    if reads_bands(length, window):
         mixed = _banded_attention(query, key, value, segment_ids, window)
     else:
         mixed = _masked_attention(query, key, value, causal_segment_mask(segment_ids), window)
     return checkpoint_name(mixed, MIXED)
+
+
+def reads_bands(length: int, window: int) -> bool:
+    """Tells whether XLA's kernel cuts rows into bands.
+
+    `length` is the number of tokens of a row, `window` that of a band.
+    """
+    # In bands a query has the keys of two windows, in whole rows at most those of the row: with
+    # fewer than three windows bands save little.
+    return 3 * window <= length
 
 
 def saves_attention(primitive: Any, *_: Any, **params: Any) -> bool:
@@ -98,10 +110,14 @@ def causal_segment_mask(segment_ids: jax.Array) -> jax.Array:
 
     [B, T, T] bool: may position t (second axis) see position s (third axis)?
     """
-    length = segment_ids.shape[1]
+    length = segment_ids.shape[-1]
+    causal = jnp.tril(jnp.ones((length, length), bool))
+    if segment_ids.ndim == 3:
+        # Padding sees nothing: its result is a mean of all values, and nobody reads it.
+        return (jnp.arange(length)[:, None] < segment_ids[:, 1, None]) & causal
     # Padding, segment 0, may see padding: no softmax is over an empty set.
     same_segment = segment_ids[:, :, None] == segment_ids[:, None, :]
-    return same_segment & jnp.tril(jnp.ones((length, length), bool))
+    return same_segment & causal
 
 
 def cached_attention(
@@ -387,7 +403,7 @@ def _banded_attention(
 
     The keys of a query are then in its block or the previous one.
     """
-    batch, length = segment_ids.shape
+    batch, length = query.shape[:2]
     num_blocks = -(-length // max_segment)
 
     def split_blocks(x: jax.Array) -> jax.Array:
@@ -406,9 +422,13 @@ def _banded_attention(
         pairs = jnp.concatenate([previous_blocks, blocks], axis=2)
         return pairs.reshape(batch * num_blocks, 2 * max_segment, *x.shape[2:])
 
-    # The block before the first one has segment id 0, which no real segment has.
-    query_segments = query_blocks(segment_ids)[:, :, None]
-    same_segment = query_segments == key_blocks(segment_ids)[:, None, :]
+    # The block before the first one has segment id 0, which no real segment has, and ends at 0.
+    if segment_ids.ndim == 3:
+        index = jnp.broadcast_to(jnp.arange(length), (batch, length))
+        same_segment = query_blocks(index)[:, :, None] < key_blocks(segment_ids[:, 1])[:, None]
+    else:
+        query_segments = query_blocks(segment_ids)[:, :, None]
+        same_segment = query_segments == key_blocks(segment_ids)[:, None, :]
     # The queries are the second half of their pair of blocks.
     query_index = max_segment + jnp.arange(max_segment)[:, None]
     causal = jnp.arange(2 * max_segment) <= query_index

@@ -239,11 +239,16 @@ LONGEST = max(sample.length for sample in together(CHATS))
 
 
 def score_and_differentiate(
-    samples: Sequence[Sample], row_length: int, **execution: Any
+    samples: Sequence[Sample], row_length: int, *, longest_tree: int = 0, **execution: Any
 ) -> tuple[list[tuple], decoder.Params]:
     """Log-probability and entropy of each response, and the gradient of a mean of all."""
     (batch,) = make_minibatches(
-        samples, steps=len(samples), row_length=row_length, rows=2, rng=np.random.default_rng(0)
+        samples,
+        steps=len(samples),
+        row_length=row_length,
+        rows=2,
+        rng=np.random.default_rng(0),
+        longest_tree=longest_tree,
     )
     params = decoder.init_params(MODEL, jax.random.key(0))
     params = jax.tree.map(lambda x: 3.0 * x if x.ndim > 1 else x, params)

@@ -1,0 +1,121 @@
+"""Texts that begin alike, as trees: what they share is computed once.
+
+A tree stands in a row in the order of a walk from its root: a text is a path, and the descendants
+of a token lie directly behind it. So a token sees the earlier ones whose descendants have not
+ended, and one number a token tells where they end (`models.attention`). A model is causal: hidden
+states are those of separate texts.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gigpo_jax.learner.samples import Sample
+
+Text = Sequence[Sample]  # a sample, or several of which each continues the one before
+
+
+class Tree(NamedTuple):
+    """Texts that stand together in a row.
+
+    Attributes:
+      texts: texts in the order of their tokens.
+      shared: number of first tokens that each text has in common with the text before it; the
+        first text has none.
+    """
+
+    texts: list[Text]
+    shared: list[int]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the model's input."""
+        return sum(text[-1].length for text in self.texts) - sum(self.shared)
+
+    @property
+    def responses(self) -> int:
+        """Tokens that carry loss."""
+        return sum(len(sample.response_tokens) for text in self.texts for sample in text)
+
+    def place_texts(self, start: int) -> list[np.ndarray]:
+        """Places the tokens of each text in a row.
+
+        Args:
+          start: place of the first token of the tree.
+
+        Returns:
+          The places of each text, [length] i64.
+        """
+        texts = []
+        places = np.zeros(0, np.int64)
+        for text, shared in zip(self.texts, self.shared, strict=True):
+            end = start + text[-1].length - shared
+            places = np.concatenate([places[:shared], np.arange(start, end)])
+            start = end
+            texts.append(places)
+        return texts
+
+
+def order_texts(texts: Sequence[Text]) -> list[int]:
+    """Indices of texts in the order of their tokens."""
+    # The order of bytes is that of numbers if the highest byte comes first.
+    keys = [_input_tokens(text).astype(">u4").tobytes() for text in texts]
+    return sorted(range(len(texts)), key=keys.__getitem__)
+
+
+def count_distinct_tokens(texts: Sequence[Text]) -> int:
+    """Tokens of texts, each shared prefix once."""
+    ordered = [texts[index] for index in order_texts(texts)]
+    return Tree(ordered, _shared_lengths(ordered)).length
+
+
+def separate_trees(texts: Sequence[Text]) -> list[Tree]:
+    """A tree for each text."""
+    return [Tree([text], [0]) for text in texts]
+
+
+def grow_trees(texts: Sequence[Text], longest: int, responses: int) -> list[Tree]:
+    """Joins texts that begin alike.
+
+    Args:
+      texts: texts in any order.
+      longest: largest number of tokens of a tree; a longer text is a tree of its own.
+      responses: largest number of tokens of a tree that carry loss.
+    """
+    ordered = [texts[index] for index in order_texts(texts)]
+    trees: list[Tree] = []
+    tokens = 0  # of the newest tree
+    losses = 0
+    for text, shared in zip(ordered, _shared_lengths(ordered), strict=True):
+        length = text[-1].length
+        loss = Tree([text], [0]).responses
+        fits = tokens + length - shared <= longest and losses + loss <= responses
+        if shared and fits:
+            trees[-1].texts.append(text)
+            trees[-1].shared.append(shared)
+            tokens += length - shared
+            losses += loss
+        else:
+            trees.append(Tree([text], [0]))
+            tokens = length
+            losses = loss
+    return trees
+
+
+def _shared_lengths(ordered: Sequence[Text]) -> list[int]:
+    """Common first tokens of neighbours, 0 for the first text."""
+    inputs = [_input_tokens(text) for text in ordered]
+    lengths = [0][: len(inputs)]
+    for earlier, tokens in itertools.pairwise(inputs):
+        size = min(len(earlier), len(tokens))
+        differs = np.append(earlier[:size] != tokens[:size], True)
+        lengths.append(int(differs.argmax()))
+    return lengths
+
+
+def _input_tokens(text: Text) -> np.ndarray:
+    """The model's input of a text."""
+    whole = text[-1]
+    return np.concatenate([whole.prompt_tokens, whole.response_tokens[:-1]])
