@@ -5,6 +5,7 @@ import pathlib
 import re
 
 import pytest
+from ml_collections import ConfigDict
 
 import gigpo_jax
 from gigpo_jax.config import default_config, resolve
@@ -48,6 +49,10 @@ FROM_STEPS = {
 def signals_of(algorithm: str) -> list[type[Signal]]:
     config = default_config()
     config.rl.algorithm = algorithm
+    own_settings = ALGORITHMS[algorithm].settings
+    config.rl.settings = ConfigDict({name: own_settings[name].default for name in own_settings})
+    if "teacher" in own_settings:
+        config.rl.settings.teacher = "folder"
     config.critic.kind = "model" if ALGORITHMS[algorithm].needs_critic else "none"
     return needed_signals(config)
 
