@@ -15,7 +15,7 @@ from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.models import lora
 from gigpo_jax.models.cache import cache_length, route_dtype
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
-from gigpo_jax.models.decoder_config import LAYERS, ExpertConfig
+from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
 from gigpo_jax.rl.optimizer import label_leaves
 
@@ -24,11 +24,12 @@ MIB = 2**20
 UNKNOWN = (2**31 - 1) * MIB  # hosts exchange MiB in 32 bits
 # Parts of a plan that are in memory during rollouts, and during updates.
 ENGINE = ("engine's weights", "KV cache")
-UPDATE = ("gradients", "activations")
+REPLAYED = "replayed experts"  # of all minibatches
+UPDATE = ("gradients", "activations", REPLAYED)
 NO_SIGNALS: Mapping[str, int] = MappingProxyType({})
 
 # Bytes that the learner's signals add for a config and the shape of its policy, by purpose: of all
-# devices that split the parameters together.
+# devices that split the parameters together, `REPLAYED` of those that split rows.
 SignalBytes = Callable[[ConfigDict, DecoderConfig], Mapping[str, int]]
 
 
@@ -64,8 +65,9 @@ def memory_plan(
     parameter_bytes = sum(count * jnp.dtype(dtype).itemsize for dtype, count in groups)
     trained_count = groups[-1][1]
     policy_bytes = trained_bytes(config, shape) / parameter_shards
+    row_shards = mesh["data"] * mesh["fsdp"]
     # Rounded up: the fullest device decides.
-    row_count = -(-config.batch.rows // (mesh["data"] * mesh["fsdp"]))
+    row_count = -(-config.batch.rows // row_shards)
     engine = engine_plan(config, shape, devices, hosts, tensor, on_cpu)
     if config.engine.devices:
         # The learner's devices gather one version of the weights, then send it.
@@ -77,7 +79,10 @@ def memory_plan(
         "gradients": trained_count * 4 / parameter_shards,
         "optimizer": _optimizer_bytes(config, shape, trained_count) / parameter_shards,
         "reference policy": policy_bytes if config.rl.kl_coef > 0 else 0,
-        **{name: size / parameter_shards for name, size in signals.items()},
+        **{
+            name: size / (row_shards if name == REPLAYED else parameter_shards)
+            for name, size in signals.items()
+        },
         "older policies": policy_bytes * config.train.max_staleness,
         **engine,
         "activations": _activation_bytes(config, shape, row_count),
@@ -130,9 +135,7 @@ def engine_plan(
     # Keys and values.
     token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
     if config.model.replay_routes and shape.experts is not None:
-        layers = len(shape.layer_numbers(LAYERS))
-        experts = shape.experts
-        token_bytes += layers * experts.per_token * route_dtype(experts.count).itemsize
+        token_bytes += shape.route_width * route_dtype(shape.experts.count).itemsize
     cache_bytes = token_bytes * config.engine.slots * slot_tokens
     return {
         "engine's weights": copied_count * dtype.itemsize / tensor * _weight_versions(config),

@@ -46,10 +46,15 @@ def cache_length(tokens: int, prefill_chunk: int) -> int:
     return -(-tokens // chunk) * chunk
 
 
-def memory_order(num_axes: int) -> Layout:
-    """Returns the memory order of a cache on TPUs.
+# Memory order of routes [L', S, 1, C, k] on TPUs. As the last axis in memory, the few experts of a
+# token would be padded to 128.
+ROUTE_ORDER = Layout((0, 1, 2, 4, 3))
 
-    In a cache [..., G, C, K] the heads of a token are contiguous.
+
+def memory_order(num_axes: int) -> Layout:
+    """Returns the memory order of keys and values on TPUs.
+
+    In an array [..., G, C, K] the heads of a token are contiguous.
     """
     # A token is then written whole. In the order of the axes XLA copies the cache to this order to
     # write, and back to read.
@@ -57,13 +62,13 @@ def memory_order(num_axes: int) -> Layout:
     return Layout((*outer, tokens, heads, width))
 
 
-def constrain_order(array: jax.Array) -> jax.Array:
-    """Keeps a cache or its slice in `memory_order` on TPUs.
+def constrain_order(array: jax.Array, order: Layout | None = None) -> jax.Array:
+    """Keeps an array of a cache in a memory order on TPUs.
 
-    No effect elsewhere.
+    No effect elsewhere. Without an order it is `memory_order`, also of a slice.
     """
     # In loops XLA would depart from the order of the arguments.
-    order = memory_order(array.ndim)
+    order = order or memory_order(array.ndim)
     return jax.lax.platform_dependent(
         array, tpu=lambda x: with_layout_constraint(x, order), default=lambda x: x
     )
@@ -93,7 +98,7 @@ def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.A
     """
 
     def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
-        return _write_prompt_store(store, entries, slots)
+        return constrain_order(_write_prompt_store(store, entries, slots))
 
     return replace(cache, key=write_store(cache.key, key), value=write_store(cache.value, value))
 
@@ -105,7 +110,7 @@ def write_prompt_routes(cache: KVCache, routes: jax.Array, slots: jax.Array) -> 
     """
     assert cache.routes is not None
     entries = routes[..., None, :].astype(cache.routes.dtype)
-    return replace(cache, routes=_write_prompt_store(cache.routes, entries, slots))
+    return _with_routes(cache, _write_prompt_store(cache.routes, entries, slots))
 
 
 def _write_prompt_store(store: jax.Array, entries: jax.Array, slots: jax.Array) -> jax.Array:
@@ -130,7 +135,7 @@ def write_chunks(
     """
 
     def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
-        return _write_chunk_store(store, entries, layer, slots, starts)
+        return constrain_order(_write_chunk_store(store, entries, layer, slots, starts))
 
     return replace(cache, key=write_store(cache.key, key), value=write_store(cache.value, value))
 
@@ -144,7 +149,7 @@ def write_chunk_routes(
     """
     assert cache.routes is not None
     entries = routes[:, :, None].astype(cache.routes.dtype)
-    return replace(cache, routes=_write_chunk_store(cache.routes, entries, layer, slots, starts))
+    return _with_routes(cache, _write_chunk_store(cache.routes, entries, layer, slots, starts))
 
 
 def _write_chunk_store(
@@ -186,7 +191,12 @@ def copy_chunks(
         windows = jax.vmap(read_window)(sources, starts)
         return _write_windows(store, windows, targets, starts)
 
-    return jax.tree.map(copy_store, cache)
+    copied = replace(
+        cache,
+        key=constrain_order(copy_store(cache.key)),
+        value=constrain_order(copy_store(cache.value)),
+    )
+    return copied if cache.routes is None else _with_routes(copied, copy_store(cache.routes))
 
 
 def _write_windows(
@@ -211,7 +221,7 @@ def _write_windows(
     updates = _to_cache_dtype(store, windows)
     # Clamping would move such a window over entries of other tokens.
     mode = jax.lax.GatherScatterMode.FILL_OR_DROP
-    return constrain_order(jax.lax.scatter(store, indices, updates, dimensions, mode=mode))
+    return jax.lax.scatter(store, indices, updates, dimensions, mode=mode)
 
 
 def write_tokens(
@@ -224,7 +234,7 @@ def write_tokens(
     """
 
     def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
-        return _write_token_store(store, entries, layer, positions)
+        return constrain_order(_write_token_store(store, entries, layer, positions))
 
     return replace(cache, key=write_store(cache.key, key), value=write_store(cache.value, value))
 
@@ -238,7 +248,11 @@ def write_token_routes(
     """
     assert cache.routes is not None
     entries = routes[:, None].astype(cache.routes.dtype)
-    return replace(cache, routes=_write_token_store(cache.routes, entries, layer, positions))
+    return _with_routes(cache, _write_token_store(cache.routes, entries, layer, positions))
+
+
+def _with_routes(cache: KVCache, routes: jax.Array) -> KVCache:
+    return replace(cache, routes=constrain_order(routes, ROUTE_ORDER))
 
 
 def _write_token_store(
@@ -247,4 +261,4 @@ def _write_token_store(
     slots = jnp.arange(entries.shape[0])
     updates = _to_cache_dtype(store, entries)
     # Indices around a slice put their common axis first: the target is [S, G, K], as the updates.
-    return constrain_order(store.at[layer, slots, :, positions].set(updates, mode="drop"))
+    return store.at[layer, slots, :, positions].set(updates, mode="drop")

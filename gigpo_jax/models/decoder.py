@@ -237,9 +237,8 @@ def active_param_count(config: DecoderConfig) -> int:
     count = param_count(config)
     if config.experts is None:
         return count
-    idle_experts = config.experts.count - config.experts.per_token
-    expert_size = 3 * config.hidden_size * config.experts.width
-    return count - len(config.layer_numbers(LAYERS)) * idle_experts * expert_size
+    idle_experts = len(config.layer_numbers(LAYERS)) * config.experts.count - config.route_width
+    return count - idle_experts * 3 * config.hidden_size * config.experts.width
 
 
 def logical_axes(config: DecoderConfig) -> Params:

@@ -141,6 +141,13 @@ class DecoderConfig:
             )
 
     @property
+    def route_width(self) -> int:
+        """R, the number of experts that a token goes through in all layers."""
+        if self.experts is None:
+            return 0
+        return len(self.layer_numbers(LAYERS)) * self.experts.per_token
+
+    @property
     def layer_runs(self) -> tuple[LayerRun, ...]:
         """The layers in their order.
 

@@ -11,6 +11,7 @@ from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.memory import (
     GIB,
+    REPLAYED,
     check_engine,
     check_memory,
     engine_plan,
@@ -370,6 +371,23 @@ def test_features_of_earlier_layers_are_kept_with_the_activations():
     assert with_features - without == 4096 * 2 * 3 * (4 * 1152 + 4096)
     merger = 2 * 4608 + 4608 * 4608 + 4608 + 4608 * 4096 + 4096
     assert plans[0]["parameters"] - plans[1]["parameters"] == 3 * merger * 4
+
+
+def test_replayed_experts_are_split_like_rows_and_there_in_updates_alone():
+    config = default_config()
+    config.mesh.fsdp = config.mesh.tensor = 2
+    config.engine.name = "vllm"
+    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4, signals={REPLAYED: 8})
+    assert plan[REPLAYED] == 4
+    rest = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4)
+    assert peak(config, plan) == peak(config, rest) + 4
+    config.engine.name = "jax"
+    config.engine.slots = 4096  # a rollout needs more than an update
+    plan, rest = (
+        memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4, signals=signals)
+        for signals in ({REPLAYED: 8}, {})
+    )
+    assert peak(config, plan) == peak(config, rest)
 
 
 def test_a_vision_tower_has_weights_moments_and_activations():

@@ -4,11 +4,14 @@ import dataclasses
 import pathlib
 import re
 
+import jax
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
 import gigpo_jax
 from gigpo_jax.config import default_config, resolve
+from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.signals.action_spans import ActionSpans
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.signals.clip_scales import ClipScales
@@ -28,6 +31,7 @@ from gigpo_jax.learner.signals.task_deviations import TaskDeviations
 from gigpo_jax.learner.signals.teacher import Teacher
 from gigpo_jax.learner.signals.text_critic import TextCritic
 from gigpo_jax.models.decoder import PUBLISHED
+from gigpo_jax.policy import Policy
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.rl.types import OPTIONAL_COLUMNS, OPTIONAL_FIELDS, StepBatch
 
@@ -126,6 +130,26 @@ def test_a_copy_that_learns_has_gradients_and_moments_of_what_is_trained() -> No
     config = default_config()
     config.rl.algorithm = "oprl"
     assert signal_bytes(resolve(config), PUBLISHED["1.5b"]) == {"copy": 16 * 1_543_714_304}
+
+
+def test_replayed_experts_of_an_iteration() -> None:
+    config = default_config()
+    shape = PUBLISHED["qwen3-30b-a3b"]
+    assert signal_bytes(resolve(config), shape) == {}
+    config.model.replay_routes = True
+    train, sampling = config.train, config.sampling
+    train.groups, train.group_size, train.epochs, config.env.max_steps = 3, 4, 2, 5
+    train.minibatch = 60
+    sampling.max_prompt_tokens, sampling.max_response_tokens = 96, 32
+    # 2 epochs of 60 steps that fill half of their limits; 8 experts in each of 48 layers.
+    expected = 2 * 60 * 64 * 48 * 8
+    assert signal_bytes(resolve(config), shape) == {"replayed experts": expected}
+    mesh = make_mesh(1, 1, 1, devices=jax.devices()[:1])
+    config.batch.rows, config.batch.row_length = 4, 512
+    (signal,) = needed_signals(resolve(config))
+    array = signal.abstract_arrays(config, Policy(shape, None, None), mesh)["replayed experts"]
+    # Whole microbatches of 4 x 512 tokens.
+    assert (array.shape, array.dtype) == ((16, 512, 384), np.uint8)
 
 
 def test_the_table_alone_names_signals() -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.layout import Format
+from jax.experimental.layout import Format, Layout
 from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import kernels_for
-from gigpo_jax.models.cache import memory_order
+from gigpo_jax.models.cache import ROUTE_ORDER, memory_order
 from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.experts import Experts, apply_experts, sum_over_devices
 
@@ -69,7 +69,7 @@ class Placement:
 
         On TPUs it includes the order in memory.
         """
-        return self._order_cache(self.sharding(None, SLOTS, TENSOR))
+        return self._order_cache(self.sharding(None, SLOTS, TENSOR), memory_order(5))
 
     @property
     def route_sharding(self) -> Any:
@@ -77,12 +77,12 @@ class Placement:
 
         They are [L', S, 1, C, k]. On TPUs it includes the order in memory.
         """
-        return self._order_cache(self.sharding(None, SLOTS))
+        return self._order_cache(self.sharding(None, SLOTS), ROUTE_ORDER)
 
-    def _order_cache(self, sharding: NamedSharding | None) -> Any:
+    def _order_cache(self, sharding: NamedSharding | None, order: Layout) -> Any:
         if self.device.platform != "tpu":
             return sharding
-        return Format(memory_order(5), sharding or SingleDeviceSharding(self.device))
+        return Format(order, sharding or SingleDeviceSharding(self.device))
 
     @property
     def kernels(self) -> str:

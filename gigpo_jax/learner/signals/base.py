@@ -150,7 +150,7 @@ class Signal:
         """Bytes that it adds to the memory plan, by purpose.
 
         They count parameters and what belongs to them, such as moments, over all devices that split
-        the parameters. `shape` is the policy's.
+        the parameters; see `memory.SignalBytes`. `shape` is the policy's.
         """
         del config, shape
         return {}

@@ -18,6 +18,7 @@ from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher
 from gigpo_jax.learner.signals.implicit_rewards import ImplicitRewards
 from gigpo_jax.learner.signals.known_answers import KnownAnswers
 from gigpo_jax.learner.signals.policy_scores import PolicyScores
+from gigpo_jax.learner.signals.replayed_experts import ReplayedExperts
 from gigpo_jax.learner.signals.served_teacher import ServedTeacher
 from gigpo_jax.learner.signals.tags import Tags
 from gigpo_jax.learner.signals.task_deviations import TaskDeviations
@@ -41,6 +42,7 @@ SIGNALS: tuple[type[Signal], ...] = (
     ServedTeacher,
     ActionSpans,
     ClipScales,
+    ReplayedExperts,
 )
 
 

@@ -10,8 +10,6 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.run.report import say
 
 FIX = "use more devices (mesh.fsdp, mesh.tensor), fewer batch.rows or engine.slots"
-# Assumed share of the limits of prompts and responses that a step of an episode uses.
-FILL = 0.5
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Compiled:
       trips: Turns in one run of its loops over microbatches or tokens, and over blocks of the
         cache.
       runs: Runs in an iteration whose episodes have `env.max_steps` steps, with prompts and
-        responses of `FILL` of their limits.
+        responses of `planned_tokens.FILL` of their limits.
     """
 
     name: str

@@ -48,6 +48,10 @@ _ATTENTION = {
 }
 
 
+# Fragments of the names of products that are grouped by expert.
+_GROUPED = ("ragged-dot-none", "tgmm")
+
+
 @dataclass
 class Cost:
     """Cost of one run of a program on one device.
@@ -271,7 +275,7 @@ def _count_operations(program: Program, computation: Computation, step: Instruct
     if step.opcode == "convolution":
         return _convolution_operations(computation, step)
     if step.opcode == "custom-call":
-        return _custom_call_operations(computation, step)
+        return _custom_call_operations(program, computation, step)
     return 0.0
 
 
@@ -318,7 +322,7 @@ def _convolution_operations(computation: Computation, step: Instruction) -> floa
     return 2.0 * products
 
 
-def _custom_call_operations(computation: Computation, step: Instruction) -> float:
+def _custom_call_operations(program: Program, computation: Computation, step: Instruction) -> float:
     """Operations of custom calls.
 
     These are cuBLAS products, attention kernels, and Pallas kernels with an estimate.
@@ -327,7 +331,7 @@ def _custom_call_operations(computation: Computation, step: Instruction) -> floa
     target = step.attribute("custom_call_target").strip('"')
     estimate = re.search(r'"cost_estimate":\{[^{}]*"flops":"?(\d+)', step.attributes)
     if estimate:
-        return float(estimate[1])
+        return float(estimate[1]) * _expert_share(program, inputs, step)
     contraction = re.search(r'"lhs_contracting_dimensions":(\[[^\]]*\])', step.attributes)
     if contraction:
         axes = [int(axis) for axis in json.loads(contraction[1])]
@@ -341,3 +345,16 @@ def _custom_call_operations(computation: Computation, step: Instruction) -> floa
             # Half of 2 x elements x tokens: attention is causal.
             return products * query.elements * query.dims[token_axis]
     return 0.0
+
+
+def _expert_share(program: Program, inputs: Sequence[Shape], step: Instruction) -> float:
+    """Share of the rows that a product grouped by expert multiplies.
+
+    A device that holds some of the experts has the rows of all, and multiplies those of its own.
+    Tokens are assumed to choose all experts equally often.
+    """
+    if not program.experts or not any(name in step.attributes for name in _GROUPED):
+        return 1.0
+    # Matrices of experts [E, I, O]: an operand, or the result of a gradient.
+    (local,) = (shape.dims[0] for shape in (*inputs, *step.shapes) if len(shape.dims) == 3)
+    return local / program.experts

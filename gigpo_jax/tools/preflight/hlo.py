@@ -122,12 +122,17 @@ class Computation:
 class Program:
     """Computations of a program by name, and its entry's name."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, experts: int = 0) -> None:
         """Reads `jax.stages.Compiled.as_text()`.
+
+        Args:
+          text: the text.
+          experts: number of experts in a layer of the whole model; 0: none.
 
         Raises:
           ValueError: there is no entry computation.
         """
+        self.experts = experts
         self.computations: dict[str, Computation] = {}
         self.entry = ""
         name = ""

@@ -12,16 +12,16 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.devices.mesh import replicated
 from gigpo_jax.learner.objective import make_config_optimizer
+from gigpo_jax.learner.planned_tokens import step_tokens
 from gigpo_jax.learner.programs import policy_programs
 from gigpo_jax.learner.signals.base import unscored_batch
 from gigpo_jax.learner.signals.table import needed_signals
 from gigpo_jax.models import decoder
-from gigpo_jax.tools.preflight.compiled import FILL, Compiled, compile_program
+from gigpo_jax.tools.preflight.compiled import Compiled, compile_program
 from gigpo_jax.tools.preflight.shapes import (
     Arrays,
     ImageSizes,
     add_image_shapes,
-    segment_steps,
     step_batch,
 )
 
@@ -36,17 +36,16 @@ def compile_learner(
     """Compiles the update and the log-probabilities, as `Learner` does."""
     train = config.train
     row_tokens = config.batch.rows * config.batch.row_length
-    limit = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
-    step_tokens = FILL * limit / segment_steps(config)
+    tokens = step_tokens(config)
     # Packing is taken as perfect: the rows of a minibatch hold its tokens and no gaps.
-    microbatches = math.ceil(train.minibatch * step_tokens / row_tokens)
+    microbatches = math.ceil(train.minibatch * tokens / row_tokens)
     steps = train.groups * train.group_size * config.env.max_steps
     # A fraction: a lower bound needs no rounding to whole minibatches.
     epoch_minibatches = steps / train.minibatch
     minibatches = train.epochs * epoch_minibatches
     batch = step_batch(config, shape, mesh, microbatches)
     if images is not None:
-        row_steps = row_tokens / step_tokens
+        row_steps = row_tokens / tokens
         batch = add_image_shapes(batch, shape, round(row_steps * images.number), images.patches)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, arrays.state)
     optimizer = make_config_optimizer(config, train.iterations)

@@ -18,7 +18,7 @@ SMALLEST_COPY = 2**20  # bytes of the smallest copy that is reported
 
 
 def measure_program(
-    compiled: Compiled, chip: Chip, array_names: Mapping[tuple[int, ...], str]
+    compiled: Compiled, chip: Chip, array_names: Mapping[tuple[int, ...], str], experts: int = 0
 ) -> dict[str, Any]:
     """Bytes, operations and seconds of one program on one device.
 
@@ -26,6 +26,7 @@ def measure_program(
       compiled: Compiled program.
       chip: Kind of device that it is compiled for.
       array_names: Names of arrays by `shape_key`.
+      experts: Number of experts in a layer; 0: none.
     """
     # The compiler's plan: unlike the counted bytes, it includes the padding of tiles.
     memory = compiled.program.memory_analysis()
@@ -33,7 +34,7 @@ def measure_program(
     assert memory is not None
     assert text is not None
     # Not `cost_analysis()`: it counts a loop's body once and says nothing on GPUs.
-    cost = count_cost(Program(text), compiled.trips)
+    cost = count_cost(Program(text, experts), compiled.trips)
     bounds = {
         "memory": cost.bytes / chip.bandwidth,
         "products": cost.operations / chip.operations,

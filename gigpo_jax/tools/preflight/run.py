@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import write_json
 from gigpo_jax.devices.exchange import local_rows
-from gigpo_jax.devices.memory import ENGINE, check_engine, engine_tensor
+from gigpo_jax.devices.memory import ENGINE, REPLAYED, check_engine, engine_tensor
 from gigpo_jax.devices.mesh import learner_mesh, split_devices
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import DecoderConfig
@@ -111,8 +111,10 @@ def examine(
         if engine.copies_weights:
             weight_bytes = report.device_bytes(engine.params)
     array_names = report.name_arrays(arrays, cache)
+    experts = shape.experts.count if shape.experts is not None else 0
     measured = {
-        compiled.name: report.measure_program(compiled, chip, array_names) for compiled in programs
+        compiled.name: report.measure_program(compiled, chip, array_names, experts)
+        for compiled in programs
     }
     # Without a copy of their own the engine's weights are the result of the hand-over.
     if not weight_bytes and "hand-over" in measured:
@@ -154,7 +156,8 @@ def _parts_in_memory(config: ConfigDict, resident: dict[str, int], program: str)
     # (max_staleness). Devices of its own hold its parts and none of the learner's.
     if has_engine_devices or (is_learner and not config.train.max_staleness):
         return {name: size for name, size in resident.items() if (name in ENGINE) != is_learner}
-    return resident
+    # Minibatches are made when the rollout is over.
+    return {name: size for name, size in resident.items() if is_learner or name != REPLAYED}
 
 
 def check_fit(config: ConfigDict, result: dict[str, Any]) -> None:

@@ -10,19 +10,17 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.mix import member_configs
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.packaged import locate_file
 from gigpo_jax.devices.mesh import ROWS, replicated, with_shardings
-from gigpo_jax.env_bridge.conversations import Conversation
-from gigpo_jax.envs.registry import find_style
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.packed_images import image_capacity
+from gigpo_jax.learner.planned_tokens import segment_steps
 from gigpo_jax.learner.rows import response_capacity
 from gigpo_jax.learner.signals.table import batch_fields, needed_signals
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.cache import route_dtype
-from gigpo_jax.models.decoder_config import LAYERS, PUBLISHED_VISION
+from gigpo_jax.models.decoder_config import PUBLISHED_VISION
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.vision.vision import Images
 from gigpo_jax.policy import Policy, lora_config, param_shardings, trained_shardings
@@ -117,19 +115,6 @@ def run_arrays(config: ConfigDict, shape: decoder.DecoderConfig, mesh: Mesh) -> 
     )
 
 
-def segment_steps(config: ConfigDict) -> int:
-    """Steps that share a segment of a row.
-
-    A conversation is taken as one segment, however often it would start again; one longer than a
-    minibatch is cut.
-    """
-    # Steps of agent programs may share segments too, but nothing tells how many do.
-    for member in member_configs(config).values():
-        if not isinstance(find_style(member.env.name, member.env.prompt), Conversation):
-            return 1
-    return min(int(config.env.max_steps), int(config.train.minibatch))
-
-
 def step_batch(
     config: ConfigDict, shape: decoder.DecoderConfig, mesh: Mesh, microbatches: int
 ) -> StepBatch:
@@ -151,10 +136,8 @@ def step_batch(
     response_values = rows_of(capacity, jnp.float32)
     routes = None
     if config.model.replay_routes and shape.experts is not None:
-        width = len(shape.layer_numbers(LAYERS)) * shape.experts.per_token
-        routes = jax.ShapeDtypeStruct(
-            (*tokens.shape, width), route_dtype(shape.experts.count), sharding=sharding
-        )
+        dims = (*tokens.shape, shape.route_width)
+        routes = jax.ShapeDtypeStruct(dims, route_dtype(shape.experts.count), sharding=sharding)
     signal_fields = dict(batch_fields(needed_signals(config)))
     has_kl_loss = config.rl.kl_coef and config.rl.kl_in == "loss"
     recomputes = config.rl.old_logprobs == "recompute"

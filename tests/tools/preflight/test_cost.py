@@ -92,6 +92,28 @@ def test_a_loop_of_unknown_turns_in_another_counts_as_said_or_once() -> None:
     assert count_cost(Program(text), (4, 3)).operations == 4 * 3 * 2 * 16 * 32 * 32
 
 
+def test_products_of_experts_count_those_that_are_here() -> None:
+    """Two of eight experts: a quarter of the rows, in a product and in the gradient of matrices."""
+    call = (
+        'custom-call(%n, %x, {}), custom_call_target="tpu_custom_call", metadata={{op_name="{}"}}'
+    )
+    estimate = ', backend_config={"cost_estimate":{"flops":"16384","transcendentals":"0"}}'
+    lines = [
+        "ENTRY %main (x: bf16[64,8], k: bf16[2,8,16], n: s32[2]) -> bf16[2,8,16] {",
+        "  %x = bf16[64,8]{1,0} parameter(0)",
+        "  %k = bf16[2,8,16]{2,1,0} parameter(1)",
+        "  %n = s32[2]{0} parameter(2)",
+        f"  %y = bf16[64,16]{{1,0}} {call.format('%k', 'jit(f)/ragged-dot-none')}{estimate}",
+        f"  ROOT %z = bf16[2,8,16]{{2,1,0}} {call.format('%y', 'jit(f)/jit(tgmm)/call')}{estimate}",
+        "}",
+    ]
+    text = "\n".join(lines)
+    assert count_cost(Program(text), ()).operations == 2 * 16384
+    assert count_cost(Program(text, experts=8), ()).operations == 2 * 16384 / 4
+    other = text.replace("ragged-dot-none", "other").replace("tgmm", "other")
+    assert count_cost(Program(other, experts=8), ()).operations == 2 * 16384
+
+
 def test_another_text_is_refused() -> None:
     with pytest.raises(ValueError, match="ENTRY"):
         Program("module @jit_step {\n}\n")

@@ -1,20 +1,29 @@
 """What TPU compilers make of the programs; needs libtpu (make test-preflight)."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
-from gigpo_jax.devices.mesh import make_mesh
+from gigpo_jax.devices.mesh import ROWS, experts_on_each_device, make_mesh
 from gigpo_jax.main import main
 from gigpo_jax.models import decoder
+from gigpo_jax.models.decoder_config import ExpertConfig
+from gigpo_jax.models.experts import apply_experts
 from gigpo_jax.models.files.hf_config import config_json
 from gigpo_jax.tools.preflight import report
+from gigpo_jax.tools.preflight.cost import count_cost
 from gigpo_jax.tools.preflight.engine_programs import compile_engine
+from gigpo_jax.tools.preflight.hlo import Program
 from gigpo_jax.tools.preflight.shapes import run_arrays
 from gigpo_jax.tools.preflight.targets import find_target, target_devices
 
@@ -57,11 +66,25 @@ def test_one_chip_holds_no_scores(tmp_path: Path) -> None:
     assert found["programs"]["score"]["temporaries"] < scores
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("chunk", [0, 32])
-def test_the_engine_copies_no_cache(head_dim: int, chunk: int) -> None:
+@pytest.mark.parametrize(
+    ("head_dim", "chunk", "experts"),
+    [
+        (64, 0, None),
+        (64, 32, None),
+        (128, 0, None),
+        (128, 32, None),
+        (128, 32, ExpertConfig(16, 8, 128)),
+    ],
+)
+def test_the_engine_copies_no_cache(
+    head_dim: int, chunk: int, experts: ExpertConfig | None
+) -> None:
+    """Experts of tokens are kept beside the cache, without padding."""
     shape = dataclasses.replace(SHAPE, num_layers=2, head_dim=head_dim)
     flags = ["--config.model.path=Qwen2.5-1.5B-Instruct", f"--config.engine.prefill_chunk={chunk}"]
+    if experts is not None:
+        shape = dataclasses.replace(shape, model_type="qwen3_moe", experts=experts)
+        flags.append("--config.model.replay_routes=True")
     config = resolve(load_config("configs/alfworld.py:1.5b", flags))
     target = find_target("v6e-1")
     mesh = make_mesh(**config.mesh, devices=target_devices(target))
@@ -73,7 +96,9 @@ def test_the_engine_copies_no_cache(head_dim: int, chunk: int) -> None:
         copies = [copy for copy in measured["copies"] if copy["of"] == "KV cache"]
         assert not copies, compiled.name
         if compiled.name == "decode":
-            assert measured["temporaries"] < 0.05 * report.device_bytes(engine.cache)
+            cache_bytes = report.device_bytes(engine.cache)
+            assert measured["temporaries"] < 0.05 * cache_bytes
+            assert cache_bytes <= measured["aliased"] < 1.01 * cache_bytes
 
 
 def test_eight_chips_share_the_slots_and_send_nothing_while_decoding(tmp_path: Path) -> None:
@@ -86,3 +111,30 @@ def test_eight_chips_share_the_slots_and_send_nothing_while_decoding(tmp_path: P
     assert found["programs"]["decode"]["collectives"] == {}
     assert found["programs"]["update"]["collectives"]["all-gather"] > 0
     assert found["programs"]["decode"]["temporaries"] < 0.05 * cache
+
+
+def test_devices_multiply_the_rows_of_their_own_experts() -> None:
+    """With all gradients, which are kernels of experts too."""
+    mesh = make_mesh(data=1, fsdp=2, tensor=2, devices=target_devices(find_target("v6e-4")))
+    experts = ExpertConfig(16, 8, 128)
+    width, tokens = 256, 1024  # of a row
+    apply = experts_on_each_device(mesh, functools.partial(apply_experts, kernels="tpu"), experts)
+
+    def array(axis: Any, *sizes: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(sizes, dtype, sharding=NamedSharding(mesh, P(axis)))
+
+    def loss(x, gates, gate, up, down, ids):
+        return jnp.square(apply(x, ids, gates, gate, up, down).astype(jnp.float32)).mean()
+
+    into = array("tensor", experts.count, width, experts.width)
+    out_of = array("tensor", experts.count, experts.width, width)
+    x = array(ROWS, 2, tokens, width)
+    gates = array(ROWS, 2, tokens, 8, dtype=jnp.float32)
+    ids = array(ROWS, 2, tokens, 8, dtype=jnp.int32)
+    gradient = jax.jit(jax.grad(loss, argnums=range(5)))
+    text = gradient.lower(x, gates, into, into, out_of, ids).compile().as_text()
+    product = 2 * tokens * 8 * width * experts.width
+    counted = count_cost(Program(text, experts.count), ()).operations
+    # Three products forward and six backward, of the pairs of half of the experts.
+    assert counted == pytest.approx(9 * product / 2, rel=0.01)
+    assert count_cost(Program(text), ()).operations == pytest.approx(9 * product, rel=0.01)

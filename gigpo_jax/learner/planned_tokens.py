@@ -1,0 +1,39 @@
+"""Tokens of an iteration as plans assume them, before anything was played."""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.mix import member_configs
+from gigpo_jax.env_bridge.conversations import Conversation
+from gigpo_jax.envs.registry import find_style
+
+# Assumed share of the limits of prompts and responses that a step of an episode uses.
+FILL = 0.5
+
+
+def segment_steps(config: ConfigDict) -> int:
+    """Steps that share a segment of a row.
+
+    A conversation is taken as one segment, however often it would start again; one longer than a
+    minibatch is cut.
+    """
+    # Steps of agent programs may share segments too, but nothing tells how many do.
+    for member in member_configs(config).values():
+        if not isinstance(find_style(member.env.name, member.env.prompt), Conversation):
+            return 1
+    return min(int(config.env.max_steps), int(config.train.minibatch))
+
+
+def step_tokens(config: ConfigDict) -> float:
+    """Tokens of rows that a step takes."""
+    limit = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+    return float(FILL * limit / segment_steps(config))
+
+
+def iteration_tokens(config: ConfigDict) -> int:
+    """Tokens in the rows of an iteration, of all epochs.
+
+    Its episodes have `env.max_steps` steps.
+    """
+    train = config.train
+    steps = train.groups * train.group_size * config.env.max_steps
+    return int(train.epochs * steps * step_tokens(config))

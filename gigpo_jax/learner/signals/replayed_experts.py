@@ -1,0 +1,58 @@
+"""Memory of replayed experts: all minibatches of an iteration are on the devices with them."""
+
+from collections.abc import Set
+from typing import Any, Self
+
+import jax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
+
+from gigpo_jax.devices.memory import REPLAYED
+from gigpo_jax.devices.mesh import ROWS
+from gigpo_jax.learner.planned_tokens import iteration_tokens
+from gigpo_jax.learner.signals.base import Signal
+from gigpo_jax.models.cache import route_dtype
+from gigpo_jax.models.decoder import DecoderConfig
+from gigpo_jax.policy import Policy
+
+
+class ReplayedExperts(Signal):
+    """Experts of the rollout's tokens; samples carry them, and this plans their memory."""
+
+    @classmethod
+    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
+        """Whether updates replay experts."""
+        del needs
+        return bool(config.model.replay_routes)
+
+    @classmethod
+    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
+        """Does nothing: minibatches take the experts from the samples."""
+        del config, policy, mesh
+        return cls()
+
+    @classmethod
+    def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
+        """Bytes of all minibatches of an iteration, over the devices that split rows."""
+        assert shape.experts is not None
+        itemsize = route_dtype(shape.experts.count).itemsize
+        return {REPLAYED: iteration_tokens(config) * shape.route_width * itemsize}
+
+    @classmethod
+    def abstract_arrays(
+        cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh
+    ) -> dict[str, Any]:
+        """Shape of all minibatches of an iteration [B, T, R]."""
+        experts = policy.config.experts
+        assert experts is not None
+        length = config.batch.row_length
+        rows = config.batch.rows
+        # Whole microbatches, as the update has them.
+        rows *= -(-iteration_tokens(config) // (rows * length))
+        array = jax.ShapeDtypeStruct(
+            (rows, length, policy.config.route_width),
+            route_dtype(experts.count),
+            sharding=NamedSharding(mesh, P(ROWS)),
+        )
+        return {REPLAYED: array}
