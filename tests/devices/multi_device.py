@@ -6,14 +6,22 @@ They need several devices or several processes, which must be asked for before j
 
 import sys
 from dataclasses import replace
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from gigpo_jax.config import default_config
 from gigpo_jax.devices.exchange import all_hosts, all_rows, global_batch, local_rows
-from gigpo_jax.devices.mesh import make_mesh, on_each_device, replicated, shard_by_rules
+from gigpo_jax.devices.mesh import (
+    experts_on_each_device,
+    make_mesh,
+    on_each_device,
+    replicated,
+    shard_by_rules,
+)
 from gigpo_jax.learner import critic_model
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
@@ -22,6 +30,9 @@ from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.attention import attention
 from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
+from gigpo_jax.models.experts import Experts, apply_experts
+from gigpo_jax.models.files import weights
+from gigpo_jax.models.files.weights import gather_to_host
 from gigpo_jax.models.vision.images import expand_image_tokens, prepare_images, token_grid
 from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shardings
 from gigpo_jax.rl.critic import make_value_update
@@ -245,6 +256,52 @@ def check_attention(mesh: Mesh) -> None:
     np.testing.assert_allclose(spread, attention(*arrays, segments), rtol=1e-5, atol=1e-6)
 
 
+def check_experts(mesh: Mesh) -> None:
+    """Experts of each device give what all give, with gradients; three experts are not split."""
+    rng = np.random.default_rng(3)
+    for count in (4, 3):
+        experts = ExpertConfig(count, 2, 6)
+        ids = np.stack([rng.permutation(count)[:2] for _ in range(8 * 400)]).reshape(8, 400, 2)
+        sizes = ((8, 400, 4), ids.shape, (count, 4, 6), (count, 4, 6), (count, 6, 4))
+        floats = [rng.normal(size=size).astype(np.float32) for size in sizes]
+        functions = (apply_experts, experts_on_each_device(mesh, apply_experts, experts))
+        results = []
+        for apply in functions:
+
+            def loss(
+                x: jax.Array,
+                gates: jax.Array,
+                *kernels: jax.Array,
+                apply: Experts = apply,
+                ids: np.ndarray = ids,
+            ) -> tuple[jax.Array, jax.Array]:
+                out = apply(x, ids, gates, *kernels)
+                return jnp.square(out).mean(), out
+
+            results.append(jax.jit(jax.grad(loss, argnums=range(5), has_aux=True))(*floats))
+        for one, other in zip(*map(jax.tree.leaves, results), strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+
+
+def check_saving(mesh: Mesh, folder: str) -> None:
+    """Two hosts save what they hold together, one layer after the other."""
+    params = jax.device_put(start_params(EXPERTS), shardings(mesh, EXPERTS).params)
+    sizes = []
+
+    def gather(array: jax.Array) -> np.ndarray:
+        sizes.append(array.size)
+        return gather_to_host(array)
+
+    with mock.patch.object(weights, "gather_to_host", gather):
+        weights.save_hf(folder, EXPERTS, params)
+    # The embedding is larger than the experts of one layer, and smaller than those of both.
+    assert max(sizes) == EXPERTS.vocab_size * EXPERTS.hidden_size
+    if jax.process_index() == 0:
+        _, loaded = weights.load_hf(folder)
+        for one, other in zip(*map(jax.tree.leaves, (loaded, start_params(EXPERTS))), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 def compare(got: dict[str, np.ndarray], expected_file: str) -> None:
     expected = np.load(expected_file)
     assert set(expected) == set(got)
@@ -263,6 +320,7 @@ def mesh(expected: str, folder: str) -> None:
         (6, 7),
     }
     check_attention(grid)
+    check_experts(grid)
     got, state = train(grid, make_samples())
     got |= train_adapter(grid, make_samples()) | train_critic(grid, make_samples())
     got |= train_experts(grid, make_samples())
@@ -288,7 +346,7 @@ def mesh(expected: str, folder: str) -> None:
     np.testing.assert_array_equal(np.asarray(params["embed"]), np.asarray(state.params["embed"]))
 
 
-def host(expected: str, index: str, port: str) -> None:
+def host(expected: str, folder: str, index: str, port: str) -> None:
     """One host of two with unequal shares of the steps; together they give what one device
     gives.
     """
@@ -303,6 +361,7 @@ def host(expected: str, index: str, port: str) -> None:
     assert jax.process_count() == 2
     samples = make_samples()
     grid = make_mesh(-1, 2, 1)
+    check_saving(grid, folder)
     mine = samples[:15] if index == "0" else samples[15:]
     shown = make_picture_samples()[:7] if index == "0" else make_picture_samples()[7:]
     got = train(grid, mine)[0] | train_adapter(grid, mine) | train_critic(grid, mine)

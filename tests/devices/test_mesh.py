@@ -76,11 +76,12 @@ def test_eight_devices_equal_one(expected: str, tmp_path: Path) -> None:
     finish(start(8, "mesh", expected, str(tmp_path)))
 
 
-def test_two_hosts_equal_one(expected: str) -> None:
+def test_two_hosts_equal_one(expected: str, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    finish(*(start(2, "host", expected, str(i), port) for i in range(2)))
+    folder = str(tmp_path / "model")
+    finish(*(start(2, "host", expected, folder, str(i), port) for i in range(2)))
 
 
 def test_a_mesh_that_does_not_fit_is_refused() -> None:

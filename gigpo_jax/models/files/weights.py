@@ -3,7 +3,7 @@
 A Hugging Face folder has one tensor for each layer, with linear layers as [out, in]; here the
 layers are stacked, with linear layers as [in, out]. An expert has tensors of its own there, and is
 stacked with the other experts of its layer here. Reading and writing hold one stacked array
-(reading: one shard of it) in host memory.
+(reading: one shard of it; writing on several hosts: one layer of it) in host memory.
 """
 
 import contextlib
@@ -173,7 +173,8 @@ def save_hf(
     """Writes a folder that transformers, vLLM and `load_hf` read.
 
     All processes must call this; the first one writes. The folder appears complete or not at all;
-    an earlier model there is replaced. Sharded parameters are gathered one array at a time.
+    an earlier model there is replaced. Sharded parameters are gathered one array at a time, those
+    of several hosts one layer at a time.
 
     Args:
       path: folder.
@@ -510,14 +511,14 @@ def _gather_tensors(
     with ThreadPoolExecutor(1) as pool:
         pending: Future[np.ndarray] | None = None
         for leaf, array in zip(leaves, arrays, strict=True):
-            whole = gather_to_host(array)
-            # An array of all layers in the stored layout is never made.
-            for tensor in whole.reshape(-1, *leaf.shape[leaf.stacked_axes :]):
-                stored = tensor.T if leaf.transposed else tensor
-                following = pool.submit(_store_contiguous, stored, dtype)
-                if pending is not None:
-                    yield pending.result()
-                pending = following
+            for piece in _gather_pieces(array, leaf.stacked_axes):
+                # An array of all layers in the stored layout is never made.
+                for tensor in piece.reshape(-1, *leaf.shape[leaf.stacked_axes :]):
+                    stored = tensor.T if leaf.transposed else tensor
+                    following = pool.submit(_store_contiguous, stored, dtype)
+                    if pending is not None:
+                        yield pending.result()
+                    pending = following
         if pending is not None:
             yield pending.result()
 
@@ -527,6 +528,16 @@ def _store_contiguous(tensor: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return np.ascontiguousarray(tensor, dtype)
     # As integers: numpy copies types of other packages, such as bfloat16, under Python's lock.
     return np.ascontiguousarray(tensor.view(f"u{dtype.itemsize}")).view(dtype)
+
+
+def _gather_pieces(array: jax.Array, stacked_axes: int) -> Iterator[np.ndarray]:
+    """Gathers an array in pieces along its first axis."""
+    if stacked_axes and isinstance(array, jax.Array) and not array.is_fully_addressable:
+        # Gathering over hosts puts the result on every device: all layers of experts would not fit.
+        for layer in range(len(array)):
+            yield gather_to_host(array[layer])
+    else:
+        yield gather_to_host(array)
 
 
 def gather_to_host(array: jax.Array) -> np.ndarray:
