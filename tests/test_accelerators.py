@@ -138,6 +138,18 @@ def test_experts_are_one_operation_on_tpus_alone() -> None:
         text = lowered(apply, platform, rows, ids, gates, into, into, out_of)
         assert ("chlo.ragged_dot" in text) == (platform == "tpu")
 
+        def loss(
+            x: jax.Array, ids: jax.Array, gates: jax.Array, *matrices: jax.Array, apply=apply
+        ) -> jax.Array:
+            return apply(x, ids, gates, *matrices).astype(jnp.float32).sum()
+
+        gradient = jax.jit(jax.grad(loss, argnums=(0, 2, 3, 4, 5)))
+        text = lowered(gradient, platform, rows, ids, gates, into, into, out_of)
+        # Three products and the gradients of their rows; those of matrices are Pallas kernels.
+        assert text.count('"chlo.ragged_dot"(') == (6 if platform == "tpu" else 0)
+        # Two, because gate and up have one shape.
+        assert text.count("@tpu_custom_call(") == (2 if platform == "tpu" else 0)
+
 
 @pytest.mark.parametrize("kernels", ["hopper", "gpu", "tpu"])
 def test_kept_attention_is_not_computed_again(

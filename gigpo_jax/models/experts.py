@@ -294,15 +294,55 @@ def _block_rows(ids: jax.Array, count: int) -> _Rows:
     index = jnp.where(is_pair, group_start[row_expert] + offset, 0)
     row = row_start[pairs] + place - group_start[pairs]
 
-    def multiply(rows: jax.Array, kernels: jax.Array) -> jax.Array:
-        y = jnp.einsum("bri,bio->bro", rows.reshape(blocks, size, -1), kernels[expert])
-        return y.reshape(blocks * size, -1)
-
     return _Rows(
         pair=jnp.where(is_pair, order[index], ids.size),
         row=jnp.where(pairs < count, row, blocks * size).reshape(ids.shape),
-        multiply=multiply,
+        multiply=lambda rows, kernels: _multiply_blocks(rows, kernels, expert),
     )
+
+
+@jax.custom_vjp
+def _multiply_blocks(rows: jax.Array, kernels: jax.Array, expert: jax.Array) -> jax.Array:
+    """Multiplies blocks of rows by a matrix each.
+
+    Rows are [P, I], kernels [E, I, O], `expert` [B] the matrices of the blocks, ascending:
+    [P, O].
+    """
+    y = jnp.einsum("bri,bio->bro", _split_blocks(rows, expert), kernels[expert])
+    return y.reshape(len(rows), -1)
+
+
+def _multiply_blocks_forward(
+    rows: jax.Array, kernels: jax.Array, expert: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    return _multiply_blocks(rows, kernels, expert), (rows, kernels, expert)
+
+
+def _multiply_blocks_backward(
+    inputs: tuple[jax.Array, ...], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array, None]:
+    rows, kernels, expert = inputs
+    gradient = _split_blocks(gradient, expert)
+    row_gradient = jnp.einsum("bro,bio->bri", gradient, kernels[expert])
+    # In float32, because an expert has many blocks; the transpose of `kernels[expert]` would add
+    # them up in bfloat16.
+    products = jnp.einsum(
+        "bri,bro->bio",
+        _split_blocks(rows, expert),
+        gradient,
+        preferred_element_type=jnp.float32,
+    )
+    kernel_gradient = jax.ops.segment_sum(
+        products, expert, len(kernels), indices_are_sorted=True
+    ).astype(kernels.dtype)
+    return row_gradient.reshape(rows.shape), kernel_gradient, None
+
+
+_multiply_blocks.defvjp(_multiply_blocks_forward, _multiply_blocks_backward)
+
+
+def _split_blocks(rows: jax.Array, expert: jax.Array) -> jax.Array:
+    return rows.reshape(len(expert), -1, rows.shape[-1])
 
 
 @jax.custom_vjp

@@ -98,6 +98,55 @@ def test_parts_of_the_experts_add_up(kernels: str, tokens: int) -> None:
     assert min(np.abs(part).max() for part in parts) > 0.1
 
 
+@pytest.mark.parametrize(("kernels", "tokens"), [("tpu", 300), ("cpu", 300), ("cpu", 20)])
+def test_gradients_of_parts_add_up(kernels: str, tokens: int) -> None:
+    """Each part has the gradients of its matrices; those of tokens and gates are sums."""
+    x, ids, gates, *matrices = make_inputs(tokens, "all experts")
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=x.shape), jnp.float32)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def gradients(first: int, *floats: jax.Array) -> tuple:
+        def loss(x, gates, *matrices):
+            return (
+                weights * apply_experts(x, ids - first, gates, *matrices, kernels=kernels)
+            ).sum()
+
+        return jax.grad(loss, argnums=range(5))(*floats)
+
+    whole = gradients(0, x, gates, *matrices)
+    parts = [
+        gradients(first, x, gates, *(each[first : first + 3] for each in matrices))
+        for first in (0, 3)
+    ]
+    for expected, found in zip(whole[:2], zip(*(part[:2] for part in parts)), strict=True):
+        np.testing.assert_allclose(sum(found), expected, atol=1e-3)
+        assert min(np.abs(part).max() for part in found) > 0.1
+    for expected, found in zip(whole[2:], zip(*(part[2:] for part in parts)), strict=True):
+        np.testing.assert_allclose(jnp.concatenate(found), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(("kernels", "tokens"), [("tpu", 2000), ("cpu", 2000), ("cpu", 20)])
+def test_bfloat16_is_rounded_and_not_added_up(kernels: str, tokens: int) -> None:
+    """Results and gradients differ from those of the same numbers in float32 by roundings."""
+    x, ids, gates, *matrices = make_inputs(tokens, "two experts")
+    x, *matrices = (array.astype(jnp.bfloat16) for array in (x, *matrices))
+
+    @jax.jit
+    def evaluate(x, gates, *matrices):
+        def loss(x, gates, *matrices):
+            out = apply_experts(x, ids, gates, *matrices, kernels=kernels)
+            return out.astype(jnp.float32).sum(), out
+
+        return jax.grad(loss, argnums=range(5), has_aux=True)(x, gates, *matrices)
+
+    narrow = evaluate(x, gates, *matrices)
+    wide = evaluate(*(array.astype(jnp.float32) for array in (x, gates, *matrices)))
+    for found, expected in zip(*map(jax.tree.leaves, (narrow, wide)), strict=True):
+        error = np.linalg.norm(found.astype(jnp.float32) - expected) / np.linalg.norm(expected)
+        # A rounding is 2**-9 at most.
+        assert error < 0.01
+
+
 def test_no_array_of_all_tokens_and_all_experts_is_made() -> None:
     """64 experts: arrays of N x E x F would take 67 MB, those of N x k x F take 2."""
     tokens, count = 2048, 64
@@ -217,7 +266,8 @@ def test_replayed_experts_are_used() -> None:
     assert np.abs(other - plain).max() > 0.1
 
 
-def test_remat_equals_plain() -> None:
+@pytest.mark.parametrize("remat", sorted(decoder.REMAT_POLICIES))
+def test_remat_equals_plain(remat: str) -> None:
     config = SMALL["moe"]
     tokens = np.stack([prompt[:5] for prompt in SMALL_PROMPTS])
 
@@ -225,7 +275,7 @@ def test_remat_equals_plain() -> None:
         return jnp.square(decoder.hidden_states(config, params, tokens, execution=execution)).mean()
 
     gradient = jax.jit(jax.grad(loss), static_argnums=1)
-    executions = (decoder.Execution(), decoder.Execution(remat="full"))
+    executions = (decoder.Execution(), decoder.Execution(remat=remat))
     plain, again = (gradient(params_of("moe"), execution) for execution in executions)
     for first, second in zip(jax.tree.leaves(plain), jax.tree.leaves(again), strict=True):
         np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-6)

@@ -46,6 +46,12 @@ def test_greedy_responses_and_the_experts_of_their_tokens(dtype: str, chunk: int
         responses = run(*(engine.generate(prompt, greedy) for prompt in PROMPTS))
         assert engine.compile_count == count
         assert bool(engine.reused_tokens) == bool(chunk)
+        # Alone, in another order and in other slots: each in a batch of its own.
+        alone = [run(engine.generate(prompt, greedy))[0] for prompt in reversed(PROMPTS)]
+    for response, other in zip(responses, reversed(alone), strict=True):
+        np.testing.assert_array_equal(response.tokens, other.tokens)
+        np.testing.assert_array_equal(response.logprobs, other.logprobs)
+        np.testing.assert_array_equal(response.routes, other.routes)
     for prompt, response in zip(PROMPTS, responses, strict=True):
         length = len(prompt) + 11 - 1
         assert (response.routes.shape, response.routes.dtype) == ((length, 4), np.uint8)

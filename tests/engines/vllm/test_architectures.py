@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.models import lora
-from gigpo_jax.models.decoder_config import DecoderConfig
+from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
 from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.weights import save_hf
 from gigpo_jax.models.lora import LoraConfig
@@ -21,13 +21,19 @@ from tests.models.shapes import random_params
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("compiled_once")]
 
 LLAMA = {"rope_scaling": RopeScaling(8.0, 1.0, 4.0, 16)}
+EXPERTS = {"experts": ExpertConfig(4, 2, 32)}
 CONFIG = LoraConfig(4, 8.0)
 
 
 @pytest.mark.parametrize(
     ("kind", "more", "adapter"),
-    [("qwen3", {}, False), ("qwen3", {}, True), ("llama", LLAMA, False)],
-    ids=["qwen3", "qwen3-adapter", "llama"],
+    [
+        ("qwen3", {}, False),
+        ("qwen3", {}, True),
+        ("qwen3_moe", EXPERTS, False),
+        ("llama", LLAMA, False),
+    ],
+    ids=["qwen3", "qwen3-adapter", "experts", "llama"],
 )
 def test_log_probabilities_are_the_learners_before_and_after_a_push(
     kind: str, more: dict, adapter: bool, tmp_path: pathlib.Path

@@ -59,6 +59,31 @@ def test_only_the_newest_file_is_kept_and_none_after_the_end(
     params: decoder.Params, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     monkeypatch.setattr(weight_store, "TMPFS", tmp_path)
+
+
+def test_experts_are_pushed_under_the_names_of_published_models(tmp_path: pathlib.Path) -> None:
+    """vLLM finds the number and the matrix of an expert in the name of its tensor."""
+    shape = SMALL["moe_mixed"]
+    params = random_params(shape)
+    store = weight_store.WeightStore(tmp_path)
+    store.write_weights(shape, params, dtype=np.dtype("float32"), name="one")
+    tensors = safetensors.numpy.load_file(tmp_path / "one")
+    names = {"gate_proj": "expert_gate", "up_proj": "expert_up", "down_proj": "expert_down"}
+    found = {name for name in tensors if ".mlp.experts." in name}
+    assert found == {
+        f"model.layers.3.mlp.experts.{expert}.{module}.weight"
+        for expert in range(5)
+        for module in names
+    }
+    for name in found:
+        expert, module = name.split(".")[5:7]
+        kernel = params["layers"][names[module]]["kernel"][0, int(expert)]
+        np.testing.assert_array_equal(tensors[name], kernel.T)
+    router = params["layers"]["router"]["kernel"][0]
+    np.testing.assert_array_equal(tensors["model.layers.3.mlp.gate.weight"], router.T)
+
+
+def test_only_the_newest_file_is_kept_and_none_after_the_end(params: decoder.Params) -> None:
     store = weight_store.WeightStore()
     assert store.folder == weight_store.local_folder()
     assert store.folder.stat().st_mode & 0o077 == 0
