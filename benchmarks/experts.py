@@ -1,10 +1,11 @@
-"""The experts of a layer: pairs of token and expert in blocks, against all experts for all tokens.
+"""The experts of a layer: pairs of token and expert in rows, against all experts for all tokens.
 
-    python benchmarks/experts.py [--width 512] [--experts 32] [--chosen 4] [--inner 192]
+    python benchmarks/experts.py [--shapes 512x192x32x4 512x192x128x8] [--tokens 8 64 2048]
 
-Writes benchmarks/results/experts.json. "blocks" is `models.experts.apply_experts`; "loop" goes over
-the experts and sends every token through each, as a definition would. Both run in turns in one
-process, forward and with all gradients, in float32, and must give the same numbers.
+Writes benchmarks/results/experts.json. "rows" and "all" are the two ways of
+`models.experts.apply_experts`, between which `FEW_TOKENS` decides; "loop" goes over the experts and
+sends every token through each, as a definition would. They run in turns in one process, forward and
+with all gradients, in float32, and must give the same numbers. On CPUs times are CPU times.
 """
 
 import argparse
@@ -14,15 +15,34 @@ import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.models.experts import apply_experts
+from gigpo_jax.models.experts import FEW_TOKENS, apply_experts
 
-TURNS = 7
+TURNS = 5
+# CPU time, where other work on the cores would count too.
+CLOCK = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
+# Form -> up to how many tokens go through all experts.
+LIMITS = {"rows": 0, "all": 2**30}
+
+
+class Shape(NamedTuple):
+    """Width of a token, width inside an expert, experts, and experts of a token."""
+
+    width: int
+    inner: int
+    experts: int
+    chosen: int
+
+
+def read_shape(text: str) -> Shape:
+    """Reads a shape such as 512x192x32x4."""
+    return Shape(*map(int, text.split("x")))
 
 
 def apply_loop(
@@ -44,18 +64,18 @@ def apply_loop(
     return jax.lax.scan(add_expert, jnp.zeros_like(x), experts)[0]
 
 
-def make_inputs(args: argparse.Namespace, tokens: int) -> tuple[jax.Array, ...]:
+def make_inputs(shape: Shape, tokens: int) -> tuple[jax.Array, ...]:
     """Random tokens, experts drawn alike, and random matrices."""
     rng = np.random.default_rng(0)
-    ids = np.argsort(rng.random((tokens, args.experts)), axis=1)[:, : args.chosen]
+    ids = np.argsort(rng.random((tokens, shape.experts)), axis=1)[:, : shape.chosen]
 
-    def draw(*shape: int) -> jax.Array:
-        return jnp.asarray(rng.normal(size=shape) / shape[-2] ** 0.5, jnp.float32)
+    def draw(*sizes: int) -> jax.Array:
+        return jnp.asarray(rng.normal(size=sizes) / sizes[-2] ** 0.5, jnp.float32)
 
-    into = (args.experts, args.width, args.inner)
-    gates = jnp.full(ids.shape, 1.0 / args.chosen, jnp.float32)
-    matrices = (draw(*into), draw(*into), draw(args.experts, args.inner, args.width))
-    return (draw(tokens, args.width), jnp.asarray(ids), gates, *matrices)
+    into = (shape.experts, shape.width, shape.inner)
+    gates = jnp.full(ids.shape, 1.0 / shape.chosen, jnp.float32)
+    matrices = (draw(*into), draw(*into), draw(shape.experts, shape.inner, shape.width))
+    return (draw(tokens, shape.width), jnp.asarray(ids), gates, *matrices)
 
 
 def with_gradients(apply: Callable[..., jax.Array]) -> Callable[..., Any]:
@@ -68,31 +88,40 @@ def with_gradients(apply: Callable[..., jax.Array]) -> Callable[..., Any]:
     return lambda x, ids, gates, *matrices: gradient(x, gates, ids, *matrices)
 
 
-def measure(args: argparse.Namespace, tokens: int) -> dict[str, Any]:
-    """Median milliseconds of both forms, and temporaries of the programs in MiB."""
-    inputs = make_inputs(args, tokens)
-    forms = {"blocks": apply_experts, "loop": apply_loop}
-    result: dict[str, Any] = {"tokens": tokens}
+def compile_forms(
+    inputs: tuple[jax.Array, ...], wrap: Callable[..., Any]
+) -> dict[str, jax.stages.Compiled]:
+    """Compiles all forms."""
+    programs = {}
+    for name, limit in LIMITS.items():
+        with mock.patch.dict(FEW_TOKENS, dict.fromkeys(FEW_TOKENS, limit)):
+            # A function of its own, so that no trace of the other limit is used.
+            programs[name] = jax.jit(wrap(lambda *args: apply_experts(*args))).lower(*inputs)
+    programs["loop"] = jax.jit(wrap(apply_loop)).lower(*inputs)
+    return {name: program.compile() for name, program in programs.items()}
+
+
+def measure(shape: Shape, tokens: int) -> dict[str, Any]:
+    """Median milliseconds of the forms, and temporaries of the programs in MiB."""
+    inputs = make_inputs(shape, tokens)
+    result: dict[str, Any] = {"shape": shape._asdict(), "tokens": tokens}
     for kind, wrap in {"forward": lambda apply: apply, "gradients": with_gradients}.items():
-        programs = {}
-        for name, apply in forms.items():
-            programs[name] = jax.jit(wrap(apply)).lower(*inputs).compile()
-        outputs = [program(*inputs) for program in programs.values()]
-        for one, other in zip(*map(jax.tree.leaves, outputs), strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-4 * float(jnp.abs(other).max()))
+        programs = compile_forms(inputs, wrap)
+        expected = jax.tree.leaves(programs["loop"](*inputs))
+        for name in LIMITS:
+            for one, other in zip(jax.tree.leaves(programs[name](*inputs)), expected, strict=True):
+                np.testing.assert_allclose(one, other, atol=1e-4 * float(jnp.abs(other).max()))
         times: dict[str, list[float]] = {name: [] for name in programs}
         for _ in range(TURNS):
             for name, program in programs.items():
-                start = time.perf_counter()
+                start = CLOCK()
                 jax.block_until_ready(program(*inputs))
-                times[name].append(time.perf_counter() - start)
-        medians = {name: 1e3 * float(np.median(values)) for name, values in times.items()}
-        result[kind] = medians | {"ratio": medians["loop"] / medians["blocks"]}
+                times[name].append(CLOCK() - start)
+        result[kind] = {name: 1e3 * float(np.median(values)) for name, values in times.items()}
         for name, program in programs.items():
             memory = program.memory_analysis()
             assert memory is not None
-            size = memory.temp_size_in_bytes
-            result[kind][f"{name}_temporaries_mib"] = size / 2**20
+            result[kind][f"{name}_temporaries_mib"] = memory.temp_size_in_bytes / 2**20
     return result
 
 
@@ -100,28 +129,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--inner", type=int, default=192)
-    parser.add_argument("--experts", type=int, default=32)
-    parser.add_argument("--chosen", type=int, default=4)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[16, 64, 256, 2048])
+    parser.add_argument(
+        "--shapes",
+        type=read_shape,
+        nargs="+",
+        default=[Shape(512, 192, 32, 4), Shape(512, 192, 128, 8)],
+        help="width x inner x experts x chosen",
+    )
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8, 32, 64, 128, 256, 512])
     parser.add_argument(
         "--output", type=Path, default=Path(__file__).parent / "results/experts.json"
     )
     args = parser.parse_args()
-    rows = [measure(args, tokens) for tokens in args.tokens]
-    for row in rows:
-        for kind in ("forward", "gradients"):
-            times = row[kind]
-            print(
-                f"{row['tokens']:6} tokens, {kind:9}: blocks {times['blocks']:8.2f} ms, "
-                f"loop {times['loop']:8.2f} ms, ratio {times['ratio']:.2f}"
-            )
+    rows = []
+    for shape in args.shapes:
+        print(f"width {shape.width}, inner {shape.inner}, {shape.chosen} of {shape.experts}")
+        for tokens in args.tokens:
+            row = measure(shape, tokens)
+            rows.append(row)
+            for kind in ("forward", "gradients"):
+                times = ", ".join(f"{name} {row[kind][name]:.2f}" for name in (*LIMITS, "loop"))
+                print(f"{tokens:6} tokens, {kind}, ms: {times}", flush=True)
     content = {
         "machine": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "jax": jax.__version__,
-        "shape": {name: getattr(args, name) for name in ("width", "inner", "experts", "chosen")},
         "rows": rows,
     }
     args.output.write_text(json.dumps(content, indent=2) + "\n")
