@@ -1,5 +1,6 @@
 """The KV cache of static shape."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -7,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.models.on_cpu import BITS, from_bits, to_bits
 
@@ -63,15 +66,31 @@ def memory_order(num_axes: int) -> Layout:
 
 
 def constrain_order(array: jax.Array, order: Layout | None = None) -> jax.Array:
-    """Keeps an array of a cache in a memory order on TPUs.
+    """Keeps an array in a memory order on TPUs.
 
-    No effect elsewhere. Without an order it is `memory_order`, also of a slice.
+    The array is a cache or its slice. No effect elsewhere. Without an order it is `memory_order`.
     """
     # In loops XLA would depart from the order of the arguments.
     order = order or memory_order(array.ndim)
-    return jax.lax.platform_dependent(
-        array, tpu=lambda x: with_layout_constraint(x, order), default=lambda x: x
+
+    def constrain(x: jax.Array) -> jax.Array:
+        return with_layout_constraint(x, order)
+
+    mesh = jax.sharding.get_abstract_mesh()
+    split_axes = tuple(
+        name
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+        if kind == AxisType.Auto
     )
+    if split_axes:
+        # The compiler splits the heads of this program over devices. It loses the split at a
+        # constraint, and would gather the whole cache for every token.
+        is_split = array.shape[-3] % math.prod(mesh.shape[name] for name in split_axes) == 0
+        spec = P(*[None] * (array.ndim - 3), split_axes if is_split else None)
+        constrain = jax.shard_map(
+            constrain, in_specs=spec, out_specs=spec, axis_names={*split_axes}, check_vma=False
+        )
+    return jax.lax.platform_dependent(array, tpu=constrain, default=lambda x: x)
 
 
 def to_compute_dtype(array: jax.Array, dtype: Any) -> jax.Array:

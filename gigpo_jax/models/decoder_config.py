@@ -142,7 +142,7 @@ class DecoderConfig:
 
     @property
     def route_width(self) -> int:
-        """R, the number of experts that a token goes through in all layers."""
+        """R, experts of a token in all layers."""
         if self.experts is None:
             return 0
         return len(self.layer_numbers(LAYERS)) * self.experts.per_token

@@ -308,7 +308,7 @@ def _multiply_blocks(rows: jax.Array, kernels: jax.Array, expert: jax.Array) -> 
     Rows are [P, I], kernels [E, I, O], `expert` [B] the matrices of the blocks, ascending:
     [P, O].
     """
-    y = jnp.einsum("bri,bio->bro", _split_blocks(rows, expert), kernels[expert])
+    y = jnp.einsum("bri,bio->bro", _rows_by_block(rows, expert), kernels[expert])
     return y.reshape(len(rows), -1)
 
 
@@ -322,13 +322,13 @@ def _multiply_blocks_backward(
     inputs: tuple[jax.Array, ...], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array, None]:
     rows, kernels, expert = inputs
-    gradient = _split_blocks(gradient, expert)
+    gradient = _rows_by_block(gradient, expert)
     row_gradient = jnp.einsum("bro,bio->bri", gradient, kernels[expert])
     # In float32, because an expert has many blocks; the transpose of `kernels[expert]` would add
     # them up in bfloat16.
     products = jnp.einsum(
         "bri,bro->bio",
-        _split_blocks(rows, expert),
+        _rows_by_block(rows, expert),
         gradient,
         preferred_element_type=jnp.float32,
     )
@@ -341,7 +341,7 @@ def _multiply_blocks_backward(
 _multiply_blocks.defvjp(_multiply_blocks_forward, _multiply_blocks_backward)
 
 
-def _split_blocks(rows: jax.Array, expert: jax.Array) -> jax.Array:
+def _rows_by_block(rows: jax.Array, expert: jax.Array) -> jax.Array:
     return rows.reshape(len(expert), -1, rows.shape[-1])
 
 

@@ -18,7 +18,7 @@ from gigpo_jax.policy import Policy
 
 
 class ReplayedExperts(Signal):
-    """Experts of the rollout's tokens; samples carry them, and this plans their memory."""
+    """Plans the memory of replayed experts; samples carry them."""
 
     @classmethod
     def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
@@ -34,7 +34,10 @@ class ReplayedExperts(Signal):
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
-        """Bytes of all minibatches of an iteration, over the devices that split rows."""
+        """Bytes of all minibatches of an iteration.
+
+        They count over all devices that split rows.
+        """
         assert shape.experts is not None
         itemsize = route_dtype(shape.experts.count).itemsize
         return {REPLAYED: iteration_tokens(config) * shape.route_width * itemsize}

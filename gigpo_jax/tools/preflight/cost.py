@@ -348,7 +348,7 @@ def _custom_call_operations(program: Program, computation: Computation, step: In
 
 
 def _expert_share(program: Program, inputs: Sequence[Shape], step: Instruction) -> float:
-    """Share of the rows that a product grouped by expert multiplies.
+    """Share of its rows that a grouped product multiplies.
 
     A device that holds some of the experts has the rows of all, and multiplies those of its own.
     Tokens are assumed to choose all experts equally often.

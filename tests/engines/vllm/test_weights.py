@@ -55,12 +55,6 @@ def test_a_pushed_file_has_the_tensors_that_a_saved_folder_has(
         assert list(entries) == list(safetensors.numpy.load_file(file))
 
 
-def test_only_the_newest_file_is_kept_and_none_after_the_end(
-    params: decoder.Params, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    monkeypatch.setattr(weight_store, "TMPFS", tmp_path)
-
-
 def test_experts_are_pushed_under_the_names_of_published_models(tmp_path: pathlib.Path) -> None:
     """vLLM finds the number and the matrix of an expert in the name of its tensor."""
     shape = SMALL["moe_mixed"]
@@ -83,7 +77,10 @@ def test_experts_are_pushed_under_the_names_of_published_models(tmp_path: pathli
     np.testing.assert_array_equal(tensors["model.layers.3.mlp.gate.weight"], router.T)
 
 
-def test_only_the_newest_file_is_kept_and_none_after_the_end(params: decoder.Params) -> None:
+def test_only_the_newest_file_is_kept_and_none_after_the_end(
+    params: decoder.Params, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(weight_store, "TMPFS", tmp_path)
     store = weight_store.WeightStore()
     assert store.folder == weight_store.local_folder()
     assert store.folder.stat().st_mode & 0o077 == 0

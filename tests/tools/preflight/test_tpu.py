@@ -101,6 +101,22 @@ def test_the_engine_copies_no_cache(
             assert cache_bytes <= measured["aliased"] < 1.01 * cache_bytes
 
 
+def test_chips_that_split_heads_send_no_cache() -> None:
+    """Each has one of four heads; what they send for a token does not grow with the cache."""
+    shape = dataclasses.replace(SHAPE, num_layers=2, num_heads=8, num_kv_heads=4)
+    flags = ["--config.model.path=Qwen2.5-1.5B-Instruct", "--config.engine.slots=16"]
+    config = resolve(load_config("configs/alfworld.py:1.5b", [*flags, "--config.mesh.tensor=4"]))
+    target = find_target("v6e-4")
+    mesh = make_mesh(**config.mesh, devices=target_devices(target))
+    arrays = run_arrays(config, shape, mesh)
+    engine = compile_engine(config, shape, arrays, 4, None, ())
+    array_names = report.name_arrays(arrays, engine.cache)
+    for compiled in engine.programs:
+        measured = report.measure_program(compiled, target.chip, array_names)
+        assert not [copy for copy in measured["copies"] if copy["of"] == "KV cache"], compiled.name
+        assert sum(measured["collectives"].values()) < 0.2 * report.device_bytes(engine.cache)
+
+
 def test_eight_chips_share_the_slots_and_send_nothing_while_decoding(tmp_path: Path) -> None:
     found = preflight(tmp_path, "v5e-8", "--config.mesh.fsdp=8")
     # libtpu's topology has two hosts of four chips, and each host spreads 16 slots over its own.

@@ -140,12 +140,21 @@ class WeightLoader:
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
         with set_current_vllm_config(self.vllm_config):
+            if self.vllm_config.device_config.device_type == "cpu":
+                self._drop_expert_kernels()
             self.model_runner.reload_weights(weights_iterator=_tensors(entries, data))
             # On a CPU the output head keeps a packed copy of its weights, which the reload of a
             # tied head skips.
             for module in self.model_runner.get_model().modules():
                 if isinstance(module, ParallelLMHead):
                     module.quant_method.process_weights_after_loading(module)
+
+    def _drop_expert_kernels(self) -> None:
+        # On a CPU the matrices of experts are packed when their kernel is made: a reload that keeps
+        # the kernel would leave them unpacked.
+        for module in self.model_runner.get_model().modules():
+            if hasattr(getattr(module, "quant_method", None), "moe_kernel"):
+                module.quant_method.moe_kernel = None
 
 
 def allowed_path(name: str) -> pathlib.Path:
