@@ -8,8 +8,10 @@ opened 6 steps later, one of four. A conversation of 72 tokens is full after thr
     summary   the policy writes a summary of at most 4 tokens (env.context=summary)
     drop      the oldest steps of the conversation are dropped
     window    every step has a prompt of its own, with the last two steps
+    subgoal   the same, and responses state a subgoal that the next prompt shows (env.plan)
+    strategy  the same, and the policy writes a strategy before it acts, four for two episodes each
 
-The warm start is corridor_tiny_sft.py, for window of the same variant.
+The warm start is corridor_tiny_sft.py, for window, subgoal and strategy of the same variant.
 
 Hardware: one of 2 cores that other programs kept busy, 2 minutes. Result with seeds 0, 1 and 2: the
 panel of 128 other corridors 29, 26 and 27% before and 98, 98 and 98% after with summary,
@@ -24,6 +26,8 @@ VARIANTS = {
     "summary": {"prompt": "chat_compact", "context": "summary"},
     "drop": {"prompt": "chat_compact"},
     "window": {"prompt": "compact"},
+    "subgoal": {"prompt": "compact", "plan": "subgoal"},
+    "strategy": {"prompt": "compact", "plan": "strategy"},
 }
 
 
@@ -43,6 +47,10 @@ def corridor_config(variant: str) -> ConfigDict:
     config.sampling.max_response_tokens = 8
     if variant == "summary":
         config.sampling.max_summary_tokens = 4
+    if variant == "subgoal":
+        config.sampling.max_response_tokens = 24
+    if variant == "strategy":
+        config.sampling.max_summary_tokens = 6
     config.model.shape.update(
         hidden_size=64, intermediate_size=192, num_layers=2, num_heads=2, num_kv_heads=1
     )
@@ -55,7 +63,7 @@ def corridor_config(variant: str) -> ConfigDict:
 
 
 def get_config(variant: str = "summary") -> ConfigDict:
-    """The config of a variant: summary, drop or window."""
+    """The config of a variant: summary, drop, window, subgoal or strategy."""
     config = train_config(corridor_config(variant))
     config.model.path = "runs/corridor_sft2/model"
     config.train.iterations = 12

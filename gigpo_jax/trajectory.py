@@ -31,7 +31,7 @@ class Turn:
 
     A summary of a conversation is a turn too: it is valid, its action is its text, and its reward
     is 0. Its observation is the one after it, with an anchor state of its own
-    (`conversations.summary_anchor`).
+    (`conversations.summary_anchor`). So is the strategy before the first step (`plans`).
 
     Attributes:
       prompt_tokens: [P] i32, token ids of the request.
@@ -57,7 +57,8 @@ class Turn:
       thought: Text before the action, where the agent's format separates it.
       feedback: Text that the environment answered to the action.
       images: Images of the prompt, by reference; None without any.
-      is_summary: Whether it is a summary, and no step of the environment.
+      is_summary: Whether it is a summary or a plan, and no step of the environment.
+      plan: Plan that the prompt shows; None if the policy has stated none.
       routes: Experts of the tokens, as in `engines.base.Completion`; None: they are not kept.
     """
 
@@ -83,6 +84,7 @@ class Turn:
     feedback: str = ""
     images: PromptImages | None = None
     is_summary: bool = False
+    plan: str | None = None
     routes: np.ndarray | None = None
 
     def continues(self, earlier: "Turn") -> bool:
@@ -105,6 +107,7 @@ class Past:
       responses: Token ids of the responses with these actions and of the summaries between and
         after them, in order, for a conversation; else ().
       by_expert: Whether an expert took the actions; all episodes of the task then begin after them.
+      plan: Plan that the policy has stated; None: none yet.
     """
 
     actions: tuple[str, ...] = ()
@@ -113,6 +116,7 @@ class Past:
     tokens: int = 0
     responses: tuple[tuple[int, ...], ...] = ()
     by_expert: bool = False
+    plan: str | None = None
 
 
 BEGINNING = Past()
@@ -144,6 +148,8 @@ class Trajectory:
       reflection: Text that the agent wrote for the next trial of the task; "" if there is none.
       truncated: Whether the episode used up its steps and was not won.
       past: Actions that were replayed before the first turn.
+      strategy: Index of its strategy in the group; None: it has its own.
+      discarded: Number of tokens of each response that was sampled again.
     """
 
     task: Task
@@ -164,6 +170,8 @@ class Trajectory:
     reflection: str = ""
     truncated: bool = False
     past: Past = BEGINNING
+    strategy: int | None = None
+    discarded: list[int] = field(default_factory=list)
 
     def abort(self, reason: str, *, policy_dependent: bool) -> None:
         """Marks the episode as aborted: not won, without a score."""
@@ -216,6 +224,7 @@ class Step:
       truncated: Whether this is the last step of an episode that used up its steps and was not won.
       forked: Whether the episode begins in a state of an earlier one.
       summaries: Number of summaries before it in the episode.
+      strategy: Index of the episode's strategy in its group; that of the episode if it has its own.
     """
 
     trajectory: int
@@ -229,6 +238,7 @@ class Step:
     truncated: bool = False
     forked: bool = False
     summaries: int = 0
+    strategy: int = 0
 
     @property
     def place(self) -> int:
@@ -254,16 +264,26 @@ def gives_signal(group: Sequence[Trajectory]) -> bool:
 def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
     """Returns the steps of all finished episodes, and their summaries.
 
-    These were neither aborted nor replaced; they are in rollout order.
+    These were neither aborted nor replaced; they are in rollout order. A strategy of several
+    episodes is a row of the first of them alone.
     """
     steps = []
+    strategies: set[tuple[int, int]] = set()
     for index, trajectory in enumerate(trajectories):
         # `index` counts these too: it is the place in the rollout, which other tables refer to.
         if trajectory.aborted or trajectory.replaced:
             continue
         task = trajectory.task
+        strategy = trajectory.member if trajectory.strategy is None else trajectory.strategy
         summaries = 0
         for number, turn in enumerate(trajectory.turns):
+            if turn.is_summary and number == 0:
+                # Its tokens were sampled once.
+                is_repeated = (trajectory.group, strategy) in strategies
+                strategies.add((trajectory.group, strategy))
+                if is_repeated:
+                    summaries += 1
+                    continue
             step = Step(
                 trajectory=index,
                 step=number - summaries,
@@ -276,6 +296,7 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
                 environment=task.environment,
                 forked=trajectory.is_forked,
                 summaries=summaries,
+                strategy=strategy,
             )
             steps.append(step)
             summaries += turn.is_summary

@@ -56,6 +56,7 @@ def test_protocols_stay_as_they_were_committed_before_the_runs():
         "repeat_discount.md": "26d4d40f44246b939b77bd120e2f0ce37cd90a41b56fa6aea60ef663e1765a1d",
         "shell_tiny.md": "5325850fab871f3945cf206596506a0e57605c63fbb149ae903efa9c9e5cf5f2",
         "sokoban_pooled.md": "6d3fad5621e9fb6e5fc6f719dff678d8ec27b586dc3f3d3ea7ea19e4e94298ed",
+        "plans.md": "692a25a446c83ebd90de625675382d7be5e0f433166ee8b4e1dd3c4b3ce3a9d7",
         "summaries.md": "71ee69c2978ba095df8bbc87ab52de0566f3385f8754f8e0e03e901d85ede39a",
         "summaries_window.md": "ecbc7026b126a97e8217b67dc8b6098476e5c8f67611eb15909bf389778647b2",
         "tabular.md": "08a30b61db0cb9413d13f4ca9582155d648a05e15c0607cd337297cd6fc3341a",

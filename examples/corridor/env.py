@@ -114,7 +114,11 @@ class Guide:
     """Walks to the end and opens the door of the sign.
 
     A summary of it has one thing that it has seen: the sign in a fraction of all summaries, else
-    something of the corridor.
+    something of the corridor. Its subgoal is the door of the sign in a fraction of all episodes,
+    else the end of the corridor.
+
+    Attributes:
+      subgoal: Subgoal of the last action.
     """
 
     def __init__(self, seed: int, *, sign_fraction: float = 1.0) -> None:
@@ -123,11 +127,19 @@ class Guide:
         self._sign_fraction = sign_fraction
         self._colour = ""
         self._seen: list[str] = []
+        self.subgoal = ""
+
+    @property
+    def strategy(self) -> str:
+        """The strategy of the episode: its subgoal."""
+        return self.subgoal
 
     def act(self, observation: Observation) -> str:
         name = observation.text.split()[-1]
         if name in COLOURS:
             self._colour = name
+            names_door = self._random.random() < self._sign_fraction
+            self.subgoal = _opening(name) if names_door else "reach the end"
         elif name in THINGS:
             self._seen.append(name)
         return WALK if observation.admissible == (WALK,) else _opening(self._colour)

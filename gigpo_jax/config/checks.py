@@ -9,6 +9,7 @@ from gigpo_jax.config.keys import KEYS, value_of
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.env_bridge.conversations import CHAT, Conversation
+from gigpo_jax.env_bridge.plans import STRATEGY, SUBGOAL, shows_plans
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import BASE, FROZEN_TEACHER, find_algorithm, is_served
 from gigpo_jax.rl.ratios import MASKS
@@ -42,7 +43,8 @@ def check_config(config: ConfigDict, trains: bool) -> None:
             _check_harness(member, config)
             _check_needs(member)
     if not mix.writes_summaries(config):
-        _require_default(config, "sampling.max_summary_tokens", "env.context=drop_oldest")
+        reader = "env.context=drop_oldest without env.plan=strategy"
+        _require_default(config, "sampling.max_summary_tokens", reader)
     if config.env.mix:
         needs = find_algorithm(config.rl.algorithm, config.rl.settings).needs
         reason = "it reads the known answers of one environment"
@@ -95,6 +97,22 @@ def _check_groups(config: ConfigDict) -> None:
             "keep at least 2, which are compared",
         )
     _check_forks(config)
+    _check_strategies(config)
+
+
+def _check_strategies(config: ConfigDict) -> None:
+    """Checks groups of strategies and of their episodes."""
+    size = config.train.group_size
+    episodes = config.train.strategy_episodes
+    name = config.rl.algorithm
+    key = "train.strategy_episodes"
+    if "strategy" not in find_algorithm(name, config.rl.settings).needs:
+        _require_default(config, key, f"rl.algorithm={name}")
+        return
+    reason = "each strategy has as many episodes"
+    require(size % episodes == 0, config, key, reason, f"a divisor of train.group_size={size}")
+    reason = "episodes of one strategy are compared, and strategies of one task"
+    require(1 < episodes < size, config, key, reason, "such as 8 with train.group_size=32")
 
 
 def _check_forks(config: ConfigDict) -> None:
@@ -435,6 +453,8 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         f"not read without the other of the pair; env.first_max_steps={env.first_max_steps}",
         "give both, or leave both out",
     )
+    if not env.resample_turns:
+        _require_default(config, "env.resample_change", "env.resample_turns=0")
     template = registry.find_style(env.name, env.prompt)
     require(
         not run.train.forks or not isinstance(template, Conversation),
@@ -447,6 +467,8 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         _check_expert_starts(config, run, isinstance(template, Conversation))
     if env.context == "summary":
         _check_summaries(config, isinstance(template, Conversation))
+    if env.plan != "none":
+        _check_plans(config, run, can_show=shows_plans(template))
     options = registry.spec(env.name).options
     if "regret" in options:
         require(
@@ -486,13 +508,7 @@ def _check_summaries(config: ConfigDict, is_conversation: bool) -> None:
         f"env.prompt={config.env.prompt} has prompts of single steps, which never become full",
         "use env.prompt=chat, or leave it out",
     )
-    require(
-        sampling.max_summary_tokens <= sampling.max_response_tokens,
-        config,
-        "sampling.max_summary_tokens",
-        "the run has no room for more tokens than those of a response",
-        f"at most sampling.max_response_tokens={sampling.max_response_tokens}",
-    )
+    _check_summary_length(config)
     needed = sampling.max_response_tokens
     needed += sampling.max_summary_tokens or sampling.max_response_tokens
     require(
@@ -503,15 +519,54 @@ def _check_summaries(config: ConfigDict, is_conversation: bool) -> None:
         "what is observed",
         "use more, or env.context=drop_oldest",
     )
+    _check_unfit(config, "env.context", "a summary", "use drop_oldest")
+
+
+def _check_summary_length(config: ConfigDict) -> None:
+    sampling = config.sampling
+    require(
+        sampling.max_summary_tokens <= sampling.max_response_tokens,
+        config,
+        "sampling.max_summary_tokens",
+        "the run has no room for more tokens than those of a response",
+        f"at most sampling.max_response_tokens={sampling.max_response_tokens}",
+    )
+
+
+def _check_unfit(config: ConfigDict, key: str, text: str, fix: str) -> None:
+    """Refuses algorithms that cannot have turns without a step.
+
+    Args:
+      config: Config with one environment.
+      key: Key that makes such turns.
+      text: What they are, for the message.
+      fix: Advice for the message.
+    """
     unfit = {
-        "tag": "compares responses by their tags, and a summary has none",
-        "answer_logprob": "measures what the observation after a step tells, and a summary may "
+        "tag": f"compares responses by their tags, and {text} has none",
+        "answer_logprob": f"measures what the observation after a step tells, and {text} may "
         "stand between",
     }
     needs = find_algorithm(config.rl.algorithm, config.rl.settings).needs
     for need, reason in unfit.items():
-        message = f"{config.rl.algorithm} {reason}"
-        require(need not in needs, config, "env.context", message, "use drop_oldest")
+        require(need not in needs, config, key, f"{config.rl.algorithm} {reason}", fix)
+
+
+def _check_plans(config: ConfigDict, run: ConfigDict, *, can_show: bool) -> None:
+    """Checks an environment whose responses state plans."""
+    fix = "leave it out"
+    reason = f"agent={config.agent} has prompts of its own"
+    require(config.agent == "plain", config, "env.plan", reason, fix)
+    reason = f"env.prompt={config.env.prompt} has no place for plans"
+    require(can_show, config, "env.plan", reason, "use env.prompt=full or compact, or leave it out")
+    reason = "its responses have no tags around the action"
+    has_tags = bool(registry.spec(config.env.name).action_tags)
+    require(has_tags, config, "env.plan", reason, fix)
+    reason = "forks begin without the plan of their state"
+    require(not run.train.forks, run, "train.forks", reason, "use 0, or env.plan=none")
+    if config.env.plan == STRATEGY:
+        _check_summary_length(config)
+        _check_unfit(config, "env.plan", "a strategy", "leave it out")
 
 
 def _check_expert_starts(config: ConfigDict, run: ConfigDict, is_conversation: bool) -> None:
@@ -540,6 +595,9 @@ def _check_harness(config: ConfigDict, run: ConfigDict) -> None:
     reason = "the prompts are those of the harness"
     require(config.agent == "plain", config, "agent", reason, "leave it out")
     require(env.context == "drop_oldest", config, "env.context", reason, "leave it out")
+    require(env.plan == "none", config, "env.plan", reason, "leave it out")
+    reason = "the program of the harness asks for responses"
+    require(not env.resample_turns, config, "env.resample_turns", reason, "use 0")
     reason = "the program of the harness ends its episodes"
     require(not env.first_max_steps, config, "env.first_max_steps", reason, "use 0")
     reason = "the program of the harness posts the rewards"
@@ -636,6 +694,12 @@ def _check_needs(config: ConfigDict) -> None:
             reason,
             f"use {TAGGED[0]}, in which prompts ask for them",
         )
+    if "plan_start" in needs:
+        reason = f"{name} learns from subgoals"
+        require(config.env.plan == SUBGOAL, config, "env.plan", reason, f"use {SUBGOAL}")
+    if "strategy" in needs:
+        reason = f"{name} compares strategies"
+        require(config.env.plan == STRATEGY, config, "env.plan", reason, f"use {STRATEGY}")
     if "answer_logprob" in needs:
         reason = f"{name} needs tasks with a known answer"
         require(

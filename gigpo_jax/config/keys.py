@@ -16,6 +16,7 @@ from gigpo_jax.core.settings import (
     one_of,
     tuple_of,
 )
+from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
 from gigpo_jax.rl.losses import Mean
@@ -127,7 +128,27 @@ KEYS: dict[str, Key] = {
         one_of("drop_oldest", "summary"),
         mixes=True,
     ),
+    "env.plan": Key(
+        "none",
+        "plan that prompts show; subgoal: the present one, kept or switched by each response; "
+        "strategy: of the episode, written before it (docs/plans.md)",
+        one_of(*PLANS),
+        mixes=True,
+    ),
     "env.show_admissible": Key(True, "whether prompts list the admissible actions", mixes=True),
+    "env.resample_turns": Key(
+        0,
+        "largest number of times that a turn of training is sampled again, because its uncertainty "
+        "is nearly that of the turn before; 0: never (docs/environments.md)",
+        NOT_NEGATIVE,
+        mixes=True,
+    ),
+    "env.resample_change": Key(
+        0.3,
+        "change of the uncertainty, in nats a token, below which a turn is sampled again",
+        POSITIVE,
+        mixes=True,
+    ),
     "env.invalid_penalty": Key(
         0.1,
         "penalty that a step with an invalid response loses from its reward",
@@ -348,8 +369,8 @@ KEYS: dict[str, Key] = {
     ),
     "sampling.max_summary_tokens": Key(
         0,
-        "largest number of tokens in a summary of env.context=summary; 0: "
-        "sampling.max_response_tokens",
+        "largest number of tokens in a summary of env.context=summary or a strategy of "
+        "env.plan=strategy; 0: sampling.max_response_tokens",
         NOT_NEGATIVE,
         mixes=True,
     ),
@@ -508,6 +529,11 @@ KEYS: dict[str, Key] = {
     ),
     "train.groups": Key(16, "number of tasks in an iteration", POSITIVE),
     "train.group_size": Key(8, "number of episodes of a task", POSITIVE),
+    "train.strategy_episodes": Key(
+        1,
+        "number of a task's episodes with one strategy of env.plan=strategy (docs/plans.md)",
+        POSITIVE,
+    ),
     "train.refill_groups": Key(
         0,
         "largest number of replacements of a group whose episodes all end alike by a group of "

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import KEYS, WEIGHT, Key
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.plans import STRATEGY
 from gigpo_jax.envs import registry
 
 # Sections whose keys an environment declares -> the field of `entry_types.Environment` with the
@@ -127,8 +128,12 @@ def member_shares(config: ConfigDict) -> dict[str, float]:
 
 
 def writes_summaries(config: ConfigDict) -> bool:
-    """Whether episodes of any environment may have summaries."""
-    return any(member.env.context == "summary" for member in member_configs(config).values())
+    """Whether episodes of any environment may have summaries.
+
+    A strategy is one.
+    """
+    environments = [member.env for member in member_configs(config).values()]
+    return any(env.context == "summary" or env.plan == STRATEGY for env in environments)
 
 
 @contextlib.contextmanager

@@ -136,13 +136,15 @@ def all_rows(rows: np.ndarray) -> np.ndarray:
     """Joins the rows of all hosts, in host order.
 
     Args:
-      rows: [k of this host, ...] of 32 or 64 bits.
+      rows: [k of this host, ...] of 32 or 64 bits, or bool.
 
     Returns:
       [sum of the k, ...], of the same dtype.
     """
     if jax.process_count() == 1:
         return rows
+    if rows.dtype == np.bool_:
+        return all_rows(rows.astype(np.uint32)) != 0
     # An exchange needs one shape on all hosts: their counts come first, then rows that are padded
     # to the largest.
     counts = all_hosts(np.array([len(rows)], np.int32))[:, 0]

@@ -20,11 +20,13 @@ class Response:
       valid: Whether the response kept to the format; the action of an invalid one is played too,
         with a penalty.
       thought: Text before the action, where the next prompts show it.
+      plan: Plan that the response states (`plans`), "" if it states none.
     """
 
     action: str
     valid: bool
     thought: str = ""
+    plan: str = ""
 
 
 def parse_tagged(response: str, *, fallback_chars: int = 30, keeps_case: bool = False) -> Response:

@@ -87,7 +87,10 @@ class Expert(Protocol):
     action in words; examples in prompts of agents show it. It may have `begin(task)`, called before
     its first observation, if it knows more of the task than the agent sees. It may have
     `summarise() -> str`, called before each `act`: the summary of what it has seen so far, which
-    demonstrations with `env.context=summary` show where a conversation is full.
+    demonstrations with `env.context=summary` show where a conversation is full. It may have
+    `subgoal: str`, the subgoal of its last action, which demonstrations with `env.plan=subgoal`
+    show, and `strategy: str`, the strategy of the episode after its first action, for
+    `env.plan=strategy`.
     """
 
     def act(self, observation: Observation) -> str:

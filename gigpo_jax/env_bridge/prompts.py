@@ -75,6 +75,7 @@ class History:
       steps: Number of actions so far.
       exchanges: Conversation so far; empty where each step has a prompt of its own.
       summary: The agent's newest summary of the episode; "" if there is none.
+      plan: The agent's present plan; None before it states one.
     """
 
     def __init__(self, window: int, task_type: str = "", reflections: tuple[str, ...] = ()) -> None:
@@ -90,6 +91,7 @@ class History:
         self.steps = 0
         self.exchanges: tuple[Exchange, ...] = ()
         self.summary = ""
+        self.plan: str | None = None
 
     def add(
         self, observation: str, action: str, thought: str = "", images: tuple[np.ndarray, ...] = ()
@@ -111,8 +113,14 @@ class History:
             *earlier, last = prompt.exchanges
             self.exchanges = (*earlier, replace(last, response=tuple(response)))
 
-    def add_summary(self, summary: str) -> None:
-        """Replaces the conversation so far by a summary."""
+    def add_summary(self, prompt: "Prompt", summary: str) -> None:
+        """Takes a summary, which a prompt has asked for.
+
+        It replaces the conversation so far. Without a conversation it is a plan.
+        """
+        if not prompt.exchanges:
+            self.plan = summary
+            return
         self.summary = summary
         self.exchanges = ()
 
@@ -136,6 +144,7 @@ class PromptInput:
       task_type: Type of the task, "" if it has none.
       reflections: The agent's notes after each earlier trial of the task, the oldest first.
       summary: The agent's newest summary of the episode, "" if there is none.
+      plan: The agent's present plan, "" if there is none.
     """
 
     task: str
@@ -147,6 +156,7 @@ class PromptInput:
     task_type: str = ""
     reflections: tuple[str, ...] = ()
     summary: str = ""
+    plan: str = ""
 
 
 # Any part of the input may be missing; a template never raises.
@@ -166,7 +176,8 @@ class Prompt:
         conversation.
       exchanges: The conversation, whose last response is still missing; empty for the prompt of a
         single step.
-      asks_summary: Whether it asks for a summary of the conversation and not for an action.
+      asks_summary: Whether it asks for a summary of the conversation, or for a plan, and not for
+        an action.
     """
 
     text: str
@@ -205,6 +216,8 @@ class Instruct:
             for number, event in enumerate(inputs.history, inputs.steps - count + 1):
                 lines.append(f"[step {number}] You saw: " + event.observation)
                 lines.append(f"[step {number}] You did: " + event.action)
+        if inputs.plan:
+            lines.append("Your plan: " + inputs.plan)
         lines.append(self.user(inputs))
         lines.append(self._request(inputs))
         return "\n".join(lines)
@@ -246,7 +259,7 @@ class Compact:
 
     It has no instructions and few words.
 
-    `<task> did <action> <action> .. now <observation> can <action> <action> ..`
+    `<task> did <action> <action> .. plan <plan> now <observation> can <action> <action> ..`
 
     Of the history it shows the actions only. It shows the first observation only if no actions are
     listed: these are the fewest words that still determine the rest of the task.
@@ -265,6 +278,8 @@ class Compact:
             words += ["first", self.shorten(inputs.first)]
         if inputs.history:
             words += ["did", *(event.action for event in inputs.history)]
+        if inputs.plan:
+            words += ["plan", inputs.plan]
         words.append(self.user(inputs))
         return " ".join(words)
 
@@ -447,6 +462,7 @@ def read_inputs(
         task_type=history.task_type,
         reflections=tuple(map(reader.read_text, history.reflections)),
         summary=reader.read_text(history.summary),
+        plan=reader.read_text(history.plan or ""),
     )
     return inputs, reader
 

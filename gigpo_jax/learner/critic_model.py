@@ -1,7 +1,7 @@
 """The model of a critic: its shape, its parameters and its compiled programs.
 
 A critic is a model of its own, or a value head on the hidden states of the policy
-(`critic.kind`).
+(`critic.kind`). A critic of plans (`signals.plan_critic`) has three values a token.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.mesh import replicated, with_shardings
+from gigpo_jax.learner.objective import config_algorithm
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.token_logprobs import make_token_arrays, over_microbatches
 from gigpo_jax.models import decoder
@@ -27,13 +28,13 @@ from gigpo_jax.policy import Policy, forward_function, param_shardings, trunk_fu
 from gigpo_jax.rl import update
 from gigpo_jax.rl.critic import Values, make_value_update
 from gigpo_jax.rl.optimizer import make_optimizer
-from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rl.types import PLAN_VALUES, StepBatch
 
 HEAD = "value_head"
 FOLDER = "critic"  # in an exported folder
 
 # (critic's parameters, (trained, frozen) parameters of the policy, samples) -> value before each
-# response token, one [R] f32 a sample
+# response token, one [R] f32 a sample, or [R, values]
 TokenValues = Callable[[Any, tuple[Any, Any], Sequence[Sample]], list[np.ndarray]]
 
 
@@ -92,8 +93,9 @@ def critic_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> decoder.De
         images.
     """
     path = config.critic.path
+    count = value_count(config)
     if not path:
-        return replace(shape, value_head=True)
+        return replace(shape, value_head=count)
     if not Path(path).is_dir():
         raise InputError(
             "no such folder",
@@ -119,7 +121,20 @@ def critic_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> decoder.De
             value=repr(path),
             fix="name a model that reads images as the policy does",
         )
-    return replace(own_shape, value_head=True)
+    if own_shape.value_head not in (0, count):
+        raise InputError(
+            f"a critic of {own_shape.value_head} value(s) a token, {config.rl.algorithm} needs "
+            f"{count}",
+            key="config.critic.path",
+            value=repr(path),
+            fix="name a critic of the same algorithm, or a language model",
+        )
+    return replace(own_shape, value_head=count)
+
+
+def value_count(config: ConfigDict) -> int:
+    """Number of values a token of the critic."""
+    return len(PLAN_VALUES) if "plan_value" in config_algorithm(config).needs else 1
 
 
 def image_settings(shape: decoder.DecoderConfig) -> tuple[int, int, int, int] | None:
@@ -160,7 +175,7 @@ def start_params(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) ->
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), abstract)
     folder = config.critic.path or model_folder(config.model.path, config.model.revision)
     shardings = jax.tree.map(lambda x: x.sharding, abstract)
-    return load_hf(folder, shardings=shardings, value_head=True)[1]
+    return load_hf(folder, shardings=shardings, value_head=value_count(config))[1]
 
 
 def value_function(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Values:
@@ -216,7 +231,7 @@ def values_program(
 ) -> Callable[..., Any]:
     """The jitted function that computes values at response tokens.
 
-    (critic's parameters, the policy's, minibatch) -> ([M, B, C] f32,).
+    (critic's parameters, the policy's, minibatch) -> ([M, B, C] f32,), or [M, B, C, values].
     """
     values = value_function(config, policy, mesh)
 
@@ -227,9 +242,9 @@ def values_program(
 
 
 def save_critic(folder: Path, config: ConfigDict, policy: Policy, trunk: Any, params: Any) -> None:
-    """Writes a critic as a token classifier with one label.
+    """Writes a critic as a token classifier.
 
-    It is for transformers and `critic.path`.
+    It has a label for each value, and is for transformers and `critic.path`.
 
     Args:
       folder: folder as for `weights.save_hf`.

@@ -326,7 +326,8 @@ def _fill_batch(
         segment_ids = segment_ids[:, 0]
 
     def stack(array: np.ndarray) -> np.ndarray:
-        return array.reshape(shape.microbatches, shape.rows, -1)
+        # A field may have several numbers a token.
+        return array.reshape(shape.microbatches, shape.rows, *array.shape[1:])
 
     return StepBatch(
         tokens=stack(tokens),

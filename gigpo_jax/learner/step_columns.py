@@ -69,7 +69,8 @@ def step_columns(
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
       needs: optional columns to collect from the steps: `action`, `next_anchor`, `observation`,
-        `won`, `truncated`, `forked`, `summary` and `executable`; other names are ignored.
+        `won`, `truncated`, `forked`, `summary`, `strategy` and `executable`; other names are
+        ignored.
       computed: further optional columns by name, [k] for the k steps of this host.
 
     Returns:
@@ -109,6 +110,8 @@ def step_columns(
         columns["executable"] = np.array(is_executable, bool)
     if "summary" in needs:
         columns["summary"] = np.array([s.turn.is_summary for s in steps], bool)
+    if "strategy" in needs:
+        columns["strategy"] = np.array([s.strategy for s in steps], np.int32)
     columns |= computed
     # After the computed columns: every column needs the rows of all hosts.
     columns = {name: join(column) for name, column in columns.items()}

@@ -48,7 +48,7 @@ def _token_means(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 # (trained parameters, frozen ones, samples)
 Score = Callable[[Any, Any, Sequence[Sample]], TokenLogprobs]
-# (parameters, other parameters, samples) -> for each of several arrays, one [R] f32 a sample
+# (parameters, other parameters, samples) -> for each of several arrays, one [R, ...] f32 a sample
 TokenArrays = Callable[[Any, Any, Sequence[Sample]], list[list[np.ndarray]]]
 
 
@@ -85,8 +85,8 @@ def over_microbatches(
 ) -> Callable[..., Any]:
     """Jits a measurement over the microbatches of a minibatch.
 
-    (parameters, other parameters, minibatch) -> arrays [M, B, C] f32. `measure` has the same
-    arguments, with a microbatch without the M axis, and gives arrays [B, C].
+    (parameters, other parameters, minibatch) -> arrays [M, B, C, ...] f32. `measure` has the same
+    arguments, with a microbatch without the M axis, and gives arrays [B, C, ...].
     """
 
     @jax.jit
@@ -98,10 +98,11 @@ def over_microbatches(
                 for array, row in zip(out, rows, strict=True)
             )
 
-        # For the number of arrays; nothing is computed.
+        # For the shapes of the arrays; nothing is computed.
         outputs = jax.eval_shape(measure, params, others, select_microbatch(batch, 0))
+        stored = len(batch.behaviour)
         # Microbatches behind the last one with rows stay 0.
-        start = tuple(jnp.zeros_like(batch.behaviour) for _ in outputs)
+        start = tuple(jnp.zeros((stored, *output.shape), jnp.float32) for output in outputs)
         return jax.lax.fori_loop(0, batch.microbatches, body, start)
 
     return measured

@@ -200,7 +200,7 @@ class Decoder(nnx.Module):
             self.dense_layers = make_layers(DENSE_LAYERS)
         self.final_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=dtype)
         if config.value_head:
-            self.value_head = ValueHead(config.hidden_size, dtype=dtype)
+            self.value_head = ValueHead(config.hidden_size, config.value_head, dtype=dtype)
         elif not config.tie_word_embeddings:
             self.head = nnx.Param(draw_normal(rngs, embedding_shape, dtype))
         if config.vision is not None:
@@ -298,10 +298,11 @@ def output_embedding(config: DecoderConfig, params: Params) -> jax.Array:
 def predict_values(params: Params, hidden: jax.Array) -> jax.Array:
     """Applies the value head `params["value_head"]` to hidden states.
 
-    [..., D] -> [...] f32.
+    [..., D] -> [...] f32, or [..., values] for several values a token.
     """
+    width, count = params["value_head"]["kernel"].shape
     # Only the structure of the module is made, no array.
-    head = nnx.eval_shape(lambda: ValueHead(hidden.shape[-1], dtype=jnp.float32))
+    head = nnx.eval_shape(lambda: ValueHead(width, count, dtype=jnp.float32))
     return nnx.merge(nnx.graphdef(head), params["value_head"])(hidden)
 
 

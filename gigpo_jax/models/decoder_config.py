@@ -78,7 +78,8 @@ class DecoderConfig:
       max_position_embeddings: longest sequence the model was trained for, in tokens.
       bos_token_id: token id in config.json, or None.
       eos_token_id: token id or ids in config.json, or None.
-      value_head: whether the output is one value a token, in place of scores of tokens: a critic.
+      value_head: number of values a token that are the output of a critic, in place of scores of
+        tokens; 0: a language model.
       model_type: one of `MODEL_TYPES`, as in config.json.
       rope_scaling: scaling of the rotary frequencies; None for none.
       vision: shape of the tower that reads images; None for none.
@@ -100,7 +101,7 @@ class DecoderConfig:
     max_position_embeddings: int = 32768
     bos_token_id: int | None = None
     eos_token_id: int | tuple[int, ...] | None = None
-    value_head: bool = False
+    value_head: int = 0
     model_type: str = "qwen2"
     rope_scaling: RopeScaling | None = None
     vision: VisionConfig | None = None

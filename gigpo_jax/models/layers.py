@@ -112,20 +112,24 @@ class LayerNorm(nnx.Module):
 
 
 class ValueHead(nnx.Module):
-    """A head of one value a token.
+    """A head of `count` values a token.
 
-    x [..., D] -> [...] f32; it starts at 0 everywhere.
+    x [..., D] -> [..., count] f32, or [...] for one value; it starts at 0 everywhere.
     """
 
-    def __init__(self, width: int, *, dtype: Any) -> None:
-        self.kernel = nnx.Param(jnp.zeros((width, 1), dtype))
-        self.bias = nnx.Param(jnp.zeros((1,), dtype))
+    def __init__(self, width: int, count: int, *, dtype: Any) -> None:
+        self.kernel = nnx.Param(jnp.zeros((width, count), dtype))
+        self.bias = nnx.Param(jnp.zeros((count,), dtype))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.kernel[...].astype(jnp.float32)
         bias = self.bias[...].astype(jnp.float32)
-        # A sum, not a product of matrices: matrix units compute with fewer digits by default.
-        return jnp.sum(x.astype(jnp.float32) * kernel[:, 0], axis=-1) + bias
+        x = x.astype(jnp.float32)
+        # Sums, not a product of matrices: matrix units compute with fewer digits by default.
+        if kernel.shape[1] == 1:
+            return jnp.sum(x * kernel[:, 0], axis=-1) + bias
+        values = [jnp.sum(x * column, axis=-1) for column in kernel.T]
+        return jnp.stack(values, axis=-1) + bias
 
 
 def draw_normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:

@@ -323,6 +323,7 @@ class Trainer:
                 first_group=first_group,
                 ends=GroupEnd(train.finish_fraction, local_spares),
                 forking=make_forking(self.config),
+                strategy_episodes=train.strategy_episodes,
                 temperature=self.config.sampling.temperature,
                 title=f"rollout {iteration + 1}",
                 is_training=True,

@@ -45,11 +45,13 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
 }
 # A hash of 64 bits is two u32 lanes: jax has no 64-bit integers unless jax_enable_x64 is set.
 _HASHES = ("anchor", "action", "next_anchor", "observation")
+_NUMBERS = ("trajectory", "step", "group", "tag", "tokens", "token_part", "strategy")
+_FLAGS = ("mask", "won", "truncated", "forked", "summary", "plan_start", "plan_changed")
 # All other columns are floats.
 _COLUMN_TYPES = {
     **dict.fromkeys(_HASHES, jnp.uint32),
-    **dict.fromkeys(("trajectory", "step", "group", "tag", "tokens"), jnp.integer),
-    **dict.fromkeys(("mask", "won", "truncated", "forked", "summary"), jnp.bool_),
+    **dict.fromkeys(_NUMBERS, jnp.integer),
+    **dict.fromkeys(_FLAGS, jnp.bool_),
 }
 
 
@@ -66,7 +68,7 @@ class Advantages:
       tokens: [N, R] f32, advantages of response tokens in place of the total, which is then their
         mean; or None.
       target: [N] or [N, R] f32, a critic's target before each response, or before each token of it;
-        or None.
+        [N, 3] of a critic of plans; or None.
     """
 
     total: Array

@@ -39,6 +39,7 @@ from gigpo_jax.rl.methods.graph_values import graph_values
 from gigpo_jax.rl.methods.graphgpo import graphgpo
 from gigpo_jax.rl.methods.hcapo import hcapo
 from gigpo_jax.rl.methods.hgpo import hgpo
+from gigpo_jax.rl.methods.hiper import hiper
 from gigpo_jax.rl.methods.igpo import a2tgpo, igpo
 from gigpo_jax.rl.methods.lite_ppo import lite_ppo
 from gigpo_jax.rl.methods.max_rl import max_rl
@@ -54,6 +55,7 @@ from gigpo_jax.rl.methods.salt import salt
 from gigpo_jax.rl.methods.serl import CONTEXTS, hindsight_advantages, serl
 from gigpo_jax.rl.methods.spa_rl import spa_rl
 from gigpo_jax.rl.methods.step_ppo import step_ppo
+from gigpo_jax.rl.methods.strata import strata
 from gigpo_jax.rl.methods.text_critic import text_critic
 from gigpo_jax.rl.methods.tree import tree
 from gigpo_jax.rl.types import OPTIONAL_COLUMNS, OPTIONAL_FIELDS, StepColumns
@@ -124,7 +126,7 @@ class Algorithm:
         """
         # The text critic learns on the host and fills the column `value` too, but has no
         # update on devices.
-        needs_values = "value" in self.needs or "token_value" in self.needs
+        needs_values = not {"value", "token_value", "plan_value"}.isdisjoint(self.needs)
         return needs_values and "text_critic" not in self.needs
 
 
@@ -463,6 +465,45 @@ ALGORITHMS: dict[str, Algorithm] = {
         fixed=WHITENED,
         defaults={"gamma": 0.95},
     ),
+    "strata": Algorithm(
+        strata,
+        needs=("strategy", "summary"),
+        settings={
+            "best": Setting(
+                0.5,
+                "share of a strategy's episodes, the best ones, whose mean return is its own",
+                POSITIVE_FRACTION,
+            )
+        },
+        fixed=NO_STEP,
+    ),
+    # HiPER (arXiv 2602.16165), with the values of its ALFWorld code; WebShop has keep_penalty 3.5.
+    "hiper": Algorithm(
+        hiper,
+        needs=("plan_value", "plan_start", "plan_changed", "token_part", "truncated"),
+        settings={
+            "lam": replace(LAM, help="lambda of GAE inside a segment with one subgoal"),
+            "segment_lam": Setting(0.95, "lambda of GAE from segment to segment", FRACTION),
+            "keep_penalty": Setting(
+                0.3,
+                "penalty of an episode that never switches its subgoal, in units of reward",
+                NOT_NEGATIVE,
+            ),
+            "change_penalty": Setting(
+                0.3,
+                "penalty of a turn that keeps its subgoal and words it otherwise",
+                NOT_NEGATIVE,
+            ),
+            "truncation": Setting(
+                "own",
+                "value behind an episode that used up its steps: its own (ALFWorld), or 0: end "
+                "(WebShop)",
+                one_of("own", "end"),
+            ),
+        },
+        fixed=WHITENED,
+        defaults={"gamma": 1.0},
+    ),
 }
 
 
@@ -504,7 +545,7 @@ def _join_base(wrapper: Algorithm, base_name: str) -> Algorithm:
         raise InputError("a wrapper itself", key=key, value=repr(base_name), fix=fix)
     # Its advantages are of tokens. A wrapper changes the total of a step, which the
     # loss would not read.
-    if "token_value" in base.needs:
+    if not {"token_value", "token_part"}.isdisjoint(base.needs):
         reason = "has no advantage of steps to change"
         raise InputError(reason, key=key, value=repr(base_name))
     if "value" in base.needs and wrapper.needs_critic:

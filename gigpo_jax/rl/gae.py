@@ -8,6 +8,7 @@ tokens of an iteration. `rl.preset` has no meaning for them: a penalty is part o
 step.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -177,8 +178,8 @@ def last_tokens(mask: Array) -> Array:
     return mask & (jnp.cumsum(mask, axis=1) == jnp.sum(mask, axis=1, keepdims=True))
 
 
-@jax.jit
-def whiten(values: Array, mask: Array) -> Array:
+@partial(jax.jit, static_argnames="ddof")
+def whiten(values: Array, mask: Array, ddof: int = 1) -> Array:
     """Whitens values by the mean and variance of the unmasked.
 
     As verl does: (v - mean) / sqrt(var + 1e-8), with the unbiased variance.
@@ -186,6 +187,7 @@ def whiten(values: Array, mask: Array) -> Array:
     Args:
       values: f32 of any shape.
       mask: bool, of the same shape.
+      ddof: Number subtracted from the count in the variance, 0 or 1.
 
     Returns:
       f32, 0 where masked.
@@ -193,7 +195,7 @@ def whiten(values: Array, mask: Array) -> Array:
     count = jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
     # Centred before squared: E[x^2] - E[x]^2 loses its digits where the mean is large.
     centred = jnp.where(mask, values - jnp.sum(jnp.where(mask, values, 0.0)) / count, 0.0)
-    variance = jnp.sum(centred**2) / jnp.maximum(count - 1.0, 1.0)
+    variance = jnp.sum(centred**2) / jnp.maximum(count - ddof, 1.0)
     return centred * lax.rsqrt(variance + 1e-8)
 
 
@@ -209,7 +211,7 @@ def value_metrics(columns: StepColumns, target: Array) -> dict[str, Array]:
 
     Args:
       columns: Columns of an algorithm with a critic.
-      target: [N] or [N, R] f32, targets of its `Advantages`; NaN: none.
+      target: [N], [N, R] or [N, 3] f32, targets of its `Advantages`; NaN: none.
 
     Returns:
       The mean value, and the share of the targets' variance that the values explain, 1 - Var(target
@@ -218,6 +220,10 @@ def value_metrics(columns: StepColumns, target: Array) -> dict[str, Array]:
     if target.ndim == 1:
         value = columns.value
         mask = columns.mask
+    elif columns.token_value is None:
+        value = columns.plan_value
+        always = columns.mask
+        mask = jnp.stack([always, always & columns.plan_start, always], axis=1)
     else:
         value = columns.token_value
         mask = response_mask(columns) & jnp.isfinite(target)

@@ -8,11 +8,15 @@ from typing import Any, NamedTuple
 
 import jax
 
+# Values of a critic of plans, and the parts of a response whose tokens they teach.
+PLAN_VALUES = ("low", "high", "switch")
+RESPONSE_PARTS = ("action", "subgoal", "switch")
+
 
 class ValueTargets(NamedTuple):
     """Targets of a critic at response tokens.
 
-    All are f32 arrays of one shape, such as [M, B, C].
+    All are f32 arrays of one shape, such as [M, B, C], or [M, B, C, 3] of a critic of plans.
 
     Attributes:
       value: Estimate of the return before the token, made before the updates.
@@ -51,7 +55,7 @@ class StepBatch:
         ratio is against these where they are there, else against `behaviour`.
       action_mask: [M, B, C] bool, tokens of the response's action span, or None.
       clip_scale: [M, B, C] f32, factor of the clips of a ratio other than hoelder_tokens, or None.
-      values: `ValueTargets` of [M, B, C] each, or None.
+      values: `ValueTargets`, or None.
       teacher: [M, B, C] f32, nats; log-probabilities of a copy of the policy that has read the
         outcome of the action, or of another model; or None.
       images: `models.vision.Images` of each microbatch, [M, ...], or None.
@@ -105,7 +109,8 @@ class StepColumns:
       won: [N] bool, whether the trajectory did the task.
       truncated: [N] bool, last steps of trajectories that used up their steps and were not won.
       forked: [N] bool, steps of trajectories that begin in a state of an earlier one.
-      summary: [N] bool, rows of summaries.
+      summary: [N] bool, rows of summaries and of strategies.
+      strategy: [N] i32, strategy of the trajectory; distinct within a group.
       entropy: [N] f32, nats; mean over the response's tokens under the policy before the updates. 0
         without tokens.
       logprob: [N] f32, nats; likewise the mean log-probability.
@@ -124,6 +129,12 @@ class StepColumns:
       tokens: [N] i32, response tokens.
       token_value: [N, R] f32, critic's estimate of the return before each response token; 0 after
         the last one.
+      plan_value: [N, 3] f32, critic's estimates of `PLAN_VALUES` for the response.
+      plan_start: [N] bool, steps that begin a part of the trajectory with one plan: its first step
+        and those whose response switches the plan.
+      plan_changed: [N] bool, other steps whose response states another plan than the one before.
+      token_part: [N, R] i32, part of a response that the token is in, numbers of `RESPONSE_PARTS`,
+        or -1.
     """
 
     reward: Any
@@ -140,6 +151,7 @@ class StepColumns:
     truncated: Any = None
     forked: Any = None
     summary: Any = None
+    strategy: Any = None
     entropy: Any = None
     logprob: Any = None
     value: Any = None
@@ -152,6 +164,10 @@ class StepColumns:
     executable: Any = None
     tokens: Any = None
     token_value: Any = None
+    plan_value: Any = None
+    plan_start: Any = None
+    plan_changed: Any = None
+    token_part: Any = None
 
 
 # Fields of `StepBatch` that are filled only for algorithms that need them.

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import Expert, TextEnv, begin_episode
+from gigpo_jax.env_bridge.plans import STRATEGY, SUBGOAL, write_subgoal
 from gigpo_jax.env_bridge.prompts import Event, Exchange, History
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.rollout.episode import EpisodeSettings
@@ -49,12 +51,16 @@ class ExpertEpisode:
       last: Observation after the last step.
       won: Whether the expert reached the goal.
       summaries: The expert's summary before each step, if it writes some.
+      subgoals: The expert's subgoal at each step, if it names some.
+      strategy: The expert's strategy, if it names one.
     """
 
     steps: tuple[tuple[Observation, Event], ...]
     last: Observation
     won: bool
     summaries: tuple[str, ...] = ()
+    subgoals: tuple[str, ...] = ()
+    strategy: str = ""
 
 
 def episode_seed(seed: int, episode: int) -> int:
@@ -81,7 +87,9 @@ def demonstrate_episode(
     """Lets an expert play one episode.
 
     Where a conversation is full, the expert's summary is demonstrated. The conversations of an
-    expert without summaries drop their oldest steps.
+    expert without summaries drop their oldest steps. With `settings.plan` of `plans.SUBGOAL` its
+    subgoals are demonstrated, and a switch where one differs from the one before; with
+    `plans.STRATEGY` its strategy.
 
     Args:
       env: Environment of the episode.
@@ -92,8 +100,19 @@ def demonstrate_episode(
       encode_response: Function that measures responses, for the prompts of conversations.
       write: Function action -> response, where the environment has its own format
         (`entry_types.Environment.write`).
+
+    Raises:
+      InputError: The expert names no subgoals or no strategy, which the settings need.
     """
     episode = play_expert(env, expert, task, settings.max_steps)
+    plans = {SUBGOAL: episode.subgoals, STRATEGY: (episode.strategy,)}
+    if not all(plans.get(settings.plan, ())):
+        raise InputError(
+            f"the expert of this environment names no {settings.plan}",
+            key="config.env.plan",
+            value=repr(settings.plan),
+            fix=f"leave it out, or give the expert an attribute {settings.plan} (docs/plans.md)",
+        )
     history = History(settings.history)
     write_response = write or response_text
     if not episode.summaries:
@@ -103,13 +122,17 @@ def demonstrate_episode(
         # The prompts of rollouts: supervised training on other ones would not prepare for these.
         prompt = settings.prompt(observation, history, encode)
         if prompt.asks_summary:
-            summary = episode.summaries[number]
+            summary = episode.summaries[number] if prompt.exchanges else episode.strategy
             turns.append(
                 DemonstratedTurn(prompt.text, summary, prompt.images, prompt.exchanges, True)
             )
-            history.add_summary(summary)
+            history.add_summary(prompt, summary)
             prompt = settings.prompt(observation, history, encode)
         response = write_response(event.action)
+        if settings.plan == SUBGOAL:
+            subgoal = episode.subgoals[number]
+            response = write_subgoal(response, subgoal, switches=subgoal != history.plan)
+            history.plan = subgoal
         turns.append(DemonstratedTurn(prompt.text, response, prompt.images, prompt.exchanges))
         # Only measured here: the tokenizer of a new model is made from these texts.
         if prompt.exchanges:
@@ -127,6 +150,8 @@ def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> Exp
     begin_episode(expert, task)
     steps = []
     summaries = []
+    subgoals = []
+    strategy = ""
     won = False
     summarise = getattr(expert, "summarise", None)
     for _ in range(max_steps):
@@ -134,13 +159,17 @@ def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> Exp
             summaries.append(summarise())
         action = expert.act(observation)
         thought = getattr(expert, "thought", "")
+        subgoals.append(getattr(expert, "subgoal", ""))
+        # The first one, which has read the first observation.
+        strategy = strategy or getattr(expert, "strategy", "")
         steps.append((observation, Event(observation.text, action, thought, observation.images)))
         result = env.step(action)
         observation = result.observation
         won = bool(result.info["won"])
         if result.done:
             break
-    return ExpertEpisode(tuple(steps), observation, won, tuple(summaries))
+    plans = (tuple(subgoals), strategy)
+    return ExpertEpisode(tuple(steps), observation, won, tuple(summaries), *plans)
 
 
 def response_text(action: str) -> str:

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.mix import member_configs, name_member_keys
+from gigpo_jax.config.mix import member_configs, name_member_keys, writes_summaries
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
 from gigpo_jax.env_bridge.paths import cache_folder
+from gigpo_jax.env_bridge.plans import plan_parser, plan_template
 from gigpo_jax.env_bridge.processes import harness
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptInput, number_images
@@ -194,8 +195,8 @@ def episode_settings(
         if is_chat:
             template = make_conversation(template)
     return EpisodeSettings(
-        template=template,
-        parse=agent.make_parser(spec.parse, spec.write or response_text),
+        template=plan_template(template, env.plan),
+        parse=plan_parser(agent.make_parser(spec.parse, spec.write or response_text), env.plan),
         max_steps=env.max_steps,
         prompt_tokens=sampling.max_prompt_tokens,
         history=env.history,
@@ -219,7 +220,8 @@ def episode_settings(
         reflection=agent.reflection(introduction) if agent.reflection else None,
         max_aborted_fraction=env.max_aborted_fraction,
         template_images=example_images,
-        summary_tokens=summary_limit(sampling) if env.context == "summary" else 0,
+        summary_tokens=summary_limit(sampling) if writes_summaries(config) else 0,
+        plan=env.plan,
     )
 
 

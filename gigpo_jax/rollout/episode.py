@@ -1,5 +1,6 @@
 """One episode: the policy acts in an environment, prompt by prompt."""
 
+import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -13,11 +14,13 @@ from gigpo_jax.engines.base import Completion, Engine, EngineLost, SamplingParam
 from gigpo_jax.env_bridge.actions import Response, is_admissible
 from gigpo_jax.env_bridge.agents import REFLECTION_TOKENS
 from gigpo_jax.env_bridge.conversations import (
+    Conversation,
     NoSummaryRoom,
     SummaryLimits,
     build_step_prompt,
     summary_anchor,
 )
+from gigpo_jax.env_bridge.plans import STRATEGY, StrategyRequest
 from gigpo_jax.env_bridge.processes.pool import PooledEnv
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.types import (
@@ -62,7 +65,12 @@ class EpisodeSettings:
         reflection.
       template_images: Images that texts of the template refer to (`prompts.number_images`).
       summary_tokens: Largest number of tokens of a summary, which the policy writes when a
-        conversation is full; 0: the oldest steps of the conversation are dropped instead.
+        conversation is full, or of a strategy; 0: the oldest steps of the conversation are dropped
+        instead.
+      plan: Kind of the policy's plans, one of `plans.PLANS`.
+      resample_turns: Largest number of times that a turn is sampled again.
+      resample_change: Change of the uncertainty since the turn before, in nats a token, below which
+        it is sampled again.
     """
 
     template: PromptTemplate
@@ -83,6 +91,9 @@ class EpisodeSettings:
     reflection: PromptTemplate | None = None
     template_images: tuple[np.ndarray, ...] = ()
     summary_tokens: int = 0
+    plan: str = "none"
+    resample_turns: int = 0
+    resample_change: float = 0.0
 
     def penalty(self, valid: bool, tokens: int) -> float:
         """Penalty of a response, for invalid format and for length.
@@ -117,7 +128,7 @@ class EpisodeSettings:
     def prompt(
         self, observation: Observation, history: History, encode: Callable[..., Sequence[int]]
     ) -> Prompt:
-        """The prompt of a step or of a summary.
+        """The prompt of a step, a summary or a strategy.
 
         `encode` is that of `build_step_prompt`.
 
@@ -127,10 +138,12 @@ class EpisodeSettings:
           NoSummaryRoom: it has too little room for summaries.
         """
         summaries = None
-        if self.summary_tokens:
+        if self.summary_tokens and isinstance(self.template, Conversation):
             summaries = SummaryLimits(self.sampling.max_tokens, self.summary_tokens)
+        # The first prompt of an episode: everything after it shows the strategy.
+        asks_strategy = self.plan == STRATEGY and history.plan is None
         prompt = build_step_prompt(
-            self.template,
+            StrategyRequest(self.template) if asks_strategy else self.template,
             observation,
             history,
             encode=encode,
@@ -140,7 +153,7 @@ class EpisodeSettings:
             summaries=summaries,
         )
         check_length(prompt.tokens, prompt.images, self.prompt_tokens)
-        return prompt
+        return replace(prompt, asks_summary=True) if asks_strategy else prompt
 
 
 class _EngineFailure(Exception):
@@ -156,7 +169,7 @@ class _Refused(_EngineFailure):
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """The plan of one episode.
+    """What is played as one episode.
 
     Attributes:
       task: Task of the episode.
@@ -167,6 +180,7 @@ class EpisodePlan:
         others from states of an expert.
       reflections: Reflections on earlier trials.
       reflection: Prompt for a reflection afterwards if the task is not done; None: no reflection.
+      strategy: Strategy of the episode, with `env.plan=strategy`.
     """
 
     task: Task
@@ -176,6 +190,24 @@ class EpisodePlan:
     past: Past = BEGINNING
     reflections: tuple[str, ...] = ()
     reflection: PromptTemplate | None = None
+    strategy: "Strategy | None" = None
+
+
+@dataclass(eq=False)
+class Strategy:
+    """A strategy that several episodes of a group follow.
+
+    Attributes:
+      number: Its index in the group.
+      member: Member whose random key samples it.
+      turn: Turn in which it was written; None before that.
+      lock: Lock of the first episode that writes it.
+    """
+
+    number: int
+    member: int
+    turn: Turn | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Runner(Protocol):
@@ -232,6 +264,8 @@ class EpisodeRunner:
         key = functools.partial(plan.key, plan.member)
         past = plan.past
         trajectory = Trajectory(plan.task, plan.group, plan.member, past=past)
+        if plan.strategy is not None:
+            trajectory.strategy = plan.strategy.number
         history = History(settings.history, plan.task.type, plan.reflections)
         # A prompt shows the last steps alone, the prompt of a reflection every step.
         full_history = History(settings.max_steps, plan.task.type, plan.reflections)
@@ -250,6 +284,7 @@ class EpisodeRunner:
                 observation = result.observation
             # A summary after the last action.
             self._replay_responses(observation, history, responses)
+            history.plan = past.plan
             if past.state not in (None, (observation.text, observation.anchor)):
                 raise InputError(
                     f"task {plan.task.id!r} answered the same {len(past.actions)} actions "
@@ -263,14 +298,18 @@ class EpisodeRunner:
                 prompt = self._prompt(observation, history)
                 if prompt.asks_summary:
                     # The number of the step, which is not 0, with the other sign: no action has it.
-                    summary = await self._write_summary(
-                        prompt, observation, trajectory, key(-step), key(0)
+                    write = functools.partial(
+                        self._write_summary, prompt, observation, trajectory, session=key(0)
                     )
+                    if prompt.exchanges:
+                        summary = await write(key(-step))
+                    else:
+                        summary = await self._find_strategy(plan, write)
                     trajectory.turns.append(summary)
-                    history.add_summary(summary.action)
+                    history.add_summary(prompt, summary.action)
                     prompt = self._prompt(observation, history)
                 turn, result = await self._play_turn(
-                    prompt, observation, history, trajectory, environment, key(step), key(0)
+                    prompt, observation, history, trajectory, environment, key, step
                 )
                 trajectory.turns.append(turn)
                 # Set at every step, because the step limit may end the episode after any of them.
@@ -313,7 +352,7 @@ class EpisodeRunner:
             if not prompt.asks_summary:
                 history.add_response(prompt, response)
                 return
-            history.add_summary(self._read_summary(response))
+            history.add_summary(prompt, self._read_summary(response))
 
     def _read_summary(self, tokens: Sequence[int]) -> str:
         # No special token is in it, and a prompt shows it as it shows all texts: as data.
@@ -329,15 +368,48 @@ class EpisodeRunner:
         )
         return completion, images
 
+    async def _sample_turn(
+        self,
+        prompt: Prompt,
+        trajectory: Trajectory,
+        key: Callable[[int], tuple[int, int]],
+        step: int,
+    ) -> tuple[Completion, PromptImages | None]:
+        """Samples the response of a step.
+
+        It is sampled again while its uncertainty is nearly that of the turn before, and not equal
+        to it: the condition of T2PO's code (arXiv 2605.02178). Ours is the uncertainty: the mean
+        of -log p over the sampled tokens, whose expectation is their mean entropy.
+        """
+        settings = self.settings
+        steps = [turn for turn in trajectory.turns if not turn.is_summary]
+        for attempt in range(settings.resample_turns + 1):
+            # The key of step 0 is common to the requests of an episode, and to those of no other
+            # one. No step and no reflection has the number of a later attempt.
+            number = step + attempt * (settings.max_steps + 1)
+            sampling = replace(settings.sampling, key=key(number), session=key(0))
+            completion, images = await self._sample(prompt, sampling, trajectory)
+            if attempt == settings.resample_turns or not steps:
+                break
+            change = abs(_mean_surprise(completion.logprobs) - _mean_surprise(steps[-1].logprobs))
+            if not 0.0 < change < settings.resample_change:
+                break
+            trajectory.discarded.append(len(completion.tokens))
+        return completion, images
+
     async def _write_summary(
         self,
         prompt: Prompt,
         observation: Observation,
         trajectory: Trajectory,
         key: tuple[int, int],
+        *,
         session: tuple[int, int],
     ) -> Turn:
-        """Lets the policy summarise the conversation; the environment waits."""
+        """Lets the policy write a summary or a strategy.
+
+        The environment waits.
+        """
         sampling = replace(
             self.settings.sampling,
             max_tokens=self.settings.summary_tokens,
@@ -358,6 +430,7 @@ class EpisodeRunner:
             valid=True,
             admissible=None,
             observation=observation.text,
+            # A strategy is the summary of no step, before the first one.
             anchor=summary_anchor(observation.anchor),
             reward=0.0,
             penalty=0.0,
@@ -369,6 +442,21 @@ class EpisodeRunner:
             is_summary=True,
         )
 
+    async def _find_strategy(
+        self, plan: EpisodePlan, write: Callable[[tuple[int, int]], Awaitable[Turn]]
+    ) -> Turn:
+        """The strategy of an episode.
+
+        The first episode that needs it writes it.
+        """
+        strategy = plan.strategy or Strategy(plan.member, plan.member)
+        # Whichever episode is first: prompt and key are the same.
+        async with strategy.lock:
+            if strategy.turn is None:
+                # No summary has this number: none is written after the last step.
+                strategy.turn = await write(plan.key(strategy.member, -self.settings.max_steps))
+            return strategy.turn
+
     async def _play_turn(
         self,
         prompt: Prompt,
@@ -376,17 +464,18 @@ class EpisodeRunner:
         history: History,
         trajectory: Trajectory,
         environment: PooledEnv,
-        key: tuple[int, int],
-        session: tuple[int, int],
+        key: Callable[[int], tuple[int, int]],
+        step: int,
     ) -> tuple[Turn, StepResult]:
         settings = self.settings
-        # The key of step 0 is common to the requests of an episode, and to those of no other one.
-        sampling = replace(settings.sampling, key=key, session=session)
-        completion, images = await self._sample(prompt, sampling, trajectory)
+        completion, images = await self._sample_turn(prompt, trajectory, key, step)
         history.add_response(prompt, completion.tokens.tolist())
         # The text is for the environment; the learner gets the tokens as they were sampled.
         response = self.tokenizer.decode(completion.tokens.tolist())
         parsed = settings.parse(response)
+        plan = history.plan
+        # A response without a plan changes none.
+        history.plan = parsed.plan or plan
         admissible = is_admissible(parsed.action, observation.admissible)
         # None is no refusal: the environment lists no actions.
         valid = parsed.valid and not (settings.require_admissible and admissible is False)
@@ -418,6 +507,7 @@ class EpisodeRunner:
             thought=parsed.thought,
             feedback=result.observation.text,
             images=images,
+            plan=plan,
             routes=completion.routes,
         )
         return turn, result
@@ -447,6 +537,14 @@ class EpisodeRunner:
         )
         completion, _ = await self._sample(prompt, sampling, trajectory)
         return " ".join(self.tokenizer.decode(completion.tokens.tolist()).split())
+
+
+def _mean_surprise(logprobs: np.ndarray) -> float:
+    """Mean of -log p over response tokens, nats.
+
+    It is 0 without tokens.
+    """
+    return -float(np.sum(logprobs, dtype=np.float64)) / max(len(logprobs), 1)
 
 
 async def _generate(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.rollout.episode import Strategy
 from gigpo_jax.trajectory import Trajectory, gives_signal
 
 
@@ -40,12 +41,14 @@ class Group:
       task: Task of all episodes.
       episodes: Trials of each member in order; () until the member has ended.
       coroutines: Running coroutine of each member.
+      strategies: Strategies of its episodes by number.
     """
 
     number: int
     task: Task
     episodes: list[tuple[Trajectory, ...]]
     coroutines: list[asyncio.Task[None]] = field(default_factory=list)
+    strategies: dict[int, Strategy] = field(default_factory=dict)
 
     def end_early(self, required_episodes: int) -> None:
         """Cancels the running episodes once enough others have ended.

@@ -13,7 +13,7 @@ from dataclasses import replace
 from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
-from gigpo_jax.rollout.episode import EpisodePlan, Runner
+from gigpo_jax.rollout.episode import EpisodePlan, Runner, Strategy
 from gigpo_jax.rollout.forks import NO_FORKS, Forking
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, Group, GroupEnd
 from gigpo_jax.trajectory import BEGINNING, Past, Trajectory
@@ -36,6 +36,7 @@ async def rollout(
     pasts: Sequence[Past] | None = None,
     ends: GroupEnd = WHOLE_GROUPS,
     forking: Forking = NO_FORKS,
+    strategy_episodes: int = 1,
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task.
 
@@ -53,6 +54,7 @@ async def rollout(
         (`trajectory.gives_signal`).
       forking: Number of the `group_size` episodes that begin in states of the others, once these
         have ended, and how the states are chosen. Whole groups only.
+      strategy_episodes: Number of a group's episodes with one strategy, in the order of members.
 
     Returns:
       Trajectories in the order of tasks, of groups of the same place, and of members; those that
@@ -82,13 +84,19 @@ async def rollout(
     async def play_member(place: int, group: Group, member: int, past: Past) -> None:
         runner, pool = players[group.task.environment]
         settings = runner.settings
+        # Room for the trials of each episode: trial t of episode e is member e x trials + t.
+        first_member = member * settings.trials
+        number = member // strategy_episodes
+        # Several episodes of a group write and read one object.
+        strategy = group.strategies.setdefault(number, Strategy(number, first_member))
         plan = EpisodePlan(
             group.task,
             group.number,
-            # Room for the trials of each episode: trial t of episode e is member e x trials + t.
-            member * settings.trials,
+            first_member,
             key=functools.partial(request_key, settings.seed, iteration, group.number),
             past=past,
+            # Trials have strategies of their own.
+            strategy=strategy if settings.trials == 1 else None,
         )
         trials = await _play_trials(plan, runner, pool)
         # Before `end_early`, which cancels the members that have no entry. No await follows until

@@ -56,8 +56,11 @@ def rollout_metrics(
     """
     # Replaced groups stay in: without them the success rate would be that of groups with a signal.
     finished = [trajectory for trajectory in trajectories if not trajectory.aborted]
-    responses = [turn for trajectory in finished for turn in trajectory.turns]
-    turns = [turn for turn in responses if not turn.is_summary]
+    all_turns = [turn for trajectory in finished for turn in trajectory.turns]
+    turns = [turn for turn in all_turns if not turn.is_summary]
+    # A strategy of several episodes is one response.
+    summaries = {id(turn): turn for turn in all_turns if turn.is_summary}
+    responses = [*turns, *summaries.values()]
     # A fork begins in a chosen state: its outcome is not that of the policy on its task.
     forks = [trajectory for trajectory in finished if trajectory.is_forked]
     whole = [trajectory for trajectory in finished if not trajectory.is_forked]
@@ -84,6 +87,7 @@ def rollout_metrics(
             t.won for t in whole if t.task.type == task_type
         ]
 
+    discarded_tokens = sum(sum(t.discarded) for t in finished)
     groups = defaultdict(list)
     for trajectory in trajectories:
         groups[trajectory.group].append(trajectory)
@@ -99,8 +103,11 @@ def rollout_metrics(
         "rollout/groups_without_signal": sum(not gives_signal(group) for group in groups.values()),
         "rollout/refilled_groups": sum(group[0].replaced for group in groups.values()),
         "rollout/steps": len(turns),
-        "rollout/summaries": len(responses) - len(turns),
-        "rollout/generated_tokens": sum(len(turn.response_tokens) for turn in responses),
+        "rollout/summaries": len(summaries),
+        "rollout/discarded_responses": sum(len(t.discarded) for t in finished),
+        "rollout/discarded_tokens": discarded_tokens,
+        "rollout/generated_tokens": discarded_tokens
+        + sum(len(turn.response_tokens) for turn in responses),
     }
     return _combine_hosts(samples, counts)
 

@@ -101,6 +101,7 @@ class RolloutWorker:
         pasts: Sequence[Past] | None = None,
         ends: GroupEnd = WHOLE_GROUPS,
         forking: Forking = NO_FORKS,
+        strategy_episodes: int = 1,
         is_training: bool = False,
     ) -> list[Trajectory]:
         """Plays `group_size` episodes of each task.
@@ -108,11 +109,13 @@ class RolloutWorker:
         Each has up to `eval.trials` trials.
 
         Args:
-          tasks, group_size, iteration, first_group, pasts, ends, forking: See `rollout`.
+          tasks, group_size, iteration, first_group, pasts, ends, forking, strategy_episodes: See
+            `rollout`.
           temperature: Sampling temperature; 0 is greedy.
           title: Text beside the progress bar.
-          is_training: Whether `step_limit` of the iteration ends the episodes, and they begin where
-            `train.expert_starts` has it; else `env.max_steps` ends them.
+          is_training: Whether `step_limit` of the iteration ends the episodes, they begin where
+            `train.expert_starts` has it, and turns are sampled again; else `env.max_steps` ends
+            them.
         """
         if is_training and pasts is None:
             pasts = await self._find_starts(tasks, iteration, first_group)
@@ -125,8 +128,13 @@ class RolloutWorker:
                 examples=self._examples.get(environment.label, NO_EXAMPLES),
             )
             if is_training:
-                limit = step_limit(environment.config.env, iteration)
-                settings[environment.label] = replace(settings[environment.label], max_steps=limit)
+                env = environment.config.env
+                settings[environment.label] = replace(
+                    settings[environment.label],
+                    max_steps=step_limit(env, iteration),
+                    resample_turns=env.resample_turns,
+                    resample_change=env.resample_change,
+                )
         episodes = group_size * sum(settings[task.environment].trials for task in tasks)
         # Groups that are replaced add episodes: their number is not known.
         total = None if any(ends.spares) else episodes
@@ -153,6 +161,7 @@ class RolloutWorker:
                 pasts=pasts,
                 ends=ends,
                 forking=forking,
+                strategy_episodes=strategy_episodes,
             )
 
     async def _find_starts(

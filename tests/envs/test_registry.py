@@ -74,7 +74,7 @@ def test_unknown_styles_and_missing_experts_are_told() -> None:
         (
             "alfworld",
             {"data": "/tmp", "anchor": "x"},
-            r"config\.env\.options\.anchor='x': write state, feedback",
+            r"config\.env\.options\.anchor='x': write state, belief, feedback",
         ),
         (
             "webshop",

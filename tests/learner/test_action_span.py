@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gigpo_jax.learner.signals.action_spans import action_masks
+from gigpo_jax.learner.spans import action_masks
 from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer, word_tokenizer
 
 MODEL = Path(__file__).parents[2] / "models/alfworld_tiny"

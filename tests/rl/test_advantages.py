@@ -106,6 +106,22 @@ def random_columns(seed: int) -> Columns:
     }
 
 
+def plan_columns(seed: int) -> Columns:
+    """`random_columns` with those of plans, which other algorithms would read too."""
+    batch = random_columns(seed)
+    rng = np.random.default_rng((seed, 2))
+    rows = len(batch["mask"])
+    return batch | {
+        # Episodes follow strategies in pairs; the first row of an episode may be one.
+        "strategy": batch["trajectory"] // 2,
+        "summary": (batch["step"] == 0) & (rng.random(rows) < 0.7),
+        "plan_value": rng.normal(size=(rows, 3)).astype(np.float32),
+        "plan_start": (rng.random(rows) < 0.4) | (batch["step"] == 0),
+        "plan_changed": rng.random(rows) < 0.4,
+        "token_part": rng.integers(-1, 3, (rows, 9)).astype(np.int32),
+    }
+
+
 def stacked(result: Advantages) -> np.ndarray:
     """[N, 3] f64: total, episode, step."""
     return np.stack([result.total, result.episode, result.step], 1).astype(np.float64)

@@ -6,7 +6,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS, find_algorithm, make_advantages
 from gigpo_jax.rl.types import OPTIONAL_COLUMNS, StepColumns
 from tests.rl import oracle
-from tests.rl.test_advantages import columns, padded, random_batch, random_columns
+from tests.rl.test_advantages import columns, padded, plan_columns, random_batch
 
 SETTINGS = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
 # Settings with which an algorithm reads all its columns; its defaults leave some out.
@@ -61,7 +61,7 @@ def test_every_algorithm_ignores_masked_rows_and_row_order_and_reads_what_it_nee
     needs = find_algorithm(name).needs
     batch = {
         key: x
-        for key, x in padded(random_columns(4)).items()
+        for key, x in padded(plan_columns(4)).items()
         if key not in OPTIONAL_COLUMNS or key in needs
     }
     settings = SETTINGS | READING.get(name, {})

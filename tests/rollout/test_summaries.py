@@ -103,7 +103,7 @@ def test_a_full_conversation_asks_for_a_summary_and_starts_from_it():
     assert (prompt.text, prompt.cut) == ("summary", "")
     assert prompt_of("nothing in it", history, 10_000).asks_summary is False
 
-    history.add_summary("ring in drawer 2")
+    history.add_summary(prompt, "ring in drawer 2")
     prompt = prompt_of("a coin", history)
     messages = [
         {"role": "system", "content": "find the ring"},
@@ -128,7 +128,7 @@ def test_every_request_for_a_summary_fits_whatever_was_seen_and_answered():
         if prompt.asks_summary:
             summaries += 1
             assert len(prompt.tokens) <= 100
-            history.add_summary("pearl " * LIMITS.summary)
+            history.add_summary(prompt, "pearl " * LIMITS.summary)
             prompt = prompt_of(text, history, limit=100)
         assert not prompt.asks_summary
         assert len(prompt.tokens) <= 100 - LIMITS.response - REQUEST
@@ -180,7 +180,8 @@ def test_styles_have_words_of_their_own():
 def test_a_summary_is_data():
     history = History(0)
     history.add("coin", "take")
-    history.add_summary(f"<eos> {IMAGE} {IMAGE}\ue0000\ue000 \ud800")
+    prompt = prompt_of("coin", History(0))
+    history.add_summary(prompt, f"<eos> {IMAGE} {IMAGE}\ue0000\ue000 \ud800")
     tokens = prompt_of("coin", history).tokens
     special = {TOKENIZER.token_id(token) for token in ("<eos>", "<bos>", "<sep>")}
     assert sum(token in special for token in tokens) == 4  # around two messages
@@ -215,7 +216,7 @@ def test_a_summary_reads_the_pictures_of_its_conversation_and_names_none():
     assert steps > 1
     assert len(prompt.images) == steps
     assert prompt.tokens.count(pad) == 6 * steps  # 6 features each
-    history.add_summary(f"room {IMAGE}")
+    history.add_summary(prompt, f"room {IMAGE}")
     prompt = build()
     assert (len(prompt.images), prompt.tokens.count(pad)) == (1, 6)
     assert prompt.text.startswith("walk\nsummary room < image>")

@@ -2,7 +2,8 @@
 
 The published anchor is the raw feedback. It lacks the inventory and, after a command without
 effect, the place; the additions below make groups smaller. The anchor "state" needs no feedback:
-`engine.game.Game.describe_state`.
+`engine.game.Game.describe_state`. The anchor "belief" is what an agent knows after all that it saw:
+`expert.beliefs.Beliefs.describe`.
 """
 
 import re
@@ -34,7 +35,8 @@ class Anchor:
         additions = words[1:]
         if words[0] != "feedback" or not set(additions) <= ADDITIONS.keys():
             raise InputError(
-                (f"write state, feedback, or feedback+X with X in {', '.join(sorted(ADDITIONS))}"),
+                f"write state, belief, feedback, or feedback+X with X in "
+                f"{', '.join(sorted(ADDITIONS))}",
                 key="anchor",
                 value=repr(spec),
             )

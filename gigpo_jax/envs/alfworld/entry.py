@@ -34,7 +34,7 @@ ENVIRONMENT = Environment(
         "anchor": Option(
             str,
             "feedback",
-            "anchor state: feedback, feedback+inventory+sticky, state, ... (docs/alfworld.md)",
+            "anchor state: feedback, feedback+inventory+sticky, state, belief (docs/alfworld.md)",
         ),
         "task_types": Option(tuple, None, "task types to list; all six by default"),
         "regret": Option(

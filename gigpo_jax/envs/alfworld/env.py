@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gigpo_jax.core.errors import InputError
@@ -14,11 +15,13 @@ from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, Skipped, find_da
 from gigpo_jax.envs.alfworld.engine.game import Game
 from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
 from gigpo_jax.envs.alfworld.engine.official import OfficialGame
+from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, check_task_types, extract_task
 
 WON_REWARD = 10.0  # the published reward of a success
 ENGINES = ("native", "official")
 STATE_ANCHOR = "state"
+BELIEF_ANCHOR = "belief"
 
 
 def _load_engine(engine: str, path: Path) -> Game | OfficialGame:
@@ -61,7 +64,9 @@ class AlfworldEnv:
         self._max_steps = max_steps
         self._task_types = task_types
         self._regret = regret
-        self._anchor = None if anchor == STATE_ANCHOR else Anchor(anchor)
+        self._reads_beliefs = anchor == BELIEF_ANCHOR
+        self._anchor = None if anchor in (STATE_ANCHOR, BELIEF_ANCHOR) else Anchor(anchor)
+        self._beliefs: Beliefs | None = None
         self._tasks: dict[str, tuple[Task, ...]] = {}
         self._game: Game | OfficialGame | None = None
         self._game_path: Path | None = None
@@ -115,10 +120,11 @@ class AlfworldEnv:
         self._steps = 0
         observation = Observation(
             text=first.feedback,
-            anchor=self._make_anchor(first.feedback, is_first=True),
+            anchor="",
             admissible=first.admissible,
             task=extract_task(first.feedback),
         )
+        observation = self._add_anchor(observation, is_first=True)
         self._result = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
         self._remaining = self._count_remaining()
         return observation
@@ -138,10 +144,11 @@ class AlfworldEnv:
         self._steps += 1
         observation = Observation(
             text=outcome.feedback,
-            anchor=self._make_anchor(outcome.feedback, is_first=False),
+            anchor="",
             admissible=outcome.admissible,
             task=previous.observation.task,
         )
+        observation = self._add_anchor(observation, is_first=False)
         done = outcome.won or self._steps >= self._max_steps
         reward = WON_REWARD if outcome.won else 0.0
         info: dict[str, bool | float] = {"won": outcome.won, "score": float(outcome.won)}
@@ -154,7 +161,16 @@ class AlfworldEnv:
         self._result = StepResult(observation, reward, done, info)
         return self._result
 
-    def _make_anchor(self, feedback: str, *, is_first: bool) -> str:
+    def _add_anchor(self, observation: Observation, *, is_first: bool) -> Observation:
+        return replace(observation, anchor=self._make_anchor(observation, is_first=is_first))
+
+    def _make_anchor(self, observation: Observation, *, is_first: bool) -> str:
+        if self._reads_beliefs:
+            if is_first or self._beliefs is None:
+                self._beliefs = Beliefs(observation.text)
+            self._beliefs.update(observation)
+            return self._beliefs.describe()
+        feedback = observation.text
         if self._anchor is None:
             assert isinstance(self._game, Game)
             return self._game.describe_state()

@@ -98,16 +98,19 @@ class TreasureExpert:
 
     Attributes:
       thought: Reason for the last action, for the examples in prompts (docs/agents.md).
+      subgoal: Subgoal of the last action (docs/plans.md).
     """
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._opened: set[str] = set()
         self.thought = ""
+        self.subgoal = ""
 
     def act(self, observation: Observation) -> str:
         actions = observation.admissible or ()
         last = actions[-1]
+        self.subgoal = last if last.startswith("take") else observation.task
         if last.startswith("take"):
             self.thought = "This is what I look for."
             return last

@@ -4,10 +4,10 @@ It estimates the return before each response token; the estimate at the last pro
 value of the step. `critic_model` has the model.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,9 @@ from gigpo_jax.rl.update import Metrics
 from gigpo_jax.run.checkpoint import newest_params, parts_of, state_of
 from gigpo_jax.trajectory import Step
 
+# (samples, their values before each token) -> columns by name
+ReadValues = Callable[[Sequence[Sample], Sequence[np.ndarray]], dict[str, np.ndarray]]
+
 CHECKPOINT_PREFIX = "critic_"  # begins the names of the critic's parts of a checkpoint
 CHECKPOINT_PARAMS = f"{CHECKPOINT_PREFIX}params"
 
@@ -48,16 +51,16 @@ CHECKPOINT_PARAMS = f"{CHECKPOINT_PREFIX}params"
 class SavedCritic(Signal):
     """A critic with fixed parameters, which does not learn."""
 
-    columns = ("value", "tokens", "token_value")
+    columns: ClassVar[tuple[str, ...]] = ("value", "tokens", "token_value")
 
-    def __init__(self, token_values: TokenValues, params: Any, length: int) -> None:
-        """Takes a value function, parameters, and the limit of responses.
+    def __init__(self, token_values: TokenValues, params: Any, read_values: ReadValues) -> None:
+        """Takes a value function, parameters, and a maker of columns.
 
-        The function is as from `make_token_values`.
+        The functions are as from `make_token_values` and `Critic.value_reader`.
         """
         self._token_values = token_values
         self._params = params
-        self._length = length
+        self._read_values = read_values
 
     @property
     def params(self) -> Any:
@@ -65,7 +68,9 @@ class SavedCritic(Signal):
         return self._params
 
     def values(self, policy: tuple[Any, Any], samples: Sequence[Sample]) -> list[np.ndarray]:
-        """The value before each response token, [R] f32 a sample.
+        """The value before each response token.
+
+        It is [R] f32 a sample, or [R, 3].
 
         Args:
           policy: trained and frozen parameters of the policy, which a value head reads.
@@ -74,8 +79,8 @@ class SavedCritic(Signal):
         return self._token_values(self.params, policy, samples)
 
     def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
-        """The columns of `value_columns`."""
-        return value_columns(self.values(scored.policy, scored.samples), self._length)
+        """The columns that the algorithm reads."""
+        return self._read_values(scored.samples, self.values(scored.policy, scored.samples))
 
 
 class Critic(SavedCritic):
@@ -105,7 +110,17 @@ class Critic(SavedCritic):
         self.finite_checks = (FiniteCheck("critic", "critic.lr"),)
         token_values = make_token_values(config, policy, mesh)
         # No parameters: `params` reads the state, which each update replaces.
-        super().__init__(token_values, None, config.sampling.max_response_tokens)
+        super().__init__(token_values, None, self.value_reader(config, policy))
+
+    @classmethod
+    def value_reader(cls, config: ConfigDict, policy: Policy) -> ReadValues:
+        """The function from samples and their values to columns.
+
+        The columns are those of `value_columns`.
+        """
+        del policy
+        length = config.sampling.max_response_tokens
+        return lambda samples, values: value_columns(values, length)
 
     @property
     def params(self) -> Any:
@@ -184,7 +199,7 @@ class Critic(SavedCritic):
         if not version:
             params = start_params(config, policy, mesh)
         token_values = make_token_values(config, policy, mesh)
-        return SavedCritic(token_values, params, config.sampling.max_response_tokens)
+        return SavedCritic(token_values, params, cls.value_reader(config, policy))
 
     def compute_fields(self, credited: CreditedSteps) -> dict[str, Sequence[Any]]:
         """`ValueTargets` of each step.

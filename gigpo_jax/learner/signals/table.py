@@ -17,6 +17,8 @@ from gigpo_jax.learner.signals.episode_ends import EpisodeEnds
 from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher
 from gigpo_jax.learner.signals.implicit_rewards import ImplicitRewards
 from gigpo_jax.learner.signals.known_answers import KnownAnswers
+from gigpo_jax.learner.signals.plan_critic import PlanCritic
+from gigpo_jax.learner.signals.plan_parts import PlanParts
 from gigpo_jax.learner.signals.policy_scores import PolicyScores
 from gigpo_jax.learner.signals.replayed_experts import ReplayedExperts
 from gigpo_jax.learner.signals.served_teacher import ServedTeacher
@@ -37,6 +39,8 @@ SIGNALS: tuple[type[Signal], ...] = (
     TaskDeviations,
     ImplicitRewards,
     Critic,
+    PlanParts,
+    PlanCritic,
     Teacher,
     FrozenTeacher,
     ServedTeacher,

@@ -79,7 +79,7 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
             max_position_embeddings=_read_size(values, "max_position_embeddings", file, 32768),
             bos_token_id=bos[0] if bos else None,
             eos_token_id=eos,
-            value_head=raw.get("architectures") == [_class_prefix(raw["model_type"]) + _CRITIC],
+            value_head=_count_values(raw),
             model_type=raw["model_type"],
             rope_scaling=_rope_scaling(rope, file),
             vision=read_vision(stored_type, raw, rope, folder, width) if has_vision else None,
@@ -145,8 +145,20 @@ def config_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
     if config.vision is not None:
         content = vision_json(config.vision, content)
     if config.value_head:
-        content |= {"architectures": [kind], "num_labels": 1}
+        content |= {"architectures": [kind], "num_labels": config.value_head}
     return content
+
+
+def _count_values(raw: dict[str, Any]) -> int:
+    """Number of a critic's values a token.
+
+    It is 0 for a language model.
+    """
+    if raw.get("architectures") != [_class_prefix(raw["model_type"]) + _CRITIC]:
+        return 0
+    # transformers writes names of labels in place of their number.
+    count = raw.get("num_labels", len(raw.get("id2label", "1")))
+    return count if type(count) is int and count > 0 else 1
 
 
 def _class_prefix(model_type: str) -> str:

@@ -118,7 +118,7 @@ def load_hf(
     *,
     dtype: Any = jnp.float32,
     shardings: Any = None,
-    value_head: bool = False,
+    value_head: int = 0,
 ) -> tuple[DecoderConfig, Params]:
     """Loads a model from a folder.
 
@@ -129,7 +129,8 @@ def load_hf(
       dtype: dtype of the parameters.
       shardings: tree of `jax.sharding.Sharding` like the parameters; every process reads only the
         shards of its devices. None: the default device.
-      value_head: whether a language model is read as a critic, whose values are 0.
+      value_head: number of values a token of a critic that a language model is read as, which
+        are 0.
 
     Returns:
       The shape of the model, and its parameters.

@@ -44,7 +44,8 @@ def read_returns(path: Path, states: Sequence[State]) -> list[np.ndarray]:
         for line, state in zip(lines, states, strict=False):
             record = json.loads(line)
             # Lines have no index: states are always in one order, so line k belongs to state k.
-            if (record["group"], tuple(record["past"])) != (state.group, state.past):
+            start = (record["group"], tuple(record["past"]), record.get("plan"))
+            if start != (state.group, state.past, state.plan):
                 raise InputError(
                     "holds the returns of other states",
                     key=path,
@@ -93,7 +94,9 @@ async def continue_from(
             batch = states[first : first + at_once]
             trajectories = await play(
                 [state.task for state in batch],
-                pasts=[Past(state.past, responses=state.responses) for state in batch],
+                pasts=[
+                    Past(state.past, responses=state.responses, plan=state.plan) for state in batch
+                ],
                 # The index of the state enters the random keys: a resumed measurement draws the
                 # same continuations as one that was never stopped.
                 first_group=first,
@@ -108,6 +111,8 @@ async def continue_from(
                         f"{len(state_returns)} of {number} continuations from a state were finished"
                     )
                 record = {"group": state.group, "past": state.past, "returns": state_returns}
+                if state.plan is not None:
+                    record["plan"] = state.plan
                 file.write(json.dumps(record) + "\n")
                 returns.append(np.array(state_returns, np.float64))
             file.flush()

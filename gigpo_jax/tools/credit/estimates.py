@@ -127,6 +127,9 @@ def estimate_steps(
         needs = GIVEN | {"forked"} if any(step.forked for step in steps) else GIVEN
         if any(step.turn.is_summary for step in steps):
             needs = needs | {"summary"}
+        strategies = {(step.group, step.strategy) for step in steps}
+        if len(strategies) < len({step.trajectory for step in steps}):
+            needs = needs | {"strategy"}
         columns = step_columns(steps, similarity=similarity, needs=needs, computed=computed)
         for preset in PRESETS:
             totals = _estimates_of_preset(columns, preset, rl, variants)

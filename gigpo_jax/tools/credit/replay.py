@@ -7,6 +7,7 @@ import numpy as np
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.conversations import summary_anchor
+from gigpo_jax.env_bridge.plans import stated_plan
 from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task, anchor_hash
 from gigpo_jax.models.vision.images import PromptImages
@@ -21,6 +22,8 @@ def replay_episodes(
     window: int,
     prompt: Callable[[Observation, History], tuple[Prompt, PromptImages | None]],
     reward: Callable[[StepResult], float] = lambda result: result.reward,
+    plan_kind: str = "none",
+    strategy_episodes: int = 1,
 ) -> list[Trajectory]:
     """Plays the actions of episodes again.
 
@@ -30,6 +33,8 @@ def replay_episodes(
       window: Number of events that the history keeps.
       prompt: Function that builds the policy's prompts, with their images.
       reward: Function that gives the reward of a step (`EpisodeSettings.reward`).
+      plan_kind: Kind of the policy's plans, one of `plans.PLANS`.
+      strategy_episodes: Number of episodes with one strategy.
 
     Returns:
       Trajectories of the episodes that were not aborted.
@@ -51,6 +56,7 @@ def replay_episodes(
             score=episode.score,
             truncated=episode.truncated,
             past=Past(episode.past),
+            strategy=episode.member // strategy_episodes,
         )
         observation = env.reset(task)
         history = History(window)
@@ -65,13 +71,17 @@ def replay_episodes(
             is_same = current_prompt.text == step.prompt
             if step.is_summary:
                 _check_answers(is_same, task, trajectory)
-                trajectory.turns.append(_turn(step, observation, current_prompt, images, None))
-                history.add_summary(step.action)
+                trajectory.turns.append(
+                    _turn(step, observation, current_prompt, images, None, history.plan)
+                )
+                history.add_summary(current_prompt, step.action)
                 continue
+            plan = history.plan
+            history.plan = stated_plan(plan_kind, step.response) or plan
             result = env.step(step.action)
             _check_answers(is_same and reward(result) == step.reward, task, trajectory)
             trajectory.turns.append(
-                _turn(step, observation, current_prompt, images, result.info.get("regret"))
+                _turn(step, observation, current_prompt, images, result.info.get("regret"), plan)
             )
             # With the observation before the action, as in the rollout.
             history.add(observation.text, step.action, images=observation.images)
@@ -98,6 +108,7 @@ def _turn(
     prompt: Prompt,
     images: PromptImages | None,
     regret: float | None,
+    plan: str | None,
 ) -> Turn:
     """A saved step's turn, with the replay's anchor and regret."""
     # A hash of the admissible actions: two states with one anchor and other choices are ambiguous.
@@ -124,4 +135,5 @@ def _turn(
         task=observation.task,
         images=images,
         is_summary=step.is_summary,
+        plan=plan,
     )

@@ -314,6 +314,8 @@ def _replay_rollouts(
             window=config.env.history,
             prompt=prompt,
             reward=settings.reward,
+            plan_kind=settings.plan,
+            strategy_episodes=config.train.strategy_episodes,
         )
     finally:
         env.close()

@@ -92,6 +92,7 @@ class PolicySampler:
                 temperature=temperature,
                 title="episodes",
                 forking=make_forking(config),
+                strategy_episodes=config.train.strategy_episodes,
             )
             # The file is a rollouts file like that of training, with entropies and advantages, so
             # that `gigpo inspect` can show it.

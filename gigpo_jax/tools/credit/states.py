@@ -1,9 +1,9 @@
 """States that continuations start from, and measured advantages from their returns.
 
 In an environment that replays exactly, the state before step t of an episode is its task and the
-actions before t, and in a conversation the responses. A summary is a step with reward 0. With
-V(state) the policy's expected sum of rewards minus penalties over the remaining steps,
-undiscounted,
+actions before t, in a conversation the responses, and the plan if there is one. A summary is a step
+with reward 0. With V(state) the policy's expected sum of rewards minus penalties over the remaining
+steps, undiscounted,
 
     A*(s_t, a_t) = r_t - p_t + V(s_{t+1}) - V(s_t),    V = 0 after the last step of an episode.
 
@@ -31,12 +31,14 @@ class State:
       past: Actions so far.
       responses: Token ids of the responses so far, those of summaries included, which a
         conversation shows; empty where each step has a prompt of its own.
+      plan: Plan that the policy has stated; None: none yet.
     """
 
     group: int
     task: Task
     past: tuple[str, ...]
     responses: tuple[tuple[int, ...], ...] = ()
+    plan: str | None = None
 
 
 def choose_steps(steps: Sequence[Step], number: int, seed: int) -> list[int]:
@@ -102,7 +104,7 @@ def state_at(trajectory: Trajectory, place: int) -> State | None:
     # In a conversation two states with the same actions differ if their responses do.
     if any(later.continues(turn) for turn, later in itertools.pairwise(turns)):
         responses = tuple(tuple(turn.response_tokens.tolist()) for turn in earlier_turns)
-    return State(trajectory.group, trajectory.task, past, responses)
+    return State(trajectory.group, trajectory.task, past, responses, turns[place].plan)
 
 
 def states_around(trajectories: Sequence[Trajectory], steps: Sequence[Step]) -> list[State]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
@@ -128,8 +129,10 @@ def step_batch(
 
     def rows_of(width: int, dtype: Any) -> jax.ShapeDtypeStruct:
         # The first axis is that of the loop over microbatches; rows are split over devices.
-        dims = (microbatches, config.batch.rows, width)
-        return jax.ShapeDtypeStruct(dims, dtype, sharding=sharding)
+        # A field may have several numbers a token, as a part of its type.
+        base = np.dtype(dtype)
+        dims = (microbatches, config.batch.rows, width, *base.shape)
+        return jax.ShapeDtypeStruct(dims, base.base, sharding=sharding)
 
     tokens = rows_of(length, jnp.int32)
     response_ids = rows_of(capacity, jnp.int32)

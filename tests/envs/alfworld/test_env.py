@@ -378,6 +378,28 @@ def test_equal_states_have_equal_futures(size, request):
     assert pairs > 50
 
 
+def test_a_belief_is_what_was_seen_whatever_the_way(small):
+    env = make(small, anchor="belief")
+    task = env.tasks("train")[0]
+    commands = [c for c in env.reset(task).admissible if c.startswith("go to ")]
+    first, second = commands[:2]
+
+    def follow(*actions):
+        env.reset(task)
+        return [env.step(action).observation.anchor for action in actions]
+
+    visits = follow(first, second, first)
+    # The same place, knowing more; nothing happens, and nothing is known that was not before.
+    assert len({*visits}) == 3
+    assert visits[0].splitlines()[0] == visits[2].splitlines()[0]
+    assert follow(first, "fly away", "look")[1:] == [visits[0], visits[0]]
+    # The other way round it is the same knowledge at the same place.
+    assert follow(second, first)[-1] == visits[2]
+    walk = follow(*walkthrough(small, task))
+    thing = next(c for c in walkthrough(small, task) if c.startswith("take ")).split(" from ")[0]
+    assert any(f"holding {thing.removeprefix('take ')}" in anchor for anchor in walk)
+
+
 def test_a_state_tells_the_place_and_the_changes(small):
     env = make(small, anchor="state")
     task = next(task for task in env.tasks("train") if task.type == "pick_and_place_simple")

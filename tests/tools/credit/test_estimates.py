@@ -1,5 +1,7 @@
 """The estimates of the catalogue: equal ones once, under names that say when they hold."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,7 @@ def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_
     missing = missing_columns((), rl)
     assert missing["empg"] == ["entropy"]
     assert missing["a2tgpo"] == ["answer_logprob"]
+    assert missing["strata"] == ["strategy", "summary"]
     names = {name for e in found for name in e.names}
     wrapped = {
         f"{name} over gigpo" for name in ("salt", "repeat_discount", "response_weight", "serl")
@@ -90,3 +93,26 @@ def test_the_text_critic_is_graded_where_a_run_has_one() -> None:
 def test_a_bad_variant_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=f"--variants={text}: "):
         parse_variants([text])
+
+
+def test_strategies_of_several_episodes_are_graded() -> None:
+    """Their algorithm reads which episodes have one in common."""
+    rl = resolve(default_config(), trains=False).rl
+    found = {}
+    for shared in (True, False):
+        rows = []
+        for step in steps(list("abcad")):
+            strategy = 0 if shared else step.trajectory
+            if step.step == 0 and (step.trajectory == 0 or not shared):
+                turn = replace(step.turn, is_summary=True, anchor="summary", reward=0.0)
+                rows.append(replace(step, turn=turn, strategy=strategy))
+            rows.append(replace(step, summaries=1, strategy=strategy))
+        estimates = estimate_steps({"any": rows}, rl, {})
+        found[shared] = {name: e.values for e in estimates for name in e.names}
+    assert "strata" not in found[False]
+    # The only strategy of the task is compared with none, its episodes with each other.
+    values = found[True]["strata"]
+    assert values[0] == 0.0
+    # The last preset is that of statistics over rows: three steps, and two.
+    assert 3 * values[1] == pytest.approx(-2 * values[4], abs=1e-5)
+    assert values[1] > 0.5

@@ -112,6 +112,23 @@ class Beliefs:
         elif match := _INVENTORY.fullmatch(text):
             self.held = match.group(1) or ""
 
+    def describe(self) -> str:
+        """Describes what is known, in one order.
+
+        Equal knowledge gives equal texts, whatever way led to it.
+        """
+        lines = [f"at {', '.join(self.here)}", f"holding {self.held}"]
+        for receptacle in self.receptacles:
+            if receptacle in self.closed:
+                lines.append(f"{receptacle} closed")
+            if receptacle in self.contents:
+                contents = ", ".join(sorted(self.contents[receptacle]))
+                lines.append(f"{receptacle} with {contents}")
+        for verb, things in self.changed.items():
+            lines += [f"{verb} {thing}" for thing in sorted(things)]
+        lines += [f"lit {lamp}" for lamp in sorted(self.lit)]
+        return "\n".join(lines)
+
     def find_objects(self, object_type: str) -> list[tuple[str, str]]:
         """The observed objects of a type, each with its receptacle."""
         pairs = []

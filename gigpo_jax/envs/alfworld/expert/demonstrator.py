@@ -12,7 +12,7 @@ from gigpo_jax.env_bridge.base import check_fractions
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.alfworld.expert.beliefs import get_type
 from gigpo_jax.envs.alfworld.expert.expert import AlfworldExpert
-from gigpo_jax.envs.alfworld.expert.thoughts import explain_command
+from gigpo_jax.envs.alfworld.expert.thoughts import describe_plan, explain_command, name_subgoal
 
 _IDLE_COMMANDS = ("look", "inventory", "examine")
 
@@ -24,6 +24,7 @@ class Demonstrator:
 
     Attributes:
       lapse: Whether the last command differs from the expert's.
+      subgoal: Subgoal of the expert at the last command, whatever the command was.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Demonstrator:
         self._forgets: dict[str, bool] = {}  # object -> whether its change is left out
         self._command = ""
         self.lapse = False
+        self.subgoal = ""
 
     @property
     def thought(self) -> str:
@@ -66,10 +68,20 @@ class Demonstrator:
             return ""
         return explain_command(goal, beliefs, self._command)
 
+    @property
+    def strategy(self) -> str:
+        """Strategy for the task; "" before the first command."""
+        goal = self._expert.goal
+        return "" if goal is None else describe_plan(goal)
+
     def act(self, observation: Observation) -> str:
         """The next command."""
         # Before the draw: the expert must see every observation, lapse or not.
         best = self._expert.act(observation)
+        goal = self._expert.goal
+        beliefs = self._expert.beliefs
+        if goal is not None and beliefs is not None:
+            self.subgoal = name_subgoal(goal, beliefs)
         commands = observation.admissible or ()
         draw = self._rng.random()
         if draw < self._random_end:

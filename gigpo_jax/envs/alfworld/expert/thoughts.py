@@ -1,4 +1,4 @@
-"""The reasons for the expert's commands, in words, for agents' examples (docs/agents.md)."""
+"""The reasons for the expert's commands in words, and its subgoals (docs/agents.md, plans.md)."""
 
 from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs, get_type
 from gigpo_jax.envs.alfworld.tasks import Goal
@@ -19,7 +19,7 @@ def explain_command(goal: Goal, beliefs: Beliefs, command: str) -> str:
     if verb == "go":
         reason = _explain_go(goal, beliefs, name)
         # Before the first step nothing is in reach: the first thought has the whole plan.
-        return reason if beliefs.here else f"{_describe_plan(goal)} {reason}"
+        return reason if beliefs.here else f"{describe_plan(goal)} {reason}"
     if verb == "open":
         purpose = "put it in." if beliefs.held else "look inside."
         return f"The {name} is closed. I open it to {purpose}"
@@ -37,7 +37,26 @@ def explain_command(goal: Goal, beliefs: Beliefs, command: str) -> str:
     return ""
 
 
-def _describe_plan(goal: Goal) -> str:
+def name_subgoal(goal: Goal, beliefs: Beliefs) -> str:
+    """Names the expert's present part of the task.
+
+    It has two to four words.
+    """
+    held = beliefs.held
+    if not held:
+        return f"find {goal.object}"
+    if get_type(held) != goal.object:
+        return f"put down {get_type(held)}"
+    if goal.lamp:
+        return f"use {goal.lamp}"
+    change = goal.change
+    if change is not None and held not in beliefs.changed[change.verb]:
+        return f"{change.verb} {goal.object}"
+    return f"put {goal.object} in {goal.receptacle}"
+
+
+def describe_plan(goal: Goal) -> str:
+    """Describes the way to a goal in sentences."""
     plan = f"First I have to find {_add_article(goal.object)} and take it."
     if goal.lamp:
         return f"{plan} Then I turn on {_add_article(goal.lamp)} to look at it."

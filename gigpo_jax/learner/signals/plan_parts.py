@@ -1,0 +1,70 @@
+"""Where responses switch their subgoal, and which tokens state it, for HiPER (arXiv 2602.16165)."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.env_bridge.plans import SUBGOAL, SubgoalResponse, read_subgoal
+from gigpo_jax.learner.objective import action_tags
+from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.learner.spans import PartReader, part_reader
+from gigpo_jax.policy import Policy
+from gigpo_jax.trajectory import Step
+
+
+class PlanParts(Signal):
+    """Columns of subgoals."""
+
+    columns = ("plan_start", "plan_changed", "token_part")
+
+    def __init__(self, read_parts: PartReader, length: int) -> None:
+        """Takes a reader and the limit of responses.
+
+        The reader is as from `part_reader`.
+        """
+        self._read_parts = read_parts
+        self._length = length
+
+    @classmethod
+    def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
+        """Whether responses state subgoals."""
+        del policy, steps
+        return config.env.plan == SUBGOAL
+
+    @classmethod
+    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
+        """Has no state."""
+        del mesh
+        return cls(
+            part_reader(policy.tokenizer, action_tags(config)), config.sampling.max_response_tokens
+        )
+
+    def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
+        """`plan_columns`, and the parts of the tokens."""
+        parts = np.full((len(scored.samples), self._length), -1, np.int32)
+        for row, sample in zip(parts, scored.samples, strict=True):
+            row[: len(sample.response_tokens)] = self._read_parts(sample.response_tokens).parts
+        return plan_columns(scored.steps) | {"token_part": parts}
+
+
+def plan_columns(steps: Sequence[Step]) -> dict[str, np.ndarray]:
+    """The columns `plan_start` and `plan_changed` of whole episodes.
+
+    They are [N] bool; the steps may have any order.
+    """
+    starts = np.zeros(len(steps), bool)
+    changes = np.zeros(len(steps), bool)
+    previous: dict[int, SubgoalResponse] = {}
+    # A change is one to the turn before.
+    for row in sorted(range(len(steps)), key=lambda row: steps[row].place):
+        step = steps[row]
+        response = read_subgoal(step.turn.response)
+        earlier = previous.get(step.trajectory)
+        starts[row] = earlier is None or response.switches
+        if earlier is not None and not response.switches:
+            changes[row] = response.subgoal != earlier.subgoal
+        previous[step.trajectory] = response
+    return {"plan_start": starts, "plan_changed": changes}

@@ -1,0 +1,85 @@
+"""Turns that hesitate as the turn before are sampled again, and what is thrown away is counted."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from gigpo_jax.config import default_config, resolve
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.base import request_key
+from gigpo_jax.env_bridge.processes.pool import EnvPool
+from gigpo_jax.rollout.statistics import rollout_metrics
+from gigpo_jax.trajectory import finished_steps
+from tests.rollout.stand_in import EXAMPLE, SETTINGS, StandIn, play, same
+
+
+class Unsure(StandIn):
+    """Answers with one of four uncertainties, and remembers them by key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[tuple[int, int], tuple[float, int]] = {}
+
+    async def generate(self, tokens, params):
+        completion = await super().generate(tokens, params)
+        surprise = 0.25 * (1 + sum(params.key) % 4)
+        logprobs = np.full(len(completion.tokens), -surprise, np.float32)
+        self.answers[params.key] = (surprise, len(logprobs))
+        return dataclasses.replace(completion, logprobs=logprobs)
+
+
+def play_turns(pool, **changes):
+    engine = Unsure()
+    settings = dataclasses.replace(SETTINGS, **changes)
+    return play(pool, engine, settings=settings, groups=3), engine
+
+
+def test_a_turn_is_sampled_again_while_its_uncertainty_hardly_changes() -> None:
+    again = {"resample_turns": 2, "resample_change": 0.3}
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
+        trajectories, engine = play_turns(pool, **again)
+        repeated, _ = play_turns(pool, **again)
+        plain, _ = play_turns(pool)
+        none, _ = play_turns(pool, resample_turns=2, resample_change=1e-9)
+    assert same(trajectories, repeated)
+    assert same(plain, none)
+    tokens = 0
+    attempts_of_kept = set()
+    for trajectory in trajectories:
+        discarded = []
+        previous = None
+        for step, turn in enumerate(trajectory.turns):
+            # By hand: 0.25 is the only difference between 0 and 0.3.
+            for attempt in range(3):
+                number = step + attempt * (SETTINGS.max_steps + 1)
+                key = request_key(SETTINGS.seed, 5, trajectory.group, trajectory.member, number)
+                surprise, length = engine.answers[key]
+                if attempt == 2 or previous is None or abs(surprise - previous) != 0.25:
+                    break
+                discarded.append(length)
+            assert -turn.logprobs[0] == surprise
+            assert len(turn.response_tokens) == length
+            attempts_of_kept.add(attempt)
+            previous = surprise
+        assert trajectory.discarded == discarded
+        tokens += sum(discarded)
+    assert attempts_of_kept == {0, 1, 2}
+
+    metrics = rollout_metrics(trajectories, finished_steps(trajectories), ())
+    kept = sum(len(turn.response_tokens) for t in trajectories for turn in t.turns)
+    assert metrics["rollout/discarded_tokens"] == tokens > 0
+    assert metrics["rollout/generated_tokens"] == kept + tokens
+    assert metrics["rollout/discarded_responses"] == sum(len(t.discarded) for t in trajectories)
+    assert metrics["rollout/discarded_responses"] + len(finished_steps(trajectories)) == len(
+        engine.answers
+    )
+
+
+def test_its_keys_need_each_other() -> None:
+    config = default_config()
+    config.env.resample_change = 0.1
+    with pytest.raises(InputError, match=r"resample_change=0\.1: not read by env\.resample_turns"):
+        resolve(config)
+    config.env.resample_turns = 1
+    assert resolve(config).env.resample_change == 0.1
