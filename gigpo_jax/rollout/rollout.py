@@ -95,8 +95,8 @@ async def rollout(
             first_member,
             key=functools.partial(request_key, settings.seed, iteration, group.number),
             past=past,
-            # Trials have strategies of their own.
-            strategy=strategy if settings.trials == 1 else None,
+            # Otherwise an episode, or a trial, has its own.
+            strategy=strategy if strategy_episodes > 1 else None,
         )
         trials = await _play_trials(plan, runner, pool)
         # Before `end_early`, which cancels the members that have no entry. No await follows until
