@@ -96,10 +96,10 @@ def test_progress_of_spa_rl_adds_up_to_the_outcome(model: str) -> None:
     config = config_of(model, "spa_rl", "model", lr=1e-2)
     config.unlock().optim.lr = 1e-12
     config.train.iterations = 16
-    config.train.minibatch = 12  # one minibatch: the gradient is that of the squared sums
+    config.train.minibatch = 12  # one minibatch
     learner = learner_of(config)
     records = learn(learner, range(16), make_trajectories())
-    assert records[-1]["critic/loss"] < 0.1 * records[0]["critic/loss"]
+    assert records[-1]["critic/loss"] < 0.3 * records[0]["critic/loss"]
     steps = finished_steps(make_trajectories())
     scored = learner.score_steps(steps)
     columns = find_signal(learner, Critic).compute_columns(scored)

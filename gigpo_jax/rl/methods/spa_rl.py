@@ -9,8 +9,9 @@ rewards,
 
     (sum_t c_t - R)^2 / 2
 
-The sum is that before the updates: the target of c_t is c_t + R - sum_t c_t, whose gradient is the
-one of that loss in the first minibatch. Departures from the authors' code: it trains the estimator
+The sum is that before the updates, and what is missing is shared by the n steps: the target of c_t
+is c_t + (R - sum_t c_t) / n, and targets add up to R. In the first minibatch the gradient is that
+of the loss, divided by n. Departures from the authors' code: it trains the estimator
 before, on episodes of a warm-started policy, and keeps it; there PPO with another critic learns
 from the rewards, over tokens. With a longer episode the sum of g grows, there and here.
 """
@@ -41,7 +42,9 @@ def spa_rl(
     # Numbers of trajectories are distinct within a group alone, so the group is a key too.
     episode = segments.number_segments(mask, columns.group, columns.trajectory)
     missing = jnp.where(mask, columns.reward - progress, 0.0)
-    error = jax.ops.segment_sum(missing, episode, rows)[episode]
+    # Without the division, values that fit their targets would miss R by n times as much.
+    steps = jnp.maximum(segments.count_members(episode, mask), 1)
+    error = jax.ops.segment_sum(missing, episode, rows)[episode] / steps
     last_step = jax.ops.segment_max(jnp.where(mask, columns.step, -1), episode, rows)[episode]
     is_grounded = columns.executable | (columns.step == last_step)
     reward = jnp.where(mask, progress + grounding * is_grounded, 0.0)

@@ -185,7 +185,7 @@ def spa_rewards(c, *, grounding):
         for n in rows:
             is_grounded = bool(c["executable"][n]) or n == rows[-1]
             reward[n] = progress[n] + grounding * is_grounded
-            target[n] = progress[n] + outcome - sum(progress.values())
+            target[n] = progress[n] + (outcome - sum(progress.values())) / len(rows)
     return reward, target
 
 

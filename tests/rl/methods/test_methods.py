@@ -214,7 +214,7 @@ def test_spa_rl_by_hand() -> None:
     # Sums of c: 1.0 for the outcome 1, 0.6 for 0.
     targets = np.asarray(found.target)[:5]
     want = np.full((5, 3), np.nan)
-    want[[0, 1, 2, 3, 4], [0, 2, 1, 1, 0]] = [0.1, 0.3, 0.6, -0.4, -0.2]
+    want[[0, 1, 2, 3, 4], [0, 2, 1, 1, 0]] = [0.1, 0.3, 0.6, -0.1, 0.1]
     np.testing.assert_allclose(targets, want, atol=1e-6)
 
 
