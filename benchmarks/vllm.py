@@ -29,10 +29,11 @@ import numpy as np
 
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
-from gigpo_jax.engines.vllm.engine import VllmEngine, VllmSettings
+from gigpo_jax.engines.remote.engine import RemoteEngine, RemoteSettings
+from gigpo_jax.engines.remote.protocol import Limits, generate_request
+from gigpo_jax.engines.remote.weight_store import WeightStore
 from gigpo_jax.engines.vllm.launch import LaunchPlan, ServerProcess, free_ports
-from gigpo_jax.engines.vllm.protocol import Limits
-from gigpo_jax.engines.vllm.weight_store import WeightStore
+from gigpo_jax.engines.vllm.server import VllmServer
 from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.hf_config import config_json, read_config
@@ -80,7 +81,7 @@ def time_generation(engine: Any, prompts: np.ndarray, response: int) -> float:
 
 
 def compare_speed(
-    config: decoder.DecoderConfig, params: Any, vllm: VllmEngine, args: argparse.Namespace
+    config: decoder.DecoderConfig, params: Any, vllm: RemoteEngine, args: argparse.Namespace
 ) -> dict[str, Any]:
     """Measures both engines in turns."""
     rng = np.random.default_rng(1)
@@ -132,7 +133,9 @@ def measure_model(name: str, folder: Path, args: argparse.Namespace) -> dict[str
         arguments=("--load-format", "dummy"),
     )
     (port,) = free_ports(1)
-    settings = VllmSettings(
+    settings = RemoteSettings(
+        server=VllmServer,
+        make_request=generate_request,
         urls=(),
         processes=(ServerProcess(plan, port, "benchmark"),),
         key="benchmark",
@@ -143,7 +146,7 @@ def measure_model(name: str, folder: Path, args: argparse.Namespace) -> dict[str
         probe=tuple(load_tokenizer(TINY).encode("you are in the middle of a room.")),
     )
     start = time.perf_counter()
-    with VllmEngine(config, params, settings=settings, store=store, say=print) as vllm:
+    with RemoteEngine(config, params, settings=settings, store=store, say=print) as vllm:
         result: dict[str, Any] = {
             "model": name,
             "dtype": dtype,

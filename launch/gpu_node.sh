@@ -72,8 +72,8 @@ sidecar=("$here/launch/vllm_sidecar.sh" --model "$model" --gpus "$server_gpus"
   --tensor "$tensor" --port "$port" --max-length "$max_length" --sequences "$sequences" --python "$vllm_python"
   --lora-rank "$lora_rank")
 learner=(env CUDA_VISIBLE_DEVICES="$learner_gpus" "$python" -m gigpo_jax.main --config="$config" --workdir="$workdir"
-  --config.model.path="$model" --config.engine.name=vllm --config.engine.vllm.urls="$(IFS=, && echo "${urls[*]}")"
-  --config.engine.vllm.connect_timeout_s=900.0 "${adapter[@]}" "$@")
+  --config.model.path="$model" --config.engine.name=vllm --config.engine.urls="$(IFS=, && echo "${urls[*]}")"
+  --config.engine.connect_timeout_s=900.0 "${adapter[@]}" "$@")
 
 if [ $dry_run = yes ]; then
   printf '%q ' "${sidecar[@]}" && echo

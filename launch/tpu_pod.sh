@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The learner on every host of a TPU pod slice; rollouts in process, or from vLLM servers elsewhere.
+# The learner on every host of a TPU pod slice; rollouts in process, or from servers elsewhere.
 set -euo pipefail
 
 usage() {
@@ -17,7 +17,9 @@ Runs the same command on every host of a TPU pod slice, through gcloud (jax.dist
   --urls LIST       vLLM servers, http://A:8000,http://B:8000; each belongs to one host, each host needs one.
                     Without it the hosts sample in process.
   --weights-dir DIR for --urls: the folder that hosts and servers share
-  --key-file FILE   for --urls: a file on every host that holds the servers' key (default ~/.gigpo_vllm_key)
+  --engine-urls LIST
+                    engine servers (launch/tpu_engine.sh) in place of vLLM's, likewise one or more for each host
+  --key-file FILE   for servers: a file on every host that holds their key (default ~/.gigpo_vllm_key, ~/.gigpo_key)
   --dry-run         print what would run and exit
   --help            this text
 
@@ -30,15 +32,13 @@ fail() {
   exit 2
 }
 
-name='' zone='' project='' config='' workdir='' folder=gigpo_jax urls='' weights_dir='' dry_run=no
-# shellcheck disable=SC2088  # the hosts' shells expand it
-key_file='~/.gigpo_vllm_key'
+name='' zone='' project='' config='' workdir='' folder=gigpo_jax urls='' engine_urls='' weights_dir='' key_file='' dry_run=no
 while [ $# -gt 0 ]; do
   case $1 in
     --help) usage && exit 0 ;;
     --dry-run) dry_run=yes && shift && continue ;;
     --) shift && break ;;
-    --name | --zone | --project | --config | --workdir | --folder | --urls | --weights-dir | --key-file)
+    --name | --zone | --project | --config | --workdir | --folder | --urls | --engine-urls | --weights-dir | --key-file)
       [ $# -ge 2 ] || fail "$1: a value is missing"
       option=${1#--}
       printf -v "${option//-/_}" '%s' "$2"
@@ -52,11 +52,17 @@ for needed in name zone config workdir; do
 done
 [ -z "$urls" ] || [ -n "$weights_dir" ] || fail "--weights-dir: missing; --urls needs a folder shared by hosts and servers"
 
+[ -z "$urls" ] || [ -z "$engine_urls" ] || fail "--engine-urls: not beside --urls; name servers of one kind"
+
 learner=(.venv/bin/python -m gigpo_jax.main --config="$config" --workdir="$workdir" --config.distributed=True)
 before=''
 if [ -n "$urls" ]; then
-  learner+=(--config.engine.name=vllm --config.engine.vllm.urls="$urls" --config.engine.vllm.weights_dir="$weights_dir")
-  before="export VLLM_API_KEY=\$(cat $key_file) && " # read there, so the key is on no command line
+  learner+=(--config.engine.name=vllm --config.engine.urls="$urls" --config.engine.weights_dir="$weights_dir")
+  # Read there, so the key is on no command line. The hosts' shells expand ~.
+  before="export VLLM_API_KEY=\$(cat ${key_file:-~/.gigpo_vllm_key}) && "
+elif [ -n "$engine_urls" ]; then
+  learner+=(--config.engine.name=jax_server --config.engine.urls="$engine_urls")
+  before="export GIGPO_API_KEY=\$(cat ${key_file:-~/.gigpo_key}) && "
 fi
 learner+=("$@")
 printf -v quoted '%q ' "${learner[@]}"

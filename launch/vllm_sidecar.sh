@@ -6,11 +6,11 @@ usage() {
   cat <<'TEXT'
 launch/vllm_sidecar.sh --model DIR [options]
 
-Starts vLLM servers for a gigpo_jax learner (--config.engine.name=vllm --config.engine.vllm.urls=...), prints their
+Starts vLLM servers for a gigpo_jax learner (--config.engine.name=vllm --config.engine.urls=...), prints their
 addresses and waits. Ends all of them when one ends, on Ctrl-C and on SIGTERM.
 
   --model DIR         the learner's model.path: a Hugging Face folder
-  --weights-dir DIR   folder for new weights, shared with the learner (its engine.vllm.weights_dir);
+  --weights-dir DIR   folder for new weights, shared with the learner (its engine.weights_dir);
                       default for a learner on this machine: one in memory, which the learner finds by itself
   --gpus LIST         comma-separated GPU numbers (default: all); "none" serves on the CPU
   --tensor N          GPUs of one server (default 1); GPUs / N servers, each on its own port
@@ -65,7 +65,7 @@ loopback=no
 case $host in 127.0.0.1 | localhost | ::1) loopback=yes ;; esac
 if [ -z "$weights_dir" ]; then
   [ $loopback = yes ] || fail "--weights-dir: missing; a folder shared with the learner"
-  # As `local_folder` in gigpo_jax/engines/vllm/weight_store.py.
+  # As `local_folder` in gigpo_jax/engines/remote/weight_store.py.
   base=/dev/shm
   [ -w $base ] || base=${TMPDIR:-/tmp}
   weights_dir=$base/gigpo_jax-weights.$(id -u)
@@ -129,5 +129,5 @@ for index in "${!groups[@]}"; do
     pids+=($!)
   fi
 done
-echo "learner: --config.engine.name=vllm --config.engine.vllm.urls=$(IFS=, && echo "${urls[*]}")"
+echo "learner: --config.engine.name=vllm --config.engine.urls=$(IFS=, && echo "${urls[*]}")"
 [ $dry_run = yes ] || wait -n

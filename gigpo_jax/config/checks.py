@@ -257,7 +257,7 @@ def _check_model(config: ConfigDict, trains: bool) -> None:
             "name one in model.path, or use 0",
         )
     if config.engine.name != "jax":
-        reason = "vLLM's servers do not return the experts of a token"
+        reason = "servers do not return the experts of a token"
         require(
             not model.replay_routes, config, "model.replay_routes", reason, "use engine.name=jax"
         )
@@ -277,7 +277,8 @@ def _check_adapter(config: ConfigDict) -> None:
     if config.engine.name == "vllm":
         reason = f"vLLM takes {MAX_VLLM_RANK} at most"
         require(lora.rank <= MAX_VLLM_RANK, config, "model.lora.rank", reason)
-        reason = "vLLM's servers take adapters of the decoder alone"
+    if config.engine.name != "jax":
+        reason = "servers take adapters of the decoder alone"
         require(not lora.vision, config, "model.lora.vision", reason, "leave it out")
     if lora.rank:
         require(
@@ -373,32 +374,33 @@ def _check_engine(config: ConfigDict) -> None:
             reason,
             "use train.max_staleness of at least 1, or 0",
         )
-    if config.engine.name == "vllm":
-        for name, limit in (("train.max_staleness", 1), ("engine.devices", 0)):
-            reason = "servers have devices of their own and the weights of one update"
-            require(
-                value_of(config, name) <= limit,
-                config,
-                name,
-                reason,
-                f"at most {limit} with engine.name=vllm",
-            )
-        _check_servers(config)
+    if config.engine.name == "jax":
+        require(
+            not config.engine.urls, config, "engine.urls", "needs engine.name=jax_server or vllm"
+        )
         return
-    require(not config.engine.vllm.urls, config, "engine.vllm.urls", "needs engine.name=vllm")
+    for name, limit in (("train.max_staleness", 1), ("engine.devices", 0)):
+        reason = "servers have devices of their own and the weights of one update"
+        fix = f"at most {limit} with engine.name={config.engine.name}"
+        require(value_of(config, name) <= limit, config, name, reason, fix)
+    _check_servers(config)
 
 
 def _check_servers(config: ConfigDict) -> None:
-    servers = config.engine.vllm
-    if not servers.urls:
+    engine = config.engine
+    is_vllm = engine.name == "vllm"
+    if not engine.urls:
+        reason = "a run starts no servers of this kind"
+        fix = "start gigpo engine, and name its address"
+        require(is_vllm, config, "engine.urls", reason, fix)
         return
-    _check_urls(config, "engine.vllm.urls")
-    hosts = {url.partition("://")[2].rpartition(":")[0] for url in servers.urls.split(",")}
+    _check_urls(config, "engine.urls")
+    hosts = {url.partition("://")[2].rpartition(":")[0] for url in engine.urls.split(",")}
     require(
-        servers.weights_dir != "" or hosts <= LOOPBACK,
+        engine.weights_dir != "" or hosts <= LOOPBACK or not is_vllm,
         config,
-        "engine.vllm.weights_dir",
-        "servers on other machines take weights from a shared folder",
+        "engine.weights_dir",
+        "vLLM servers on other machines take weights from a shared folder",
         "name their --weights-dir (GIGPO_WEIGHTS_DIR)",
     )
 

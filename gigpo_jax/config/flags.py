@@ -75,6 +75,18 @@ MAIN_KEYS = {  # the ten that matter in a mode, or fewer
         "engine.slots",
         "engine.name",
     ),
+    "engine": (
+        "model.path",
+        "serve.host",
+        "serve.port",
+        "sampling.max_prompt_tokens",
+        "sampling.max_response_tokens",
+        "engine.slots",
+        "engine.dtype",
+        "engine.tensor",
+        "engine.weights_dir",
+        "mesh.fsdp",
+    ),
     "export": ("model.path", "model.revision", "model.lora.rank", "engine.dtype"),
     "preflight": (
         "model.path",
@@ -112,7 +124,7 @@ def make_parser(mode: str = "") -> argparse.ArgumentParser:
         metavar="MODE",
         choices=list(MODES),
         default="train",
-        help=argparse.SUPPRESS if mode else "one of the first six commands below, in its place",
+        help=argparse.SUPPRESS if mode else "one of the first seven commands below, in its place",
     )
     for name, flag in FLAGS.items():
         is_shown = not mode or not flag.modes or mode in flag.modes

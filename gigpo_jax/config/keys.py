@@ -35,6 +35,11 @@ POWER = Rule("from -2 to 2", lambda value: -2 <= value <= 2)
 RATIOS = get_args(Ratio)
 CORRECTIONS = get_args(Correction)
 DTYPE = one_of("float32", "bfloat16")
+# Names that saved configs have for keys of today.
+MOVED = {
+    f"engine.vllm.{name}": f"engine.{name}"
+    for name in ("urls", "weights_dir", "connect_timeout_s", "request_timeout_s", "push_timeout_s")
+}
 
 
 @dataclass(frozen=True)
@@ -271,8 +276,9 @@ KEYS: dict[str, Key] = {
     # generation
     "engine.name": Key(
         "jax",
-        "engine of rollouts; jax: in this process; vllm: servers beside it (docs/scaling.md)",
-        one_of("jax", "vllm"),
+        "engine of rollouts; jax: in this process; jax_server: the same on other machines "
+        "(docs/engine_server.md); vllm: servers beside it (docs/scaling.md)",
+        one_of("jax", "jax_server", "vllm"),
     ),
     "engine.slots": Key(
         128, "number of sequences that a host decodes together, spread over its devices", POSITIVE
@@ -289,7 +295,7 @@ KEYS: dict[str, Key] = {
         NOT_NEGATIVE,
     ),
     "engine.dtype": Key(
-        "bfloat16", "type of activations and KV cache; vllm: of weights too", DTYPE
+        "bfloat16", "type of activations and KV cache; servers: of weights too", DTYPE
     ),
     "engine.prefill_buckets": Key(
         (), "prompt lengths to compile for; (): powers of two", tuple_of(POSITIVE, int)
@@ -314,11 +320,27 @@ KEYS: dict[str, Key] = {
         auto=True,
     ),
     "engine.decode_steps": Key(16, "number of decode steps per device call", POSITIVE),
-    "engine.vllm.urls": Key(
+    # servers of engine.name=jax_server (docs/engine_server.md) and vllm
+    "engine.urls": Key(
         "",
-        'running servers, as "http://a:8000,http://b:8000"; key in VLLM_API_KEY; "": the run '
-        "starts some",
+        'running servers, as "http://a:8000,http://b:8000"; key in GIGPO_API_KEY or, for vllm, '
+        'VLLM_API_KEY; "": the run starts some (vllm)',
         may_change=True,
+    ),
+    "engine.weights_dir": Key(
+        "",
+        'folder shared with the servers for new weights; "": over HTTP (jax_server), or a folder '
+        "in memory (vllm)",
+        may_change=True,
+    ),
+    "engine.connect_timeout_s": Key(
+        60.0, "time limit for a server of urls to answer (again)", POSITIVE, may_change=True
+    ),
+    "engine.request_timeout_s": Key(
+        600.0, "time limit for one response of a server", POSITIVE, may_change=True
+    ),
+    "engine.push_timeout_s": Key(
+        600.0, "time limit for each step of a weight update", POSITIVE, may_change=True
     ),
     "engine.vllm.servers": Key(1, "number of servers to start", POSITIVE, may_change=True),
     "engine.vllm.python": Key(
@@ -331,22 +353,8 @@ KEYS: dict[str, Key] = {
     "engine.vllm.gpu_memory_fraction": Key(
         0.85, "fraction of a GPU's memory for a server", POSITIVE_FRACTION, may_change=True
     ),
-    "engine.vllm.weights_dir": Key(
-        "",
-        'folder shared with the servers for new weights; "": a folder in this machine\'s memory',
-        may_change=True,
-    ),
     "engine.vllm.start_timeout_s": Key(
         600.0, "time limit for the start of a server", POSITIVE, may_change=True
-    ),
-    "engine.vllm.connect_timeout_s": Key(
-        60.0, "time limit for a server of urls to answer (again)", POSITIVE, may_change=True
-    ),
-    "engine.vllm.request_timeout_s": Key(
-        600.0, "time limit for one response", POSITIVE, may_change=True
-    ),
-    "engine.vllm.push_timeout_s": Key(
-        600.0, "time limit for each step of a weight update", POSITIVE, may_change=True
     ),
     "engine.vllm.restarts": Key(
         3, "largest number of restarts of dead servers in a run", NOT_NEGATIVE, may_change=True
@@ -618,7 +626,7 @@ KEYS: dict[str, Key] = {
     ),
     "eval.temperature": Key(0.4, "temperature of evaluation; 0: greedy", NOT_NEGATIVE),
     "eval.greedy": Key(False, "whether greedy evaluations are added before and after training"),
-    # the endpoint of gigpo serve, and of a harness (docs/serve.md)
+    # the endpoint of gigpo serve, and of a harness (docs/serve.md); gigpo engine
     "serve.host": Key(
         "127.0.0.1", "address to listen on", Rule("an address", bool), may_change=True
     ),

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict, config_dict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.checks import SENSITIVE, check_config, require
-from gigpo_jax.config.keys import KEYS, find_section, flatten, value_of
+from gigpo_jax.config.keys import KEYS, MOVED, find_section, flatten, value_of
 from gigpo_jax.core.errors import InputError, nearest_names
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.env_bridge.conversations import Conversation
@@ -73,11 +73,13 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
 def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
     """Flattens a saved config and fills in missing `keys`.
 
-    The config may be too old to have them; they get their defaults.
+    The config may be too old to have them; they get their defaults. Keys that moved get the names
+    of today.
     """
     defaults = {name: key.default for name, key in KEYS.items() if name in keys}
+    saved_values = {MOVED.get(name, name): value for name, value in flatten(tree).items()}
     # The saved values win.
-    return flatten(defaults) | flatten(tree)
+    return flatten(defaults) | saved_values
 
 
 def declared_types(config: ConfigDict) -> dict[str, type]:
@@ -163,7 +165,7 @@ def _fill_defaults(config: ConfigDict) -> None:
 def _prefill_defaults(config: ConfigDict) -> dict[str, Any]:
     """Returns the engine's defaults for prompts that continue earlier ones."""
     engine = config.engine
-    if engine.name != "jax":
+    if engine.name == "vllm":
         return {}
     is_chat = False
     has_program = False

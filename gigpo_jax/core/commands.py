@@ -28,6 +28,9 @@ MODES = {  # commands with a config; main.py runs them
     "serve": Command(
         "modes.serve", "serves the newest weights of the workdir to agent programs, as OpenAI does"
     ),
+    "engine": Command(
+        "modes.engine", "samples for a learner on another machine (engine.name=jax_server)"
+    ),
     "export": Command(
         "modes.export", "writes the newest weights of the workdir as a Hugging Face folder"
     ),

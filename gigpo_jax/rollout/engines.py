@@ -1,5 +1,6 @@
 """The engine of a run, as its config describes it."""
 
+import functools
 import os
 import secrets
 import shlex
@@ -15,9 +16,10 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.mesh import split_devices
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.engines.jax.placement import parameter_mesh
+from gigpo_jax.engines.remote.probe import PROBE_TOKENS
+from gigpo_jax.engines.remote.protocol import Limits, generate_request
+from gigpo_jax.engines.remote.weight_store import WeightStore
 from gigpo_jax.engines.vllm import launch
-from gigpo_jax.engines.vllm.protocol import Limits
-from gigpo_jax.engines.vllm.weight_store import WeightStore
 from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
 from gigpo_jax.models.files.hub import model_folder
 from gigpo_jax.models.text.tokenizer import Tokenizer
@@ -30,7 +32,6 @@ PROBE_TEXT = (
     "you are in the middle of a room. looking quickly around you, you see a desk 1, a drawer 1 "
     "and a shelf 1."
 )
-PROBE_TOKENS = 64
 
 
 def make_engine(
@@ -48,8 +49,8 @@ def make_engine(
     Raises:
       InputError: a server or a package is missing, or a server has another model.
     """
-    if config.engine.name == "vllm":
-        return _make_vllm_engine(config, policy, params, version, folder)
+    if config.engine.name != "jax":
+        return _make_remote_engine(config, policy, params, version, folder)
     mesh = parameter_mesh(params)
     # Parameters on one device have no mesh.
     tensor = 1
@@ -92,45 +93,50 @@ def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:
     )
 
 
-def _make_vllm_engine(
+def _make_remote_engine(
     config: ConfigDict, policy: Policy, params: Any, version: int, folder: Path
 ) -> Any:
+    is_vllm = config.engine.name == "vllm"
     try:
-        from gigpo_jax.engines.vllm.engine import VllmEngine, VllmSettings
+        from gigpo_jax.engines.jax_server.client import KEY, JaxServer, jax_request
+        from gigpo_jax.engines.remote.engine import RemoteEngine, RemoteSettings
+        from gigpo_jax.engines.vllm.server import VllmServer
     except ModuleNotFoundError as err:  # aiohttp is an optional dependency
         raise InputError(
             f"needs the package {err.name}",
             key="config.engine.name",
-            value="'vllm'",
+            value=repr(config.engine.name),
             fix="pip install 'gigpo_jax[vllm]'",
         ) from err
-    servers = config.engine.vllm
+    servers = config.engine
     urls = urls_of_host(servers.urls, jax.process_index(), jax.process_count())
-    key = os.environ.get("VLLM_API_KEY", "")
+    key = os.environ.get(VllmServer.key_name if is_vllm else KEY, "")
     if not key and not urls:
         key = secrets.token_urlsafe(24)  # servers that this process starts are closed to others
-    tokenizer_file = model_folder(config.model.path, config.model.revision) / "tokenizer.json"
     store = WeightStore(servers.weights_dir)
+    pieces = None if servers.weights_dir else store.folder
     try:
-        settings = VllmSettings(
+        settings = RemoteSettings(
+            server=VllmServer if is_vllm else functools.partial(JaxServer, folder=pieces),
+            make_request=generate_request if is_vllm else jax_request,
             urls=urls,
             processes=() if urls else _plan_processes(config, store.folder, folder, key),
             key=key,
-            dtype=config.engine.dtype,
+            dtype=servers.dtype,
             max_length=max_length(config),
-            tokenizer=tokenizer_fingerprint(tokenizer_file.read_bytes()),
+            tokenizer=model_fingerprint(config),
             probe=probe_tokens(policy.tokenizer, max_length(config)),
             base=policy.base,
             limits=Limits(
-                start_s=servers.start_timeout_s,
+                start_s=servers.vllm.start_timeout_s,
                 connect_s=servers.connect_timeout_s,
                 request_s=servers.request_timeout_s,
                 push_s=servers.push_timeout_s,
-                restarts=servers.restarts,
+                restarts=servers.vllm.restarts,
             ),
         )
-        with show_stage("connecting to the vLLM servers"):
-            return VllmEngine(
+        with show_stage("connecting to the servers"):
+            return RemoteEngine(
                 policy.config,
                 params,
                 settings=settings,
@@ -143,6 +149,12 @@ def _make_vllm_engine(
     except BaseException:
         store.close()
         raise
+
+
+def model_fingerprint(config: ConfigDict) -> str:
+    """Fingerprint of the tokenizer of `model.path`."""
+    file = model_folder(config.model.path, config.model.revision) / "tokenizer.json"
+    return tokenizer_fingerprint(file.read_bytes())
 
 
 def _plan_processes(
@@ -178,7 +190,7 @@ def max_length(config: ConfigDict) -> int:
 
 
 def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:
-    """The servers of `engine.vllm.urls` that a host uses.
+    """The servers of `engine.urls` that a host uses.
 
     Each server belongs to one host.
     """
@@ -186,7 +198,7 @@ def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:
     if all_urls and len(all_urls) < hosts:
         raise InputError(
             f"{len(all_urls)} servers for {hosts} hosts",
-            key="config.engine.vllm.urls",
+            key="config.engine.urls",
             value=repr(urls),
             fix="give each host one of its own",
         )

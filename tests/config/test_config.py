@@ -5,7 +5,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.config.keys import KEYS, flatten
-from gigpo_jax.config.resolve import unknown_keys
+from gigpo_jax.config.resolve import unknown_keys, with_defaults
 from gigpo_jax.core.errors import InputError
 
 
@@ -59,7 +59,7 @@ def test_defaults_are_valid_and_locked():
         ("sampling.top_k", 20, r"sampling.top_k=-1 in training"),
         ("sampling.top_p", 0.9, r"sampling.top_p=1 and"),
         ("mesh.fsdp", -1, "only one axis"),
-        ("engine.vllm.urls", "http://a:1", "engine.name=vllm"),
+        ("engine.urls", "http://a:1", "engine.name=jax_server or vllm"),
         ("train.max_staleness", -1, "0 or greater"),
         ("engine.devices", -1, "0 or greater"),
         ("rl.importance_cap", 0.0, "greater than 0"),
@@ -102,16 +102,16 @@ def test_a_bad_value_names_key_value_and_fix(key: str, value: object, fix: str):
 @pytest.mark.parametrize(
     ("values", "key", "fix"),
     [
-        ({"urls": "localhost:8000", "weights_dir": "w"}, "engine.vllm.urls", "http://host:port"),
-        ({"urls": "http://key@a:8000", "weights_dir": "w"}, "engine.vllm.urls", "http://host:port"),
-        ({"urls": "http://a:1, http://a:1", "weights_dir": "w"}, "engine.vllm.urls", "twice"),
-        ({"urls": "http://a:1"}, "engine.vllm.weights_dir", "GIGPO_WEIGHTS_DIR"),
+        ({"urls": "localhost:8000", "weights_dir": "w"}, "engine.urls", "http://host:port"),
+        ({"urls": "http://key@a:8000", "weights_dir": "w"}, "engine.urls", "http://host:port"),
+        ({"urls": "http://a:1, http://a:1", "weights_dir": "w"}, "engine.urls", "twice"),
+        ({"urls": "http://a:1"}, "engine.weights_dir", "GIGPO_WEIGHTS_DIR"),
     ],
 )
 def test_servers_that_cannot_work_are_refused(values: dict, key: str, fix: str):
     config = default_config()
     config.engine.name = "vllm"
-    config.engine.vllm.update(values)
+    config.engine.update(values)
     with pytest.raises(InputError) as error:
         resolve(config)
     assert str(error.value).startswith(f"config.{key}=")
@@ -121,11 +121,32 @@ def test_servers_that_cannot_work_are_refused(values: dict, key: str, fix: str):
 def test_servers_of_this_machine_need_no_folder_of_weights():
     config = default_config()
     config.engine.name = "vllm"
-    config.engine.vllm.urls = "http://127.0.0.1:8000, http://localhost:8001"
+    config.engine.urls = "http://127.0.0.1:8000, http://localhost:8001"
     resolve(config)
-    config.engine.vllm.urls += ",http://10.0.0.1:8000"
+    config.engine.urls += ",http://10.0.0.1:8000"
     with pytest.raises(InputError, match=r"weights_dir.*other machines"):
         resolve(config)
+
+
+def test_a_run_starts_no_engine_servers_and_its_settings_are_those_of_the_engine():
+    config = default_config()
+    config.engine.name = "jax_server"
+    with pytest.raises(InputError, match=r"config.engine.urls='': .*; start gigpo engine"):
+        resolve(config)
+    config.engine.urls = "http://a:1"  # and no folder: weights go over HTTP
+    config.env.prompt = "chat"
+    resolved = resolve(config)
+    assert (resolved.engine.prefill_chunk, resolved.engine.keep_responses) == (32, True)
+    assert resolved.rl.old_logprobs == "engine"
+    config.train.max_staleness = 2
+    with pytest.raises(InputError, match=r"at most 1 with engine.name=jax_server"):
+        resolve(config)
+
+
+def test_saved_configs_have_keys_under_their_names_of_that_time():
+    saved = {"engine": {"vllm": {"urls": "http://a:1", "restarts": 2}}}
+    values = with_defaults(saved, {"engine.urls", "engine.vllm.restarts", "engine.slots"})
+    assert values == {"engine.urls": "http://a:1", "engine.vllm.restarts": 2, "engine.slots": 128}
 
 
 @pytest.mark.parametrize(

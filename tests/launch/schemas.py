@@ -32,12 +32,13 @@ def lost(given: Any, kept: Any, path: str = "") -> list[str]:
 def main(folder: pathlib.Path) -> None:
     """Raises if a file is not what its schema says."""
     print(sky.Task.from_yaml(str(folder / "skypilot.yaml")).resources)
-    job = yaml.safe_load((folder / "gke_jobset.yaml").read_text())
-    unknown = lost(
-        job, JobsetV1alpha2JobSet.from_dict(job).to_dict()
-    )  # of the CRD's OpenAPI schema
-    if unknown:
-        raise SystemExit(f"gke_jobset.yaml: no such fields: {', '.join(unknown)}")
+    for name in ("gke_jobset.yaml", "gke_engines.yaml"):
+        job = yaml.safe_load((folder / name).read_text())
+        unknown = lost(
+            job, JobsetV1alpha2JobSet.from_dict(job).to_dict()
+        )  # of the CRD's OpenAPI schema
+        if unknown:
+            raise SystemExit(f"{name}: no such fields: {', '.join(unknown)}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from tests.test_wheel import copied
 PYTHON = pathlib.Path(__file__).parents[2] / ".venv-launch/bin/python"
 LAUNCH = pathlib.Path(__file__).parents[2] / "launch"
 TASK: dict[str, Any] = yaml.safe_load((LAUNCH / "skypilot.yaml").read_text())
-JOBSET: dict[str, Any] = yaml.safe_load((LAUNCH / "gke_jobset.yaml").read_text())
+JOBSETS: list[dict[str, Any]] = [
+    yaml.safe_load((LAUNCH / name).read_text()) for name in ("gke_jobset.yaml", "gke_engines.yaml")
+]
 
 
 def learner(**environ: str) -> list[str]:
@@ -55,7 +57,10 @@ def test_the_task_runs_the_learner_alone_or_on_all_nodes() -> None:
 
 
 def test_every_key_that_they_set_is_there() -> None:
-    words = TASK["run"].split() + TASK["envs"]["FLAGS"].split() + _pod()["containers"][0]["args"]
+    words = TASK["run"].split() + TASK["envs"]["FLAGS"].split()
+    for jobset in JOBSETS:
+        for job in _jobs(jobset).values():
+            words += _container(job)["args"]
     keys = {
         word.removeprefix("--config.").split("=")[0]
         for word in words
@@ -66,25 +71,53 @@ def test_every_key_that_they_set_is_there() -> None:
     assert keys <= {*KEYS, *options}
 
 
-def _pod() -> dict[str, Any]:
-    return JOBSET["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+def _jobs(jobset: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {job["name"]: job for job in jobset["spec"]["replicatedJobs"]}
 
 
-def test_every_host_of_the_slice_has_a_pod_with_all_of_its_chips() -> None:
-    job, (container,) = (
-        JOBSET["spec"]["replicatedJobs"][0]["template"]["spec"],
-        _pod()["containers"],
-    )
-    rows, columns = map(int, _pod()["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x"))
-    chips = container["resources"]["limits"]["google.com/tpu"]
-    assert job["parallelism"] == job["completions"] == rows * columns / chips
-    assert f"--config.mesh.fsdp={rows * columns}" in container["args"]
-    assert "--config.distributed=True" in container["args"]
-    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
-    folder = next(
-        arg.partition("=")[2] for arg in container["args"] if arg.startswith("--workdir=")
-    )
-    assert str(pathlib.Path(folder).parent) in mounted
+def _pod(job: dict[str, Any]) -> dict[str, Any]:
+    return job["template"]["spec"]["template"]["spec"]
+
+
+def _container(job: dict[str, Any]) -> dict[str, Any]:
+    (container,) = _pod(job)["containers"]
+    return container
+
+
+@pytest.mark.parametrize("jobset", JOBSETS)
+def test_every_host_of_the_slices_has_a_pod_with_all_of_its_chips(jobset: dict[str, Any]) -> None:
+    for job in _jobs(jobset).values():
+        topology = _pod(job)["nodeSelector"]["cloud.google.com/gke-tpu-topology"]
+        rows, columns = map(int, topology.split("x"))
+        chips = _container(job)["resources"]["limits"]["google.com/tpu"]
+        hosts = job["template"]["spec"]
+        assert hosts["parallelism"] == hosts["completions"] == rows * columns / chips
+        mounted = {mount["mountPath"] for mount in _container(job)["volumeMounts"]}
+        paths = [arg.partition("=/")[2] for arg in _container(job)["args"] if "=/" in arg]
+        assert {f"/{path.partition('/')[0]}" for path in paths} == mounted
+    learner = _container(_jobs(jobset)["learner"])["args"]
+    assert "--config.mesh.fsdp=16" in learner
+    assert "--config.distributed=True" in learner
+
+
+def test_every_host_of_the_learner_has_an_engine_server_of_the_same_model() -> None:
+    jobs = _jobs(JOBSETS[1])
+    learner = _container(jobs["learner"])
+    server = _container(jobs["engine"])
+    flags = dict(arg.split("=", 1) for arg in learner["args"] if "=" in arg)
+    served = dict(arg.split("=", 1) for arg in server["args"] if "=" in arg)
+    assert jobs["engine"]["replicas"] == jobs["learner"]["template"]["spec"]["parallelism"]
+    # JobSet's names: JOBSET-JOB-REPLICA-POD in the domain of the JobSet.
+    names = [f"gigpo-engine-{n}-0.gigpo" for n in range(jobs["engine"]["replicas"])]
+    port = served["--config.serve.port"]
+    assert flags["--config.engine.urls"] == ",".join(f"http://{name}:{port}" for name in names)
+    assert JOBSETS[1]["metadata"]["name"] == "gigpo"
+    assert served["--config.serve.host"] == "0.0.0.0"
+    for key in ("--config", "--config.model.path"):
+        assert flags[key] == served[key]
+    assert learner["env"] == server["env"]
+    assert learner["env"][0]["name"] == "GIGPO_API_KEY"
+    assert JOBSETS[1]["spec"]["successPolicy"]["targetReplicatedJobs"] == ["learner"]
 
 
 def test_the_image_is_what_make_installs() -> None:
@@ -120,6 +153,7 @@ def test_their_own_schemas_take_them_and_refuse_a_misspelt_field(tmp_path: pathl
         ("", ""),
         ("skypilot.yaml", "num_nodes"),
         ("gke_jobset.yaml", "parallelism"),
+        ("gke_engines.yaml", "successPolicy"),
     ):
         folder = shutil.copytree(LAUNCH, tmp_path / (file or "right"))
         if file:

@@ -9,11 +9,18 @@ import sys
 import pytest
 
 from gigpo_jax.config.keys import KEYS
+from gigpo_jax.engines.remote.weight_store import local_folder
 from gigpo_jax.engines.vllm.launch import LaunchPlan, server_command, server_environment
-from gigpo_jax.engines.vllm.weight_store import local_folder
 
 ROOT = pathlib.Path(__file__).parents[2]
-SCRIPTS = ("vllm_sidecar.sh", "gpu_node.sh", "tpu_pod.sh", "slurm.sbatch", "install.sh")
+SCRIPTS = (
+    "vllm_sidecar.sh",
+    "gpu_node.sh",
+    "tpu_pod.sh",
+    "tpu_engine.sh",
+    "slurm.sbatch",
+    "install.sh",
+)
 KEY = "sesame-open"
 SIDECAR = ("--model", "/m", "--weights-dir", "/w")
 NODE = (
@@ -155,7 +162,7 @@ def test_replicas_get_gpus_and_ports_of_their_own() -> None:
         True,
     ]
     assert ["--port 9000" in lines[0], "--port 9001" in lines[1]] == [True, True]
-    assert lines[2].endswith("--config.engine.vllm.urls=http://10.0.0.5:9000,http://10.0.0.5:9001")
+    assert lines[2].endswith("--config.engine.urls=http://10.0.0.5:9000,http://10.0.0.5:9001")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -197,6 +204,13 @@ def test_a_server_without_a_key_is_refused(host: str) -> None:
         ("tpu_pod.sh", (*POD, "--urls", "http://a:1"), "--weights-dir: missing"),
         ("tpu_pod.sh", POD[2:], "--name: missing"),
         (
+            "tpu_pod.sh",
+            (*POD, "--urls", "http://a:1", "--weights-dir", "/w", "--engine-urls", "http://b:1"),
+            "--engine-urls: not beside --urls",
+        ),
+        ("tpu_engine.sh", POD[:4], "--config: missing"),
+        ("tpu_engine.sh", (*POD[:6], "--port", "http"), "--port http: must be a whole number"),
+        (
             "install.sh",
             ("--platform", "cuda", "--python", "python"),
             "--platform 'cuda': must be cpu, gpu or tpu",
@@ -220,7 +234,7 @@ def test_what_cannot_work_is_one_line_with_the_fix(
 def test_one_node_shares_its_gpus() -> None:
     *_, learner = dry("gpu_node.sh", *NODE, "--tensor", "2", "--", "--config.train.max_staleness=1")
     assert learner.startswith("env CUDA_VISIBLE_DEVICES=0\\,1 .venv/bin/python -m gigpo_jax.main ")
-    assert "--config.engine.vllm.urls=http://127.0.0.1:8000\\,http://127.0.0.1:8001 " in learner
+    assert "--config.engine.urls=http://127.0.0.1:8000\\,http://127.0.0.1:8001 " in learner
     assert learner.rstrip().endswith("--config.train.max_staleness=1")
 
 
@@ -244,6 +258,20 @@ def test_a_pod_runs_the_same_command_on_all_hosts_and_the_key_stays_in_its_file(
     assert "--config.engine.name=vllm" in line
 
 
+def test_a_slice_learns_from_engine_servers_on_another_one() -> None:
+    command = (*POD[:6], "--host", "10.0.0.5", "--", "--config.engine.slots=64")
+    flag, server = dry("tpu_engine.sh", *command)
+    assert flag == "learner: --engine-urls http://10.0.0.5:8000"
+    assert "--worker=0" in server
+    assert "GIGPO_API_KEY=\\$\\(cat" in server
+    for text in ("gigpo_jax\\ engine", "serve.host=10.0.0.5", "serve.port=8000", "engine.slots=64"):
+        assert text in server
+    (learner,) = dry("tpu_pod.sh", *POD, *flag.removeprefix("learner: ").split())
+    assert "engine.name=jax_server" in learner
+    assert "engine.urls=http://10.0.0.5:8000" in learner
+    assert "GIGPO_API_KEY=\\$\\(cat" in learner
+
+
 def test_a_job_learns_on_the_first_nodes_and_serves_on_the_last() -> None:
     *servers, learner = dry(
         "slurm.sbatch", *JOB, "--nodes", "a,b,c", "--gpus", "2", "--", "--config.mesh.fsdp=4"
@@ -252,7 +280,7 @@ def test_a_job_learns_on_the_first_nodes_and_serves_on_the_last() -> None:
     assert "--nodelist=c launch/vllm_sidecar.sh" in servers[0]
     assert "--host c" in servers[0]
     assert learner.startswith("srun --nodes=2 --ntasks=2 --nodelist=a\\,b ")
-    assert "--config.engine.vllm.urls=http://c:8000\\,http://c:8001 " in learner
+    assert "--config.engine.urls=http://c:8000\\,http://c:8001 " in learner
     *_, learner = dry("slurm.sbatch", *JOB, "--nodes", "a", "--gpus", "4")
     assert learner.startswith("env CUDA_VISIBLE_DEVICES=0\\,1 ")
 

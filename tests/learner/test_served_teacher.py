@@ -21,7 +21,7 @@ from gigpo_jax.config import resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.engines.base import EngineLost
-from gigpo_jax.engines.vllm.protocol import ServerFault
+from gigpo_jax.engines.remote.protocol import ServerFault
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.signals.base import CreditedSteps
 from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher
@@ -52,7 +52,7 @@ def opd_config(teacher: str, **servers: float) -> ConfigDict:
     config.rl.algorithm, config.rl.kl_coef = "opd", 0.0
     config.rl.settings = ConfigDict({"teacher": teacher})
     config.sampling.temperature, config.rl.old_logprobs = 1.0, "engine"
-    config.engine.vllm.connect_timeout_s = 0.5
+    config.engine.connect_timeout_s = 0.5
     for name, value in servers.items():
         config.engine.vllm[name] = value
     return config

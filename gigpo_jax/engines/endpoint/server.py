@@ -6,35 +6,25 @@
     GET  /health
 
 A request belongs to a session if its header X-Session-Id or its path, /sessions/ID/v1/.., names
-one. Every path but /health needs the key. Errors are OpenAI's JSON objects.
+one. Every path but /health needs the key.
 """
 
 import asyncio
 import concurrent.futures
 import contextlib
 import functools
-import json
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 from aiohttp import web
 
-from gigpo_jax.core.web_server import ConnectionGuard, host_error, is_server_fault
-from gigpo_jax.engines.access import is_authorized
 from gigpo_jax.engines.base import Engine, EngineLost, OnTokens, SamplingParams, request_key
-from gigpo_jax.engines.endpoint.address import name_address_errors
-from gigpo_jax.engines.endpoint.answers import (
-    Answer,
-    build_answer,
-    cut_text,
-    error_answer,
-    stream_answer,
-)
+from gigpo_jax.engines.endpoint.answers import Answer, build_answer, cut_text, stream_answer
 from gigpo_jax.engines.endpoint.requests import (
     PolicyRequest,
     RequestError,
@@ -51,6 +41,7 @@ from gigpo_jax.engines.endpoint.sessions import (
     session_record,
 )
 from gigpo_jax.engines.endpoint.settings import EndpointSettings
+from gigpo_jax.engines.endpoint.web import Site, read_body
 from gigpo_jax.env_bridge.base import SessionAddress
 from gigpo_jax.env_bridge.boundary import MAX_REWARD
 from gigpo_jax.env_bridge.types import Task
@@ -61,19 +52,9 @@ ANCHOR_HEADER = "X-Anchor-State"
 MAX_BODY_BYTES = 4 << 20
 MAX_CHARACTERS_PER_TOKEN = 64  # of a prompt, on average; a text of any language has fewer
 MAX_TASK = 1000  # characters of the name of a task
-MAX_HEADER_BYTES = 64 << 10
-BODY_S = 60.0  # limit for the body of a request to arrive
-FIRST_REQUEST_S = 10.0  # limit for the first request with the key of a connection
-KEEPALIVE_S = 75.0  # limit between two requests of a connection
 START_S = 30.0
-STOP_S = 5.0
-# Addresses of all interfaces, and the address of this machine that clients reach them by.
-LOCAL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}
 
 log = logging.getLogger(__name__)
-# Whoever reaches the port may send nonsense, also without the key.
-log.addFilter(is_server_fault)
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Endpoint:
@@ -111,27 +92,23 @@ class Endpoint:
         self._sampler = EngineSampler(engine, settings.request_timeout_s, self._finish)
         self._sessions: dict[str, EndpointSession] = {}
         self._opened_sessions = 0
-        self._guard = ConnectionGuard(log, lambda: FIRST_REQUEST_S)
         # One thread: the calls of a session keep their order. Rendering and encoding a long prompt
         # in the event loop would stop all other requests.
         self._encoder = concurrent.futures.ThreadPoolExecutor(1, "endpoint-encoder")
         self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self.ended.set_running_or_notify_cancel()  # a waiter cannot cancel it
-        self._app = web.Application(
-            client_max_size=MAX_BODY_BYTES, middlewares=[self._check_and_answer]
-        )
-        self._add_routes(self._app.router)
+        self._site = Site(settings.host, settings.port, settings.key, max_body=MAX_BODY_BYTES)
+        self._add_routes(self._site.application.router)
         # A loop of its own, so that requests are answered while the caller's thread computes.
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
-        started: concurrent.futures.Future[int] = concurrent.futures.Future()
+        started: concurrent.futures.Future[str] = concurrent.futures.Future()
         self._thread = threading.Thread(
             target=self._run_thread, args=(started,), name="endpoint", daemon=True
         )
         self._thread.start()
         # Raises what the thread raised, such as an address in use.
-        port = started.result(START_S)
-        self.url = f"http://{LOCAL_ADDRESSES.get(settings.host, settings.host)}:{port}"
+        self.url = started.result(START_S)
 
     def open_session(
         self,
@@ -188,7 +165,7 @@ class Endpoint:
 
     # The rest runs in the endpoint's thread.
 
-    def _run_thread(self, started: "concurrent.futures.Future[int]") -> None:
+    def _run_thread(self, started: "concurrent.futures.Future[str]") -> None:
         with contextlib.closing(self._loop):
             try:
                 self._loop.run_until_complete(self._serve(started))
@@ -211,39 +188,23 @@ class Endpoint:
         else:
             self.ended.set_exception(lost)
 
-    async def _serve(self, started: "concurrent.futures.Future[int]") -> None:
-        host = self._settings.host
-        port = self._settings.port
-        # `handler_cancellation`: a client that goes away frees its slot in the engine.
-        runner = web.AppRunner(
-            self._app,
-            access_log=None,
-            logger=log,
-            shutdown_timeout=STOP_S,
-            handler_cancellation=True,
-            max_field_size=MAX_HEADER_BYTES,
-            keepalive_timeout=KEEPALIVE_S,
-        )
-        await runner.setup()
-        try:
-            self._guard.attach(runner.server)
-            site = web.TCPSite(runner, host, port, backlog=self._guard.backlog)
-            with name_address_errors(host, port):
-                await site.start()
-            started.set_result(runner.addresses[0][1])
-            while not self._stop.is_set():
-                self._abandon_sessions(time.monotonic() - self._settings.session_timeout_s)
-                interval_s = min(1.0, self._settings.session_timeout_s / 4)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(interval_s):
-                        await self._stop.wait()
-        finally:
-            # First, because `cleanup` waits for requests under way, which end with their session.
-            for session in list(self._sessions.values()):
-                session.closing.set()
-            await runner.cleanup()
-            # Not waited for: a prompt that is being encoded cannot be interrupted.
-            self._encoder.shutdown(wait=False, cancel_futures=True)
+    async def _serve(self, started: "concurrent.futures.Future[str]") -> None:
+        async with self._site.listen() as url:
+            try:
+                started.set_result(url)
+                while not self._stop.is_set():
+                    self._abandon_sessions(time.monotonic() - self._settings.session_timeout_s)
+                    interval_s = min(1.0, self._settings.session_timeout_s / 4)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(interval_s):
+                            await self._stop.wait()
+            finally:
+                # First, because the end of `listen` waits for requests under way, which end with
+                # their session.
+                for session in list(self._sessions.values()):
+                    session.closing.set()
+        # Not waited for: a prompt that is being encoded cannot be interrupted.
+        self._encoder.shutdown(wait=False, cancel_futures=True)
 
     def _abandon_sessions(self, deadline: float) -> None:
         """Ends idle sessions last used before `deadline`.
@@ -277,47 +238,6 @@ class Endpoint:
             router.add_post(f"{prefix}/completions", self._post_completion)
             router.add_post(f"{prefix}/reward", self._post_reward)
 
-    @web.middleware
-    async def _check_and_answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Checks Host and key, then calls the handler.
-
-        Every failure becomes an error that clients of OpenAI read.
-        """
-        # No check of the content type: pages of other sites do not have the key.
-        try:
-            message = host_error(
-                request.headers.get("Host"), self._settings.host, "--config.serve.host="
-            )
-            if message:
-                raise RequestError(message)
-            header = request.headers.get("Authorization", "")
-            # aiohttp decodes headers in this way; other bytes than UTF-8 come back unchanged.
-            authorization = header.encode("utf-8", "surrogateescape")
-            if request.path != "/health" and not is_authorized(authorization, self._settings.key):
-                raise RequestError(
-                    "the key is missing or wrong", status=401, code="invalid_api_key"
-                )
-            if request.path != "/health":
-                self._guard.accept(request.protocol)
-            return await handler(request)
-        # The client is gone, and an answer would fail as well.
-        except ConnectionError:
-            raise
-        except web.HTTPNotFound:
-            error = RequestError(
-                f"{request.path}: not served; served are {', '.join(self._list_paths())}",
-                status=404,
-            )
-        except Exception as err:
-            error = error_answer(err)
-        headers = {"Retry-After": "1"} if error.status in (429, 503) else None
-        return web.json_response(error.as_json(), status=error.status, headers=headers)
-
-    def _list_paths(self) -> list[str]:
-        """The paths that are served, without those of sessions."""
-        paths = {resource.canonical for resource in self._app.router.resources()}
-        return sorted(path for path in paths if not path.startswith("/sessions/"))
-
     async def _get_health(self, request: web.Request) -> web.Response:
         return web.json_response(
             {"status": "ok", "sessions": len(self._sessions), "running": self._sampler.running}
@@ -338,7 +258,7 @@ class Endpoint:
         }
 
     async def _post_session(self, request: web.Request) -> web.Response:
-        body = await self._read_body(request)
+        body = await read_body(request)
         task_name = body.get("task")
         if not isinstance(task_name, str) or not 0 < len(task_name) <= MAX_TASK:
             raise RequestError(
@@ -372,7 +292,7 @@ class Endpoint:
         session = self._find_session(request)
         if session is None:
             raise RequestError(f"the request names no session, in {SESSION_HEADER} or in its path")
-        body = await self._read_body(request)
+        body = await read_body(request)
         if not session.turns:
             reason = f"; its last call was refused ({session.refusal})" if session.refusal else ""
             raise RequestError(f"the session has no call that could be rewarded{reason}")
@@ -408,7 +328,7 @@ class Endpoint:
     async def _answer_call(
         self, request: web.Request, session: EndpointSession | None, *, chat: bool
     ) -> web.StreamResponse:
-        body = await self._read_body(request)
+        body = await read_body(request)
         self._check_model(body)
         self._check_characters(body, session)
         policy_request, tokens = await asyncio.get_running_loop().run_in_executor(
@@ -542,18 +462,3 @@ class Endpoint:
             raise session_not_found()
         session.last_use = time.monotonic()
         return session
-
-    async def _read_body(self, request: web.Request) -> dict[str, Any]:
-        try:
-            async with asyncio.timeout(BODY_S):
-                body = json.loads(await request.read())
-        except TimeoutError as err:
-            raise RequestError(
-                f"the request was not complete within {BODY_S:g} s", status=408
-            ) from err
-        # RecursionError: JSON of thousands of nested lists.
-        except (ValueError, RecursionError, web.RequestPayloadError) as err:
-            raise RequestError(f"the body is no JSON ({' '.join(str(err).split())})") from err
-        if not isinstance(body, dict):
-            raise RequestError("the body must be a JSON object")
-        return body

@@ -15,8 +15,8 @@ import aiohttp
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.engines.vllm.protocol import Limits, ServerFault, read_probe
-from gigpo_jax.engines.vllm.server import Server
+from gigpo_jax.engines.remote.protocol import Limits, ServerFault, read_probe
+from gigpo_jax.engines.vllm.server import VllmServer
 from gigpo_jax.models.text.tokenizer import Tokenizer
 
 REQUESTS = 32  # under way at one server
@@ -79,14 +79,14 @@ class TextScorer:
         return _wait_in_thread(self._score_texts(texts))
 
     @asynccontextmanager
-    async def _open_servers(self) -> AsyncIterator[list[Server]]:
+    async def _open_servers(self) -> AsyncIterator[list[VllmServer]]:
         # As in the engine: servers batch what waits there, and close idle connections after 5 s.
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
             headers=self._headers,
             trust_env=False,
         ) as session:
-            yield [Server(url, session, self._limits) for url in self._urls]
+            yield [VllmServer(url, session, self._limits) for url in self._urls]
 
     async def _check_servers(self, tokenizer: Tokenizer, max_length: int) -> None:
         text = np.asarray(tokenizer.encode(TEXT)[:max_length], np.int32)
@@ -108,7 +108,7 @@ class TextScorer:
                         fix="serve the same model everywhere",
                     )
 
-    async def _check_model(self, server: Server, max_length: int) -> None:
+    async def _check_model(self, server: VllmServer, max_length: int) -> None:
         """Waits for a server and checks its model's length."""
         deadline = time.monotonic() + self._limits.connect_s
         while True:
@@ -138,7 +138,7 @@ class TextScorer:
         slots = asyncio.Semaphore(REQUESTS * len(self._urls))
         scored = 0
 
-        async def score(text: np.ndarray, servers: list[Server]) -> np.ndarray:
+        async def score(text: np.ndarray, servers: list[VllmServer]) -> np.ndarray:
             nonlocal scored
             async with slots:
                 row = await self._score_text(text, servers)
@@ -162,7 +162,7 @@ class TextScorer:
                 progress.cancel()
             return [row.result() for row in rows]
 
-    async def _score_text(self, text: np.ndarray, servers: list[Server]) -> np.ndarray:
+    async def _score_text(self, text: np.ndarray, servers: list[VllmServer]) -> np.ndarray:
         """Scores one text.
 
         A request that fails is repeated, if possible elsewhere.
@@ -188,7 +188,7 @@ class TextScorer:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def _request_scores(self, server: Server, text: np.ndarray) -> np.ndarray:
+    async def _request_scores(self, server: VllmServer, text: np.ndarray) -> np.ndarray:
         tokens = text.tolist()
         body = {
             "model": self._names[server.url],
@@ -210,7 +210,7 @@ class TextScorer:
         return row
 
 
-async def _check_tokens(server: Server, model: str, tokenizer: Tokenizer) -> None:
+async def _check_tokens(server: VllmServer, model: str, tokenizer: Tokenizer) -> None:
     """Compares the texts of all token ids.
 
     Raises:

@@ -1,130 +1,40 @@
-"""Client of one vLLM server: every call has a time limit and ends in an answer or an error."""
+"""Client of a vLLM server: its description, its requests and the steps of a push."""
 
 import asyncio
-import json
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import aiohttp
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.engines.vllm.launch import ServerProcess
-from gigpo_jax.engines.vllm.protocol import (
-    KNOWN_RELEASE,
+from gigpo_jax.engines.remote.protocol import (
     LOADING,
-    Limits,
     ServerFault,
+    check_served,
     probe_request,
     read_probe,
 )
+from gigpo_jax.engines.remote.server import QUICK_S, PushedWeights, Server, summarise_answer
 
-QUICK_S = 30.0  # limit of calls that a working server answers at once
-HINT = "start one with launch/vllm_sidecar.sh"
-
-
-@dataclass(frozen=True)
-class PushedWeights:
-    """The weights of one push and their probe.
-
-    The probe verifies the weights.
-
-    Attributes:
-      label: Name of the version on the servers.
-      name: File or adapter folder in the weights folder.
-      checksum: Checksum of its tensors.
-      probe: [P], token ids of the probe prompt.
-      expected: [P - 1] f32, nats, the learner's log-probabilities of them; may still be computed.
-      tolerance: Largest accepted mean absolute difference, nats.
-      base: Checksum of the model's folder for an adapter; "" if the file has all weights.
-    """
-
-    label: str
-    name: str
-    checksum: str
-    probe: tuple[int, ...]
-    expected: Any
-    tolerance: float
-    base: str = ""
+KNOWN_RELEASE = "0.32."  # the weight update differs between releases
+MODE = "processed_logprobs"  # vLLM's default ignores the temperature
+FIXES = {
+    "dtype": "make --dtype and engine.dtype the same",
+    "logprobs_mode": f"start it with --logprobs-mode {MODE}",
+    "takes_seeds": "start it with --no-enable-chunked-prefill",
+}
 
 
-class Server:
-    """Talks to one server; `ServerPool` decides when.
+class VllmServer(Server):
+    """A server of vLLM with the worker extension.
 
     Attributes:
-      url: Address, such as http://127.0.0.1:8123.
-      process: Process of the server, if this run started it.
       adapter: Name of the adapter that it samples with; "" for none.
-      state: State; only "ready" servers get requests; "lost" is final.
-      load: Number of requests under way.
-      failures: Number of recoveries since the last response.
-      restarts: Number of restarts so far.
-      reason: Reason for which it is not ready.
-      push_report: Report of the last push.
-      recovery: Task that makes it ready.
     """
 
-    def __init__(
-        self,
-        url: str,
-        session: aiohttp.ClientSession,
-        limits: Limits,
-        process: ServerProcess | None = None,
-    ):
-        """Stores the address; connects to nothing yet.
-
-        The HTTP session has the key.
-        """
-        self.url = url.rstrip("/")
-        self.process = process
-        self._session = session
-        self._limits = limits
-        self.adapter = ""
-        self.state: Literal["recovering", "ready", "lost"] = "recovering"
-        self.load = 0
-        self.failures = 0
-        self.restarts = 0
-        self.reason = "not started"
-        self.push_report: dict[str, float] = {}
-        self._adapter_loads = 0
-        self.recovery: asyncio.Task[None] | None = None
-
-    async def call(
-        self, method: str, path: str, body: Any = None, *, limit_s: float = QUICK_S
-    ) -> Any:
-        """Makes one call and returns its parsed JSON.
-
-        An answer of another content type is returned as text.
-
-        Raises:
-          InputError: The server refuses the request (400, 413, 422) or the key (401, 403).
-          ServerFault: The call failed in another way.
-        """
-        # No redirects: they would take the key to another address.
-        timeout = aiohttp.ClientTimeout(total=limit_s)
-        try:
-            async with self._session.request(
-                method, self.url + path, json=body, timeout=timeout, allow_redirects=False
-            ) as response:
-                status = response.status
-                answer = await response.text()
-                if answer and response.content_type == "application/json":
-                    answer = json.loads(answer)
-        except TimeoutError as err:
-            raise ServerFault(f"{path}: no answer within {limit_s:g} s") from err
-        except (aiohttp.ClientError, OSError, ValueError) as err:
-            raise ServerFault(f"{path}: {type(err).__name__}: {err}") from err
-        if status in (401, 403):
-            raise InputError(
-                f"refuses the key (status {status})",
-                key=self.url,
-                fix="set VLLM_API_KEY to the server's",
-            )
-        if status in (400, 413, 422):
-            raise InputError(f"refuses the request: {_summarise_answer(answer)}", key=self.url)
-        if status != 200:
-            raise ServerFault(f"{path}: status {status}: {_summarise_answer(answer)}")
-        return answer
+    key_name = "VLLM_API_KEY"
+    fix = "start one with launch/vllm_sidecar.sh"
+    adapter = ""
+    _adapter_loads = 0
 
     async def generate(self, body: dict[str, Any]) -> Any:
         """Requests one response from one adapter.
@@ -135,21 +45,18 @@ class Server:
         adapter = self.adapter
         if adapter:
             body = body | {"model": adapter}
-        answer = await self.call(
-            "POST", "/inference/v1/generate", body, limit_s=self._limits.request_s
-        )
+        answer = await super().generate(body)
         if self.adapter != adapter:
             raise ServerFault("the adapter changed during the request")
         return answer
 
-    async def check_health(self) -> None:
-        """Raises ServerFault unless the server is up."""
-        await self.call("GET", "/health")
-
-    async def weights_label(self) -> str:
-        """Returns the label of the weights that the server has."""
-        answer = await self.call("GET", "/weight_info")
-        return str(answer.get("weight_version", "")) if isinstance(answer, dict) else ""
+    async def check(
+        self, expected: dict[str, Any], *, max_length: int, rank: int, base: str
+    ) -> None:
+        """Implements `Server.check`."""
+        del base  # checked with every adapter
+        description = await self.describe()
+        check_description(self.url, description, expected, max_length=max_length, rank=rank)
 
     async def describe(self) -> dict[str, Any]:
         """Checks the release and returns the first worker's description.
@@ -161,9 +68,9 @@ class Server:
         release = answer.get("version") if isinstance(answer, dict) else None
         if not str(release).startswith(KNOWN_RELEASE):
             raise InputError(
-                f"not vLLM {KNOWN_RELEASE}x (/version says {_summarise_answer(answer)})",
+                f"not vLLM {KNOWN_RELEASE}x (/version says {summarise_answer(answer)})",
                 key=self.url,
-                fix=HINT,
+                fix=self.fix,
             )
         try:
             descriptions = await self._call_workers("gigpo_describe")
@@ -171,7 +78,7 @@ class Server:
             return descriptions[0]
         except ServerFault as err:
             raise InputError(
-                f"the worker extension is missing ({err})", key=self.url, fix=HINT
+                f"the worker extension is missing ({err})", key=self.url, fix=self.fix
             ) from err
 
     async def push(self, weights: PushedWeights) -> dict[str, float]:
@@ -248,7 +155,7 @@ class Server:
             # Only adapters have a parent; the model itself has none.
             names = [str(card["id"]) for card in answer["data"] if card.get("parent")]
         except (TypeError, KeyError, AttributeError) as err:
-            raise ServerFault(f"/v1/models: unexpected answer {_summarise_answer(answer)}") from err
+            raise ServerFault(f"/v1/models: unexpected answer {summarise_answer(answer)}") from err
         for adapter in names:
             if adapter != self.adapter:
                 await self.call("POST", "/v1/unload_lora_adapter", {"lora_name": adapter})
@@ -264,16 +171,40 @@ class Server:
         answer = await self.call("POST", "/collective_rpc", body, limit_s=limit_s)
         results = answer.get("results") if isinstance(answer, dict) else None
         if not results or not all(isinstance(result, dict) for result in results):
-            raise ServerFault(f"{method}: unexpected answer {_summarise_answer(answer)}")
+            raise ServerFault(f"{method}: unexpected answer {summarise_answer(answer)}")
         return results
 
 
-def _summarise_answer(answer: Any) -> str:
-    """Returns an answer or its error message in one line.
+def check_description(
+    url: str, description: dict[str, Any], expected: dict[str, Any], *, max_length: int, rank: int
+) -> None:
+    """Checks a server's model and settings.
 
-    It has at most 300 characters.
+    The model must be the learner's, and the settings must give right numbers.
+
+    Args:
+      url: Address of the server.
+      description: Result of `VllmServer.describe`.
+      expected: Architecture of the learner, "tokenizer" fingerprint and "dtype", by the same keys.
+      max_length: Largest number of tokens of prompt and response together.
+      rank: Rank of the adapter, 0 if all weights are trained.
+
+    Raises:
+      InputError: A value differs.
     """
-    message = None
-    if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
-        message = answer["error"].get("message")
-    return " ".join(str(message or answer).split())[:300] or "nothing"
+    expected = expected | {"logprobs_mode": MODE, "takes_seeds": True}
+    fixes = FIXES | {"max_model_len": f"start it with --max-model-len {max_length}"}
+    check_served(url, description, expected, max_length=max_length, fixes=fixes)
+    if not description.get("weights_dir"):
+        raise InputError(
+            "takes no weights", key=url, fix="start it with launch/vllm_sidecar.sh --weights-dir"
+        )
+    server_rank = description.get("adapter_rank", 0)
+    # A server that takes adapters refuses to replace the model below them.
+    if server_rank < rank or (server_rank and not rank):
+        option = f"with --lora-rank {rank}" if rank else "without --lora-rank"
+        raise InputError(
+            f"its largest adapter rank is {server_rank}, model.lora.rank={rank}",
+            key=url,
+            fix=f"start it {option}",
+        )

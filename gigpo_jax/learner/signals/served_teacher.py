@@ -56,7 +56,7 @@ class ServedTeacher(Signal):
                 fix="name a model folder",
             )
         try:
-            from gigpo_jax.engines.vllm.protocol import Limits
+            from gigpo_jax.engines.remote.protocol import Limits
             from gigpo_jax.engines.vllm.scorer import TextScorer
         except ModuleNotFoundError as err:  # aiohttp is an optional dependency
             raise InputError(
@@ -65,7 +65,7 @@ class ServedTeacher(Signal):
                 value=value,
                 fix="pip install 'gigpo_jax[vllm]'",
             ) from err
-        servers = config.engine.vllm
+        servers = config.engine
         urls = [url.strip() for url in config.rl.settings.teacher.split(",")]
         # Each host begins with another server; all hosts may use all.
         first = jax.process_index() % len(urls)
@@ -73,7 +73,7 @@ class ServedTeacher(Signal):
             urls[first:] + urls[:first],
             key=os.environ.get("VLLM_API_KEY", ""),
             limits=Limits(
-                start_s=servers.start_timeout_s,
+                start_s=servers.vllm.start_timeout_s,
                 connect_s=servers.connect_timeout_s,
                 request_s=servers.request_timeout_s,
                 push_s=servers.push_timeout_s,
@@ -91,7 +91,7 @@ class ServedTeacher(Signal):
         Raises:
           EngineLost: The servers of a host gave no scores.
         """
-        from gigpo_jax.engines.vllm.protocol import ServerFault
+        from gigpo_jax.engines.remote.protocol import ServerFault
 
         samples = credited.scored.samples
         # The calls of a conversation are one text: its last call has all responses.

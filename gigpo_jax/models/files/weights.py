@@ -143,8 +143,22 @@ def load_hf(
     stored_config = read_config(folder)
     config = replace(stored_config, value_head=value_head or stored_config.value_head)
     # By the folder's own config: the head of a critic may be missing there.
-    places = _check_tensors(folder, stored_config)
-    dtype = jnp.dtype(dtype)
+    places = _check_tensors(folder, _weight_files(folder), stored_config)
+    return config, _read_params(config, places, jnp.dtype(dtype), shardings)
+
+
+def load_file(
+    file: pathlib.Path, config: DecoderConfig, *, dtype: Any, shardings: Any = None
+) -> Params:
+    """Loads the parameters of one file, as `write_tensors` writes it.
+
+    Arguments and errors are those of `load_hf`.
+    """
+    places = _check_tensors(file, [file], config)
+    return _read_params(config, places, jnp.dtype(dtype), shardings)
+
+
+def _read_params(config: DecoderConfig, places: Places, dtype: np.dtype, shardings: Any) -> Params:
     leaves, tree = _list_leaves(config)
     if shardings is None:
         # An array tells the default device also within `jax.default_device`.
@@ -158,7 +172,7 @@ def load_hf(
         array = jax.make_array_from_callback(leaf.shape, sharding, read_shard)
         array.block_until_ready()  # frees its host copies before the next array is read
         arrays.append(array)
-    return config, jax.tree.unflatten(tree, arrays)
+    return jax.tree.unflatten(tree, arrays)
 
 
 def save_hf(
@@ -362,14 +376,16 @@ def is_finite(array: np.ndarray) -> bool:
     return True
 
 
-def _check_tensors(folder: pathlib.Path, config: DecoderConfig) -> Places:
-    """Locates the tensors of a folder.
+def _check_tensors(
+    source: pathlib.Path, files: list[pathlib.Path], config: DecoderConfig
+) -> Places:
+    """Locates the tensors of files, which errors name as `source`.
 
     Raises:
       InputError: the tensors are not those of `config`.
     """
     stored: Places = {}
-    for file in _weight_files(folder):
+    for file in files:
         for name, entry in read_header(file).items():
             stored[_published_name(config, name)] = (file, entry)
     shapes = {name: leaf.stored_shape for leaf in _list_leaves(config)[0] for name in leaf.names}
@@ -377,7 +393,7 @@ def _check_tensors(folder: pathlib.Path, config: DecoderConfig) -> Places:
         if name not in stored:
             raise InputError(
                 f"tensor {name} is missing",
-                key=folder,
+                key=source,
                 fix="the set of weights is incomplete, download it again",
             )
         file, entry = stored[name]
@@ -394,7 +410,7 @@ def _check_tensors(folder: pathlib.Path, config: DecoderConfig) -> Places:
     if extra:
         raise InputError(
             f"{len(extra)} tensors do not belong to config.json's model ({extra[0]})",
-            key=folder,
+            key=source,
             fix="use its own",
         )
     return {name: stored[name] for name in shapes}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gigpo_jax.core import web_server
-from gigpo_jax.engines.endpoint import server
+from gigpo_jax.engines.endpoint import web
 from gigpo_jax.engines.endpoint.server import Endpoint
 from tests.engines.endpoint.serving import (
     HEADS,
@@ -86,7 +86,7 @@ def test_silent_connections_lock_nobody_out(
 def test_the_first_request_with_the_key_has_a_limit(
     engine: Watched, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "FIRST_REQUEST_S", 0.3)
+    monkeypatch.setattr(web, "FIRST_REQUEST_S", 0.3)
     with serving(engine) as endpoint, connect(endpoint, data) as connection:
         while not is_closed(connection, 20.0):
             pass

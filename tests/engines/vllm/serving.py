@@ -17,10 +17,11 @@ import numpy as np
 
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
-from gigpo_jax.engines.vllm.engine import VllmEngine, VllmSettings
+from gigpo_jax.engines.remote.engine import RemoteEngine, RemoteSettings
+from gigpo_jax.engines.remote.protocol import Limits, generate_request
+from gigpo_jax.engines.remote.weight_store import WeightStore
 from gigpo_jax.engines.vllm.launch import LaunchPlan, ServerProcess, free_ports
-from gigpo_jax.engines.vllm.protocol import Limits
-from gigpo_jax.engines.vllm.weight_store import WeightStore
+from gigpo_jax.engines.vllm.server import VllmServer
 from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
 from gigpo_jax.models import decoder
 from gigpo_jax.models.text.tokenizer import Tokenizer
@@ -105,10 +106,12 @@ def engine(
     weights_dir: pathlib.Path,
     said: list[str] | None = None,
     **changes: Any,
-) -> VllmEngine:
+) -> RemoteEngine:
     """An engine over such servers."""
-    settings = VllmSettings(
+    settings = RemoteSettings(
         **{
+            "server": VllmServer,
+            "make_request": generate_request,
             "urls": urls,
             "processes": processes,
             "key": KEY,
@@ -122,7 +125,7 @@ def engine(
     )
     say = said.append if said is not None else print
     store = WeightStore(weights_dir)
-    return VllmEngine(config, params, settings=settings, store=store, tokenizer=words, say=say)
+    return RemoteEngine(config, params, settings=settings, store=store, tokenizer=words, say=say)
 
 
 def shaken(params: decoder.Params, seed: int, size: float = 0.02) -> decoder.Params:
@@ -167,7 +170,7 @@ def in_process(
     return JaxEngine(config, params, settings, tokenizer=tokenizer)
 
 
-def ask(engine: VllmEngine, prompts: list[list[int]], **settings: Any) -> list[Any]:
+def ask(engine: RemoteEngine, prompts: list[list[int]], **settings: Any) -> list[Any]:
     """One response to each prompt, all at once; each request has its own key and session."""
     settings = {"max_tokens": 16} | settings
     session = settings.pop("session", None)

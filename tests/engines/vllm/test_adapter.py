@@ -19,9 +19,9 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import EngineLost, SamplingParams
-from gigpo_jax.engines.vllm.engine import VllmEngine
+from gigpo_jax.engines.remote.engine import RemoteEngine
+from gigpo_jax.engines.remote.protocol import probe_request, read_probe
 from gigpo_jax.engines.vllm.launch import ServerProcess, free_ports
-from gigpo_jax.engines.vllm.protocol import probe_request, read_probe
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.files.adapter_file import save_adapter
 from gigpo_jax.models.files.checksum import folder_checksum
@@ -94,7 +94,7 @@ def prompts(words: Tokenizer, count: int) -> list[list[int]]:
 
 
 def assert_samples_from(
-    engine: VllmEngine, shape: Any, merged: Any, words: Tokenizer, version: int
+    engine: RemoteEngine, shape: Any, merged: Any, words: Tokenizer, version: int
 ) -> None:
     """Responses carry the version and the merged model's log-probabilities."""
     asked = prompts(words, 4)
@@ -138,7 +138,7 @@ def test_responses_during_pushes_are_of_the_version_that_they_name(
     asked = prompts(words, 12)
     responses = []
 
-    async def play(engine: VllmEngine) -> None:
+    async def play(engine: RemoteEngine) -> None:
         pushed = asyncio.Event()
 
         async def stream(number: int) -> None:
@@ -293,8 +293,8 @@ def test_a_run_trains_an_adapter_with_servers(
     ]
     command += ["--config.eval.panel=", "--config.env.workers=1", "--config.train.iterations=2"]
     command += ["--config.train.groups=4", "--config.optim.lr=0.003", "--config.model.lora.rank=4"]
-    command += ["--config.engine.name=vllm", f"--config.engine.vllm.urls={server.url}"]
-    command += [f"--config.engine.vllm.weights_dir={weights}"]
+    command += ["--config.engine.name=vllm", f"--config.engine.urls={server.url}"]
+    command += [f"--config.engine.weights_dir={weights}"]
     environment = os.environ | {"VLLM_API_KEY": serving.KEY}
     done = subprocess.run(
         command,

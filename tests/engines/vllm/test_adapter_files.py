@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from gigpo_jax.engines.vllm.weight_store import WeightStore
+from gigpo_jax.engines.remote.weight_store import WeightStore
 from gigpo_jax.engines.vllm.worker.extension import WeightLoader
 from gigpo_jax.models import lora
 from gigpo_jax.models.files.adapter_file import load_adapter

@@ -20,7 +20,7 @@ from configs.quickstart import get_config
 from gigpo_jax.config import resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import EngineLost, SamplingParams
-from gigpo_jax.engines.vllm.engine import VllmEngine
+from gigpo_jax.engines.remote.engine import RemoteEngine
 from gigpo_jax.engines.vllm.launch import ServerProcess
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.weights import load_hf, save_hf
@@ -221,7 +221,7 @@ def test_a_request_with_the_same_key_gets_the_same_response_and_another_key_anot
         lambda x: x * 0.3, served.params
     )  # near uniform: two keys hardly agree on 16 tokens
 
-    async def one(engine: VllmEngine, key: tuple[int, int]) -> list[int]:
+    async def one(engine: RemoteEngine, key: tuple[int, int]) -> list[int]:
         return (
             await engine.generate(prompts[0], SamplingParams(max_tokens=16, key=key))
         ).tokens.tolist()
@@ -307,7 +307,7 @@ def test_a_push_that_did_not_arrive_is_noticed_by_the_probe(
 @pytest.fixture(scope="module")
 def proxied(
     servers: dict[str, Served], tokenizer: Tokenizer, weights_dir: pathlib.Path
-) -> Iterator[tuple[Proxy, VllmEngine]]:
+) -> Iterator[tuple[Proxy, RemoteEngine]]:
     """A proxy before a server, and an engine that knows only the proxy and is not patient."""
     served = servers["spare"]
     proxy = Proxy(served.url)
@@ -325,7 +325,7 @@ def proxied(
 
 @pytest.mark.parametrize("faults", ["refuse", "error", "nonsense", "empty", "cut", "half delay"])
 def test_broken_answers_are_asked_for_again(
-    proxied: tuple[Proxy, VllmEngine], prompts: list[list[int]], faults: str
+    proxied: tuple[Proxy, RemoteEngine], prompts: list[list[int]], faults: str
 ) -> None:
     proxy, vllm = proxied
     expected = ask(vllm, prompts[:6], temperature=0.0)
@@ -341,7 +341,7 @@ def test_broken_answers_are_asked_for_again(
 
 
 def test_a_push_whose_answer_gets_lost_is_made_again(
-    servers: dict[str, Served], proxied: tuple[Proxy, VllmEngine], prompts: list[list[int]]
+    servers: dict[str, Served], proxied: tuple[Proxy, RemoteEngine], prompts: list[list[int]]
 ) -> None:
     served, (proxy, vllm) = servers["spare"], proxied
     other = shaken(served.params, 8)
@@ -418,7 +418,7 @@ def test_what_cannot_be_used_is_refused_with_the_fix(
     assert "--max-model-len 97" in connect(served.url, max_length=97)
     assert "the learner needs 'bfloat16'" in connect(served.url, dtype="bfloat16")
     assert "the learner needs 'other'" in connect(served.url, tokenizer="other")
-    assert "start it or correct config.engine.vllm.urls" in connect(
+    assert "start it or correct config.engine.urls" in connect(
         "http://127.0.0.1:9", limits=IMPATIENT
     )
 
@@ -440,12 +440,12 @@ def test_agents_play_as_in_this_process(
         (1,),
         2,
     )
-    config.engine.vllm.urls, config.engine.vllm.weights_dir = servers["spare"].url, str(weights_dir)
+    config.engine.urls, config.engine.weights_dir = servers["spare"].url, str(weights_dir)
     played = {}
     for name in ("vllm", "jax"):
         config.engine.name = name
         if name == "jax":
-            config.engine.vllm.urls = config.engine.vllm.weights_dir = ""
+            config.engine.urls = config.engine.weights_dir = ""
         assert evaluate.run(resolve(config, trains=False), tmp_path / name, "") == 0
         played[name] = read_rollouts(
             tmp_path / name / f"eval_tiny_unseen_{agent}_greedy.jsonl.gz"

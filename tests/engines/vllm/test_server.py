@@ -10,8 +10,9 @@ import pytest
 from aiohttp import web
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.engines.vllm.protocol import Limits, ServerFault
-from gigpo_jax.engines.vllm.server import PushedWeights, Server
+from gigpo_jax.engines.remote.protocol import Limits, ServerFault
+from gigpo_jax.engines.remote.server import PushedWeights
+from gigpo_jax.engines.vllm.server import VllmServer
 
 PROBE = (4, 7, 4)
 WEIGHTS = PushedWeights(
@@ -65,7 +66,7 @@ class Answers:
         return web.json_response(said)
 
 
-def talk(answers: Answers, work: Callable[[Server], Awaitable[Any]]) -> Any:
+def talk(answers: Answers, work: Callable[[VllmServer], Awaitable[Any]]) -> Any:
     """What `work` makes of a server that answers so; patient with one that means to."""
     limit_s = 1.0 if "nothing" in answers.says.values() else 60.0
 
@@ -77,7 +78,7 @@ def talk(answers: Answers, work: Callable[[Server], Awaitable[Any]]) -> Any:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         async with aiohttp.ClientSession() as session:
             limits = Limits(start_s=1, connect_s=1, request_s=limit_s, push_s=limit_s, restarts=0)
-            server = Server(f"http://127.0.0.1:{runner.addresses[0][1]}/", session, limits)
+            server = VllmServer(f"http://127.0.0.1:{runner.addresses[0][1]}/", session, limits)
             try:
                 return await work(server)
             finally:
@@ -116,7 +117,7 @@ def test_an_adapter_is_staged_loaded_under_a_new_name_and_alone() -> None:
 def test_a_response_counts_only_if_its_adapter_stayed_the_same() -> None:
     answers = Answers()
 
-    async def work(server: Server) -> None:
+    async def work(server: VllmServer) -> None:
         server.adapter = "a"
         answers.meanwhile = lambda: setattr(server, "adapter", "b")
         await server.generate({})

@@ -161,7 +161,7 @@ def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_check
     monkeypatch.setenv("VLLM_API_KEY", serving.KEY)
     flags = [
         "--config.engine.name=vllm",
-        f"--config.engine.vllm.weights_dir={weights}",
+        f"--config.engine.weights_dir={weights}",
         "--config.train.max_staleness=1",
     ]
     flags += [
@@ -173,8 +173,8 @@ def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_check
     try:
         serving.wait_up(server)
         impatient = (
-            f"--config.engine.vllm.urls={server.url}",
-            "--config.engine.vllm.connect_timeout_s=3.0",
+            f"--config.engine.urls={server.url}",
+            "--config.engine.connect_timeout_s=3.0",
         )
         with running(workdir, *flags, *impatient) as process:
             wait_for(process, workdir, 3)
@@ -182,11 +182,11 @@ def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_check
             process.wait(LIMIT_S)
         if process.returncode:  # it may have finished before it needed the server again
             out = finish(process, workdir, 1)
-            stopped = re.search(r"stopped in iteration (\d+): no vLLM server is left", out)
+            stopped = re.search(r"stopped in iteration (\d+): no server is left", out)
             assert stopped is not None, out
             assert (workdir / "checkpoints").is_dir()
             serving.wait_up(other)
-            run(workdir, *flags, f"--config.engine.vllm.urls={other.url}")
+            run(workdir, *flags, f"--config.engine.urls={other.url}")
     finally:
         server.stop()
         other.stop()

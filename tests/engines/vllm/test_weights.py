@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.engines.vllm import weight_store
+from gigpo_jax.engines.remote import weight_store
 from gigpo_jax.engines.vllm.worker import extension
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.checksum import folder_checksum

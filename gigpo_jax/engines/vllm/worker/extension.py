@@ -158,16 +158,23 @@ class WeightLoader:
 
 
 def allowed_path(name: str) -> pathlib.Path:
-    """Returns the path of a file or folder of weights.
-
-    It must be directly in GIGPO_WEIGHTS_DIR.
+    """Returns the path of a file or folder in GIGPO_WEIGHTS_DIR.
 
     Raises:
       InputError: The path is elsewhere or does not exist, or the variable is not set.
     """
     if not os.environ.get(WEIGHTS_DIR):
         raise InputError("not set: this server takes no weights", key=WEIGHTS_DIR)
-    folder = pathlib.Path(os.environ[WEIGHTS_DIR]).resolve()
+    return locate_weights(pathlib.Path(os.environ[WEIGHTS_DIR]), name)
+
+
+def locate_weights(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Returns the path of an entry of a folder.
+
+    Raises:
+      InputError: The path is elsewhere or does not exist.
+    """
+    folder = folder.resolve()
     # `resolve` follows links and "..", so that neither leads out of the folder.
     path = (folder / name).resolve()
     if path.parent != folder:

@@ -12,9 +12,8 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.png import encode_png
 from gigpo_jax.engines.base import SamplingParams
-from gigpo_jax.engines.vllm.protocol import (
+from gigpo_jax.engines.remote.protocol import (
     ServerFault,
-    check_description,
     check_expanded,
     generate_request,
     parse_version,
@@ -23,6 +22,7 @@ from gigpo_jax.engines.vllm.protocol import (
     read_probe,
     version_label,
 )
+from gigpo_jax.engines.vllm.server import check_description
 from gigpo_jax.models.vision.images import (
     expand_image_tokens,
     prepare_images,

@@ -13,10 +13,10 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import EngineLost
-from gigpo_jax.engines.vllm import servers as vllm_servers
-from gigpo_jax.engines.vllm.protocol import Limits, ServerFault
-from gigpo_jax.engines.vllm.server import PushedWeights, Server
-from gigpo_jax.engines.vllm.servers import ServerPool
+from gigpo_jax.engines.remote import servers as remote_servers
+from gigpo_jax.engines.remote.protocol import Limits, ServerFault
+from gigpo_jax.engines.remote.server import PushedWeights, Server
+from gigpo_jax.engines.remote.servers import ServerPool
 
 LIMITS = Limits(start_s=30.0, connect_s=1.0, request_s=1.0, push_s=1.0, restarts=2)
 
@@ -76,8 +76,8 @@ class Process:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_servers, "PAUSE_S", 0.01)
-    monkeypatch.setattr(vllm_servers, "HANG_S", 0.2)
+    monkeypatch.setattr(remote_servers, "PAUSE_S", 0.01)
+    monkeypatch.setattr(remote_servers, "HANG_S", 0.2)
 
 
 def pool(*servers: Scripted, said: list[str] | None = None) -> ServerPool:
@@ -132,7 +132,7 @@ def test_a_server_that_keeps_dying_is_dropped_after_its_restarts() -> None:
             process.die()
             made.report(server, "reset")
         with pytest.raises(
-            EngineLost, match="no vLLM server is left: http://a:1: the server ended: killed"
+            EngineLost, match="no server is left: http://a:1: the server ended: killed"
         ):
             await asyncio.wait_for(made.choose(None), 60)
         return said
@@ -193,7 +193,7 @@ def test_a_server_that_takes_no_weights_is_dropped_after_three_pushes() -> None:
             await asyncio.wait_for(pool(server).push(wanted("r:1")), 60)
         return server.pushes
 
-    assert asyncio.run(scenario()) == vllm_servers.PUSHES
+    assert asyncio.run(scenario()) == remote_servers.PUSHES
 
 
 def test_an_unexpected_error_drops_the_server_instead_of_hanging() -> None:
@@ -309,7 +309,7 @@ def test_a_server_that_refuses_the_key_is_dropped_at_once() -> None:
 
 
 def test_the_first_wait_reports_progress_and_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_servers, "PROGRESS_S", 0.05)
+    monkeypatch.setattr(remote_servers, "PROGRESS_S", 0.05)
     checked: list[Server] = []
 
     async def check(server: Server) -> None:
@@ -333,7 +333,7 @@ def test_the_first_wait_reports_progress_and_is_limited(monkeypatch: pytest.Monk
         with pytest.raises(InputError, match=r"not up within 0.2 s \(refused\); see log"):
             await opened(made)
         with pytest.raises(
-            InputError, match=r"not up within 1 s .* start it or correct config.engine.vllm.urls"
+            InputError, match=r"not up within 1 s .* start it or correct config.engine.urls"
         ):
             await opened(pool(Scripted(up=False)))
         return said

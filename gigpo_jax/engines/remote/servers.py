@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import EngineLost
-from gigpo_jax.engines.vllm.protocol import Limits, ServerFault
-from gigpo_jax.engines.vllm.server import PushedWeights, Server
+from gigpo_jax.engines.remote.protocol import Limits, ServerFault
+from gigpo_jax.engines.remote.server import PushedWeights, Server
 
 PAUSE_S = 0.5  # between two calls to a server that is not up
 PROGRESS_S = 15.0  # between two progress messages
@@ -137,13 +137,13 @@ class ServerPool:
     def _check_any_left(self) -> None:
         if all(server.state == "lost" for server in self.servers):
             reasons = "; ".join(f"{server.url}: {server.reason}" for server in self.servers)
-            raise EngineLost(f"no vLLM server is left: {reasons}")
+            raise EngineLost(f"no server is left: {reasons}")
 
     async def _open_server(
         self, server: Server, check: Callable[[Server], Awaitable[None]]
     ) -> None:
         limit_s = self._limits.connect_s
-        fix = "start it or correct config.engine.vllm.urls"
+        fix = "start it or correct config.engine.urls"
         if server.process is not None:
             limit_s = self._limits.start_s
             fix = f"see {server.process.log}"

@@ -1,4 +1,4 @@
-"""Requests to a vLLM server, and its answers: pure functions that check every field they read.
+"""Requests to a server, and its answers: pure functions that check every field they read.
 
 Requests go to `/inference/v1/generate`, whose answers name the weight version of every token;
 `/v1/completions` does not. A version's label is "RUN:NUMBER", so that weights of another run, or
@@ -18,13 +18,6 @@ from gigpo_jax.core.png import encode_png
 from gigpo_jax.engines.base import Completion, FinishReason, SamplingParams
 from gigpo_jax.models.vision.images import PromptImages, collapse_image_tokens, restore_pixels
 
-KNOWN_RELEASE = "0.32."  # the weight update differs between releases
-MODE = "processed_logprobs"  # vLLM's default ignores the temperature
-FIXES = {
-    "dtype": "make --dtype and engine.dtype the same",
-    "logprobs_mode": f"start it with --logprobs-mode {MODE}",
-    "takes_seeds": "start it with --no-enable-chunked-prefill",
-}
 LOADING = "loading"  # the label while weights are replaced; responses that carry it are discarded
 REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
@@ -42,7 +35,7 @@ class Limits:
 
     Attributes:
       start_s: Time in which a server that this run starts must answer.
-      connect_s: Time in which a server of `engine.vllm.urls` must answer, at the start and after a
+      connect_s: Time in which a server of `engine.urls` must answer, at the start and after a
         failure.
       request_s: Limit for one response.
       push_s: Limit for each step of a push.
@@ -216,8 +209,13 @@ def read_probe(answer: Any, tokens: Sequence[int]) -> np.ndarray:
         raise ServerFault(f"unexpected answer to the probe ({err!r})") from err
 
 
-def check_description(
-    url: str, description: dict[str, Any], expected: dict[str, Any], *, max_length: int, rank: int
+def check_served(
+    url: str,
+    description: dict[str, Any],
+    expected: dict[str, Any],
+    *,
+    max_length: int,
+    fixes: dict[str, str],
 ) -> None:
     """Checks a server's model and settings.
 
@@ -225,18 +223,17 @@ def check_description(
 
     Args:
       url: Address of the server.
-      description: Result of `extension.WeightLoader.gigpo_describe`.
-      expected: Architecture of the learner, "tokenizer" fingerprint and "dtype", by the same keys.
+      description: Description by the server.
+      expected: Values that the learner needs, by the same keys.
       max_length: Largest number of tokens of prompt and response together.
-      rank: Rank of the adapter, 0 if all weights are trained.
+      fixes: Remedies by key.
 
     Raises:
       InputError: A value differs.
     """
-    expected = expected | {"logprobs_mode": MODE, "takes_seeds": True}
     for key, value in expected.items():
         if description.get(key) != value:
-            fix = FIXES.get(key, "serve the folder of model.path")
+            fix = fixes.get(key, "serve the folder of model.path")
             raise InputError(
                 f"its {key} is {description.get(key)!r}, the learner needs {value!r}",
                 key=url,
@@ -248,18 +245,5 @@ def check_description(
             f"takes {server_length} tokens, sampling.max_prompt_tokens + "
             f"sampling.max_response_tokens are {max_length}",
             key=url,
-            fix=f"start it with --max-model-len {max_length}",
-        )
-    if not description.get("weights_dir"):
-        raise InputError(
-            "takes no weights", key=url, fix="start it with launch/vllm_sidecar.sh --weights-dir"
-        )
-    server_rank = description.get("adapter_rank", 0)
-    # A server that takes adapters refuses to replace the model below them.
-    if server_rank < rank or (server_rank and not rank):
-        option = f"with --lora-rank {rank}" if rank else "without --lora-rank"
-        raise InputError(
-            f"its largest adapter rank is {server_rank}, model.lora.rank={rank}",
-            key=url,
-            fix=f"start it {option}",
+            fix=fixes["max_model_len"],
         )

@@ -1,45 +1,42 @@
-"""Samples responses from vLLM servers; see `engines.base.Engine`.
+"""Samples responses from servers; see `engines.base.Engine`.
 
 A thread with its own event loop talks to the servers, so requests continue while the learner
 computes, and `update_weights` can be called from any thread. A response counts only if the server
 labels every token with a version of this run that is at least as new as the weights when the
 request was made; others are requested again.
 
-Unlike the in-process engine's, responses repeat only up to rounding: other requests on the same
-server change the last bits, and sometimes a token.
+With vLLM's servers responses repeat only up to rounding: other requests on the same server change
+the last bits, and sometimes a token.
 """
 
 import asyncio
 import concurrent.futures
 import secrets
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import aiohttp
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, EngineLost, OnTokens, SamplingParams
-from gigpo_jax.engines.jax.placement import parameter_mesh
-from gigpo_jax.engines.request import check_images, check_prompt, select_stop_ids
-from gigpo_jax.engines.stopping import StopStrings
-from gigpo_jax.engines.vllm.launch import ServerProcess
-from gigpo_jax.engines.vllm.protocol import (
+from gigpo_jax.engines.remote.probe import make_probe_scorer
+from gigpo_jax.engines.remote.protocol import (
     Limits,
     ServerFault,
-    check_description,
     check_expanded,
-    generate_request,
     read_generated,
     version_label,
 )
-from gigpo_jax.engines.vllm.server import PushedWeights, Server
-from gigpo_jax.engines.vllm.servers import Say, ServerPool
-from gigpo_jax.engines.vllm.weight_store import WeightStore, push_name
+from gigpo_jax.engines.remote.server import PushedWeights, Server
+from gigpo_jax.engines.remote.servers import Say, ServerPool
+from gigpo_jax.engines.remote.weight_store import WeightStore, push_name
+from gigpo_jax.engines.request import check_images, check_prompt, select_stop_ids
+from gigpo_jax.engines.stopping import StopStrings
+from gigpo_jax.engines.vllm.launch import ServerProcess
 from gigpo_jax.engines.vllm.worker.extension import architecture, describe_vision
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.files.hf_config import config_json
@@ -60,10 +57,12 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class VllmSettings:
+class RemoteSettings:
     """Servers of the engine, and the settings they must have.
 
     Attributes:
+      server: Class of the servers, or a function of its arguments.
+      make_request: Function that makes the body of a request, like `protocol.generate_request`.
       urls: Addresses of servers that are running already.
       processes: Servers that this engine starts and ends.
       key: Bearer token of all servers; "" for none.
@@ -75,6 +74,8 @@ class VllmSettings:
       base: `folder_checksum` of the model if an adapter is trained; "" otherwise.
     """
 
+    server: Callable[..., Server]
+    make_request: Callable[..., dict[str, Any]]
     urls: tuple[str, ...]
     processes: tuple[ServerProcess, ...]
     key: str
@@ -86,8 +87,8 @@ class VllmSettings:
     base: str = ""
 
 
-class VllmEngine:
-    """An engine whose responses come from vLLM servers.
+class RemoteEngine:
+    """An engine whose responses come from servers.
 
     Attributes:
       retries: Number of requests that were repeated.
@@ -100,7 +101,7 @@ class VllmEngine:
         config: decoder.DecoderConfig,
         params: decoder.Params,
         *,
-        settings: VllmSettings,
+        settings: RemoteSettings,
         store: WeightStore,
         tokenizer: Tokenizer | None = None,
         version: int = 0,
@@ -131,7 +132,7 @@ class VllmEngine:
         self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
         self.retries = 0
         self.last_push: dict[str, float] = {}
-        self._score_probe = _probe_program(config, params, settings)
+        self._score_probe = make_probe_scorer(config, params, settings.dtype)
         adapter = lora.detach_adapter(params)
         self._rank = 0 if adapter is None else lora.adapter_rank(adapter)
         self._closed = False
@@ -139,7 +140,7 @@ class VllmEngine:
         self._pool = ServerPool([], settings.limits, say)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
-            target=self._loop.run_forever, name="vllm-client", daemon=True
+            target=self._loop.run_forever, name="engine-client", daemon=True
         )
         self._thread.start()
         try:
@@ -154,7 +155,7 @@ class VllmEngine:
             self.close()
             raise
 
-    def __enter__(self) -> "VllmEngine":
+    def __enter__(self) -> "RemoteEngine":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -202,7 +203,8 @@ class VllmEngine:
             vocab_size=self.config.vocab_size,
         )
         images = check_images(self.config.vision, prompt, images)
-        body = generate_request(prompt, params, select_stop_ids(params, self._stops), images)
+        stop_ids = select_stop_ids(params, self._stops)
+        body = self._settings.make_request(prompt, params, stop_ids, images)
         # Runs in the client's loop. `wrap_future` passes on a cancellation, so that a caller that
         # gives up ends its request there.
         request = self._generate_with_retries(body, params, prompt)
@@ -232,7 +234,7 @@ class VllmEngine:
         # With the number of the host, because hosts may share the folder.
         name = push_name(f"{self._run}.host{jax.process_index()}.{version}")
         # Computed while the weights are written and loaded.
-        expected = self._score_probe(params)
+        expected = self._score_probe(params, np.array(self._settings.probe))
         dtype = jax.numpy.dtype(self._settings.dtype)
         adapter = lora.detach_adapter(params)
         # Servers that recover during the write would look for files that are being replaced.
@@ -245,7 +247,7 @@ class VllmEngine:
                 checksum = self._store.write_adapter(self.config, adapter, dtype=dtype, name=name)
         except OSError as err:
             raise EngineLost(
-                f"config.engine.vllm.weights_dir: {self._store.folder}: cannot be written "
+                f"config.engine.weights_dir: {self._store.folder}: cannot be written "
                 f"({err.strerror}); use a folder with more room"
             ) from err
         # Requests from here on accept nothing older. Set after the write, which may fail.
@@ -295,22 +297,21 @@ class VllmEngine:
             trust_env=False,
         )
         for url in settings.urls:
-            self._pool.servers.append(Server(url, session, settings.limits))
+            self._pool.servers.append(settings.server(url, session, settings.limits))
         for process in settings.processes:
-            self._pool.servers.append(Server(process.url, session, settings.limits, process))
+            server = settings.server(process.url, session, settings.limits, process)
+            self._pool.servers.append(server)
         await self._pool.open(self._check_server)
 
     async def _check_server(self, server: Server) -> None:
-        description = await server.describe()
         expected = architecture(config_json(self.config, self._settings.dtype))
         expected |= describe_vision(self.config.vision)
         expected |= {"tokenizer": self._settings.tokenizer, "dtype": self._settings.dtype}
-        check_description(
-            server.url,
-            description,
+        await server.check(
             expected,
             max_length=self._settings.max_length,
             rank=self._rank,
+            base=self._settings.base,
         )
 
     async def _generate_with_retries(
@@ -386,25 +387,3 @@ class VllmEngine:
         except BaseException:  # Ctrl-C among them
             future.cancel()
             raise
-
-
-def _probe_program(
-    config: decoder.DecoderConfig, params: decoder.Params, settings: VllmSettings
-) -> Any:
-    """Returns a jitted function that scores the probe's tokens.
-
-    It is params -> [P - 1] f32, their log-probabilities.
-    """
-    probe = jax.numpy.asarray(settings.probe, jax.numpy.int32)
-
-    def score(params: decoder.Params) -> jax.Array:
-        dtype = jax.numpy.dtype(settings.dtype)
-        # [P - 1, V]: the scores after every token but the last, for the token that follows it.
-        logits = decoder.logits(config, params, probe[None], dtype=dtype)[0, :-1]
-        logprobs = jax.nn.log_softmax(logits)
-        return jax.numpy.take_along_axis(logprobs, probe[1:, None], axis=1)[:, 0]
-
-    mesh = parameter_mesh(params)
-    # Replicated: every host compares the whole result with those of its own servers.
-    sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
-    return jax.jit(score, out_shardings=sharding)

@@ -54,7 +54,7 @@ class WeightStore:
         if reason:
             raise InputError(
                 f"{self.folder} {reason}",
-                key="config.engine.vllm.weights_dir",
+                key="config.engine.weights_dir",
                 value=repr(str(folder)),
                 fix="name another folder",
             )

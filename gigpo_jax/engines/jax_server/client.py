@@ -1,0 +1,130 @@
+"""Client of an engine server (`gigpo engine`): its description, its requests and a push."""
+
+import asyncio
+import base64
+import pathlib
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gigpo_jax import __version__
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.base import SamplingParams
+from gigpo_jax.engines.remote.protocol import ServerFault, check_served, generate_request
+from gigpo_jax.engines.remote.server import PushedWeights, Server, summarise_answer
+from gigpo_jax.models.vision.images import PromptImages
+
+KEY = "GIGPO_API_KEY"
+PIECE_BYTES = 8 << 20
+
+
+class JaxServer(Server):
+    """A server of `gigpo engine`."""
+
+    key_name = KEY
+    fix = "start one with gigpo engine"
+
+    def __init__(self, *args: Any, folder: pathlib.Path | None) -> None:
+        """Stores the address; other arguments as for `Server`.
+
+        Args:
+          folder: Folder of the weights that are sent; None: the server reads a shared one.
+        """
+        super().__init__(*args)
+        self._folder = folder
+
+    async def check(
+        self, expected: dict[str, Any], *, max_length: int, rank: int, base: str
+    ) -> None:
+        """Implements `Server.check`."""
+        answer = await self.call("GET", "/version")
+        if not isinstance(answer, dict) or answer.get("version") != f"gigpo_jax {__version__}":
+            raise InputError(
+                f"not gigpo engine of version {__version__} (/version says "
+                f"{summarise_answer(answer)})",
+                key=self.url,
+                fix=self.fix,
+            )
+        description = await self.call("GET", "/describe")
+        fixes = {
+            "dtype": "make engine.dtype of both the same",
+            "adapter_rank": "make model.lora.rank of both the same",
+            "weights": "set engine.weights_dir of both, or of none",
+            "max_model_len": "start it with the learner's sampling.max_prompt_tokens and "
+            "sampling.max_response_tokens",
+        }
+        expected = expected | {
+            "adapter_rank": rank,
+            "base": base,
+            "weights": "folder" if self._folder is None else "pieces",
+        }
+        check_served(self.url, description, expected, max_length=max_length, fixes=fixes)
+
+    async def push(self, weights: PushedWeights) -> dict[str, float]:
+        """Implements `Server.push`."""
+        if self._folder is not None:
+            await self._send_files(self._folder, weights.name)
+        # In a thread: the learner may not have computed them yet.
+        expected = await asyncio.to_thread(np.asarray, weights.expected)
+        body = {
+            "label": weights.label,
+            "name": weights.name,
+            "checksum": weights.checksum,
+            "probe": list(weights.probe),
+            "expected": expected.tolist(),
+            "tolerance": weights.tolerance,
+        }
+        report = await self.call("POST", "/load", body, limit_s=self._limits.push_s)
+        try:
+            return {name: float(report[name]) for name in ("bytes", "seconds", "probe_difference")}
+        except (KeyError, TypeError, ValueError) as err:
+            raise ServerFault(f"/load: unexpected answer {summarise_answer(report)}") from err
+
+    async def _send_files(self, folder: pathlib.Path, name: str) -> None:
+        """Sends the files of a push in pieces."""
+        try:
+            for path, offset, piece in read_pieces(folder, name):
+                await self.call(
+                    "PUT",
+                    f"/weights/{path}?offset={offset}&crc32={zlib.crc32(piece):08x}",
+                    data=piece,
+                    limit_s=self._limits.push_s,
+                )
+        # The next push deletes the files of this one.
+        except OSError as err:
+            raise ServerFault(f"{name}: cannot be read ({err.strerror})") from err
+
+
+def read_pieces(folder: pathlib.Path, name: str) -> Iterator[tuple[str, int, bytes]]:
+    """Yields the pieces of a file or folder.
+
+    Each is (path below `folder`, index of its first byte, bytes).
+    """
+    path = folder / name
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        with file.open("rb") as stream:
+            while piece := stream.read(PIECE_BYTES):
+                yield str(file.relative_to(folder)), stream.tell() - len(piece), piece
+
+
+def jax_request(
+    tokens: np.ndarray,
+    params: SamplingParams,
+    stop_ids: Sequence[int],
+    images: PromptImages | None = None,
+) -> dict[str, Any]:
+    """Returns the body of a request for one response.
+
+    Arguments as for `protocol.generate_request`.
+    """
+    body = generate_request(tokens, params, stop_ids)
+    # The whole key: a seed of vLLM has one bit less.
+    body["sampling_params"] |= {"key": params.key, "session": params.session}
+    if images is not None:
+        body["images"] = [
+            {"grid": image.grid, "patches": base64.b64encode(image.patches.tobytes()).decode()}
+            for image in images.images
+        ]
+    return body
