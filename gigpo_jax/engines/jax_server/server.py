@@ -170,7 +170,7 @@ class EngineServer:
             # Files of other pushes: memory holds one.
             for other in self._settings.folder.iterdir():
                 if other not in (path, path.parent):
-                    _remove(other)
+                    _delete_path(other)
             path.parent.mkdir(exist_ok=True)
         try:
             with path.open("ab" if offset else "wb") as file:
@@ -247,7 +247,7 @@ class EngineServer:
             )
         self._engine.update_weights(params, len(self._labels))
         if not self._settings.is_shared:
-            _remove(path)
+            _delete_path(path)
         return {"bytes": float(size), "probe_difference": difference}
 
     def _read_params(self, path: pathlib.Path) -> Params:
@@ -336,7 +336,7 @@ def _read_pair(value: Any) -> tuple[int, int]:
     return first, second
 
 
-def _remove(path: pathlib.Path) -> None:
+def _delete_path(path: pathlib.Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
