@@ -33,7 +33,9 @@ from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
 from gigpo_jax.models.experts import Experts, apply_experts
 from gigpo_jax.models.files import weights
 from gigpo_jax.models.files.weights import gather_to_host
+from gigpo_jax.models.qwen2_5_vl import vision_config
 from gigpo_jax.models.vision.images import expand_image_tokens, prepare_images, token_grid
+from gigpo_jax.models.vision.vision_config import VisionConfig
 from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shardings
 from gigpo_jax.rl.critic import make_value_update
 from gigpo_jax.rl.losses import LossSettings
@@ -41,7 +43,7 @@ from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.types import ValueTargets
 from gigpo_jax.rl.update import TrainState, init_state, make_update, shard_state
 from gigpo_jax.run.checkpoint import Checkpointer, newest_params
-from tests.models.shapes import VISION, VL, random_params
+from tests.models.shapes import VL, VL3, random_params
 from tests.models.vision.test_images import random_image
 
 CONFIG = decoder.DecoderConfig(96, 16, 32, 2, 4, 2, 8)
@@ -217,7 +219,7 @@ def train(
     return found | {name: np.asarray(value) for name, value in metrics.items()}, state
 
 
-def make_picture_samples() -> list[Sample]:
+def make_picture_samples(vision: VisionConfig) -> list[Sample]:
     """Ten prompts with two small images or one larger one, the larger ones last."""
     rng = np.random.default_rng(4)
     out = []
@@ -225,23 +227,31 @@ def make_picture_samples() -> list[Sample]:
     for number in range(10):
         shown = images[:2] if number < 7 else images[2:]
         text = expand_image_tokens(
-            VISION, [number, *[55] * len(shown)], [token_grid(VISION, image) for image in shown]
+            vision, [number, *[55] * len(shown)], [token_grid(vision, image) for image in shown]
         )
         prompt = np.array(text, np.int32)
         response = rng.integers(0, 50, 3 + number % 3).astype(np.int32)
         zeros = np.zeros(len(response), np.float32)
-        out.append(Sample(prompt, response, zeros, images=prepare_images(VISION, prompt, shown)))
+        out.append(Sample(prompt, response, zeros, images=prepare_images(vision, prompt, shown)))
     return out
 
 
-def score_pictures(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
-    """The mean log-probability of each response to a prompt with images, of all hosts."""
+def score_pictures(mesh: Mesh, local: slice = slice(None)) -> dict[str, np.ndarray]:
+    """The mean log-probability of each response to a prompt with images, of all hosts.
+
+    `local` are the samples of this one.
+    """
     config = default_config()
     config.model.compute_dtype, config.batch.rows, config.batch.row_length = "float32", 8, 32
-    where, _ = shard_by_rules(mesh, decoder.logical_axes(VL), decoder.abstract_params(VL))
-    policy = Policy(VL, jax.device_put(jax.tree.map(np.asarray, random_params(VL)), where), None)
-    found = make_token_logprobs(config, policy, mesh, 1.0)(policy.params, None, samples).logprob
-    return {"pictures": all_rows(np.array([x.mean() for x in found], np.float32))}
+    means = {}
+    for shape in (VL, VL3):
+        where, _ = shard_by_rules(mesh, decoder.logical_axes(shape), decoder.abstract_params(shape))
+        params = jax.device_put(jax.tree.map(np.asarray, random_params(shape)), where)
+        policy = Policy(shape, params, None)
+        samples = make_picture_samples(vision_config(shape))[local]
+        found = make_token_logprobs(config, policy, mesh, 1.0)(params, None, samples).logprob
+        means[shape.vision.model_type] = all_rows(np.array([x.mean() for x in found], np.float32))
+    return means
 
 
 def check_attention(mesh: Mesh) -> None:
@@ -324,7 +334,7 @@ def mesh(expected: str, folder: str) -> None:
     got, state = train(grid, make_samples())
     got |= train_adapter(grid, make_samples()) | train_critic(grid, make_samples())
     got |= train_experts(grid, make_samples())
-    compare(got | score_pictures(grid, make_picture_samples()), expected)
+    compare(got | score_pictures(grid), expected)
     moments = state.opt_state[1].inner_states
     matrix_moment = moments["muon"].inner_state[0].mu
     for tree in (state.params, matrix_moment):
@@ -363,7 +373,7 @@ def host(expected: str, folder: str, index: str, port: str) -> None:
     grid = make_mesh(-1, 2, 1)
     check_saving(grid, folder)
     mine = samples[:15] if index == "0" else samples[15:]
-    shown = make_picture_samples()[:7] if index == "0" else make_picture_samples()[7:]
+    shown = slice(7) if index == "0" else slice(7, None)
     got = train(grid, mine)[0] | train_adapter(grid, mine) | train_critic(grid, mine)
     got |= train_experts(grid, mine)
     compare(got | score_pictures(grid, shown), expected)

@@ -19,7 +19,7 @@ from gigpo_jax.engines.base import Completion, SamplingParams
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models import decoder
 from tests.engines.jax.random_model import CONFIG, EXPERTS, requests, run, weights
-from tests.models.shapes import VL, random_params
+from tests.models.shapes import VL, VL3, random_params
 from tests.test_pictures import ask
 
 COLLECTIVE = re.compile(r"= \S+ (all-\w+|reduce-scatter|collective-\w+)")
@@ -164,23 +164,23 @@ def host(index: str, port: str) -> None:
 
 
 def pictures(index: str, port: str) -> None:
-    """As `host`, of a model that reads images: every part encodes some, prompts are read whole and
+    """As `host`, of models that read images: every part encodes some, prompts are read whole and
     in chunks.
     """
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(index), initialization_timeout=200)
     numbers = range(5 + 2 * int(index))
-    params = jax.tree.map(np.asarray, random_params(VL))
-    where, _ = shard_by_rules(
-        make_mesh(1, 4, 2), decoder.logical_axes(VL), decoder.abstract_params(VL)
-    )
-    for chunk in (0, 8):
+    for config, chunk in ((VL, 0), (VL3, 8)):
+        params = jax.tree.map(np.asarray, random_params(config))
+        where, _ = shard_by_rules(
+            make_mesh(1, 4, 2), decoder.logical_axes(config), decoder.abstract_params(config)
+        )
         settings = EngineSettings(
             slots=4, max_length=136, prefill_buckets=(128,), prefill_rows=(2,), prefill_chunk=chunk
         )
         found = []
         for given in (params, jax.device_put(params, where)):
-            with JaxEngine(VL, given, settings) as engine:
+            with JaxEngine(config, given, settings) as engine:
                 found.append(asyncio.run(ask(engine, numbers)))
         compare(*found)
 

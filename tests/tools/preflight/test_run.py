@@ -15,9 +15,10 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.main import main
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.hf_config import config_json
+from gigpo_jax.models.vision.vision_config import preprocessor_json
 from gigpo_jax.tools.preflight.run import check_fit
 from gigpo_jax.tools.preflight.targets import TARGETS
-from tests.models.shapes import VISION
+from tests.models.shapes import VISION3
 
 SHAPE = decoder.DecoderConfig(512, 64, 128, 3, 4, 2, 16)
 EXAMPLE = "--config=tests/configs/example.py"
@@ -109,8 +110,9 @@ def test_the_key_of_a_part_that_is_not_in_memory_is_not_named(max_staleness: int
 
 
 def test_a_model_that_reads_images(tmp_path: Path) -> None:
-    """Its images are those of the environment's first observation: one of 144 patches."""
-    shape = replace(SHAPE, vision=VISION)
+    """Its images are those of the environment's first observation: one of 100 patches."""
+    shape = replace(SHAPE, model_type="qwen3", vision=VISION3)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessor_json(VISION3)))
     (tmp_path / "config.json").write_text(json.dumps(config_json(shape, "float32")))
     out = tmp_path / "found.json"
     flags = preflight(tmp_path, "cpu", f"--out={out}")[1:]
@@ -119,8 +121,8 @@ def test_a_model_that_reads_images(tmp_path: Path) -> None:
     assert set(found) == {"update", "score", "prefill", "decode", "encode"}
     tower = sum(leaf.size for leaf in jax.tree.leaves(decoder.abstract_params(shape)["vision"]))
     least = (
-        2 * 4 * 144 * tower * 0.5
-    )  # 4 images; half of the kernel of patches and the merger's share count less
+        2 * 4 * 100 * tower * 0.5
+    )  # 4 images; half of the kernel of patches and the mergers' share count less
     assert least < found["encode"]["operations"] < 8 * least
 
 
