@@ -5,7 +5,8 @@ import pathlib
 import subprocess
 import sys
 
-FILE = pathlib.Path(__file__).parents[2] / "launch" / "xla_gpu_flags.txt"
+ROOT = pathlib.Path(__file__).parents[2]
+FILE = ROOT / "launch" / "xla_gpu_flags.txt"
 FLAGS = [line.partition(" ")[0] for line in FILE.read_text().splitlines() if line[:2] == "--"]
 
 
@@ -31,3 +32,14 @@ def test_the_parser_refuses_other_names() -> None:
     assert done.returncode != 0
     assert "Unknown flag in XLA_FLAGS" in done.stderr
     assert other in done.stderr
+
+
+def test_the_documented_command_selects_each_group() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text()
+    (function,) = [line for line in page.splitlines() if line.startswith("flags() {")]
+    selected = []
+    for group in ("latency", "combine", "autotune"):
+        command = ["bash", "-c", f"{function}\nflags {group}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        selected += done.stdout.split()
+    assert selected == FLAGS
