@@ -144,8 +144,10 @@ def load_policy(
             fix="use more",
         )
     if config.batch.share_prefixes and not shares_prefixes(config, mesh):
-        kernels = kernels_for(mesh.devices.flat[0])
-        logging.warning("batch.share_prefixes has no effect: attention of %s has no trees", kernels)
+        reason = "tokens keep the experts of their rollout (model.replay_routes)"
+        if not config.model.replay_routes:
+            reason = f"attention of {kernels_for(mesh.devices.flat[0])} has no trees"
+        logging.warning("batch.share_prefixes has no effect: %s", reason)
     # All checks come before the weights are read, which takes minutes for a large model.
     signals = signal_bytes(config, shape) if signal_bytes is not None else {}
     tensor = engine_tensor(config, shape, mesh, signals=signals)
@@ -475,8 +477,11 @@ def longest_tree(config: ConfigDict) -> int:
 
 def shares_prefixes(config: ConfigDict, mesh: jax.sharding.Mesh) -> bool:
     """Whether a run scores texts that begin alike as trees."""
+    # A token of several texts would need the experts of each.
+    if not config.batch.share_prefixes or config.model.replay_routes:
+        return False
     # The kernels of accelerators know segments, but no trees.
-    return config.batch.share_prefixes and kernels_for(mesh.devices.flat[0]) == "cpu"
+    return kernels_for(mesh.devices.flat[0]) == "cpu"
 
 
 def _longest_text(config: ConfigDict) -> int:
