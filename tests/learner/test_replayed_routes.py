@@ -181,7 +181,7 @@ def test_what_a_model_does_not_take_is_refused() -> None:
         check_shape(config, dense)
     config.engine.name = "vllm"
     with pytest.raises(
-        InputError, match=r"model\.replay_routes=True: vLLM's servers do not return"
+        InputError, match=r"model\.replay_routes=True: servers do not return the experts"
     ):
         resolve(config)
     config.model.lora.rank = 4
