@@ -199,14 +199,10 @@ def stream_minibatches(
     # The fullest host decides: one with fewer microbatches would leave the others waiting in a
     # collective operation for ever.
     counts = gather(np.array(local_counts, np.int64)).max(0).tolist()
-    # Powers of four: minibatches of all iterations have few shapes, and few programs compile. The
-    # rows behind `StepBatch.microbatches` are stored and not computed.
     needed = max(counts)
     if longest and not numbers[:, 4].any():
         needed = max(needed, most_microbatches(steps, len(numbers), longest, row_length, rows))
-    stored = 4
-    while stored < needed:
-        stored *= 4
+    stored = stored_microbatches(needed)
     route_width, route_bytes = numbers[:, 5:].max(0).tolist()
     shape = BatchShape(stored, rows, row_length, capacity, route_width, route_bytes, has_trees)
     # A generator: supervised training fills one minibatch at a time.
@@ -232,6 +228,18 @@ def most_microbatches(steps: int, hosts: int, longest: int, row_length: int, row
     """Microbatches of a host if all samples had `longest` tokens."""
     row_samples = max(1, min(row_length // longest, segment_limit(row_length)))
     return -(-steps // (hosts * row_samples * rows))
+
+
+def stored_microbatches(needed: int) -> int:
+    """Returns M for a minibatch that needs so many microbatches.
+
+    The rows behind `StepBatch.microbatches` are stored and not computed.
+    """
+    # Powers of four: minibatches of all iterations have few shapes, and few programs compile.
+    stored = 4
+    while stored < needed:
+        stored *= 4
+    return stored
 
 
 def packing_stats(batches: Sequence[StepBatch]) -> dict[str, float]:

@@ -1,10 +1,14 @@
 """Tokens of an iteration as plans assume them, before anything was played."""
 
+import math
+
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import member_configs
 from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs.registry import find_style
+from gigpo_jax.learner.packing import most_microbatches, stored_microbatches
+from gigpo_jax.learner.samples import longest_sample
 
 # Assumed share of the limits of prompts and responses that a step of an episode uses.
 FILL = 0.5
@@ -29,11 +33,16 @@ def step_tokens(config: ConfigDict) -> float:
     return float(FILL * limit / segment_steps(config))
 
 
-def iteration_tokens(config: ConfigDict) -> int:
-    """Tokens in the rows of an iteration, of all epochs.
+def stored_rows(config: ConfigDict) -> int:
+    """Rows of all minibatches of an iteration, of all epochs and hosts, as they are stored.
 
     Its episodes have `env.max_steps` steps.
     """
-    train = config.train
+    train, batch = config.train, config.batch
     steps = train.groups * train.group_size * config.env.max_steps
-    return int(train.epochs * steps * step_tokens(config))
+    minibatches = train.epochs * math.ceil(steps / train.minibatch)
+    # Minibatches have room for steps of the full length.
+    needed = most_microbatches(
+        train.minibatch, 1, longest_sample(config), batch.row_length, batch.rows
+    )
+    return int(minibatches * stored_microbatches(needed) * batch.rows)

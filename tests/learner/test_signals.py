@@ -12,6 +12,8 @@ from ml_collections import ConfigDict
 import gigpo_jax
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.devices.mesh import make_mesh
+from gigpo_jax.learner.packing import make_minibatches
+from gigpo_jax.learner.samples import Sample, longest_sample
 from gigpo_jax.learner.signals.action_spans import ActionSpans
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.signals.clip_scales import ClipScales
@@ -146,15 +148,28 @@ def test_replayed_experts_of_an_iteration() -> None:
     train.groups, train.group_size, train.epochs, config.env.max_steps = 3, 4, 2, 5
     train.minibatch = 60
     sampling.max_prompt_tokens, sampling.max_response_tokens = 96, 32
-    # 2 epochs of 60 steps that fill half of their limits; 8 experts in each of 48 layers.
-    expected = 2 * 60 * 64 * 48 * 8
-    assert signal_bytes(resolve(config), shape) == {"replayed experts": expected}
+    config.batch.rows, config.batch.row_length = 4, 256
+    # 2 epochs of 60 steps. A row of 256 tokens has room for two of 127, so 8 microbatches are
+    # needed and 16 are stored; 8 experts in each of 48 layers.
+    rows = 2 * 16 * 4
+    assert signal_bytes(resolve(config), shape) == {"replayed experts": rows * 256 * 48 * 8}
     mesh = make_mesh(1, 1, 1, devices=jax.devices()[:1])
-    config.batch.rows, config.batch.row_length = 4, 512
     (signal,) = needed_signals(resolve(config))
     array = signal.abstract_arrays(config, Policy(shape, None, None), mesh)["replayed experts"]
-    # Whole microbatches of 4 x 512 tokens.
-    assert (array.shape, array.dtype) == ((16, 512, 384), np.uint8)
+    assert (array.shape, array.dtype) == ((rows, 256, 384), np.uint8)
+
+    # So many bytes has the minibatch of each epoch, however short its steps are.
+    tokens, logprobs = np.zeros(3, np.int32), np.zeros(3, np.float32)
+    sample = Sample(tokens, tokens, logprobs, routes=np.zeros((5, 384), np.uint8))
+    (batch,) = make_minibatches(
+        [sample] * 60,
+        steps=60,
+        row_length=256,
+        rows=4,
+        rng=np.random.default_rng(0),
+        longest=longest_sample(config),
+    )
+    assert 2 * batch.routes.nbytes == rows * 256 * 384
 
 
 def test_the_table_alone_names_signals() -> None:

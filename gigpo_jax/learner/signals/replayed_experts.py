@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.devices.memory import REPLAYED
 from gigpo_jax.devices.mesh import ROWS
-from gigpo_jax.learner.planned_tokens import iteration_tokens
+from gigpo_jax.learner.planned_tokens import stored_rows
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.models.cache import route_dtype
 from gigpo_jax.models.decoder import DecoderConfig
@@ -40,7 +40,8 @@ class ReplayedExperts(Signal):
         """
         assert shape.experts is not None
         itemsize = route_dtype(shape.experts.count).itemsize
-        return {REPLAYED: iteration_tokens(config) * shape.route_width * itemsize}
+        tokens = stored_rows(config) * config.batch.row_length
+        return {REPLAYED: tokens * shape.route_width * itemsize}
 
     @classmethod
     def abstract_arrays(
@@ -49,12 +50,8 @@ class ReplayedExperts(Signal):
         """Shape of all minibatches of an iteration [B, T, R]."""
         experts = policy.config.experts
         assert experts is not None
-        length = config.batch.row_length
-        rows = config.batch.rows
-        # Whole microbatches, as the update has them.
-        rows *= -(-iteration_tokens(config) // (rows * length))
         array = jax.ShapeDtypeStruct(
-            (rows, length, policy.config.route_width),
+            (stored_rows(config), config.batch.row_length, policy.config.route_width),
             route_dtype(experts.count),
             sharding=NamedSharding(mesh, P(ROWS)),
         )
