@@ -528,7 +528,7 @@ KEYS: dict[str, Key] = {
     "batch.rows": Key(4, "number of rows in a microbatch, over all devices", POSITIVE),
     "batch.share_prefixes": Key(
         False,
-        "whether what prompts begin with alike is scored once, on CPUs (docs/performance.md)",
+        "whether shared prefixes of prompts are scored once; on CPUs only (docs/performance.md)",
     ),
     "batch.logprob_chunk": Key(1024, "number of tokens whose logits exist at a time", POSITIVE),
     # training
