@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from examples.mcp.files import FILES, OWNERS
+from examples.mcp.files import FILES
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
 from gigpo_jax.env_bridge.base import check_fractions
 from gigpo_jax.env_bridge.prompts import PromptInput
@@ -23,7 +23,6 @@ from gigpo_jax.envs.incoming.mcp import START
 
 _TASK = re.compile(r"who owns the file with (\w+) in ([\w ]+)\?")
 _ARGUMENTS = {"find": "word", "read": "file"}  # by the verb, beside the project
-_GUESSED_ANSWERS = 0.5  # of the expert's random actions; the others read files
 
 
 def read_words(response: str) -> Response:
@@ -69,10 +68,10 @@ def score_owner(row: dict[str, str], answer: str, call_tool: Callable[..., str])
 
 
 class FileExpert:
-    """Finds the file, reads it and answers, or errs."""
+    """Finds the file, reads it and answers, or reads any file."""
 
     def __init__(self, seed: int, *, random_fraction: float = 0.0) -> None:
-        """Checks the fraction, the probability of a random action at a step."""
+        """Checks the fraction, the probability that a step reads any file."""
         check_fractions(random_fraction=random_fraction)
         self._random = random.Random(f"file expert {seed}")
         self._random_fraction = random_fraction
@@ -83,18 +82,12 @@ class FileExpert:
         word, project = match.groups()
         words = observation.text.split()
         if self._random.random() < self._random_fraction:
-            return self._draw_action(project)
+            return _call("read", project, self._random.choice(FILES))
         if words[1:3] == ["has", word]:
             return json.dumps({"answer": words[-1]})
         if words[0] in FILES and len(words) == 1:
             return _call("read", project, words[0])
         return _call("find", project, word)
-
-    def _draw_action(self, project: str) -> str:
-        """Answers any owner, or reads any file."""
-        if self._random.random() < _GUESSED_ANSWERS:
-            return json.dumps({"answer": self._random.choice(OWNERS)})
-        return _call("read", project, self._random.choice(FILES))
 
 
 def _call(verb: str, project: str, argument: str) -> str:
