@@ -179,6 +179,7 @@ def test_an_unknown_variant_names_those_there_are(name):
         ("sokoban_tiny", 1.0),
         ("ezpoints_tiny", 1.0),
         ("frozenlake_tiny", 1.0),
+        ("mcp_files_tiny", 1.0),
     ],
 )
 def test_a_tiny_policy_can_say_what_the_expert_does(name, smallest, monkeypatch, tmp_path):
