@@ -34,7 +34,7 @@ def step_tokens(config: ConfigDict) -> float:
 
 
 def stored_rows(config: ConfigDict) -> int:
-    """Rows of all minibatches of an iteration, of all epochs and hosts, as they are stored.
+    """Stored rows of all minibatches of an iteration.
 
     Its episodes have `env.max_steps` steps.
     """
