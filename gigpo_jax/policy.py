@@ -100,6 +100,7 @@ def load_policy(
     signal_bytes: SignalBytes | None = None,
     *,
     samples: bool = True,
+    trains: bool = True,
 ) -> Policy:
     """Reads the policy from `model.path`.
 
@@ -108,6 +109,7 @@ def load_policy(
       mesh: Mesh of the learner.
       signal_bytes: Memory of the learner's signals; None: there are none.
       samples: Whether an engine will sample from it.
+      trains: Whether memory is planned for updates too.
 
     Raises:
       InputError: no path, a folder without a language model and a tokenizer that fit together, or a
@@ -150,10 +152,11 @@ def load_policy(
         logging.warning("batch.share_prefixes has no effect: %s", reason)
     # All checks come before the weights are read, which takes minutes for a large model.
     signals = signal_bytes(config, shape) if signal_bytes is not None else {}
-    tensor = engine_tensor(config, shape, mesh, signals=signals)
+    tensor = engine_tensor(config, shape, mesh, signals=signals, trains=trains)
     if samples and config.engine.name == "jax":
         check_engine(config, shape, mesh, tensor)
-    check_memory(config, shape, mesh.size, jax.process_count(), tensor, signals=signals)
+    hosts = jax.process_count()
+    check_memory(config, shape, mesh.size, hosts, tensor, signals=signals, trains=trains)
     dtype = jnp.dtype(config.model.param_dtype)
     adapter, scale = start_adapter(config, shape, mesh)
     base = "" if adapter is None else folder_checksum(folder)

@@ -26,6 +26,8 @@ UNKNOWN = (2**31 - 1) * MIB  # hosts exchange MiB in 32 bits
 ENGINE = ("engine's weights", "KV cache")
 REPLAYED = "replayed experts"  # of all minibatches
 UPDATE = ("gradients", "activations", REPLAYED)
+# Parts that a process without updates does not have.
+LEARNER = (*UPDATE, "optimizer", "reference policy", "older policies")
 NO_SIGNALS: Mapping[str, int] = MappingProxyType({})
 
 # Bytes that the learner's signals add for a config and the shape of its policy, by purpose: of all
@@ -296,12 +298,15 @@ def _tightest_plan(
     tensor: int,
     on_cpu: bool,
     signals: Mapping[str, int],
+    trains: bool,
 ) -> dict[str, float]:
     """Returns the plan that needs more bytes.
 
     It is that of the learner's devices or of the engine's own.
     """
     learner = memory_plan(config, shape, devices, hosts, tensor, on_cpu, signals)
+    if not trains:
+        learner |= dict.fromkeys(LEARNER, 0.0)
     if not config.engine.devices:
         return learner
     engine = engine_plan(config, shape, devices, hosts, tensor, on_cpu)
@@ -316,6 +321,8 @@ def check_memory(
     tensor: int = 0,
     limit: int | None = None,
     signals: Mapping[str, int] = NO_SIGNALS,
+    *,
+    trains: bool = True,
 ) -> None:
     """Refuses a run that cannot fit.
 
@@ -325,11 +332,13 @@ def check_memory(
       config, shape, devices, hosts, tensor, signals: Arguments of `memory_plan`.
       limit: Bytes of one device; None: the smallest value that a device of any host reports, or no
         check if none reports any. Then all hosts must call this together.
+      trains: Whether there are updates; False: `LEARNER` is not counted.
 
     Raises:
       InputError: the plan needs more.
     """
-    plan = _tightest_plan(config, shape, devices, hosts, tensor, _plans_for_cpu(limit), signals)
+    on_cpu = _plans_for_cpu(limit)
+    plan = _tightest_plan(config, shape, devices, hosts, tensor, on_cpu, signals, trains)
     limit = limit or _device_bytes()
     if limit is None or peak(config, plan) <= limit:
         return
@@ -370,6 +379,8 @@ def engine_tensor(
     mesh: jax.sharding.Mesh,
     limit: int | None = None,
     signals: Mapping[str, int] = NO_SIGNALS,
+    *,
+    trains: bool = True,
 ) -> int:
     """Returns how many devices split the in-process engine's weights.
 
@@ -378,7 +389,7 @@ def engine_tensor(
     Args:
       config, shape, signals: Arguments of `memory_plan`.
       mesh: Mesh of the learner.
-      limit: Bytes of one device, as for `check_memory`.
+      limit, trains: Arguments of `check_memory`.
     """
     smallest = mesh.shape["tensor"]
     chosen = config.engine.tensor
@@ -390,7 +401,7 @@ def engine_tensor(
     # Ascending: devices that do not share weights do not wait for each other, so the smallest is
     # fastest.
     for tensor in _possible_tensors(config, shape, mesh):
-        plan = _tightest_plan(config, shape, mesh.size, hosts, tensor, on_cpu, signals)
+        plan = _tightest_plan(config, shape, mesh.size, hosts, tensor, on_cpu, signals, trains)
         if limit is None or peak(config, plan) <= limit:
             return tensor
     # None fits: `check_memory` then refuses the run, with the plan.

@@ -107,7 +107,7 @@ def open_engine(config: ConfigDict, workdir: Path) -> tuple[JaxEngine, dict[str,
     config.train.max_staleness = 0
     config.model.param_dtype = config.engine.dtype
     with show_stage(f"loading {config.model.path}"):
-        policy = load_policy(config, learner_mesh(config))
+        policy = load_policy(config, learner_mesh(config), trains=False)
     params = policy.whole(policy.trained)
     engine = make_engine(config, policy, params, version=0, folder=workdir)
     return engine, describe_engine(config, policy), params

@@ -34,6 +34,19 @@ def test_plan_of_the_published_1_5b_run():
     assert plan["KV cache"] == 28_672 * 128 * 2560
 
 
+def test_a_server_of_an_engine_needs_no_memory_for_updates():
+    """1.5B on a v5e host with 4 chips of 16 GiB: 2 bytes a parameter and a quarter of the cache."""
+    config = default_config()
+    config.model.param_dtype = "bfloat16"
+    config = resolve(config, trains=False)
+    needed = 2 * 1_543_714_304 + 28_672 * 128 * 2560 / 4
+    check_memory(config, PUBLISHED["1.5b"], 4, limit=int(needed), trains=False)
+    with pytest.raises(InputError, match=r"\(parameters 2\.9, KV cache 2\.2\)"):
+        check_memory(config, PUBLISHED["1.5b"], 4, limit=int(needed) - 1, trains=False)
+    with pytest.raises(InputError, match="optimizer"):
+        check_memory(config, PUBLISHED["1.5b"], 4, limit=16 * 2**30)
+
+
 def test_experts_and_what_the_engine_keeps_of_them():
     config = default_config()
     config.model.replay_routes = True
