@@ -7,7 +7,7 @@ usage() {
 launch/tpu_engine.sh --name TPU --zone ZONE --config FILE [options] [-- CONFIG FLAGS...]
 
 Runs gigpo engine on a TPU VM of one host, through gcloud, and prints the learner's flag. Give it the learner's config and
-flags of model, lengths and dtype; mesh and engine are its own. Weights come over HTTP.
+flags of model, lengths and dtype; its mesh and engine settings are independent. Weights come over HTTP.
 
   --name TPU        name of the TPU VM
   --zone ZONE       its zone
@@ -20,7 +20,8 @@ flags of model, lengths and dtype; mesh and engine are its own. Weights come ove
   --dry-run         print what would run and exit
   --help            this text
 
-Flags after -- go to the server, such as --config.engine.tensor=4. Traffic is not encrypted: keep the port in a private network.
+Flags after -- go to the server, such as --config.mesh.fsdp=1 --config.mesh.tensor=4, which splits a model over 4 chips.
+Traffic is not encrypted: keep the port in a private network.
 TEXT
 }
 
