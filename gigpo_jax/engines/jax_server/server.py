@@ -142,6 +142,8 @@ class EngineServer:
         """Appends a piece to a file; offset 0 begins it."""
         name = request.match_info["name"]
         folder = self._settings.folder
+        if "\0" in name:
+            raise RequestError("a name of weights has no zero bytes")
         path = (folder / name).resolve()
         # `resolve` follows links and "..", so that neither leads out of the folder. An adapter is a
         # folder of files.
@@ -162,7 +164,10 @@ class EngineServer:
                 f"{name}: {offset + len(piece)} bytes, the model has at most {self._max_bytes}",
                 status=413,
             )
-        await asyncio.to_thread(self._write_piece, path, offset, piece)
+        # A push that took longer than its client waits may still be loading this file: one that is
+        # cut short while it is mapped ends the process.
+        async with self._loading:
+            await asyncio.to_thread(self._write_piece, path, offset, piece)
         return web.json_response({"bytes": offset + len(piece)})
 
     def _write_piece(self, path: pathlib.Path, offset: int, piece: bytes) -> None:
@@ -171,8 +176,8 @@ class EngineServer:
             for other in self._settings.folder.iterdir():
                 if other not in (path, path.parent):
                     _delete_path(other)
-            path.parent.mkdir(exist_ok=True)
         try:
+            path.parent.mkdir(exist_ok=True)
             with path.open("ab" if offset else "wb") as file:
                 if file.tell() != offset:
                     raise RequestError(
@@ -199,7 +204,7 @@ class EngineServer:
             except (InputError, OSError) as err:
                 raise RequestError(str(err), status=409) from err
             # One at a time reads these: the lock is held.
-            self._labels.append(str(body["label"]))
+            self._labels.append(body["label"])
             self._label = self._labels[-1]
         seconds = time.monotonic() - start
         self._say(
@@ -216,6 +221,9 @@ class EngineServer:
         """
         try:
             name = str(body["name"])
+            # Not read here, but without it the weights would be replaced and have no name.
+            if not isinstance(body["label"], str) or "\0" in name:
+                raise ValueError("label and name must be texts")
             checksum = str(body["checksum"])
             probe = np.asarray(body["probe"], np.int32)
             expected = np.asarray(body["expected"], np.float32)
@@ -265,6 +273,8 @@ class EngineServer:
             raise RequestError(f"{MAX_REQUESTS} requests are under way", status=503)
         # A request that waits for a load starts with the new weights.
         async with self._loading:
+            if self._label == LOADING:
+                raise RequestError("no weights: the last push failed; push again", status=503)
             self._running += 1
         try:
             prompt, params, images = self._read_request(body)

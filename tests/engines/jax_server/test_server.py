@@ -20,6 +20,7 @@ import aiohttp
 
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax_server import client
+from gigpo_jax.engines.jax_server import server as server_module
 from gigpo_jax.engines.jax_server.client import JaxServer, jax_request
 from gigpo_jax.engines.jax_server.server import MAX_BODY_BYTES, EngineServer, ServerSettings
 from gigpo_jax.engines.remote.probe import make_probe_scorer
@@ -169,6 +170,43 @@ def test_a_push_that_is_cut_leaves_the_old_weights_and_the_next_one_works(
     assert read_generated(side.generate(), "r", 8).version == side.version
 
 
+def test_pieces_wait_for_a_load_whose_client_gave_up(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next try of the push must not overwrite the file that is being read."""
+    side.push(side.write())
+    weights = side.write(shaken(6))
+    loads = threading.Event()
+    goes_on = threading.Event()
+    load_file = server_module.load_file
+
+    def load_slowly(*args: Any, **options: Any) -> decoder.Params:
+        loads.set()
+        assert goes_on.wait(30)
+        return load_file(*args, **options)
+
+    async def push_twice(server: JaxServer) -> None:
+        first = asyncio.create_task(server.push(weights))
+        assert await asyncio.to_thread(loads.wait, 30)
+        first.cancel()
+        (sent,) = side.folder.iterdir()
+        content = sent.read_bytes()
+        path, offset, piece = next(iter(client.read_pieces(side.store.folder, weights.name)))
+        target = f"/weights/{path}?offset={offset}&crc32={zlib.crc32(piece[:8]):08x}"
+        second = asyncio.create_task(server.call("PUT", target, data=piece[:8]))
+        await asyncio.sleep(0.2)
+        assert not second.done()
+        assert sent.read_bytes() == content
+        goes_on.set()
+        await second
+
+    monkeypatch.setattr(server_module, "load_file", load_slowly)
+    side.talk(push_twice)
+    assert side.label() == weights.label
+    side.push(side.write())
+    assert list(side.folder.iterdir()) == []
+
+
 def test_weights_of_another_shape_or_that_compute_something_else_are_refused(side: Side) -> None:
     side.push(side.write())
     other = dataclasses.replace(CONFIG, intermediate_size=48)
@@ -182,7 +220,7 @@ def test_weights_of_another_shape_or_that_compute_something_else_are_refused(sid
     with pytest.raises(ServerFault, match="other weights than the learner: the probe's"):
         side.push(weights)
     assert side.label() == LOADING
-    with pytest.raises(ServerFault, match="no weights during an update"):
+    with pytest.raises(ServerFault, match="status 503: no weights: the last push failed"):
         side.generate()
     damaged = side.write(shaken(5), checksum="c0ffee")
     with pytest.raises(ServerFault, match=r"checksum .*, the learner wrote c0ffee"):
@@ -202,6 +240,7 @@ def test_weights_of_another_shape_or_that_compute_something_else_are_refused(sid
         ("x.safetensors?crc32=0", b"abc", 400, "must be numbers"),
         ("..%2Fx?offset=0&crc32=352441c2", b"abc", 400, "no place for weights"),
         ("a/b/c?offset=0&crc32=352441c2", b"abc", 400, "no place for weights"),
+        ("a%00b?offset=0&crc32=352441c2", b"abc", 400, "no zero bytes"),
         ("x?offset=0&crc32=0", b" " * (MAX_BODY_BYTES + 1), 413, ""),
     ],
 )
@@ -216,6 +255,7 @@ def test_pieces_that_do_not_fit_are_refused_with_one_line(
 
 def test_broken_requests_are_refused_and_the_key_is_needed(side: Side) -> None:
     side.push(side.write())
+    served = side.version
     good = jax_request(PROMPT, SamplingParams(max_tokens=8), ())
     sampling = good["sampling_params"]
     bad_bodies = [
@@ -241,11 +281,18 @@ def test_broken_requests_are_refused_and_the_key_is_needed(side: Side) -> None:
         assert "\n" not in answer["error"]["message"]
     assert side.call("POST", path, b" " * (MAX_BODY_BYTES + 1))[0] == 413
     assert side.call("POST", "/load", b"{}")[0] == 400
+    weights = side.write()
+    nameless = {"name": weights.name, "checksum": weights.checksum, "probe": PROBE}
+    nameless |= {"expected": weights.expected.tolist(), "tolerance": 1e-3}
+    for label in ({}, {"label": None}):
+        side.talk(lambda server: server._send_files(side.store.folder, weights.name))
+        status, answer = side.call("POST", "/load", json.dumps(nameless | label).encode())
+        assert (status, "label" in answer["error"]["message"]) == (400, True)
     assert side.call("GET", "/nothing")[0] == 404
     for method, route in (("POST", path), ("PUT", "/weights/x"), ("POST", "/load")):
         assert side.call(method, route, key="wrong")[0] == 401
     assert side.call("GET", "/health", key="wrong") == (200, {"status": "ok", "running": 0})
-    assert read_generated(side.generate(), "r", 8).version == side.version
+    assert read_generated(side.generate(), "r", 8).version == served
 
 
 def test_a_client_that_goes_away_frees_its_slot(side: Side) -> None:
