@@ -34,6 +34,20 @@ class JaxServer(Server):
         """
         super().__init__(*args)
         self._folder = folder
+        self._ended_sessions: list[tuple[int, int]] = []
+
+    def end_session(self, session: tuple[int, int]) -> None:
+        """Implements `Server.end_session`: the next request carries it.
+
+        So the slot is free when the next episode asks for one.
+        """
+        self._ended_sessions.append(session)
+
+    async def generate(self, body: dict[str, Any]) -> Any:
+        """Implements `Server.generate`."""
+        ended_sessions = self._ended_sessions
+        self._ended_sessions = []
+        return await super().generate(body | {"ended_sessions": ended_sessions})
 
     async def check(
         self, expected: dict[str, Any], *, max_length: int, rank: int, base: str
@@ -64,6 +78,8 @@ class JaxServer(Server):
 
     async def push(self, weights: PushedWeights) -> dict[str, float]:
         """Implements `Server.push`."""
+        # New weights leave nothing of any session.
+        self._ended_sessions.clear()
         if self._folder is not None:
             await self._send_files(self._folder, weights.name)
         # In a thread: the learner may not have computed them yet.

@@ -5,7 +5,8 @@
     GET  /weight_info            {"weight_version": label of the weights}
     PUT  /weights/NAME?offset=N&crc32=X     a piece of a file of weights
     POST /load                   replaces the weights by such files, or by files of a shared folder
-    POST /inference/v1/generate  a response, as from vLLM, with "key", "session" and "images"
+    POST /inference/v1/generate  a response, as from vLLM, with "key", "session", "images" and
+                                 "ended_sessions"
 
 Weights are used only if their checksum is that of the push and they give the probe the learner's
 log-probabilities. Until then the old ones stay, or the server has none.
@@ -278,6 +279,8 @@ class EngineServer:
             self._running += 1
         try:
             prompt, params, images = self._read_request(body)
+            for session in _read_sessions(body):
+                self._engine.end_session(session)
             completion = await self._engine.generate(prompt, params, images)
         except InputError as err:
             raise RequestError(str(err)) from err
@@ -344,6 +347,13 @@ def _read_pair(value: Any) -> tuple[int, int]:
     if not (0 <= first < 2**32 and 0 <= second < 2**32):
         raise ValueError(f"{value!r:.80} are not two numbers of 32 bits")
     return first, second
+
+
+def _read_sessions(body: dict[str, Any]) -> list[tuple[int, int]]:
+    try:
+        return [_read_pair(session) for session in body.get("ended_sessions", ())]
+    except (TypeError, ValueError, OverflowError) as err:
+        raise RequestError(f"ended_sessions: {err!r}") from err
 
 
 def _delete_path(path: pathlib.Path) -> None:

@@ -213,7 +213,8 @@ class RemoteEngine:
             return await asyncio.wrap_future(response)
 
     def end_session(self, session: tuple[int, int]) -> None:
-        """Does nothing: servers give up prefixes by themselves."""
+        """Tells the session's server; see `engines.base.Engine`."""
+        self._loop.call_soon_threadsafe(self._pool.end_session, session)
 
     def free_memory(self) -> None:
         """Does nothing: servers have devices of their own."""

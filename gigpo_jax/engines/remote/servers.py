@@ -90,6 +90,12 @@ class ServerPool:
             self._session_servers[session] = server
         return server
 
+    def end_session(self, session: tuple[int, int]) -> None:
+        """Forgets the server of an episode that has ended, and tells the server."""
+        server = self._session_servers.pop(session, None)
+        if server is not None and server.state == "ready":
+            server.end_session(session)
+
     def report(self, server: Server, reason: str) -> None:
         """Starts the recovery of a server after a failed request."""
         # Of many requests that fail together only the first starts a recovery.

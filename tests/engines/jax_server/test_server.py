@@ -19,6 +19,7 @@ pytest.importorskip("aiohttp")
 import aiohttp
 
 from gigpo_jax.engines.base import SamplingParams
+from gigpo_jax.engines.jax.jax_engine import JaxEngine
 from gigpo_jax.engines.jax_server import client
 from gigpo_jax.engines.jax_server import server as server_module
 from gigpo_jax.engines.jax_server.client import JaxServer, jax_request
@@ -293,6 +294,29 @@ def test_broken_requests_are_refused_and_the_key_is_needed(side: Side) -> None:
         assert side.call(method, route, key="wrong")[0] == 401
     assert side.call("GET", "/health", key="wrong") == (200, {"status": "ok", "running": 0})
     assert read_generated(side.generate(), "r", 8).version == served
+
+
+def test_an_ended_session_is_told_once_with_the_next_request(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side.push(side.write())
+    ended: list[tuple[int, int]] = []
+    monkeypatch.setattr(JaxEngine, "end_session", lambda _, session: ended.append(session))
+    body = jax_request(PROMPT, SamplingParams(max_tokens=8), ())
+
+    async def end_two(server: JaxServer) -> None:
+        server.end_session((2**32 - 1, 7))
+        server.end_session((1, 2))
+        assert ended == []
+        await server.generate(body)
+        await server.generate(body)
+
+    side.talk(end_two)
+    assert ended == [(2**32 - 1, 7), (1, 2)]
+    status, answer = side.call(
+        "POST", "/inference/v1/generate", json.dumps(body | {"ended_sessions": [[1]]}).encode()
+    )
+    assert (status, "ended_sessions" in answer["error"]["message"]) == (400, True)
 
 
 def test_a_client_that_goes_away_frees_its_slot(side: Side) -> None:

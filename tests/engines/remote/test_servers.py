@@ -122,6 +122,26 @@ def test_a_server_of_this_run_that_hangs_is_restarted() -> None:
     assert asyncio.run(scenario()) == 1
 
 
+def test_the_end_of_a_session_is_told_to_its_server_alone_and_forgotten() -> None:
+    async def scenario() -> tuple[Server, list[Server]]:
+        told: list[Server] = []
+        servers = [Scripted("http://a:1"), Scripted("http://b:1")]
+        for server in servers:
+            server.end_session = lambda _, server=server: told.append(server)  # type: ignore[method-assign]
+        made = pool(*servers)
+        await made.push(wanted("r:1"))
+        servers[0].load = 1
+        chosen = await made.choose((1, 2))
+        for session in ((3, 4), (1, 2), (1, 2)):
+            made.end_session(session)
+        assert made._session_servers == {}
+        return chosen, told
+
+    chosen, told = asyncio.run(scenario())
+    assert chosen.url == "http://b:1"
+    assert told == [chosen]
+
+
 def test_a_server_that_keeps_dying_is_dropped_after_its_restarts() -> None:
     async def scenario() -> list[str]:
         said: list[str] = []
