@@ -69,6 +69,9 @@ def _run(argv: list[str]) -> int:
     if flags.mode in ("eval", "serve", "export"):
         check_run(workdir, config, initial=flags.initial)
     if config.distributed:
+        if flags.mode in ("serve", "engine"):
+            reason = "each host serves by itself"
+            raise InputError(reason, key="config.distributed", value="True", fix="leave it out")
         # Before any other use of jax, which would start with this host's devices alone.
         importlib.import_module("gigpo_jax.devices.exchange").connect_hosts()
     importlib.import_module("gigpo_jax.devices.backend").start_backend(config)

@@ -53,10 +53,6 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
             key=client.KEY,
             fix="export a random one for server and learner, such as $(openssl rand -hex 24)",
         )
-    if config.distributed:
-        raise InputError(
-            "each host serves by itself", key="config.distributed", value="True", fix="leave it out"
-        )
     check_address(config.serve.host, config.serve.port)
     with contextlib.ExitStack() as resources:
         store = WeightStore(config.engine.weights_dir)

@@ -46,10 +46,6 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
             key=KEY,
             fix="export a random one for server and clients, such as $(openssl rand -hex 24)",
         )
-    if config.distributed:
-        raise InputError(
-            "one host serves", key="config.distributed", value="True", fix="leave it out"
-        )
     check_endpoint(config)
     path = Path(out) if out else workdir / "sessions.jsonl"
     check_writable(path.parent, "--out" if out else "--workdir")

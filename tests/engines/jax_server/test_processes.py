@@ -98,15 +98,19 @@ def test_a_server_without_a_key_or_with_a_learners_flags_is_one_line(
 ) -> None:
     command = [sys.executable, "-m", "gigpo_jax", "engine", *serving.FLAGS]
     environment = {name: value for name, value in os.environ.items() if name != KEY}
-    done = subprocess.run(
-        [*command, f"--workdir={tmp_path}"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=ROOT,
-        env=environment,
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(f"gigpo_jax: {KEY}: not set; export a random")
+    for flags, says in (
+        ((), f"gigpo_jax: {KEY}: not set; export a random"),
+        (("--config.distributed=True",), "gigpo_jax: config.distributed=True: each host serves"),
+    ):
+        done = subprocess.run(
+            [*command, f"--workdir={tmp_path}", *flags],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            cwd=ROOT,
+            env=environment,
+        )
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1].startswith(says)
     assert list(tmp_path.iterdir()) == []
