@@ -54,7 +54,7 @@ def opd_config(teacher: str, **servers: float) -> ConfigDict:
     config.sampling.temperature, config.rl.old_logprobs = 1.0, "engine"
     config.engine.connect_timeout_s = 0.5
     for name, value in servers.items():
-        config.engine.vllm[name] = value
+        config.engine[name] = value
     return config
 
 
