@@ -15,7 +15,7 @@ Runs the same command on every host of a TPU pod slice, through gcloud (jax.dist
   --workdir DIR     of the run, on storage that all hosts share
   --folder DIR      this repository on every host (default gigpo_jax)
   --urls LIST       vLLM servers, http://A:8000,http://B:8000; each belongs to one host, each host needs one.
-                    Without it the hosts sample in process.
+                    Without --urls and --engine-urls the hosts sample in process.
   --weights-dir DIR for --urls: the folder that hosts and servers share
   --engine-urls LIST
                     engine servers (launch/tpu_engine.sh) in place of vLLM's, likewise one or more for each host

@@ -395,7 +395,7 @@ def _check_servers(config: ConfigDict) -> None:
         require(is_vllm, config, "engine.urls", reason, fix)
         return
     _check_urls(config, "engine.urls")
-    hosts = {url.partition("://")[2].rpartition(":")[0] for url in engine.urls.split(",")}
+    hosts = {_host_of(url.strip()) for url in engine.urls.split(",")}
     require(
         engine.weights_dir != "" or hosts <= LOOPBACK or not is_vllm,
         config,
@@ -403,6 +403,12 @@ def _check_servers(config: ConfigDict) -> None:
         "vLLM servers on other machines take weights from a shared folder",
         "name their --weights-dir (GIGPO_WEIGHTS_DIR)",
     )
+
+
+def _host_of(url: str) -> str:
+    address = url.partition("://")[2]
+    host, _, port = address.rpartition(":")
+    return host if port.isdigit() else address
 
 
 def _check_urls(config: ConfigDict, name: str) -> None:

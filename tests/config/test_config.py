@@ -121,7 +121,7 @@ def test_servers_that_cannot_work_are_refused(values: dict, key: str, fix: str):
 def test_servers_of_this_machine_need_no_folder_of_weights():
     config = default_config()
     config.engine.name = "vllm"
-    config.engine.urls = "http://127.0.0.1:8000, http://localhost:8001"
+    config.engine.urls = "http://127.0.0.1:8000, http://localhost:8001, http://[::1]"
     resolve(config)
     config.engine.urls += ",http://10.0.0.1:8000"
     with pytest.raises(InputError, match=r"weights_dir.*other machines"):
