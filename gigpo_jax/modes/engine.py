@@ -78,6 +78,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
                 dtype=config.engine.dtype,
                 # The learner writes pairs of scale 1, which is that of alpha = rank.
                 adapter=shape and LoraConfig(shape.rank, float(shape.rank), shape.targets),
+                max_body=server.largest_body(engine.config.vision, max_length(config)),
             ),
             report.say,
         )

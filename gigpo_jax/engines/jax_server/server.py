@@ -41,7 +41,7 @@ from gigpo_jax.models.decoder import Params
 from gigpo_jax.models.files.adapter_file import load_adapter
 from gigpo_jax.models.files.weights import load_file
 from gigpo_jax.models.vision.images import ImagePatches, PromptImages, locate_images
-from gigpo_jax.models.vision.vision_config import MERGE
+from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
 
 MAX_BODY_BYTES = 2 * PIECE_BYTES
 MAX_REQUESTS = 4096  # under way together
@@ -60,6 +60,7 @@ class ServerSettings:
       description: Values that the learner checks.
       dtype: Dtype of the weights.
       adapter: Shape of the adapter that pushes replace; None: they replace all parameters.
+      max_body: Largest number of bytes of a request.
     """
 
     host: str
@@ -70,6 +71,7 @@ class ServerSettings:
     description: dict[str, Any]
     dtype: str
     adapter: lora.LoraConfig | None = None
+    max_body: int = MAX_BODY_BYTES
 
 
 class EngineServer:
@@ -93,7 +95,7 @@ class EngineServer:
         self._engine = engine
         self._settings = settings
         self._say = say
-        self._site = Site(settings.host, settings.port, settings.key, max_body=MAX_BODY_BYTES)
+        self._site = Site(settings.host, settings.port, settings.key, max_body=settings.max_body)
         self._score_probe = make_probe_scorer(engine.config, params, settings.dtype)
         leaves = jax.tree.leaves(params)
         self._max_bytes = sum(leaf.nbytes for leaf in leaves) + HEADER_BYTES
@@ -339,6 +341,15 @@ class EngineServer:
             "finish_reason": completion.finish_reason,
         }
         return {"choices": [choice]}
+
+
+def largest_body(vision: VisionConfig | None, max_length: int) -> int:
+    """Bytes that a request of `max_length` tokens may have: all of them may be images."""
+    if vision is None:
+        return MAX_BODY_BYTES
+    patches = max_length * MERGE**2 * vision.patch_values
+    # base64 has 4 bytes for 3.
+    return MAX_BODY_BYTES + patches * 4 // 3
 
 
 def _read_pair(value: Any) -> tuple[int, int]:

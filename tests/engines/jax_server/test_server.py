@@ -1,6 +1,7 @@
 """One engine server over HTTP: pushes that are cut, damaged or wrong, and requests that are."""
 
 import asyncio
+import base64
 import contextlib
 import dataclasses
 import json
@@ -23,12 +24,18 @@ from gigpo_jax.engines.jax.jax_engine import JaxEngine
 from gigpo_jax.engines.jax_server import client
 from gigpo_jax.engines.jax_server import server as server_module
 from gigpo_jax.engines.jax_server.client import JaxServer, jax_request
-from gigpo_jax.engines.jax_server.server import MAX_BODY_BYTES, EngineServer, ServerSettings
+from gigpo_jax.engines.jax_server.server import (
+    MAX_BODY_BYTES,
+    EngineServer,
+    ServerSettings,
+    largest_body,
+)
 from gigpo_jax.engines.remote.probe import make_probe_scorer
 from gigpo_jax.engines.remote.protocol import LOADING, Limits, ServerFault, read_generated
 from gigpo_jax.engines.remote.server import PushedWeights
 from gigpo_jax.engines.remote.weight_store import WeightStore
 from gigpo_jax.models import decoder
+from gigpo_jax.models.vision.vision_config import QWEN3_VL
 from tests.engines.endpoint import serving
 
 KEY = "open sesame"
@@ -294,6 +301,15 @@ def test_broken_requests_are_refused_and_the_key_is_needed(side: Side) -> None:
         assert side.call(method, route, key="wrong")[0] == 401
     assert side.call("GET", "/health", key="wrong") == (200, {"status": "ok", "running": 0})
     assert read_generated(side.generate(), "r", 8).version == served
+
+
+def test_a_prompt_of_images_alone_fits_a_request() -> None:
+    image = np.zeros((4 * 8000, QWEN3_VL.patch_values), np.uint8)
+    body = jax_request(np.full(8000, 151_655), SamplingParams(), ())
+    body["images"] = [{"grid": (160, 50), "patches": base64.b64encode(image.tobytes()).decode()}]
+    size = len(json.dumps(body))
+    assert MAX_BODY_BYTES < size <= largest_body(QWEN3_VL, 8000) < size + MAX_BODY_BYTES
+    assert largest_body(None, 8000) == MAX_BODY_BYTES
 
 
 def test_an_ended_session_is_told_once_with_the_next_request(
