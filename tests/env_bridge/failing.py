@@ -60,7 +60,7 @@ class FailingEnv(TreasureEnv):
             write_to_sockets(bytes.fromhex(argument))
             time.sleep(2)
         if verb == "secret":
-            assert "VLLM_API_KEY" not in os.environ
+            assert not {"GIGPO_API_KEY", "VLLM_API_KEY"} & set(os.environ)
         if verb == "print":
             print("noise " * 1000)
         return super().step(action)

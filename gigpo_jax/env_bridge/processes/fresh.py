@@ -26,8 +26,9 @@ _BOOT = (
 )
 _GRACE_S = 2.0  # for the child to end by itself after the lifeline was closed
 _END_S = 10.0  # for the guard to end after that
-# Environments are programs of others: the key of the servers is not for them.
-_SECRETS = ("VLLM_API_KEY",)  # environment variables that a child does not inherit
+# Environments are programs of others: the keys of servers, which can replace weights, are not for
+# them. A child does not inherit these variables.
+_SECRETS = ("GIGPO_API_KEY", "VLLM_API_KEY")
 _PR_SET_PDEATHSIG = 1
 
 

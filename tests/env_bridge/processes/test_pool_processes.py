@@ -148,7 +148,8 @@ def test_workers_leave_signals_to_the_parent_and_hold_no_jax() -> None:
 
 
 def test_workers_do_not_inherit_the_key_of_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    for name in ("GIGPO_API_KEY", "VLLM_API_KEY"):
+        monkeypatch.setenv(name, "secret")
 
     async def scenario(pool: EnvPool) -> None:
         lent = await lend_all(pool)
