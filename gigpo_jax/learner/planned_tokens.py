@@ -38,7 +38,8 @@ def stored_rows(config: ConfigDict) -> int:
 
     Its episodes have `env.max_steps` steps.
     """
-    train, batch = config.train, config.batch
+    train = config.train
+    batch = config.batch
     steps = train.groups * train.group_size * config.env.max_steps
     minibatches = train.epochs * math.ceil(steps / train.minibatch)
     # Minibatches have room for steps of the full length.

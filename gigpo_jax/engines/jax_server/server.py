@@ -344,7 +344,7 @@ class EngineServer:
 
 
 def largest_body(vision: VisionConfig | None, max_length: int) -> int:
-    """Bytes that a request of `max_length` tokens may have: all of them may be images."""
+    """Most bytes of a request, whose tokens may all be images."""
     if vision is None:
         return MAX_BODY_BYTES
     patches = max_length * MERGE**2 * vision.patch_values

@@ -146,7 +146,7 @@ class Server:
         return await self.call("POST", path, body, limit_s=self._limits.request_s)
 
     def end_session(self, session: tuple[int, int]) -> None:
-        """Tells that no more requests of a session come; here it does nothing."""
+        """Ends a session; here it does nothing."""
 
     async def check(
         self, expected: dict[str, Any], *, max_length: int, rank: int, base: str

@@ -91,7 +91,7 @@ class ServerPool:
         return server
 
     def end_session(self, session: tuple[int, int]) -> None:
-        """Forgets the server of an episode that has ended, and tells the server."""
+        """Forgets the server of an ended episode and tells it."""
         server = self._session_servers.pop(session, None)
         if server is not None and server.state == "ready":
             server.end_session(session)
