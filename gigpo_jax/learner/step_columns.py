@@ -106,7 +106,10 @@ def step_columns(
         if name in needs:
             columns[name] = np.array([getattr(s, name) for s in steps], bool)
     if "executable" in needs:
-        is_executable = [s.turn.valid and s.turn.admissible is not False for s in steps]
+        # A summary is no action.
+        is_executable = [
+            s.turn.valid and s.turn.admissible is not False and not s.turn.is_summary for s in steps
+        ]
         columns["executable"] = np.array(is_executable, bool)
     if "summary" in needs:
         columns["summary"] = np.array([s.turn.is_summary for s in steps], bool)

@@ -61,6 +61,13 @@ def test_a_summary_has_the_return_of_the_step_after_it_and_is_compared_with_summ
     assert columns.next_anchor[[1, 2]].tolist() == columns.anchor[[2, 3]].tolist()
 
 
+def test_a_summary_is_no_executable_action():
+    steps, _ = columns_of("red", None)
+    columns = step_columns(steps, needs=("executable", "summary"))
+    rows = slice(len(steps))
+    assert columns.executable[rows].tolist() == [True, True, False, True, True, True, True]
+
+
 def test_rows_in_another_order_of_episodes_give_the_same():
     steps, columns = columns_of("red", "blue", None)
     # Hosts bring their rows one after the other; rows of an episode stay in order.

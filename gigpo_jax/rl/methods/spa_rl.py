@@ -3,9 +3,9 @@
     r_t = c_t + grounding g_t
 
 c_t is the critic's value before the last token of response t, so of nearly the whole response; g_t
-is 1 for an executable action and for the last step, else 0. The base learns from these rewards in
-place of the environment's, without penalties. The critic's loss is, with R the sum of an episode's
-rewards,
+is 1 for an executable action and for the last step, else 0. Summaries and strategies are no steps:
+they have c_t alone. The base learns from these rewards in place of the environment's, without
+penalties. The critic's loss is, with R the sum of an episode's rewards,
 
     (sum_t c_t - R)^2 / 2
 
@@ -46,7 +46,9 @@ def spa_rl(
     steps = jnp.maximum(segments.count_members(episode, mask), 1)
     error = jax.ops.segment_sum(missing, episode, rows)[episode] / steps
     last_step = jax.ops.segment_max(jnp.where(mask, columns.step, -1), episode, rows)[episode]
-    is_grounded = columns.executable | (columns.step == last_step)
+    is_action = mask if columns.summary is None else mask & ~columns.summary
+    # A summary has the number of the step after it.
+    is_grounded = columns.executable | (is_action & (columns.step == last_step))
     reward = jnp.where(mask, progress + grounding * is_grounded, 0.0)
     changed = replace(columns, reward=reward, penalty=jnp.zeros_like(columns.penalty))
     # NaN: no target. The critic learns before the last token of a response alone.

@@ -218,6 +218,17 @@ def test_spa_rl_by_hand() -> None:
     np.testing.assert_allclose(targets, want, atol=1e-6)
 
 
+def test_spa_rl_grounds_no_summary() -> None:
+    batch = spa_columns()
+    batch["token_value"][:] = 0.0
+    batch["executable"][:] = False
+    # Before the last step of the first episode, and with its number.
+    batch["summary"] = np.array([False, True, False, False, False])
+    batch["step"] = np.array([0, 1, 1, 0, 1], np.int32)
+    # Last steps alone have 2, so both episodes have 2: with a grounded summary one would have 4.
+    assert not total(batch, "spa_rl", base="grpo", grounding=2.0).any()
+
+
 def test_spa_rl_without_progress_and_grounding_has_rewards_of_last_steps() -> None:
     batch = spa_columns()
     batch["token_value"][:] = 0.0
