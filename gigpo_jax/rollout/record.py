@@ -182,9 +182,10 @@ def collect_rollouts(
       iteration, temperature: See `Rollouts`.
       decode: Function token ids -> text.
     """
-    rows = {
-        (step.trajectory, step.place): row for row, step in enumerate(finished_steps(trajectories))
-    }
+    finished = finished_steps(trajectories)
+    rows = {(step.trajectory, step.place): row for row, step in enumerate(finished)}
+    # A strategy of several episodes is one row, which all of them show.
+    strategies = {id(step.turn): row for row, step in enumerate(finished) if step.turn.is_summary}
     if len(rows) != len(credit.total):
         raise ValueError(f"credit of {len(credit.total)} steps for {len(rows)}")
     group_sizes = np.bincount(credit.anchor_group)
@@ -194,10 +195,12 @@ def collect_rollouts(
         steps = [_make_step(turn, png_files) for turn in trajectory.turns]
         returns = _discounted_returns(trajectory.turns, gamma)
         for number, step in enumerate(steps):
-            row = rows.get((place, number))
             # A step of an aborted or replaced episode has no credit.
-            if row is None:
+            if trajectory.aborted or trajectory.replaced:
                 continue
+            row = rows.get((place, number))
+            if row is None:
+                row = strategies[id(trajectory.turns[number])]
             steps[number] = replace(
                 step,
                 entropy=None if entropy is None else _round_tokens(entropy[row]),

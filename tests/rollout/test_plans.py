@@ -16,6 +16,7 @@ from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.pictures import prompt_encoder
 from gigpo_jax.rollout.record import collect_rollouts
 from gigpo_jax.rollout.rollout import rollout
+from gigpo_jax.rollout.sample import sample_text
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.tools.credit.replay import replay_episodes
 from gigpo_jax.tools.credit.states import state_at
@@ -142,6 +143,24 @@ def test_a_continuation_keeps_its_strategy_and_strategies_repeat() -> None:
         [turn.plan for turn in t.turns] for t in trajectories
     ]
     assert [t.strategy for t in repeated] == [t.strategy for t in trajectories]
+
+
+def test_saved_episodes_of_a_strategy_show_the_credit_of_its_row() -> None:
+    trajectories, _ = play_strategies(strategy_episodes=3)
+    trajectories[1].won = True  # not the episode whose row the strategy is
+    trajectories[2].abort("the environment failed", policy_dependent=False)
+    numbers = np.arange(len(finished_steps(trajectories)), dtype=np.float32)
+    credit = StepCredit(numbers, numbers, numbers, numbers.astype(np.int32))
+    saved = collect_rollouts(
+        trajectories, credit, None, gamma=1.0, iteration=0, temperature=1.0, decode=TOKENIZER.decode
+    )
+    first, second, aborted = saved.episodes[:3]
+    assert second.steps[0].advantage == first.steps[0].advantage == 0.0
+    assert second.steps[1].advantage == len(first.steps)
+    assert [step.advantage for step in aborted.steps] == [None] * len(aborted.steps)
+    assert "**won**" in sample_text(saved)
+    strategies = {step.advantage for e in saved.episodes if not e.aborted for step in e.steps[:1]}
+    assert len(strategies) == 4
 
 
 def test_the_next_prompt_shows_the_last_subgoal() -> None:
