@@ -124,6 +124,10 @@ class Guide:
     def __init__(self, seed: int, *, sign_fraction: float = 1.0) -> None:
         check_fractions(sign_fraction=sign_fraction)
         self._random = random.Random(seed)
+        # Apart, so that summaries do not depend on subgoals. Without the first draw, which was that
+        # of a summary when docs/protocols/plans.md was written.
+        self._subgoal_random = random.Random(seed)
+        self._subgoal_random.random()
         self._sign_fraction = sign_fraction
         self._colour = ""
         self._seen: list[str] = []
@@ -138,7 +142,7 @@ class Guide:
         name = observation.text.split()[-1]
         if name in COLOURS:
             self._colour = name
-            names_door = self._random.random() < self._sign_fraction
+            names_door = self._subgoal_random.random() < self._sign_fraction
             self.subgoal = _opening(name) if names_door else "reach the end"
         elif name in THINGS:
             self._seen.append(name)

@@ -1,5 +1,6 @@
 """The corridor of docs/conversations.md: what its prompts still know of the sign at the doors."""
 
+import random
 import runpy
 from pathlib import Path
 
@@ -114,6 +115,26 @@ def test_a_poor_guide_names_other_things_too() -> None:
         summaries += [turn.response.split()[0] for turn in demonstration.turns if turn.is_summary]
     assert 0.15 < summaries.count("sign") / len(summaries) < 0.5
     assert {*summaries} == {"sign", "lamp", "chair", "plant", "box"}
+
+
+def test_subgoals_of_the_guide_do_not_change_its_summaries() -> None:
+    env = Corridor()
+    task = env.tasks("train")[0]
+    subgoals = set()
+    for seed in range(8):
+        guide = Guide(seed, sign_fraction=0.3)
+        episode = play_expert(env, guide, task, CORRIDOR.max_steps)
+        subgoals |= {*episode.subgoals}
+        # The draws of a guide without subgoals, by hand: one or two a summary.
+        draws = random.Random(seed)
+        seen: list[str] = []
+        for (observation, _), summary in zip(episode.steps, episode.summaries, strict=True):
+            names_sign = draws.random() < 0.3 or not seen
+            assert names_sign == summary.startswith("sign")
+            assert names_sign or summary == draws.choice(seen)
+            name = observation.text.split()[-1]
+            seen += [name] if name in THINGS else []
+    assert subgoals == {"reach the end", f"open {task.type} door"}
 
 
 @pytest.mark.parametrize("variant", ["summary", "drop", "window"])
