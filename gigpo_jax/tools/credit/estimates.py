@@ -16,6 +16,7 @@ from gigpo_jax.rl.algorithms import (
     BASE,
     FROZEN_TEACHER,
     PRESETS,
+    Algorithm,
     find_algorithm,
     make_advantages,
 )
@@ -29,6 +30,7 @@ GIVEN = {
     "observation",
     "won",
     "truncated",
+    "executable",
     "history",
     "action_mask",
     "clip_scale",
@@ -179,13 +181,22 @@ def missing_columns(computed: Collection[str], rl: ConfigDict) -> dict[str, list
         # With default settings, unlike the algorithm of the run.
         candidate = find_algorithm(name)
         available = present
-        if candidate.needs_critic and not run.needs_critic:
-            # The values of a text critic are not those of a critic.
-            available = present - {"value"}
+        if candidate.needs_critic and _value_kind(candidate) != _value_kind(run):
+            available = present - {"value", "token_value"}
         absent = sorted({*candidate.needs} - available)
         if absent:
             missing[name] = absent
     return missing
+
+
+def _value_kind(algorithm: Algorithm) -> str:
+    """What the values of an algorithm's critic estimate.
+
+    The columns of different kinds have the same names.
+    """
+    if "text_critic" in algorithm.needs:
+        return "returns, by a text critic"
+    return "progress" if "executable" in algorithm.needs else "returns"
 
 
 def _estimates_of_preset(

@@ -1,7 +1,7 @@
 """A measurement from start to end: plays what is missing, grades, writes the results."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -160,10 +160,11 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     policy_signals = load_signals(config, policy, opened.mesh, opened.checkpoints, available)
     with show_stage("computing what the estimates read"):
         columns = compute_columns(policy_signals, scored)
-    # A text critic reads the run's own anchors: if they are not graded, it has no values.
+    # What the run alone has: its critic, or its copy that learns rewards. A text critic reads the
+    # run's own anchors: if they are not graded, it has no values.
     own_steps = anchored.get(str(options.get("anchor", "")))
     own_scored = None if own_steps is None else score_steps(own_steps)
-    columns |= _critic_columns(signals, scored, own_scored)
+    columns |= _own_columns(signals, available, scored, own_scored)
     for name, missing in missing_columns(columns, config.rl).items():
         say(f"not graded: {name}, which needs {', '.join(missing)}")
     rows = _grade(config, plan, measurement, anchored, columns, gradients)
@@ -207,16 +208,25 @@ def _grade(
     return graded_rows
 
 
-def _critic_columns(
-    signals: Sequence[Signal], scored: ScoredSteps, own_scored: ScoredSteps | None
+def _own_columns(
+    signals: Sequence[Signal],
+    available: Set[str],
+    scored: ScoredSteps,
+    own_scored: ScoredSteps | None,
 ) -> dict[str, np.ndarray]:
-    """The columns of the run's critic.
+    """The columns that the run alone can compute.
 
-    One that reads anchors reads the run's own.
+    A signal that reads anchors reads the run's own.
+
+    Args:
+      signals: signals of the run.
+      available: columns that any run can compute, which are left out.
+      scored: the steps.
+      own_scored: the steps with the run's anchors, or None.
     """
     columns: dict[str, np.ndarray] = {}
     for signal in signals:
-        if "value" not in signal.columns:
+        if available >= {*signal.columns}:
             continue
         steps = own_scored if signal.reads_anchors else scored
         if steps is not None:

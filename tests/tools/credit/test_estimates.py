@@ -89,6 +89,17 @@ def test_the_text_critic_is_graded_where_a_run_has_one() -> None:
     assert {"step_ppo", "turn_ppo"}.isdisjoint(found)  # their critic is another one
 
 
+def test_progress_is_graded_where_a_run_has_learnt_it() -> None:
+    columns = {"value", "tokens", "token_value"}
+    for name, graded in (("spa_rl", {"spa_rl"}), ("ppo", {"ppo", "bilevel", "step_ppo"})):
+        config = default_config()
+        config.rl.algorithm = name
+        missing = missing_columns(columns, resolve(config, trains=False).rl)
+        names = {"spa_rl", "ppo", "bilevel", "step_ppo"}
+        # Values of returns are no progress, and progress is no return.
+        assert names - missing.keys() == graded
+
+
 @pytest.mark.parametrize("text", ["gama=1", "gamma=much", "penalty_in=nowhere", "gamma"])
 def test_a_bad_variant_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=f"--variants={text}: "):
