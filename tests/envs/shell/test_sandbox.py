@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.envs.shell.sandbox import launcher
 from gigpo_jax.envs.shell.sandbox.client import run_in_sandbox
 from gigpo_jax.envs.shell.sandbox.folder import (
     ROOT,
@@ -238,6 +239,21 @@ def test_waiting_for_ever_ends(command: str) -> None:
     outcome = run(command, limits=SHORT)
     assert outcome == CommandOutcome(-1, "", FOLDER, ROOT, "time")
     assert_gone("948")
+
+
+def test_a_process_number_that_is_used_again_loses_no_time(tmp_path: Path) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    (tmp_path / "7").mkdir()
+    seconds: dict[tuple[str, bytes], float] = {}
+    # proc(5), from field 3 on: 14 and 15 are the time, 22 is the start.
+    for own, start in ((2, 5), (3, 5), (1, 9)):
+        fields = ["S"] + ["0"] * 21
+        fields[11], fields[12], fields[19] = str(own * ticks), "0", str(start)
+        (tmp_path / "7/stat").write_text(f"7 (a ) b) {' '.join(fields)}\n")
+        descriptor = os.open(tmp_path, os.O_RDONLY)
+        launcher._measure_usage(descriptor, seconds)
+        os.close(descriptor)
+    assert sum(seconds.values()) == 3 + 1
 
 
 def test_cpu_time_is_that_of_all_processes() -> None:

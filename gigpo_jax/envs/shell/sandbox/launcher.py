@@ -267,7 +267,7 @@ def _run_command(request: CommandRequest, processes: int) -> CommandOutcome:
     stop = ""
     status = None
     cpu_seconds = 0.0
-    own_seconds: dict[str, float] = {}
+    own_seconds: dict[tuple[str, bytes], float] = {}
     measurement = time.monotonic()
     while status is None and not stop:
         pipes = [reader.descriptor for reader in (output, cwd) if reader.has_room]
@@ -347,7 +347,9 @@ def _kill_all() -> float:
         seconds += usage.ru_utime + usage.ru_stime
 
 
-def _measure_usage(processes: int, own_seconds: dict[str, float]) -> tuple[int, float]:
+def _measure_usage(
+    processes: int, own_seconds: dict[tuple[str, bytes], float]
+) -> tuple[int, float]:
     """Returns resident memory, bytes, and CPU time, s.
 
     Of the command's processes, and the time of those that they waited for. `own_seconds` gets the
@@ -363,7 +365,8 @@ def _measure_usage(processes: int, own_seconds: dict[str, float]) -> tuple[int, 
                 # After the name, which may have any characters: proc(5), from the field 3 on.
                 fields = os.read(descriptor, 4096).rpartition(b")")[2].split()
                 os.close(descriptor)
-                own_seconds[name] = sum(map(int, fields[11:13])) / ticks_per_second
+                # Its number and the time of its start: numbers are used again.
+                own_seconds[name, fields[19]] = sum(map(int, fields[11:13])) / ticks_per_second
                 ticks += sum(map(int, fields[11:15]))
                 pages += int(fields[21])
     return pages * os.sysconf("SC_PAGESIZE"), ticks / ticks_per_second
