@@ -80,6 +80,13 @@ def _check_groups(config: ConfigDict) -> None:
             "use at least 2 (published: 8)",
         )
         require(
+            "implicit_reward" not in algorithm.needs,
+            config,
+            "train.group_size",
+            f"{config.rl.algorithm} compares won with lost episodes of a task",
+            "use at least 2 (published: 8)",
+        )
+        require(
             not train.refill_groups,
             config,
             "train.refill_groups",

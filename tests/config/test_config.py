@@ -249,6 +249,10 @@ def test_group_of_one_is_fine_without_standard_deviation():
     config = default_config()
     config.train.group_size, config.rl.normalize = 1, "mean"
     resolve(config)
+    config.rl.algorithm = "oprl"
+    with pytest.raises(InputError, match=r"train\.group_size=1: oprl compares won with lost"):
+        resolve(config)
+    config.rl.algorithm = "gigpo"
     config.train.refill_groups = 1
     with pytest.raises(
         InputError,
