@@ -344,7 +344,7 @@ class EngineServer:
 
 
 def largest_body(vision: VisionConfig | None, max_length: int) -> int:
-    """Most bytes of a request, whose tokens may all be images."""
+    """Most bytes of a request full of images."""
     if vision is None:
         return MAX_BODY_BYTES
     patches = max_length * MERGE**2 * vision.patch_values
