@@ -98,7 +98,9 @@ def test_the_engine_copies_no_cache(
         if compiled.name == "decode":
             cache_bytes = report.device_bytes(engine.cache)
             assert measured["temporaries"] < 0.05 * cache_bytes
-            assert cache_bytes <= measured["aliased"] < 1.01 * cache_bytes
+            # A register has 128 lanes, so a head of 64 numbers takes twice its size.
+            stored_bytes = cache_bytes * (128 // head_dim)
+            assert stored_bytes <= measured["aliased"] < 1.01 * stored_bytes
 
 
 def test_chips_that_split_heads_send_no_cache() -> None:
