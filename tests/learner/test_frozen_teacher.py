@@ -194,7 +194,7 @@ def test_a_missing_teacher_is_refused_before_anything_is_loaded() -> None:
     config = make_config()
     config.rl.algorithm = "opd"
     with pytest.raises(
-        InputError, match=r"rl\.settings\.teacher='': must be a model folder, or ORG/NAME"
+        InputError, match=r"rl\.settings\.teacher='': must be a model folder, ORG/NAME"
     ):
         resolve(config)
 
