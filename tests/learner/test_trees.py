@@ -149,6 +149,17 @@ def test_each_distinct_beginning_is_computed_once() -> None:
     assert count_prefixes(samples) <= total < 1.1 * count_prefixes(samples)
 
 
+def test_equal_texts_share_no_more_than_a_row_of_responses() -> None:
+    """Their tokens fit one row many times; the loss of each takes a place of its own."""
+    sample = talk(np.random.default_rng(0), 1)[0]
+    samples = [sample] * (96 // len(sample.response_tokens) + 1)
+    batches = make_minibatches(
+        samples, steps=len(samples), row_length=96, rows=1, rng=None, longest_tree=96
+    )
+    found = Counter(response for batch in batches for response in read_trees(batch))
+    assert found == Counter(expected_response(sample)[:6] for sample in samples)
+
+
 def test_texts_with_experts_given_stay_apart() -> None:
     samples = [
         dataclasses.replace(sample, routes=np.zeros((sample.length, 2), np.uint8))
