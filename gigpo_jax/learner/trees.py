@@ -107,7 +107,7 @@ def grow_trees(texts: Sequence[Text], longest: int, responses: int) -> list[Tree
 def _shared_lengths(ordered: Sequence[Text]) -> list[int]:
     """Common first tokens of neighbours, 0 for the first text."""
     inputs = [_input_tokens(text) for text in ordered]
-    lengths = [0][: len(inputs)]
+    lengths = [0] if inputs else []
     for earlier, tokens in itertools.pairwise(inputs):
         size = min(len(earlier), len(tokens))
         differs = np.append(earlier[:size] != tokens[:size], True)
