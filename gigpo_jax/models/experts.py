@@ -19,9 +19,9 @@ from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.layers import draw_normal
 
 # Up to so many tokens all experts see all tokens, because their weights then take longer to read
-# than to multiply, and would be copied in blocks. Estimates from peak FLOP/s and bandwidth (v5p:
-# 166 tokens, v5e: about 240). On a CPU 128 was faster for the one shape that was measured.
-FEW_TOKENS = {"cpu": 32, "gpu": 256, "hopper": 256, "tpu": 256}
+# than to multiply, and would be copied in blocks. On accelerators estimates from peak FLOP/s and
+# bandwidth (v5p: 166 tokens, v5e: about 240); on CPUs measured (benchmarks/experts.py).
+FEW_TOKENS = {"cpu": 128, "gpu": 256, "hopper": 256, "tpu": 256}
 SMALLEST_BLOCK = 8  # rows
 # Rows of a tile of the TPU kernel for gradients of matrices, and the longest sides of its result.
 TILE_ROWS = (128, 512)
