@@ -49,7 +49,7 @@ class Turn:
       reward: Reward of the environment for the action.
       penalty: Penalty >= 0 for an invalid or overlong response.
       finish_reason: Reason why the response ended: "stop", "length" or "abort".
-      version: Version of the weights that sampled the response.
+      version: Version of the weights that sampled the response; the oldest of several.
       choices: 64-bit hash of the listed actions; None if the environment lists none.
       prompt_cut: Whether parts of the prompt were removed to make it fit.
       regret: Number of actions that the action wasted; None if the environment does not tell.
@@ -59,6 +59,8 @@ class Turn:
       images: Images of the prompt, by reference; None without any.
       is_summary: Whether it is a summary or a plan, and no step of the environment.
       plan: Plan that the prompt shows; None if the policy has stated none.
+      versions: Versions of the weights of the tokens, as in `engines.base.Completion`; None: they
+        are one.
       routes: Experts of the tokens, as in `engines.base.Completion`; None: they are not kept.
     """
 
@@ -85,6 +87,7 @@ class Turn:
     images: PromptImages | None = None
     is_summary: bool = False
     plan: str | None = None
+    versions: np.ndarray | None = None
     routes: np.ndarray | None = None
 
     def continues(self, earlier: "Turn") -> bool:

@@ -36,6 +36,9 @@ def check_config(config: ConfigDict, trains: bool) -> None:
     _check_sampling(config, trains)
     _check_loss(config)
     _check_engine(config)
+    # An engine's process, which has the learner's config, does not read the key.
+    if trains and config.train.inflight:
+        _check_inflight(config)
     # Each environment alone, so that the checks need not know of mixes.
     for label, member in mix.member_configs(config).items():
         with mix.name_member_keys(label):
@@ -386,11 +389,27 @@ def _check_engine(config: ConfigDict) -> None:
             not config.engine.urls, config, "engine.urls", "needs engine.name=jax_server or vllm"
         )
         return
-    for name, limit in (("train.max_staleness", 1), ("engine.devices", 0)):
+    limits = {"train.max_staleness": 1, "engine.devices": 0}
+    if config.train.inflight:
+        del limits["train.max_staleness"]
+    for name, limit in limits.items():
         reason = "servers have devices of their own and the weights of one update"
         fix = f"at most {limit} with engine.name={config.engine.name}"
         require(value_of(config, name) <= limit, config, name, reason, fix)
     _check_servers(config)
+
+
+def _check_inflight(config: ConfigDict) -> None:
+    reason = "the engine of this process changes its weights between requests"
+    fix = "use engine.name=jax_server or vllm"
+    require(config.engine.name != "jax", config, "train.inflight", reason, fix)
+    reason = "no request runs during an update"
+    fix = "use train.max_staleness of at least 1"
+    require(config.train.max_staleness > 0, config, "train.inflight", reason, fix)
+    reason = "a request to vLLM keeps its adapter"
+    fix = "use False, or engine.name=jax_server"
+    has_adapters = config.engine.name == "vllm" and config.model.lora.rank > 0
+    require(not has_adapters, config, "train.inflight", reason, fix)
 
 
 def _check_servers(config: ConfigDict) -> None:

@@ -589,6 +589,11 @@ KEYS: dict[str, Key] = {
         "rollouts in updates",
         NOT_NEGATIVE,
     ),
+    "train.inflight": Key(
+        False,
+        "whether new weights replace those of running requests; True: no exact resume "
+        "(docs/engine_server.md)",
+    ),
     "train.save_rollouts": Key(
         10, "number of iterations between saved rollouts; 0: none", NOT_NEGATIVE, may_change=True
     ),

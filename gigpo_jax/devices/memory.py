@@ -85,7 +85,7 @@ def memory_plan(
             name: size / (row_shards if name == REPLAYED else parameter_shards)
             for name, size in signals.items()
         },
-        "older policies": policy_bytes * config.train.max_staleness,
+        "older policies": policy_bytes * count_older_policies(config),
         **engine,
         "activations": _activation_bytes(config, shape, row_count),
         "activations of the vision tower": 0,
@@ -145,6 +145,12 @@ def engine_plan(
         # both ways a device has its part.
         "KV cache": cache_bytes / (own_devices or devices / hosts),
     }
+
+
+def count_older_policies(config: ConfigDict) -> int:
+    """Number of older policies that a learner keeps for rollouts."""
+    # In flight nothing is played again: tokens have whatever weights there were.
+    return 0 if config.train.inflight else config.train.max_staleness
 
 
 def _weight_versions(config: ConfigDict) -> int:
@@ -342,7 +348,7 @@ def check_memory(
     limit = limit or _device_bytes()
     if limit is None or peak(config, plan) <= limit:
         return
-    staleness = config.train.max_staleness
+    staleness = count_older_policies(config)
     can_split = config.engine.devices > 0 or not staleness  # see `check_engine`
     # The key that helps: fewer versions of the weights, unless there is only one and it can be
     # split.

@@ -88,7 +88,8 @@ class Completion:
         top-k and top-p); of the untempered distribution when temperature is 0.
       finish_reason: "stop" for a stop token or string, "length" for `max_tokens`, "abort" if the
         engine failed.
-      version: Version of the weights, as given to `update_weights`.
+      version: Version of the weights, as given to `update_weights`; the oldest of several.
+      versions: [T] i32, version of the weights that sampled each token; None: they are one.
       routes: [P + T - 1, R] integers, experts of the tokens of prompt and response without the
         last one: k for each layer that has experts; None: the engine does not keep them.
     """
@@ -97,6 +98,7 @@ class Completion:
     logprobs: np.ndarray
     finish_reason: FinishReason
     version: int
+    versions: np.ndarray | None = None
     routes: np.ndarray | None = None
 
 
@@ -128,7 +130,8 @@ class Engine(Protocol):
     def update_weights(self, params: Any, version: int) -> None:
         """Sets the weights and the version of later requests.
 
-        No response mixes two versions.
+        No response mixes two versions, except in the engines that `train.inflight` allows: there
+        running requests go on with the new weights.
         """
 
     def end_session(self, session: tuple[int, int]) -> None:

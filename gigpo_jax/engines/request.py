@@ -38,7 +38,7 @@ class Request:
       prompt: [P] i32.
       params: Sampling settings.
       stop_ids: Token ids that end the response, including those that spell a stop string.
-      weights: Weights of all tokens of the response.
+      weights: Weights of the next tokens of the response.
       future: Result, in the caller's event loop.
       images: Images of the prompt; None for a text-only model.
       on_tokens: Callback of `Engine.generate`.
@@ -46,6 +46,7 @@ class Request:
       first_feature: Index of the first of them among the features of all images.
       tokens: Tokens drawn so far.
       logprobs: Log-probabilities of these tokens, nats, an array for each device call.
+      versions: Versions of the weights of these tokens, likewise.
       cancelled: Whether the caller stopped waiting.
     """
 
@@ -60,6 +61,7 @@ class Request:
     first_feature: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[np.ndarray] = field(default_factory=list)
+    versions: list[np.ndarray] = field(default_factory=list)
     cancelled: bool = False
 
     @functools.cached_property
@@ -95,6 +97,7 @@ class Request:
         start = len(self.tokens)
         self.tokens += tokens.tolist()
         self.logprobs.append(logprobs)
+        self.versions.append(np.full(len(tokens), self.weights.version, np.int32))
         if self.params.stop_strings and stops is not None:
             end = stops.find_completion(self.tokens, start, self.params.stop_strings)
             if end is not None:
@@ -124,11 +127,15 @@ class Request:
         _call_in_loop(self.future.get_loop(), fail)
 
     def _completion(self, reason: FinishReason, length: int) -> Completion:
+        versions = np.concatenate(self.versions)[:length]
+        # They only grow.
+        is_mixed = versions[0] != versions[-1]
         return Completion(
             tokens=np.array(self.tokens[:length], np.int32),
             logprobs=np.concatenate(self.logprobs)[:length],
             finish_reason=reason,
-            version=self.weights.version,
+            version=int(versions[0]),
+            versions=versions if is_mixed else None,
         )
 
 

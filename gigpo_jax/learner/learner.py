@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import writes_summaries
 from gigpo_jax.devices.exchange import all_hosts, global_batch, local_rows
+from gigpo_jax.devices.memory import count_older_policies
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.finite import FiniteCheck
 from gigpo_jax.learner.kl_penalty import subtract_kl
@@ -48,7 +49,8 @@ class Learner:
     Attributes:
       state: trained parameters, optimizer and counters; replaced by every update.
       signals: optional signals that the algorithm needs.
-      older: version and trained parameters that sample the next `train.max_staleness` iterations.
+      older: version and trained parameters that sample the next `train.max_staleness` iterations;
+        none with `train.inflight`.
     """
 
     def __init__(self, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> None:
@@ -81,14 +83,14 @@ class Learner:
         self.state, state_shardings = start_state(config, policy, mesh, optimizer)
         # All rollouts that run ahead at the start have version 0. The entries share one set of
         # arrays; the first iteration copies before it updates.
-        self.older = [(0, self.state.params)] * config.train.max_staleness
+        self.older = [(0, self.state.params)] * count_older_policies(config)
         self._programs = policy_programs(config, policy.config, mesh, optimizer, state_shardings)
 
     @property
     def params(self) -> Any:
         """The whole policy, for an engine.
 
-        Without `train.max_staleness` the next update donates its trained parameters.
+        Without `older` the next update donates its trained parameters.
         """
         return self.whole_policy(self.state.params)
 

@@ -251,11 +251,15 @@ class Trainer:
             self.begin_rollout()
 
     def begin_rollout(self) -> None:
-        """Begins the next rollout; present weights sample all of it."""
+        """Begins the next rollout.
+
+        Present weights sample all of it, or newer ones its later tokens (`train.inflight`).
+        """
         worker = self.worker
+        train = self.config.train
         # Several rollouts wait for the engine, and each keeps the weights that it began with. A
         # single one ends before the weights change (`update`).
-        if self.config.train.max_staleness > 1:
+        if train.max_staleness > 1 and not train.inflight:
             worker = worker.snapshot()
         rollout = self.roll_out(self.done + len(self.rollouts), worker)
         self.rollouts.append(asyncio.create_task(rollout))
@@ -265,8 +269,9 @@ class Trainer:
 
         While rollouts run, a thread makes them. The new weights wait for the end of the next
         rollout: so an iteration learns from weights that are `train.max_staleness` updates old,
-        whatever takes longer. An update that was begun is finished and counts, whatever becomes of
-        the rollouts or the servers.
+        whatever takes longer. With `train.inflight` they do not wait, and this age is a bound. An
+        update that was begun is finished and counts, whatever becomes of the rollouts or the
+        servers.
         """
         if not self.rollouts:
             # Gradients take the place of the engine's weights and cache (devices/memory.py).
@@ -285,7 +290,8 @@ class Trainer:
                 # none to save.
                 self.pending = await _wait_uninterrupted(learning)
                 self.done += 1
-            await self.hosts.share(self.rollouts[0])  # raises what it failed with
+            if not self.config.train.inflight:
+                await self.hosts.share(self.rollouts[0])  # raises what it failed with
         with self.timers.time("weight_sync"):
             self.worker.update_weights(self.learner.params, self.done)
 
@@ -333,9 +339,11 @@ class Trainer:
     async def reserve_engine(self, timer: str) -> AsyncIterator[None]:
         """Waits until earlier rollouts have ended.
 
+        With `train.inflight` it does not: all requests have the same weights and share the engine.
         The timer adds up the time of the block.
         """
-        async with self._engine_lock:
+        is_shared = self.config.train.inflight
+        async with contextlib.nullcontext() if is_shared else self._engine_lock:
             with self.timers.time(timer):
                 yield
 
@@ -430,7 +438,7 @@ class Trainer:
 
 
 def staleness(trajectories: list[Trajectory], iteration: int) -> float:
-    """Age of the oldest response, in updates; 0 is on-policy."""
+    """Age of the oldest token, in updates; 0 is on-policy."""
     versions = [turn.version for trajectory in trajectories for turn in trajectory.turns]
     return float(iteration - min(versions, default=iteration))
 

@@ -127,6 +127,7 @@ def _make_remote_engine(
             tokenizer=model_fingerprint(config),
             probe=probe_tokens(policy.tokenizer, max_length(config)),
             base=policy.base,
+            inflight=config.train.inflight,
             limits=Limits(
                 start_s=servers.vllm.start_timeout_s,
                 connect_s=servers.connect_timeout_s,

@@ -438,6 +438,7 @@ class EpisodeRunner:
             version=completion.version,
             task=observation.task,
             images=images,
+            versions=completion.versions,
             routes=completion.routes,
             is_summary=True,
         )
@@ -508,6 +509,7 @@ class EpisodeRunner:
             feedback=result.observation.text,
             images=images,
             plan=plan,
+            versions=completion.versions,
             routes=completion.routes,
         )
         return turn, result

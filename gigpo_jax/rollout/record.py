@@ -21,10 +21,10 @@ from gigpo_jax.models.vision.images import ImagePatches, restore_pixels
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
 
 FORMAT = "gigpo_jax rollouts"
-VERSION = 5
+VERSION = 6
 # Version 1 has no answers, version 2 no environments and no pictures, version 3 no pasts, version 4
-# no summaries.
-READABLE_VERSIONS = (1, 2, 3, 4, 5)
+# no summaries, version 5 no versions of tokens.
+READABLE_VERSIONS = (1, 2, 3, 4, 5, 6)
 SUFFIX = ".jsonl.gz"
 # Texts that are stored once a file: steps of a group repeat them.
 _SHARED_TEXTS = ("prompt", "response", "action", "observation", "anchor")
@@ -84,6 +84,7 @@ class SavedStep:
       anchor_group: Number of the anchor group in the file.
       anchor_group_size: Number of steps in the anchor group.
       pictures: Images of the prompt as the model read them, PNG files.
+      versions: Version of the weights that sampled each token; None: all are `version`.
     """
 
     prompt: str
@@ -110,6 +111,7 @@ class SavedStep:
     anchor_group_size: int | None = None
     pictures: tuple[bytes, ...] = ()
     is_summary: bool = False
+    versions: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -323,6 +325,7 @@ def _make_step(turn: Turn, png_files: dict[bytes, bytes]) -> SavedStep:
         prompt_length=len(turn.prompt_tokens),
         tokens=tuple(turn.response_tokens.tolist()),
         logprobs=_round_tokens(turn.logprobs),
+        versions=None if turn.versions is None else tuple(turn.versions.tolist()),
         pictures=tuple(_encode_picture(image, png_files) for image in images),
     )
 

@@ -143,6 +143,30 @@ def test_a_run_starts_no_engine_servers_and_its_settings_are_those_of_the_engine
         resolve(config)
 
 
+def test_weights_in_flight_need_servers_and_rollouts_during_updates():
+    config = default_config()
+    config.train.inflight = True
+    with pytest.raises(
+        InputError, match=r"train\.inflight=True: .*; use engine\.name=jax_server or"
+    ):
+        resolve(config)
+    resolve(config, trains=False)
+    config.engine.name = "vllm"
+    with pytest.raises(
+        InputError, match=r"no request runs .*; use train\.max_staleness of at least"
+    ):
+        resolve(config)
+    config.train.max_staleness = 3
+    resolved = resolve(config)
+    assert (resolved.rl.old_logprobs, resolved.rl.importance_correction) == (
+        "recompute",
+        "truncated",
+    )
+    config.model.path, config.model.lora.rank = "DIR", 8
+    with pytest.raises(InputError, match=r"keeps its adapter; use False, or engine\.name=jax_serv"):
+        resolve(config)
+
+
 def test_saved_configs_have_keys_under_their_names_of_that_time():
     saved = {"engine": {"vllm": {"urls": "http://a:1", "restarts": 2}}}
     values = with_defaults(saved, {"engine.urls", "engine.vllm.restarts", "engine.slots"})

@@ -156,6 +156,17 @@ def test_rollouts_ahead_need_older_policies_and_the_engine_may_have_devices_of_i
         check_memory(found, PUBLISHED["1.5b"], devices=2, limit=int(30 * GIB))
 
 
+def test_weights_in_flight_leave_no_older_policies():
+    config = default_config()
+    config.train.max_staleness, config.engine.name = 1, "vllm"
+    plans = []
+    for inflight in (False, True):
+        config.train.inflight = inflight
+        plans.append(memory_plan(resolve(config), PUBLISHED["1.5b"], devices=2))
+    assert plans[0]["older policies"] > 0
+    assert plans[1] == plans[0] | {"older policies": 0}
+
+
 @pytest.mark.parametrize(
     ("updates", "own", "key", "fix"),
     [

@@ -117,9 +117,22 @@ def test_what_is_written_is_read_back(tmp_path: pathlib.Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_the_version_of_each_token_is_read_back(tmp_path: pathlib.Path) -> None:
+    mixed = replace(turn(0.0), versions=np.array([3, 3, 4], np.int32))
+    one = np.zeros(2, np.float32)
+    credit = StepCredit(one, one, one, np.arange(2))
+    episode = Trajectory(Task("a", "", ""), 0, 0, [mixed, turn(0.0)])
+    settings = {"gamma": 1.0, "iteration": 0, "temperature": 1.0}
+    path = tmp_path / "x.jsonl.gz"
+    write_rollouts(path, collect_rollouts([episode], credit, None, decode=str, **settings))
+    first, second = read_rollouts(path).episodes[0].steps
+    assert (first.version, first.versions) == (3, (3, 3, 4))
+    assert (second.version, second.versions) == (3, None)
+
+
 @pytest.mark.parametrize(
     ("version", "missing"),
-    [(1, ("answer", "environment")), (2, ("environment",)), (3, ()), (4, ())],
+    [(1, ("answer", "environment")), (2, ("environment",)), (3, ()), (4, ()), (5, ())],
 )
 def test_a_file_of_an_older_version_is_read(
     version: int, missing: tuple[str, ...], tmp_path: pathlib.Path
@@ -132,13 +145,14 @@ def test_a_file_of_an_older_version_is_read(
     for episode in episodes:
         assert episode.pop("past") == []
     assert (header["version"], values) == (
-        5,
+        6,
         [[{"answer": "the " + NASTY, "environment": "shop"}[n] for n in missing]] * 3,
     )
     assert header.pop("pictures") == []
     for step in (step for episode in episodes for step in episode["steps"]):
         del step["pictures"]
         assert step.pop("is_summary") is False
+        assert step.pop("versions") is None
     lines = [json.dumps(line) + "\n" for line in (header | {"version": version}, *episodes)]
     path.write_bytes(gzip.compress("".join(lines).encode()))
     expected = tuple(replace(episode, **dict.fromkeys(missing, "")) for episode in new.episodes)

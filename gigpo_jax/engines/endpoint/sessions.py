@@ -148,6 +148,7 @@ class EndpointSession:
                 penalty=0.0,
                 finish_reason=completion.finish_reason,
                 version=completion.version,
+                versions=completion.versions,
                 routes=completion.routes,
             )
         )

@@ -267,11 +267,18 @@ class JaxEngine:
         if self._keeps_responses:
             self._ended_sessions.append(session)
 
-    def update_weights(self, params: decoder.Params, version: int) -> None:
+    def update_weights(
+        self, params: decoder.Params, version: int, *, inflight: bool = False
+    ) -> None:
         """Sets the weights of later requests.
 
-        Earlier requests, running or waiting, keep their weights. All hosts must call it in the same
-        order.
+        All hosts must call it in the same order.
+
+        Args:
+          params: Parameters like those of the constructor.
+          version: Version of these parameters.
+          inflight: Whether earlier requests, running or waiting, go on with these weights, behind
+            the keys and values that the old ones left; otherwise they keep their own.
 
         Raises:
           ValueError: The tree has another structure, shape or dtype.
@@ -292,6 +299,8 @@ class JaxEngine:
                 self._weights = None
                 self._forget_cache()
             self._newest = Weights(self._programs.prepare_params(params), version)
+            if inflight:
+                self._replace_running(self._newest)
 
     def free_memory(self) -> None:
         """Frees weights and cache until the next `update_weights`.
@@ -595,7 +604,9 @@ class JaxEngine:
                 # After a stop string the slot is still active on the device; the next call cancels
                 # it there.
                 self._table.release(slot)
-                if self._keeps_responses and not request.cancelled:
+                # A slot with keys and values of several weights is for no other prompt.
+                is_pure = completion.versions is None
+                if self._keeps_responses and is_pure and not request.cancelled:
                     self._keep_slot(slot, request, completion)
                 self.generated_tokens += completion.tokens.size
                 ended.append((slot, request, completion))
@@ -638,6 +649,15 @@ class JaxEngine:
         # string. It does so by chance, and the bits of a token that is read are others.
         tokens = np.append(request.prefix_content, completion.tokens[:-1])
         self._kept.keep(slot, tokens, request.params.session)
+
+    def _replace_running(self, weights: Weights) -> None:
+        """Gives weights to all requests."""
+        for request in (*self._waiting, *self._table.requests):
+            if request is not None:
+                request.weights = weights
+        self._weights = weights
+        # Running requests go on with what their slots hold, but no new prompt may read it.
+        self._forget_cache()
 
     def _drop_cancelled(self) -> None:
         self._table.release_cancelled()

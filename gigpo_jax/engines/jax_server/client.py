@@ -91,6 +91,7 @@ class JaxServer(Server):
             "probe": list(weights.probe),
             "expected": expected.tolist(),
             "tolerance": weights.tolerance,
+            "inflight": weights.inflight,
         }
         report = await self.call("POST", "/load", body, limit_s=self._limits.push_s)
         try:

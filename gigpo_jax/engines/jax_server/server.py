@@ -9,7 +9,8 @@
                                  "ended_sessions"
 
 Weights are used only if their checksum is that of the push and they give the probe the learner's
-log-probabilities. Until then the old ones stay, or the server has none.
+log-probabilities. Until then the old ones stay, or the server has none. A load waits until no
+request runs, unless its weights are in flight (`train.inflight`).
 """
 
 import asyncio
@@ -197,17 +198,19 @@ class EngineServer:
         return web.json_response(await asyncio.shield(load))
 
     async def _replace_weights(self, body: dict[str, Any]) -> dict[str, float]:
-        """Loads weights while no request runs; returns the report."""
+        """Loads weights; returns the report.
+
+        It waits until no request runs, or with in-flight weights gives them to those that run.
+        """
         async with self._loading:
-            async with self._idle:
-                await self._idle.wait_for(lambda: self._running == 0)
+            if not body.get("inflight"):
+                async with self._idle:
+                    await self._idle.wait_for(lambda: self._running == 0)
             start = time.monotonic()
             try:
                 report = await asyncio.to_thread(self._load, body)
             except (InputError, OSError) as err:
                 raise RequestError(str(err), status=409) from err
-            # One at a time reads these: the lock is held.
-            self._labels.append(body["label"])
             self._label = self._labels[-1]
         seconds = time.monotonic() - start
         self._say(
@@ -224,8 +227,8 @@ class EngineServer:
         """
         try:
             name = str(body["name"])
-            # Not read here, but without it the weights would be replaced and have no name.
-            if not isinstance(body["label"], str) or "\0" in name:
+            label = body["label"]
+            if not isinstance(label, str) or "\0" in name:
                 raise ValueError("label and name must be texts")
             checksum = str(body["checksum"])
             probe = np.asarray(body["probe"], np.int32)
@@ -243,9 +246,11 @@ class EngineServer:
         file = path / ADAPTER_TENSORS if self._settings.adapter is not None else path
         with open_verified(file, checksum) as (entries, _):
             size = sum(entry.end - entry.start for entry in entries.values())
-        # The old weights and the cache are freed first: the devices may hold no second ones.
         self._label = LOADING
-        self._engine.free_memory()
+        # The old weights and the cache are freed first: the devices may hold no second ones.
+        # Requests that run need them; none begins during a load.
+        if not self._running:
+            self._engine.free_memory()
         params = self._read_params(path)
         scores = np.asarray(self._score_probe(params, probe))
         difference = float(np.mean(np.abs(scores - expected)))
@@ -256,7 +261,10 @@ class EngineServer:
                 f"differ by {difference:.2g} nats on average (allowed {tolerance:g})",
                 key=name,
             )
-        self._engine.update_weights(params, len(self._labels))
+        # Before the update: a response of the new version may end at once. If the push is not in
+        # flight, no request runs.
+        self._labels.append(label)
+        self._engine.update_weights(params, len(self._labels) - 1, inflight=True)
         if not self._settings.is_shared:
             _delete_path(path)
         return {"bytes": float(size), "probe_difference": difference}
@@ -333,11 +341,19 @@ class EngineServer:
             {"token_id": token, "logprob": logprob}
             for token, logprob in zip(tokens, completion.logprobs.tolist(), strict=True)
         ]
-        label = self._labels[completion.version]
+        versions = completion.versions
+        if versions is None:
+            versions = np.full(len(tokens), completion.version)
+        # The index of the first token of each version.
+        starts = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist()]
+        spans = [
+            {"version": self._labels[versions[start]], "start": start, "end": end}
+            for start, end in zip(starts, [*starts[1:], len(tokens)], strict=True)
+        ]
         choice = {
             "token_ids": tokens,
             "logprobs": {"content": content},
-            "weight_versions": [{"version": label, "start": 0, "end": len(tokens)}],
+            "weight_versions": spans,
             "finish_reason": completion.finish_reason,
         }
         return {"choices": [choice]}

@@ -14,7 +14,7 @@ import concurrent.futures
 import secrets
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import aiohttp
@@ -72,6 +72,7 @@ class RemoteSettings:
       probe: [P] token ids, P >= 2, whose log-probabilities verify a push.
       limits: Limits of waits and restarts.
       base: `folder_checksum` of the model if an adapter is trained; "" otherwise.
+      inflight: Whether a push replaces the weights of running requests.
     """
 
     server: Callable[..., Server]
@@ -85,6 +86,7 @@ class RemoteSettings:
     probe: tuple[int, ...]
     limits: Limits
     base: str = ""
+    inflight: bool = False
 
 
 class RemoteEngine:
@@ -222,8 +224,8 @@ class RemoteEngine:
     def update_weights(self, params: decoder.Params, version: int) -> None:
         """Gives all servers new weights.
 
-        It blocks until each has them or is dropped. Requests under way finish with the old weights;
-        requests from now on wait for the new ones.
+        It blocks until each has them or is dropped. Requests under way finish with the old weights,
+        or go on with the new ones (`RemoteSettings.inflight`); requests from now on wait for these.
 
         Args:
           params: Tree like that of the constructor; not kept.
@@ -261,6 +263,7 @@ class RemoteEngine:
             expected=expected,
             tolerance=TOLERANCE[self._settings.dtype],
             base="" if adapter is None else self._settings.base,
+            inflight=self._settings.inflight,
         )
         self._wait(self._pool.push(weights))
         self.last_push = {}
@@ -327,7 +330,9 @@ class RemoteEngine:
             server.load += 1
             try:
                 answer = await server.generate(body)
-                response = read_generated(answer, self._run, params.max_tokens)
+                response = read_generated(
+                    answer, self._run, params.max_tokens, inflight=self._settings.inflight
+                )
                 # A newer version is right as well: a push came while the request waited.
                 if response.version < oldest_version:
                     raise ServerFault(
@@ -364,8 +369,12 @@ class RemoteEngine:
         if end is None:
             return response
         length = end + 1
-        return Completion(
-            response.tokens[:length], response.logprobs[:length], "stop", response.version
+        return replace(
+            response,
+            tokens=response.tokens[:length],
+            logprobs=response.logprobs[:length],
+            finish_reason="stop",
+            versions=None if response.versions is None else response.versions[:length],
         )
 
     async def _close_servers(self) -> None:

@@ -138,13 +138,14 @@ def probe_request(tokens: Sequence[int]) -> dict:
     }
 
 
-def read_generated(answer: Any, run: str, limit: int) -> Completion:
+def read_generated(answer: Any, run: str, limit: int, *, inflight: bool = False) -> Completion:
     """Reads one response.
 
     Args:
       answer: Parsed JSON.
       run: Name of the run in accepted labels.
       limit: Largest number of tokens of the response.
+      inflight: Whether the tokens may have several versions.
 
     Returns:
       The response as the server ended it.
@@ -162,14 +163,16 @@ def read_generated(answer: Any, run: str, limit: int) -> Completion:
         reason = choice["finish_reason"]
         logprobs = [float(entry["logprob"]) for entry in content]
         has_equal_ids = [entry["token_id"] for entry in content] == list(tokens)
-        labels = {str(span["version"]) for span in spans}
-        labelled_tokens = sum(span["end"] - span["start"] for span in spans)
+        versions = [parse_version(run, str(span["version"])) for span in spans]
+        lengths = [int(span["end"]) - int(span["start"]) for span in spans]
+        labelled_tokens = sum(lengths)
         ids = np.asarray(tokens, np.int32)
     except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise ServerFault(f"unexpected answer ({type(err).__name__}: {err})") from err
     # The learner trains on these tokens: each must have its own log-probability and a version.
     is_sequence = ids.ndim == 1 and 0 < ids.size <= limit and ids.min() >= 0
-    if not (has_equal_ids and is_sequence and labelled_tokens == ids.size):
+    is_labelled = labelled_tokens == ids.size and min(lengths) > 0
+    if not (has_equal_ids and is_sequence and is_labelled):
         raise ServerFault(
             f"inconsistent answer ({ids.size} tokens of at most {limit}, "
             f"{labelled_tokens} labelled)"
@@ -179,10 +182,17 @@ def read_generated(answer: Any, run: str, limit: int) -> Completion:
         raise ServerFault("log-probabilities that are not finite")
     if not isinstance(reason, str) or reason not in REASONS:
         raise ServerFault(f"the server ended the request: {reason}")
-    version = parse_version(run, labels.pop()) if len(labels) == 1 else None
-    if version is None:
+    is_mixed = len(set(versions)) > 1
+    if None in versions or (is_mixed and not inflight):
         raise ServerFault("sampled from weights that this run did not push")
-    return Completion(ids, np.asarray(logprobs, np.float32), REASONS[reason], version)
+    token_versions = np.repeat(np.asarray(versions, np.int32), lengths)
+    return Completion(
+        ids,
+        np.asarray(logprobs, np.float32),
+        REASONS[reason],
+        int(token_versions.min()),
+        versions=token_versions if is_mixed else None,
+    )
 
 
 def read_probe(answer: Any, tokens: Sequence[int]) -> np.ndarray:

@@ -31,6 +31,7 @@ class PushedWeights:
       expected: [P - 1] f32, nats, the learner's log-probabilities of them; may still be computed.
       tolerance: Largest accepted mean absolute difference, nats.
       base: Checksum of the model's folder for an adapter; "" if the file has all weights.
+      inflight: Whether running requests go on with these weights; False: they finish first.
     """
 
     label: str
@@ -40,6 +41,7 @@ class PushedWeights:
     expected: Any
     tolerance: float
     base: str = ""
+    inflight: bool = False
 
 
 class Server:

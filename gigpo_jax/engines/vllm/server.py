@@ -90,14 +90,42 @@ class VllmServer(Server):
         Raises:
           ServerFault: The push failed; the server must not sample until a push succeeds.
         """
-        # Requests under way finish with the old weights and keep their label.
-        await self.call("POST", "/pause?mode=wait", limit_s=self._limits.push_s)
+        # Requests under way finish with the old weights and keep their label, or with in-flight
+        # weights stop and go on with the new ones.
+        mode = "keep" if weights.inflight else "wait"
+        await self.call("POST", f"/pause?mode={mode}", limit_s=self._limits.push_s)
         # Responses that are sampled while weights change carry this label and are discarded.
-        await self.call("POST", "/update_weight_version", {"new_version": LOADING})
+        await self._set_label(LOADING)
         reports = await self._load_weights(weights)
+        if weights.inflight:
+            # What running requests sample beside the probe counts.
+            await self._set_label(weights.label)
         # A paused server would not answer the probe. Other clients sample nothing that counts: the
-        # label is still LOADING.
+        # label is still LOADING, or the requests are ours.
         await self.call("POST", "/resume")
+        try:
+            difference = await self._compare_probe(weights)
+        except ServerFault:
+            if weights.inflight:
+                await self._set_label(LOADING)
+            raise
+        # Last, so that this label stays only on servers that passed everything.
+        await self._set_label(weights.label)
+        return {
+            "bytes": float(reports[0]["bytes"]),
+            "seconds": max(float(report["seconds"]) for report in reports),
+            "probe_difference": difference,
+        }
+
+    async def _set_label(self, label: str) -> None:
+        await self.call("POST", "/update_weight_version", {"new_version": label})
+
+    async def _compare_probe(self, weights: PushedWeights) -> float:
+        """Returns the probe's mean absolute difference in nats.
+
+        Raises:
+          ServerFault: It is too large.
+        """
         answer = await self.generate(probe_request(weights.probe))
         logprobs = read_probe(answer, weights.probe)
         # In a thread: the learner may not have computed them yet.
@@ -110,13 +138,7 @@ class VllmServer(Server):
                 f"log-probabilities differ by {difference:.2g} nats on average "
                 f"(allowed {weights.tolerance:g})"
             )
-        # Last, so that this label stands only on servers that passed everything.
-        await self.call("POST", "/update_weight_version", {"new_version": weights.label})
-        return {
-            "bytes": float(reports[0]["bytes"]),
-            "seconds": max(float(report["seconds"]) for report in reports),
-            "probe_difference": difference,
-        }
+        return difference
 
     async def _load_weights(self, weights: PushedWeights) -> list[dict[str, Any]]:
         """Loads weights or an adapter on all workers.

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -29,15 +30,30 @@ class Timers:
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
+        self._running: Counter[str] = Counter()
+        self._counted: dict[str, float] = {}
 
     @contextlib.contextmanager
     def time(self, name: str) -> Iterator[None]:
-        """Adds the duration of the block to `name`."""
-        start = time.perf_counter()
+        """Adds the duration of the block to `name`.
+
+        Seconds in which several blocks of a name run count once.
+        """
+        self._count(name)
+        self._running[name] += 1
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+            self._count(name)
+            self._running[name] -= 1
+
+    def _count(self, name: str) -> None:
+        """Adds the seconds of running blocks since its last call."""
+        now = time.perf_counter()
+        if self._running[name]:
+            seconds = now - self._counted[name]
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+        self._counted[name] = now
 
     @contextlib.contextmanager
     def compilation(self) -> Iterator[None]:

@@ -330,6 +330,7 @@ def _describe_step(
         "group": step.anchor_group,
         "tokens": step.tokens,
         "logprobs": step.logprobs,
+        "versions": step.versions,
         "entropy": step.entropy,
         "oracle": None,
         "regret": step.regret,

@@ -285,7 +285,8 @@ function response(content, step) {
     const values = (step[view.shade] || step.logprobs).map(Math.abs);
     const most = Math.max(...values, 1);
     tokens.replaceChildren(...step.tokens.map((token, i) => {
-      const node = el("span", { title: `log-probability ${step.logprobs[i].toFixed(3)}` + (step.entropy ? `, entropy ${step.entropy[i].toFixed(3)}` : "") },
+      const node = el("span", { title: `log-probability ${step.logprobs[i].toFixed(3)}` + (step.entropy ? `, entropy ${step.entropy[i].toFixed(3)}` : "")
+        + (step.versions ? `, weights ${step.versions[i]}` : "") },
         content.pieces[token]);
       const strength = values[i] / most;
       node.style.background = `rgba(var(--minus), ${(0.7 * strength).toFixed(2)})`;

@@ -11,7 +11,13 @@ from ml_collections import ConfigDict
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import write_json
 from gigpo_jax.devices.exchange import local_rows
-from gigpo_jax.devices.memory import ENGINE, REPLAYED, check_engine, engine_tensor
+from gigpo_jax.devices.memory import (
+    ENGINE,
+    REPLAYED,
+    check_engine,
+    count_older_policies,
+    engine_tensor,
+)
 from gigpo_jax.devices.mesh import learner_mesh, split_devices
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import DecoderConfig
@@ -125,7 +131,7 @@ def examine(
         "optimizer": report.device_bytes(arrays.state.opt_state),
         "reference policy": report.device_bytes(arrays.reference),
         **{name: report.device_bytes(tree) for name, tree in arrays.signals.items()},
-        "older policies": staleness * report.device_bytes(arrays.state.params),
+        "older policies": count_older_policies(config) * report.device_bytes(arrays.state.params),
         "engine's weights": max(staleness, 1) * weight_bytes,
         "KV cache": measured["decode"]["aliased"] if "decode" in measured else 0,
     }

@@ -7,7 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gigpo_jax.engines.jax_server.client import KEY, JaxServer, jax_request
@@ -39,11 +39,11 @@ class Process:
       log: File with its output.
     """
 
-    def __init__(self, folder: pathlib.Path, *flags: str):
+    def __init__(self, folder: pathlib.Path, *flags: str, base: Sequence[str] = FLAGS):
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         self.log = folder / f"server_{port}.log"
-        self._command = [sys.executable, "-m", "gigpo_jax", "engine", *FLAGS, *flags]
+        self._command = [sys.executable, "-m", "gigpo_jax", "engine", *base, *flags]
         self._command += [f"--config.serve.port={port}", f"--workdir={folder / 'run'}"]
         self.start()
 
@@ -68,9 +68,9 @@ class Process:
 
 
 @contextlib.contextmanager
-def server(folder: pathlib.Path, *flags: str) -> Iterator[Process]:
+def server(folder: pathlib.Path, *flags: str, base: Sequence[str] = FLAGS) -> Iterator[Process]:
     """A server that ends with the block."""
-    process = Process(folder, *flags)
+    process = Process(folder, *flags, base=base)
     try:
         yield process
     finally:

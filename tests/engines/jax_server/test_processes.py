@@ -3,12 +3,16 @@ hangs, or is somebody else's.
 """
 
 import dataclasses
+import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +20,57 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.engines.base import EngineLost
+from gigpo_jax.engines.base import Completion, EngineLost
 from gigpo_jax.engines.jax_server.client import KEY
 from gigpo_jax.engines.remote import server as remote_server
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
+from tests.engines.inflight import logprobs_across
 from tests.engines.jax_server import serving
-from tests.engines.vllm.serving import ROOT, TINY, ask, in_process, shaken
+from tests.engines.vllm.serving import ROOT, TINY, ask, in_process, learner_logprobs, shaken
 
 pytestmark = pytest.mark.timeout(900)
+
+
+def check_push_in_flight(
+    config: Any, params: Any, words: Any, folder: pathlib.Path, url: str
+) -> None:
+    """Pushes weights while requests run, and checks each token's version and log-probability."""
+    newer = shaken(params, 3)
+    prompts = [words.encode_chat("you are in a room .")] * 100
+    responses: list[Completion] = []
+    with serving.engine(config, params, words, folder, url, inflight=True) as engine:
+        asking = threading.Thread(
+            target=lambda: responses.extend(ask(engine, prompts, max_tokens=64))
+        )
+        asking.start()
+        deadline = time.monotonic() + 60
+        running = 0
+        while not running:
+            assert time.monotonic() < deadline
+            with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
+                running = json.load(answer)["running"]
+        engine.update_weights(newer, 1)
+        asking.join(300)
+        assert engine.retries == 0
+    assert [response.tokens.size for response in responses] == [64] * 100
+    prompt = np.array(prompts[:1])
+    mixed = [response for response in responses if response.versions is not None]
+    assert mixed
+    for response in mixed[:2]:
+        first = int(np.sum(response.versions == 0))
+        assert response.versions.tolist() == [0] * first + [1] * (64 - first)
+        assert response.version == 0
+        expected = logprobs_across(config, params, newer, prompt, response.tokens[None], first)[0]
+        np.testing.assert_allclose(response.logprobs, expected, atol=1e-4)
+        by_old = learner_logprobs(config, params, prompts[0], response.tokens, 1.0)
+        assert np.abs(response.logprobs - by_old)[first:].max() > 1e-2
+    # Those that had not begun are of the new weights alone.
+    whole = [response for response in responses if response.versions is None]
+    response = whole[-1]
+    assert response.version == 1
+    expected = learner_logprobs(config, newer, prompts[0], response.tokens, 1.0)
+    np.testing.assert_allclose(response.logprobs, expected, atol=1e-4)
 
 
 def test_tokens_are_those_of_this_process_through_a_kill_a_hang_and_a_stranger(
@@ -69,6 +115,7 @@ def test_tokens_are_those_of_this_process_through_a_kill_a_hang_and_a_stranger(
         response = ask(engine, prompts[:1])[0]
         np.testing.assert_array_equal(response.tokens, expected[1][0].tokens)
         assert response.version == 1
+        check_push_in_flight(config, params, words, tmp_path / "in flight", server.url)
         # It hangs: no answer within the limits, and no other server.
         monkeypatch.setattr(remote_server, "QUICK_S", 0.5)
         limits = dataclasses.replace(serving.LIMITS, connect_s=1.0, request_s=2.0)

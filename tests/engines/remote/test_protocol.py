@@ -60,6 +60,16 @@ def test_a_good_answer_is_a_completion_with_its_version() -> None:
     assert (response.finish_reason, response.version) == ("stop", 7)
 
 
+def test_in_flight_each_token_has_its_version_and_all_are_of_this_run() -> None:
+    response = read_generated(changed(weight_versions=TWO), "ab12", 16, inflight=True)
+    assert response.versions is not None
+    assert (response.versions.tolist(), response.version) == ([6, 7, 7], 6)
+    assert read_generated(ANSWER, "ab12", 16, inflight=True).versions is None
+    stranger = [TWO[0], {"version": "ffff:7", "start": 1, "end": 3}]
+    with pytest.raises(ServerFault, match="did not push"):
+        read_generated(changed(weight_versions=stranger), "ab12", 16, inflight=True)
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -94,12 +104,13 @@ def test_a_good_answer_is_a_completion_with_its_version() -> None:
         (
             changed(
                 weight_versions=[
-                    {"version": "ab12:6", "start": 0, "end": 1},
-                    {"version": "ab12:7", "start": 1, "end": 3},
+                    {"version": "ab12:7", "start": 0, "end": 4},
+                    {"version": "ab12:7", "start": 4, "end": 3},
                 ]
             ),
-            "did not push",
+            "inconsistent",
         ),
+        (changed(weight_versions=TWO), "did not push"),
         (
             changed(
                 logprobs={"content": [{"token_id": t, "logprob": float("nan")} for t in (5, 6, 8)]}

@@ -24,7 +24,7 @@ WEIGHTS = PushedWeights(
     tolerance=0.01,
 )
 LOADED = {"checksum": "c0ffee", "bytes": 12, "seconds": 0.5}
-PUSH = ["pause", "label loading", "gigpo_load", "resume", "generate", "label ab12:7"]
+PUSH = ["pause wait", "label loading", "gigpo_load", "resume", "generate", "label ab12:7"]
 
 
 class Answers:
@@ -54,8 +54,7 @@ class Answers:
         elif name == "update_weight_version":
             self.calls.append(f"label {body['new_version']}")
         else:
-            assert name != "pause" or request.query["mode"] == "wait"
-            self.calls.append(name)
+            self.calls.append(" ".join([name, *request.query.values()]))
             self.bodies[name] = body
         self.meanwhile()
         said = self.says.get(name, {})
@@ -96,6 +95,25 @@ def test_a_push_pauses_unlabels_loads_resumes_probes_and_labels_last() -> None:
     assert push(answers) == {"bytes": 12.0, "seconds": 0.5, "probe_difference": 0.0}
     assert answers.calls == PUSH
     assert answers.arguments == {"name": "w", "checksum": "c0ffee"}
+
+
+INFLIGHT = PushedWeights(**{**vars(WEIGHTS), "inflight": True})
+RUNNING = ["pause keep", "label loading", "gigpo_load", "label ab12:7", "resume", "generate"]
+
+
+def test_a_push_in_flight_names_its_weights_before_running_requests_go_on() -> None:
+    answers = Answers()
+    push(answers, INFLIGHT)
+    assert answers.calls == [*RUNNING, "label ab12:7"]
+
+
+@pytest.mark.parametrize("logprob", [-1.4, None])
+def test_a_push_in_flight_that_fails_leaves_no_label_of_ours(logprob: float | None) -> None:
+    rows = [None, {"7": {"logprob": logprob}}, {"4": {"logprob": -0.25}}]
+    answers = Answers(generate={"prompt_logprobs": rows})
+    with pytest.raises(ServerFault, match="probe"):
+        push(answers, INFLIGHT)
+    assert answers.calls == [*RUNNING, "label loading"]
 
 
 STAGED = {"results": [LOADED | {"folder": "/server/w"}]}

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -201,6 +202,21 @@ def test_timers_add_up_and_start_over():
     assert list(seconds) == ["time/update"]
     assert seconds["time/update"] >= 0
     assert timers.take() == {}
+
+
+def test_blocks_that_overlap_count_once(monkeypatch: pytest.MonkeyPatch):
+    clock = iter([0.0, 2.0, 10.0, 15.0, 20.0, 21.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    timers = Timers()
+    first, second, third = (timers.time("rollout") for _ in range(3))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert timers.take() == {"time/rollout": 10.0}
+    second.__exit__(None, None, None)
+    with third:
+        pass
+    assert timers.take() == {"time/rollout": 6.0}
 
 
 def test_write_json_leaves_no_temporary_file(tmp_path: Path):
