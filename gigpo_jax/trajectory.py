@@ -226,6 +226,7 @@ class Step:
       environment: Label of the environment in `env.mix`, "" in a run with one.
       truncated: Whether this is the last step of an episode that used up its steps and was not won.
       forked: Whether the episode begins in a state of an earlier one.
+      past_actions: Actions that were replayed before the episode's first turn.
       summaries: Number of summaries before it in the episode.
       strategy: Index of the episode's strategy in its group; that of the episode if it has its own.
     """
@@ -240,6 +241,7 @@ class Step:
     environment: str = ""
     truncated: bool = False
     forked: bool = False
+    past_actions: tuple[str, ...] = ()
     summaries: int = 0
     strategy: int = 0
 
@@ -298,6 +300,7 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
                 answer=task.answer,
                 environment=task.environment,
                 forked=trajectory.is_forked,
+                past_actions=trajectory.past.actions,
                 summaries=summaries,
                 strategy=strategy,
             )
@@ -325,6 +328,7 @@ class StepCredit:
       clip_scale: [N] f32, see `rl.advantages.Advantages`, or None.
       tokens: [N, R] f32, advantages of response tokens in place of the total, or None.
       target: [N] or [N, R] f32, targets of a critic for each response or each token, or None.
+      learned: [N] bool, steps that are in the loss; None: all are.
     """
 
     episode: np.ndarray
@@ -334,3 +338,4 @@ class StepCredit:
     clip_scale: np.ndarray | None = None
     tokens: np.ndarray | None = None
     target: np.ndarray | None = None
+    learned: np.ndarray | None = None

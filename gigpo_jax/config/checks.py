@@ -127,15 +127,31 @@ def _check_strategies(config: ConfigDict) -> None:
 
 def _check_forks(config: ConfigDict) -> None:
     train = config.train
+    name = config.rl.algorithm
+    algorithm = find_algorithm(name, config.rl.settings)
+    if algorithm.fork_choice:
+        reason = f"rl.algorithm={name} learns from episodes that begin in states of others"
+        require(train.forks > 0, config, "train.forks", reason, "such as half of train.group_size")
+        require(
+            train.fork_choice == algorithm.fork_choice,
+            config,
+            "train.fork_choice",
+            f"rl.algorithm={name} chooses these states otherwise",
+            f"use {algorithm.fork_choice}",
+        )
     if not train.forks:
         _require_default(config, "train.fork_choice", "train.forks=0")
         return
+    # States are compared, or whole episodes.
+    fewest = 1 if algorithm.fork_choice else 2
     require(
-        train.forks <= train.group_size - 2,
+        train.forks <= train.group_size - fewest,
         config,
         "train.forks",
-        "the other episodes of a task are compared with each other",
-        f"at most {max(train.group_size - 2, 0)}, train.group_size less 2",
+        "the other episodes of a task are compared with each other"
+        if fewest == 2
+        else "forks begin in states of the other episodes",
+        f"at most {max(train.group_size - fewest, 0)}, train.group_size less {fewest}",
     )
     require(
         train.finish_fraction == 1,
@@ -144,9 +160,8 @@ def _check_forks(config: ConfigDict) -> None:
         "forks begin when all other episodes of their task have ended",
         "use 1, or train.forks=0",
     )
-    name = config.rl.algorithm
     require(
-        find_algorithm(name, config.rl.settings).takes_forks,
+        algorithm.takes_forks,
         config,
         "train.forks",
         f"rl.algorithm={name} does not tell forks from whole episodes",

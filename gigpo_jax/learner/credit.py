@@ -114,6 +114,7 @@ def _local_credit(result: rl_advantages.Advantages, columns: StepColumns, steps:
         clip_scale=local(result.clip_scale),
         tokens=local(result.tokens),
         target=local(result.target),
+        learned=local(result.learned),
     )
 
 

@@ -213,7 +213,7 @@ class Learner:
             longest = config.env.max_steps * config.sampling.max_response_tokens
             # At most one before each step, and none is longer than a response may be.
             longest *= 1 + writes_summaries(config)
-            weights = episode_weights(scored.steps, longest)
+            weights = episode_weights(scored.steps, longest, credited.credit.learned)
         if self._algorithm.token_weights is not None:
             token_weights = functools.partial(self._algorithm.token_weights, **config.rl.settings)
             weights = with_token_weights(weights, fields["action_mask"], token_weights)

@@ -98,6 +98,8 @@ def training_samples(
 ) -> list[Sample]:
     """The samples with advantages, weights and the fields of signals.
 
+    Steps that are not learned have none.
+
     Args:
       samples: samples of the steps.
       credit: advantages of the steps.
@@ -106,6 +108,8 @@ def training_samples(
     """
     out = []
     for row, sample in enumerate(samples):
+        if credit.learned is not None and not credit.learned[row]:
+            continue
         if credit.tokens is None:
             advantage = credit.total[row]
         else:
@@ -116,7 +120,9 @@ def training_samples(
     return out
 
 
-def episode_weights(steps: Sequence[Step], longest: int) -> list[float]:
+def episode_weights(
+    steps: Sequence[Step], longest: int, learned: np.ndarray | None = None
+) -> list[float]:
     """Weights of tokens that make every episode count the same.
 
     The number of an episode's response tokens then makes no difference.
@@ -124,13 +130,15 @@ def episode_weights(steps: Sequence[Step], longest: int) -> list[float]:
     Args:
       steps: steps of whole episodes of this host.
       longest: upper bound of the response tokens of an episode; it makes all weights at least 1.
+      learned: [N] bool, steps that are in the loss; None: all are.
 
     Returns:
       One weight a step.
     """
     tokens: Counter[int] = Counter()
-    for step in steps:
-        tokens[step.trajectory] += len(step.turn.response_tokens)
+    for row, step in enumerate(steps):
+        if learned is None or learned[row]:
+            tokens[step.trajectory] += len(step.turn.response_tokens)
     # An episode may have no response token; its samples are then left out of all rows.
     return [longest / max(tokens[step.trajectory], 1) for step in steps]
 

@@ -69,8 +69,8 @@ def step_columns(
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
       needs: optional columns to collect from the steps: `action`, `next_anchor`, `observation`,
-        `won`, `truncated`, `forked`, `summary`, `strategy` and `executable`; other names are
-        ignored.
+        `past`, `won`, `truncated`, `forked`, `summary`, `strategy` and `executable`; other names
+        are ignored.
       computed: further optional columns by name, [k] for the k steps of this host.
 
     Returns:
@@ -102,6 +102,8 @@ def step_columns(
         columns["next_anchor"] = _next_step_rows(steps, anchor_lanes)
     if "observation" in needs:
         columns["observation"] = _hash_texts([s.turn.observation for s in steps])
+    if "past" in needs:
+        columns["past"] = _hash_texts(_list_pasts(steps))
     for name in ("won", "truncated", "forked"):
         if name in needs:
             columns[name] = np.array([getattr(s, name) for s in steps], bool)
@@ -126,6 +128,22 @@ def step_columns(
 
 def _hash_texts(texts: Sequence[str]) -> np.ndarray:
     return np.array([anchor_hash(text) for text in texts], np.uint32).reshape(-1, 2)
+
+
+def _list_pasts(steps: Sequence[Step]) -> list[str]:
+    """All actions of the task before each step, as one text."""
+
+    def join(past: str, actions: Sequence[str]) -> str:
+        # With lengths: an action may contain what would divide it from the next one.
+        return past + "".join(f"{len(action)} {action}" for action in actions)
+
+    pasts = []
+    following: dict[int, str] = {}  # past of each trajectory's next step
+    for step in steps:
+        past = following.get(step.trajectory, join("", step.past_actions))
+        pasts.append(past)
+        following[step.trajectory] = join(past, [step.turn.action])
+    return pasts
 
 
 def _next_step_rows(steps: Sequence[Step], values: np.ndarray) -> np.ndarray:

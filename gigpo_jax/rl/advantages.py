@@ -44,7 +44,7 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "ddof": (0, 1),
 }
 # A hash of 64 bits is two u32 lanes: jax has no 64-bit integers unless jax_enable_x64 is set.
-_HASHES = ("anchor", "action", "next_anchor", "observation")
+_HASHES = ("anchor", "action", "next_anchor", "observation", "past")
 _NUMBERS = ("trajectory", "step", "group", "tag", "tokens", "token_part", "strategy")
 _FLAGS = ("mask", "won", "truncated", "forked", "summary", "plan_start", "plan_changed")
 # All other columns are floats.
@@ -69,6 +69,7 @@ class Advantages:
         mean; or None.
       target: [N] or [N, R] f32, a critic's target before each response, or before each token of it;
         [N, 3] of a critic of plans; or None.
+      learned: [N] bool, steps that are in the loss; None: all are.
     """
 
     total: Array
@@ -77,6 +78,7 @@ class Advantages:
     clip_scale: Array | None = None
     tokens: Array | None = None
     target: Array | None = None
+    learned: Array | None = None
 
 
 def check_columns(**columns: Array) -> int:

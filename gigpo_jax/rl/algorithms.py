@@ -30,6 +30,7 @@ from gigpo_jax.core.settings import (
 )
 from gigpo_jax.rl.advantages import CHOICES, Advantages
 from gigpo_jax.rl.methods.bilevel import bilevel
+from gigpo_jax.rl.methods.carl import carl
 from gigpo_jax.rl.methods.ema_grpo import ema_grpo
 from gigpo_jax.rl.methods.empg import empg
 from gigpo_jax.rl.methods.g2po import g2po
@@ -58,6 +59,7 @@ from gigpo_jax.rl.methods.step_ppo import step_ppo
 from gigpo_jax.rl.methods.strata import strata
 from gigpo_jax.rl.methods.text_critic import text_critic
 from gigpo_jax.rl.methods.tree import tree
+from gigpo_jax.rl.methods.vineppo import vineppo
 from gigpo_jax.rl.types import OPTIONAL_COLUMNS, OPTIONAL_FIELDS, StepColumns
 
 # The switches on which published implementations differ; docs/algorithm.md explains them.
@@ -107,6 +109,8 @@ class Algorithm:
       token_advantages: Function of `LossSettings`, with its own settings as keywords; needs
         "teacher". The action mask is None unless it needs "action_mask" too.
       takes_forks: Whether its statistics of episodes leave forks out (docs/forks.md).
+      fork_choice: Value of train.fork_choice without which it would be another algorithm; "": it
+        needs no forks.
     """
 
     advantages: Callable[..., Advantages] = gigpo
@@ -117,6 +121,7 @@ class Algorithm:
     token_weights: Callable[..., np.ndarray] | None = None
     token_advantages: Callable[..., Array] | None = None
     takes_forks: bool = False
+    fork_choice: str = ""
 
     @property
     def needs_critic(self) -> bool:
@@ -149,6 +154,7 @@ BASE_GRPO = Setting("grpo", "algorithm whose advantages are changed")
 # With values of states nothing is compared within groups: other values of these would have no
 # effect.
 WHITENED = {"step_weight": 1.0, "normalize": "mean_std", "preset": "verl_agent"}
+DIFFERENCES = STEP | {"normalize": "mean"}  # of values, as they are
 BY_TURN = ONE_EACH | {"gamma": 0.99, "kl_coef": 0.001}
 PER_TOKEN = ("tokens", "token_value")
 LAM = Setting(1.0, "lambda of GAE; less: more weight on the critic, less variance", FRACTION)
@@ -416,6 +422,16 @@ ALGORITHMS: dict[str, Algorithm] = {
         defaults=ONE_EACH | {"clip_low": 3e-4, "clip_high": 4e-4},
         takes_forks=True,
     ),
+    "vineppo": Algorithm(
+        advantages=vineppo,
+        needs=("past", "forked"),
+        fixed=DIFFERENCES,
+        takes_forks=True,
+        fork_choice="uniform",
+    ),
+    "carl": Algorithm(
+        advantages=carl, needs=("past",), fixed=DIFFERENCES, takes_forks=True, fork_choice="entropy"
+    ),
     "text_critic": Algorithm(
         advantages=text_critic,
         needs=("value", "text_critic"),
@@ -548,6 +564,9 @@ def _join_base(wrapper: Algorithm, base_name: str) -> Algorithm:
     if not {"token_value", "token_part"}.isdisjoint(base.needs):
         reason = "has no advantage of steps to change"
         raise InputError(reason, key=key, value=repr(base_name))
+    # Steps that are in no loss have no advantage to average or to change.
+    if base.fork_choice:
+        raise InputError("leaves steps out of the loss", key=key, value=repr(base_name))
     if "value" in base.needs and wrapper.needs_critic:
         raise InputError("has a critic of its own", key=key, value=repr(base_name))
     # The wrapper comes last in each union: where both set something, its value stays.

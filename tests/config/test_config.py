@@ -310,6 +310,24 @@ def test_forks_need_whole_groups_and_an_algorithm_that_tells_them():
         resolve(harness)
 
 
+@pytest.mark.parametrize(("name", "choice"), [("vineppo", "uniform"), ("carl", "entropy")])
+def test_credit_from_forks_needs_forks_of_its_own(name, choice):
+    config = default_config().unlock()
+    config.rl.algorithm = name
+    with pytest.raises(
+        InputError, match=rf"train\.forks=0: rl\.algorithm={name} learns .*; such as"
+    ):
+        resolve(config)
+    config.train.forks = 7
+    with pytest.raises(InputError, match=rf"fork_choice='uncertainty': .* use {choice}$"):
+        resolve(config)
+    config.train.fork_choice = choice
+    assert resolve(config).rl.step_weight == 1.0
+    config.train.forks = 8
+    with pytest.raises(InputError, match=r"train\.forks=8: .* at most 7, train\.group_size less 1"):
+        resolve(config)
+
+
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [

@@ -392,6 +392,7 @@ def test_credit_of_the_newest_checkpoint_is_measured_once(whole: Path, flags: li
         "step_ppo",
         "turn_ppo",
         "bilevel",
+        "vineppo",
     }
     limits = {
         f"{name} over gigpo"

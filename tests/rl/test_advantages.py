@@ -107,7 +107,7 @@ def random_columns(seed: int) -> Columns:
 
 
 def plan_columns(seed: int) -> Columns:
-    """`random_columns` with those of plans, which other algorithms would read too."""
+    """`random_columns` with those of plans and forks, which other algorithms would read too."""
     batch = random_columns(seed)
     rng = np.random.default_rng((seed, 2))
     rows = len(batch["mask"])
@@ -119,6 +119,8 @@ def plan_columns(seed: int) -> Columns:
         "plan_start": (rng.random(rows) < 0.4) | (batch["step"] == 0),
         "plan_changed": rng.random(rows) < 0.4,
         "token_part": rng.integers(-1, 3, (rows, 9)).astype(np.int32),
+        "forked": batch["trajectory"] % 3 == 2,
+        "past": batch["anchor"] // np.uint32(14) + np.uint32(1),
     }
 
 

@@ -84,6 +84,7 @@ def make_columns(episodes: list[tuple[bool, list[tuple[int, float]]]]) -> StepCo
         anchor=anchor,
         mask=np.ones(len(step), bool),
         action=anchor + np.uint32(1),
+        past=anchor,
         next_anchor=np.where(is_last[:, None], 0, np.roll(anchor, -1, 0)),
         won=won,
         truncated=is_last & ~won,
@@ -98,7 +99,7 @@ WHOLE = [
 ]
 FORKS = [(True, [(2, 0.0), (3, 10.0)]), (True, [(2, 0.0), (6, 4.0)])]
 # The other algorithms that take forks have the function of gigpo.
-FUNCTIONS = ("gigpo", "salt", "graph_values", "g2po", "graphgpo", "gagpo")
+FUNCTIONS = ("gigpo", "salt", "graph_values", "g2po", "graphgpo", "gagpo", "vineppo", "carl")
 SETTINGS = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
 
 

@@ -28,6 +28,7 @@ GIVEN = {
     "action",
     "next_anchor",
     "observation",
+    "past",
     "won",
     "truncated",
     "executable",

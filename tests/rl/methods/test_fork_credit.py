@@ -1,0 +1,208 @@
+"""VinePPO and CARL by hand, and against recursions over the episodes in float64."""
+
+from collections import defaultdict
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.learner.samples import episode_weights, step_samples, training_samples
+from gigpo_jax.learner.step_columns import step_columns
+from gigpo_jax.rl.algorithms import find_algorithm, make_advantages
+from gigpo_jax.trajectory import Past, Step, StepCredit, Trajectory, finished_steps
+from tests.turns import make_turn
+
+SETTINGS = {"gamma": 0.9, "step_weight": 0.5, "normalize": "mean_std"}
+TASK = Task("t", "", "train")
+Episode = tuple[str, str, list[float]]  # replayed and own actions, and rewards
+
+
+def make_steps(*groups: list[Episode], penalty: float = 0.0) -> list[Step]:
+    """Rows of groups; an action is a letter, and "b" costs the penalty."""
+    trajectories = []
+    for group, episodes in enumerate(groups):
+        for member, (past, actions, rewards) in enumerate(episodes):
+            turns = [
+                make_turn(action=action, reward=reward, penalty=penalty * (action == "b"))
+                for action, reward in zip(actions, rewards, strict=True)
+            ]
+            start = Past(tuple(past))
+            trajectories.append(Trajectory(TASK, group, member, turns, past=start))
+    return finished_steps(trajectories)
+
+
+@cache
+def compiled(name: str):
+    return jax.jit(make_advantages(name, "paper", **SETTINGS))
+
+
+def estimate(name: str, steps: list[Step]) -> tuple[np.ndarray, np.ndarray]:
+    """Advantages and rows of the loss."""
+    result = compiled(name)(step_columns(steps, needs=("past", "forked")))
+    np.testing.assert_array_equal(result.total, result.step)
+    assert not np.any(result.episode)
+    assert not np.any(result.total[len(steps) :])
+    assert not np.any(result.learned[len(steps) :])
+    return np.asarray(result.total)[: len(steps)], np.asarray(result.learned)[: len(steps)]
+
+
+def test_vineppo_by_hand() -> None:
+    """V(start) = (9.5 + 0) / 2, V("ab") = (10 + 4) / 2, V("c") = 4; "a" has no continuation."""
+    steps = make_steps(
+        [
+            ("", "abw", [0.0, 0.0, 10.0]),
+            ("", "cd", [0.0, 0.0]),
+            ("ab", "w", [10.0]),
+            ("ab", "ed", [0.0, 4.0]),
+            ("c", "ew", [0.0, 4.0]),
+        ],
+        penalty=0.5,
+    )
+    advantage, learned = estimate("vineppo", steps)
+    # The first two steps share -0.5 + 7 - 4.75.
+    want = [1.75, 1.75, 3.0, 4 - 4.75, -4.0, 0, 0, 0, 0, 0]
+    np.testing.assert_allclose(advantage, want, rtol=1e-6)
+    assert learned.tolist() == [True] * 5 + [False] * 5
+
+
+def test_vineppo_with_all_values_has_differences_of_neighbours() -> None:
+    forks = [("a", "x", [2.0]), ("a", "y", [6.0]), ("aa", "x", [1.0]), ("aa", "y", [3.0])]
+    steps = make_steps([("", "aab", [0.0, 1.0, 8.0]), *forks])
+    advantage, _ = estimate("vineppo", steps)
+    # Values 9, 4 and 2.
+    np.testing.assert_allclose(advantage[:3], [0 + 4 - 9, 1 + 2 - 4, 8 - 2])
+
+
+def test_carl_by_hand() -> None:
+    """R("a") = (10 + 0 + 4) / 3, R(start) = (R("a") + 0) / 2: forks do not count as episodes."""
+    steps = make_steps(
+        [
+            ("", "abw", [0.0, 0.0, 10.0]),
+            ("", "cd", [0.0, 0.0]),
+            ("a", "d", [0.0]),
+            ("a", "ew", [0.0, 4.0]),
+        ]
+    )
+    advantage, learned = estimate("carl", steps)
+    want = [14 / 3 - 7 / 3, 10 - 14 / 3, 0, -7 / 3, 0, -14 / 3, 4 - 14 / 3, 0]
+    np.testing.assert_allclose(advantage, want, rtol=1e-5)
+    # Those that leave the start and "a"; from the others one step goes on.
+    assert learned.tolist() == [True, True, False, True, False, True, True, False]
+
+
+def random_groups(seed: int) -> list[list[Episode]]:
+    """Whole episodes over three actions and forks in their states; early histories are shared."""
+    generator = np.random.default_rng(seed)
+
+    def play(past: str) -> Episode:
+        length = int(generator.integers(1, 7))
+        actions = "".join(generator.choice(list("abc"), length))
+        # One reward an action: equal histories have equal rewards, as in replays.
+        rewards = [float("abc".index(action)) / 4 for action in actions]
+        rewards[-1] += float(generator.choice([0.0, 10.0]))
+        return past, actions, rewards
+
+    groups = []
+    for whole in (1, 3, 6):
+        episodes = [play("") for _ in range(whole)]
+        for _ in range(8):
+            _, actions, _ = episodes[generator.integers(whole)]
+            episodes.append(play(actions[: generator.integers(len(actions))]))
+        groups.append(episodes)
+    return groups
+
+
+def list_rows(episodes: list[Episode], penalty: float) -> list[list[tuple[str, float]]]:
+    """(history before the step, reward less penalty) of each step of each episode."""
+    return [
+        [
+            (past + actions[:number], reward - penalty * (actions[number] == "b"))
+            for number, reward in enumerate(rewards)
+        ]
+        for past, actions, rewards in episodes
+    ]
+
+
+def vineppo_oracle(rows: list[list[tuple[str, float]]]) -> list[float]:
+    returns = defaultdict(list)
+    for episode in rows:
+        returns[episode[0][0]].append(sum(reward for _, reward in episode))
+    values = {history: np.mean(futures) for history, futures in returns.items()}
+    advantages = []
+    for episode in rows:
+        places = [n for n, (history, _) in enumerate(episode) if history in values]
+        for start, end in zip(places, [*places[1:], len(episode)], strict=True):
+            gain = sum(reward for _, reward in episode[start:end]) - values[episode[start][0]]
+            if end < len(episode):
+                gain += values[episode[end][0]]
+            # A fork begins behind the start of the task.
+            advantages += [0.0 if episode[0][0] else gain] * (end - start)
+    return advantages
+
+
+def carl_oracle(rows: list[list[tuple[str, float]]]) -> list[float]:
+    leaving = defaultdict(list)
+    for episode in rows:
+        for number, (history, reward) in enumerate(episode):
+            following = episode[number + 1][0] if number + 1 < len(episode) else None
+            leaving[history].append((reward, following))
+
+    def value(history: str | None) -> float:
+        if history is None:
+            return 0.0
+        return float(np.mean([reward + value(after) for reward, after in leaving[history]]))
+
+    advantages = []
+    for episode in rows:
+        for number, (history, reward) in enumerate(episode):
+            following = episode[number + 1][0] if number + 1 < len(episode) else None
+            advantages.append(reward + value(following) - value(history))
+    return advantages
+
+
+@pytest.mark.parametrize(("name", "oracle"), [("vineppo", vineppo_oracle), ("carl", carl_oracle)])
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_the_recursion(name: str, oracle, seed: int) -> None:
+    groups = random_groups(seed)
+    advantage, _ = estimate(name, make_steps(*groups, penalty=0.25))
+    want = [x for episodes in groups for x in oracle(list_rows(episodes, 0.25))]
+    np.testing.assert_allclose(advantage, want, rtol=1e-4, atol=1e-4)
+    assert np.any(want)
+
+
+@pytest.mark.parametrize("name", ["vineppo", "carl"])
+def test_equal_returns_teach_nothing(name: str) -> None:
+    episodes = [("", "abab", [-0.1] * 4)] * 3 + [("ab", "ab", [-0.1] * 2)] * 3
+    advantage, _ = estimate(name, make_steps(episodes))
+    assert not np.any(advantage)
+
+
+def test_histories_are_told_apart() -> None:
+    def past_of(actions: list[str]) -> np.ndarray:
+        turns = [make_turn(action=action) for action in [*actions, "end"]]
+        steps = finished_steps([Trajectory(TASK, 0, 0, turns)])
+        return step_columns(steps, needs=("past",)).past[len(actions)]
+
+    histories = (["a", "bc"], ["ab", "c"], ["abc"], ["a", "b", "c"], ["3 abc"], ["1 a", "2 bc"])
+    assert len({tuple(past_of(actions).tolist()) for actions in histories}) == len(histories)
+
+
+def test_steps_that_are_not_learned_are_no_samples() -> None:
+    steps = make_steps([("", "ab", [0.0, 1.0]), ("a", "c", [0.0])])
+    learned = np.array([False, True, False])
+    values = np.arange(3.0)
+    credit = StepCredit(values, values, values, np.zeros(3, np.int64), learned=learned)
+    weights = episode_weights(steps, 12, learned)
+    # One token of the first episode is in the loss.
+    assert weights[1] == 12.0
+    samples = training_samples(step_samples(steps), credit, weights, {"teacher": values})
+    assert [(s.advantage, s.weight, s.fields["teacher"]) for s in samples] == [(1.0, 12.0, 1.0)]
+
+
+def test_wrappers_take_neither() -> None:
+    for name in ("vineppo", "carl"):
+        with pytest.raises(InputError, match=rf"base='{name}': leaves steps out of the loss"):
+            find_algorithm("salt", {"base": name})
