@@ -131,7 +131,7 @@ def _hash_texts(texts: Sequence[str]) -> np.ndarray:
 
 
 def _list_pasts(steps: Sequence[Step]) -> list[str]:
-    """All actions of the task before each step, as one text."""
+    """The task's actions before each step, as one text."""
 
     def join(past: str, actions: Sequence[str]) -> str:
         # With lengths: an action may contain what would divide it from the next one.

@@ -29,7 +29,10 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def vineppo(columns: StepColumns, **settings: Any) -> Advantages:
-    """Compares the values of neighbouring states; no setting has an effect."""
+    """Compares the values of neighbouring states.
+
+    No setting has an effect.
+    """
     del settings
     steps = order_steps(replace(columns, anchor=columns.past))
     rows = len(steps.valid)
