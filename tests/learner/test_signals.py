@@ -45,6 +45,8 @@ FROM_STEPS = {
     "action",
     "next_anchor",
     "observation",
+    "past",
+    "forked",
     "won",
     "truncated",
     "executable",
