@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gigpo_jax.env_bridge.beliefs import BeliefGrade
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.models.vision.images import PromptImages
 
@@ -62,6 +63,7 @@ class Turn:
       versions: Versions of the weights of the tokens, as in `engines.base.Completion`; None: they
         are one.
       routes: Experts of the tokens, as in `engines.base.Completion`; None: they are not kept.
+      belief: Grade of the belief that the response states; None: beliefs are not graded.
     """
 
     prompt_tokens: np.ndarray
@@ -89,6 +91,7 @@ class Turn:
     plan: str | None = None
     versions: np.ndarray | None = None
     routes: np.ndarray | None = None
+    belief: BeliefGrade | None = None
 
     def continues(self, earlier: "Turn") -> bool:
         """Tests whether the prompt goes on from an earlier turn.

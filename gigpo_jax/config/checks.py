@@ -9,7 +9,7 @@ from gigpo_jax.config.keys import KEYS, value_of
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.env_bridge.conversations import CHAT, Conversation
-from gigpo_jax.env_bridge.plans import STRATEGY, SUBGOAL, shows_plans
+from gigpo_jax.env_bridge.plans import BELIEF, STRATEGY, SUBGOAL, shows_plans
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import BASE, FROZEN_TEACHER, find_algorithm, is_served
 from gigpo_jax.rl.ratios import MASKS
@@ -613,6 +613,10 @@ def _check_plans(config: ConfigDict, run: ConfigDict, *, can_show: bool) -> None
     require(has_tags, config, "env.plan", reason, fix)
     reason = "forks begin without the plan of their state"
     require(not run.train.forks, run, "train.forks", reason, "use 0, or env.plan=none")
+    if config.env.plan == BELIEF:
+        reason = f"{config.env.name} has no grader of beliefs"
+        has_grader = registry.spec(config.env.name).beliefs is not None
+        require(has_grader, config, "env.plan", reason, "use alfworld, or leave it out")
     if config.env.plan == STRATEGY:
         _check_summary_length(config)
         _check_unfit(config, "env.plan", "a strategy", "leave it out")
@@ -746,6 +750,9 @@ def _check_needs(config: ConfigDict) -> None:
     if "plan_start" in needs:
         reason = f"{name} learns from subgoals"
         require(config.env.plan == SUBGOAL, config, "env.plan", reason, f"use {SUBGOAL}")
+    if "belief" in needs:
+        reason = f"{name} compares stated beliefs"
+        require(config.env.plan == BELIEF, config, "env.plan", reason, f"use {BELIEF}")
     if "strategy" in needs:
         reason = f"{name} compares strategies"
         require(config.env.plan == STRATEGY, config, "env.plan", reason, f"use {STRATEGY}")

@@ -135,8 +135,8 @@ KEYS: dict[str, Key] = {
     ),
     "env.plan": Key(
         "none",
-        "plan that prompts show; subgoal: the present one, kept or switched by each response; "
-        "strategy: of the episode, written before it (docs/plans.md)",
+        "plan that prompts show; subgoal: kept or switched by each response; strategy: written "
+        "before the episode; belief: what is known, in each response (docs/plans.md)",
         one_of(*PLANS),
         mixes=True,
     ),

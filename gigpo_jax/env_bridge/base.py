@@ -90,7 +90,8 @@ class Expert(Protocol):
     demonstrations with `env.context=summary` show where a conversation is full. It may have
     `subgoal: str`, the subgoal of its last action, which demonstrations with `env.plan=subgoal`
     show, and `strategy: str`, the strategy of the episode after its first action, for
-    `env.plan=strategy`.
+    `env.plan=strategy`. For `env.plan=belief` it has `belief: str`, the JSON object with what it
+    knew before its last action.
     """
 
     def act(self, observation: Observation) -> str:

@@ -7,20 +7,25 @@ prompt shows the subgoal.
 `env.plan=strategy`: before its first action the policy writes a strategy, which all prompts of the
 episode show, as in StraTA (arXiv 2605.06642). It is a turn of its own, as a summary is.
 
+`env.plan=belief`: each response begins with `<belief>..</belief>`, a JSON object with what the
+policy knows of the world, as in ReBel (arXiv 2605.20061); the next prompt shows the object.
+
 The wording of the requests is ours.
 """
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptInput, PromptTemplate
 
 SUBGOAL = "subgoal"
 STRATEGY = "strategy"
-PLANS = ("none", SUBGOAL, STRATEGY)
+BELIEF = "belief"
+PLANS = ("none", SUBGOAL, STRATEGY, BELIEF)
 _STRATEGY_REQUEST = (
     "Before you act, write a strategy for the whole task: in which order you will do what, and "
     "where you will look first. You will see it at every step. Write the strategy and nothing else."
@@ -33,6 +38,7 @@ _SUBGOAL_REQUEST = (
 # Possessive (`*+`), and no character that begins a tag: linear time on any response.
 _DECISION = re.compile(r"<switch>\s*+(KEEP|SWITCH)\s*+</switch>", re.ASCII | re.IGNORECASE)
 _SUBGOAL = re.compile(r"<subgoal>([^<]*+)</subgoal>", re.ASCII | re.IGNORECASE)
+_BELIEF = re.compile(r"<belief>([^<]*+)</belief>", re.ASCII | re.IGNORECASE)
 _NO_THOUGHT = "<think></think>"
 
 
@@ -79,11 +85,43 @@ def read_subgoal(response: str) -> SubgoalResponse:
     )
 
 
+class BeliefResponse(NamedTuple):
+    """The belief of a response.
+
+    Attributes:
+      text: JSON object on one line; "" if the response states none.
+      belief: The object, or None.
+      end: End of its closing tag, or 0.
+    """
+
+    text: str
+    belief: dict[str, Any] | None
+    end: int
+
+
+def read_belief(response: str) -> BeliefResponse:
+    """Reads the first belief; never raises."""
+    match = _BELIEF.search(response)
+    if match is None:
+        return BeliefResponse("", None, 0)
+    text = " ".join(match[1].split())
+    try:
+        belief = json.loads(text)
+    # Brackets in brackets, thousands deep.
+    except (ValueError, RecursionError):
+        belief = None
+    if not isinstance(belief, dict):
+        return BeliefResponse("", None, match.end())
+    return BeliefResponse(text, belief, match.end())
+
+
 def stated_plan(plan: str, response: str) -> str:
     """The plan that the response of a step states.
 
     It is "" if it states none. `plan` is a value of `env.plan`.
     """
+    if plan == BELIEF:
+        return read_belief(response).text
     return read_subgoal(response).subgoal if plan == SUBGOAL else ""
 
 
@@ -95,13 +133,22 @@ def shows_plans(template: PromptTemplate) -> bool:
     )
 
 
-def plan_template(template: PromptTemplate, plan: str) -> PromptTemplate:
+def plan_template(template: PromptTemplate, plan: str, belief_request: str = "") -> PromptTemplate:
     """The template with the request for a plan.
 
     A compact one has no requests.
+
+    Args:
+      template: Template for which `shows_plans` holds.
+      plan: Value of `env.plan`.
+      belief_request: The environment's request for a belief.
     """
     if plan == SUBGOAL and isinstance(template, Instruct):
         return replace(template, thought=_SUBGOAL_REQUEST)
+    if plan == BELIEF and isinstance(template, Instruct):
+        return replace(template, thought=belief_request, plan_title="Your belief before this: ")
+    if plan == BELIEF and isinstance(template, Compact):
+        return replace(template, plan_title="belief")
     return template
 
 
@@ -125,14 +172,19 @@ class StrategyRequest:
 def plan_parser(parse: Callable[[str], Response], plan: str) -> Callable[[str], Response]:
     """The parser of responses with plans.
 
-    A response without decision, subgoal or valid action is invalid.
+    A response without one of its parts is invalid: decision, subgoal or belief, and valid action.
 
     Args:
       parse: Parser of the environment's format, whose actions stand in tags.
       plan: Value of `env.plan`.
     """
-    if plan != SUBGOAL:
+    if plan not in (SUBGOAL, BELIEF):
         return parse
+
+    def parse_belief(response: str) -> Response:
+        stated = read_belief(response)
+        parsed = parse(response[stated.end :])
+        return replace(parsed, valid=parsed.valid and stated.belief is not None, plan=stated.text)
 
     def parse_response(response: str) -> Response:
         parts = read_subgoal(response)
@@ -141,7 +193,12 @@ def plan_parser(parse: Callable[[str], Response], plan: str) -> Callable[[str], 
         is_whole = parts.decision_span is not None and parts.subgoal != ""
         return replace(parsed, valid=parsed.valid and is_whole, plan=parts.subgoal)
 
-    return parse_response
+    return parse_belief if plan == BELIEF else parse_response
+
+
+def write_belief(response: str, belief: str) -> str:
+    """Puts a belief before a response of an environment's format."""
+    return f"<belief>{belief}</belief>{response}"
 
 
 def write_subgoal(response: str, subgoal: str, *, switches: bool) -> str:

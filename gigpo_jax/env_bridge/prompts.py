@@ -196,6 +196,7 @@ class Instruct:
       intro: One or two sentences about the environment and the agent's role.
       hidden: Admissible actions that are not listed.
       thought: Instruction for the beginning of the response; the action comes after it.
+      plan_title: Words before the agent's present plan.
     """
 
     intro: str
@@ -204,6 +205,7 @@ class Instruct:
         "First reason about what you know and what brings you closer to the goal, "
         "between <think> and </think>. "
     )
+    plan_title: str = "Your plan: "
 
     def __call__(self, inputs: PromptInput, /) -> str:
         lines = [self.intro, "Your task: " + inputs.task]
@@ -217,7 +219,7 @@ class Instruct:
                 lines.append(f"[step {number}] You saw: " + event.observation)
                 lines.append(f"[step {number}] You did: " + event.action)
         if inputs.plan:
-            lines.append("Your plan: " + inputs.plan)
+            lines.append(self.plan_title + inputs.plan)
         lines.append(self.user(inputs))
         lines.append(self._request(inputs))
         return "\n".join(lines)
@@ -267,10 +269,12 @@ class Compact:
     Attributes:
       shorten: Function from an observation or task to the same in fewer words.
       hidden: Predicate of the admissible actions that are not listed.
+      plan_title: Word before the agent's present plan.
     """
 
     shorten: Callable[[str], str] = str
     hidden: Callable[[str], bool] = lambda action: False
+    plan_title: str = "plan"
 
     def __call__(self, inputs: PromptInput, /) -> str:
         words = [self.shorten(inputs.task)]
@@ -279,7 +283,7 @@ class Compact:
         if inputs.history:
             words += ["did", *(event.action for event in inputs.history)]
         if inputs.plan:
-            words += ["plan", inputs.plan]
+            words += [self.plan_title, inputs.plan]
         words.append(self.user(inputs))
         return " ".join(words)
 

@@ -79,6 +79,19 @@ class ExampleGames:
 
 
 @dataclass(frozen=True)
+class StatedBeliefs:
+    """How an environment asks for beliefs and grades them (docs/plans.md).
+
+    Attributes:
+      request: Instruction for the beginning of the response, belief and thought.
+      grader: "module:class" of a `beliefs.BeliefGrader`, called without arguments for each episode.
+    """
+
+    request: str
+    grader: str
+
+
+@dataclass(frozen=True)
 class Environment:
     """An environment's entry. A "module:function" is imported on first use.
 
@@ -103,6 +116,7 @@ class Environment:
       answer_prefix: Text before the answer in a response; "" if tasks have no `Task.answer`.
       about: Introduction in agents' prompts. None: that of the first style that is an `Instruct`.
       examples: Source of agents' examples. None: tasks of env.split outside the panel.
+      beliefs: Beliefs of `env.plan=belief`. None: that plan is refused.
       harness: Whether `build` returns a `base.Harness`, which plays whole episodes by itself
         (docs/serve.md).
     """
@@ -123,4 +137,5 @@ class Environment:
     answer_prefix: str = ""
     about: Instruct | None = None
     examples: ExampleGames | None = None
+    beliefs: StatedBeliefs | None = None
     harness: bool = False

@@ -69,8 +69,8 @@ def step_columns(
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
       needs: optional columns to collect from the steps: `action`, `next_anchor`, `observation`,
-        `past`, `won`, `truncated`, `forked`, `summary`, `strategy` and `executable`; other names
-        are ignored.
+        `past`, `won`, `truncated`, `forked`, `summary`, `strategy`, `executable` and `task_type`;
+        other names are ignored.
       computed: further optional columns by name, [k] for the k steps of this host.
 
     Returns:
@@ -117,6 +117,9 @@ def step_columns(
         columns["summary"] = np.array([s.turn.is_summary for s in steps], bool)
     if "strategy" in needs:
         columns["strategy"] = np.array([s.strategy for s in steps], np.int32)
+    if "task_type" in needs:
+        # Types of two environments of a mix are two types, whatever their names.
+        columns["task_type"] = _hash_texts([f"{s.environment}/{s.type}" for s in steps])
     columns |= computed
     # After the computed columns: every column needs the rows of all hosts.
     columns = {name: join(column) for name, column in columns.items()}

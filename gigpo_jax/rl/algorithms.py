@@ -47,6 +47,7 @@ from gigpo_jax.rl.methods.max_rl import max_rl
 from gigpo_jax.rl.methods.opd import distillation_advantages, opd
 from gigpo_jax.rl.methods.oprl import oprl
 from gigpo_jax.rl.methods.ppo import ppo
+from gigpo_jax.rl.methods.rebel import rebel
 from gigpo_jax.rl.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
 from gigpo_jax.rl.methods.repeat_discount import repeat_discount
 from gigpo_jax.rl.methods.response_weight import response_weight, token_weights
@@ -492,6 +493,19 @@ ALGORITHMS: dict[str, Algorithm] = {
             )
         },
         fixed=NO_STEP,
+    ),
+    # ReBel (arXiv 2605.20061), with the values of its ALFWorld script.
+    "rebel": Algorithm(
+        rebel,
+        needs=("belief", "belief_grade", "task_type"),
+        settings={
+            "state": Setting(0.4, "weight of what a belief says of the world", NOT_NEGATIVE),
+            "phase": Setting(0.3, "weight of the phase of the task", NOT_NEGATIVE),
+            "prediction": Setting(0.2, "weight of the predicted observation", NOT_NEGATIVE),
+            "format": Setting(0.1, "weight of the format of the response", NOT_NEGATIVE),
+        },
+        fixed={"normalize": "mean"},
+        defaults={"step_weight": 0.5, "clip_low": 0.2, "clip_high": 0.28},
     ),
     # HiPER (arXiv 2602.16165), with the values of its ALFWorld code; WebShop has keep_penalty 3.5.
     "hiper": Algorithm(

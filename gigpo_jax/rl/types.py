@@ -127,6 +127,10 @@ class StepColumns:
       implicit_reward: [N] f32, reward of a copy of the policy that learns which episodes were won.
       executable: [N] bool, whether the response follows the format and the environment did not
         leave its action out of a list.
+      task_type: [N, 2] u32, hash of the task type.
+      belief: [N, 2] u32, hash of the key of the policy's newest belief.
+      belief_grade: [N, 4] f32, grades of the response's belief: state, phase, prediction and format
+        (`env_bridge.beliefs`).
       tokens: [N] i32, response tokens.
       token_value: [N, R] f32, critic's estimate of the return before each response token; 0 after
         the last one.
@@ -164,6 +168,9 @@ class StepColumns:
     task_deviation: Any = None
     implicit_reward: Any = None
     executable: Any = None
+    task_type: Any = None
+    belief: Any = None
+    belief_grade: Any = None
     tokens: Any = None
     token_value: Any = None
     plan_value: Any = None

@@ -9,7 +9,7 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import Expert, TextEnv, begin_episode
-from gigpo_jax.env_bridge.plans import STRATEGY, SUBGOAL, write_subgoal
+from gigpo_jax.env_bridge.plans import BELIEF, STRATEGY, SUBGOAL, write_belief, write_subgoal
 from gigpo_jax.env_bridge.prompts import Event, Exchange, History
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.rollout.episode import EpisodeSettings
@@ -53,6 +53,7 @@ class ExpertEpisode:
       summaries: The expert's summary before each step, if it writes some.
       subgoals: The expert's subgoal at each step, if it names some.
       strategy: The expert's strategy, if it names one.
+      beliefs: What the expert knew before each step, if it states that.
     """
 
     steps: tuple[tuple[Observation, Event], ...]
@@ -61,6 +62,7 @@ class ExpertEpisode:
     summaries: tuple[str, ...] = ()
     subgoals: tuple[str, ...] = ()
     strategy: str = ""
+    beliefs: tuple[str, ...] = ()
 
 
 def episode_seed(seed: int, episode: int) -> int:
@@ -89,7 +91,7 @@ def demonstrate_episode(
     Where a conversation is full, the expert's summary is demonstrated. The conversations of an
     expert without summaries drop their oldest steps. With `settings.plan` of `plans.SUBGOAL` its
     subgoals are demonstrated, and a switch where one differs from the one before; with
-    `plans.STRATEGY` its strategy.
+    `plans.STRATEGY` its strategy; with `plans.BELIEF` its beliefs.
 
     Args:
       env: Environment of the episode.
@@ -102,10 +104,10 @@ def demonstrate_episode(
         (`entry_types.Environment.write`).
 
     Raises:
-      InputError: The expert names no subgoals or no strategy, which the settings need.
+      InputError: The expert names no plans of the kind that the settings need.
     """
     episode = play_expert(env, expert, task, settings.max_steps)
-    plans = {SUBGOAL: episode.subgoals, STRATEGY: (episode.strategy,)}
+    plans = {SUBGOAL: episode.subgoals, STRATEGY: (episode.strategy,), BELIEF: episode.beliefs}
     if not all(plans.get(settings.plan, ())):
         raise InputError(
             f"the expert of this environment names no {settings.plan}",
@@ -133,6 +135,9 @@ def demonstrate_episode(
             subgoal = episode.subgoals[number]
             response = write_subgoal(response, subgoal, switches=subgoal != history.plan)
             history.plan = subgoal
+        elif settings.plan == BELIEF:
+            history.plan = episode.beliefs[number]
+            response = write_belief(response, history.plan)
         turns.append(DemonstratedTurn(prompt.text, response, prompt.images, prompt.exchanges))
         # Only measured here: the tokenizer of a new model is made from these texts.
         if prompt.exchanges:
@@ -151,6 +156,7 @@ def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> Exp
     steps = []
     summaries = []
     subgoals = []
+    beliefs = []
     strategy = ""
     won = False
     summarise = getattr(expert, "summarise", None)
@@ -160,6 +166,7 @@ def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> Exp
         action = expert.act(observation)
         thought = getattr(expert, "thought", "")
         subgoals.append(getattr(expert, "subgoal", ""))
+        beliefs.append(getattr(expert, "belief", ""))
         # The first one, which has read the first observation.
         strategy = strategy or getattr(expert, "strategy", "")
         steps.append((observation, Event(observation.text, action, thought, observation.images)))
@@ -168,7 +175,7 @@ def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> Exp
         won = bool(result.info["won"])
         if result.done:
             break
-    plans = (tuple(subgoals), strategy)
+    plans = (tuple(subgoals), strategy, tuple(beliefs))
     return ExpertEpisode(tuple(steps), observation, won, tuple(summaries), *plans)
 
 

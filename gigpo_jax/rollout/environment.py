@@ -1,6 +1,7 @@
 """The environments of a run, as its config describes them."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +13,12 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
+from gigpo_jax.env_bridge.beliefs import BeliefGrader
 from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
 from gigpo_jax.env_bridge.paths import cache_folder
-from gigpo_jax.env_bridge.plans import plan_parser, plan_template
+from gigpo_jax.env_bridge.plans import BELIEF, plan_parser, plan_template
 from gigpo_jax.env_bridge.processes import harness
+from gigpo_jax.env_bridge.processes.build import build_object
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptInput, number_images
 from gigpo_jax.env_bridge.types import Observation, Task
@@ -195,7 +198,7 @@ def episode_settings(
         if is_chat:
             template = make_conversation(template)
     return EpisodeSettings(
-        template=plan_template(template, env.plan),
+        template=plan_template(template, env.plan, spec.beliefs.request if spec.beliefs else ""),
         parse=plan_parser(agent.make_parser(spec.parse, spec.write or response_text), env.plan),
         max_steps=env.max_steps,
         prompt_tokens=sampling.max_prompt_tokens,
@@ -222,7 +225,16 @@ def episode_settings(
         template_images=example_images,
         summary_tokens=summary_limit(sampling) if writes_summaries(config) else 0,
         plan=env.plan,
+        make_grader=_belief_grader(config),
     )
+
+
+def _belief_grader(config: ConfigDict) -> Callable[[], BeliefGrader] | None:
+    """The grader of stated beliefs; None: responses state none."""
+    beliefs = registry.spec(config.env.name).beliefs
+    if config.env.plan != BELIEF or beliefs is None:
+        return None
+    return functools.partial(build_object, beliefs.grader, {})
 
 
 def summary_limit(sampling: ConfigDict) -> int:

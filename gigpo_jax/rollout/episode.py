@@ -13,6 +13,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, Engine, EngineLost, SamplingParams
 from gigpo_jax.env_bridge.actions import Response, is_admissible
 from gigpo_jax.env_bridge.agents import REFLECTION_TOKENS
+from gigpo_jax.env_bridge.beliefs import BeliefGrader, grade_response
 from gigpo_jax.env_bridge.conversations import (
     Conversation,
     NoSummaryRoom,
@@ -71,6 +72,7 @@ class EpisodeSettings:
       resample_turns: Largest number of times that a turn is sampled again.
       resample_change: Change of the uncertainty since the turn before, in nats a token, below which
         it is sampled again.
+      make_grader: Function that makes the grader of an episode's beliefs; None: none are graded.
     """
 
     template: PromptTemplate
@@ -94,6 +96,7 @@ class EpisodeSettings:
     plan: str = "none"
     resample_turns: int = 0
     resample_change: float = 0.0
+    make_grader: Callable[[], BeliefGrader] | None = None
 
     def penalty(self, valid: bool, tokens: int) -> float:
         """Penalty of a response, for invalid format and for length.
@@ -269,6 +272,7 @@ class EpisodeRunner:
         history = History(settings.history, plan.task.type, plan.reflections)
         # A prompt shows the last steps alone, the prompt of a reflection every step.
         full_history = History(settings.max_steps, plan.task.type, plan.reflections)
+        grader = None if settings.make_grader is None else settings.make_grader()
         has_started = False
         try:
             observation = await _measure(environment.reset(plan.task), trajectory, "environment_s")
@@ -279,6 +283,8 @@ class EpisodeRunner:
             responses = iter(past.responses)
             for action in past.actions:
                 self._replay_responses(observation, history, responses)
+                if grader is not None:
+                    grader.observe(observation)
                 history.add(observation.text, action, images=observation.images)
                 result = await _measure(environment.step(action), trajectory, "environment_s")
                 observation = result.observation
@@ -311,6 +317,9 @@ class EpisodeRunner:
                 turn, result = await self._play_turn(
                     prompt, observation, history, trajectory, environment, key, step
                 )
+                if grader is not None:
+                    grader.observe(observation)
+                    turn = grade_turn(grader, turn)
                 trajectory.turns.append(turn)
                 # Set at every step, because the step limit may end the episode after any of them.
                 trajectory.won = bool(result.info["won"])
@@ -539,6 +548,21 @@ class EpisodeRunner:
         )
         completion, _ = await self._sample(prompt, sampling, trajectory)
         return " ".join(self.tokenizer.decode(completion.tokens.tolist()).split())
+
+
+def grade_turn(grader: BeliefGrader, turn: Turn) -> Turn:
+    """The turn with the grade of its belief.
+
+    The grader has read its observation.
+    """
+    grade = grade_response(
+        grader,
+        turn.response,
+        valid=turn.valid,
+        admissible=turn.admissible,
+        feedback=turn.feedback,
+    )
+    return replace(turn, belief=grade)
 
 
 def _mean_surprise(logprobs: np.ndarray) -> float:

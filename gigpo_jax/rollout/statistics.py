@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from gigpo_jax.devices.exchange import all_hosts
+from gigpo_jax.env_bridge.beliefs import PARTS
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.trajectory import Step, Trajectory, finished_steps, gives_signal
 
@@ -82,6 +83,10 @@ def rollout_metrics(
         "rollout/fork_depth": [len(t.past.actions) for t in forks],
         "rollout/fork_success_rate": [t.won for t in forks],
     }
+    beliefs = [turn.belief for turn in turns if turn.belief is not None]
+    samples["belief/stated"] = [belief.is_stated for belief in beliefs]
+    for number, part in enumerate(PARTS):
+        samples[f"belief/{part}"] = [belief.parts[number] for belief in beliefs]
     for task_type in sorted(filter(None, task_types)):
         samples[f"episode/success_rate/{task_type}"] = [
             t.won for t in whole if t.task.type == task_type

@@ -157,6 +157,18 @@ def test_the_critic_learns_its_targets_and_an_export_has_three_labels(tmp_path: 
         ({"env.plan": "subgoal", "env.name": "search"}, "env.prompt=full has no place"),
         ({"env.plan": "subgoal", "train.forks": 2}, r"train\.forks=2: forks begin without"),
         ({"env.plan": "goal"}, "must be one of none, subgoal, strategy"),
+        (
+            {"rl.algorithm": "rebel"},
+            r"env\.plan='none': rebel compares stated beliefs; use belief",
+        ),
+        (
+            {"env.plan": "belief", "env.name": "webshop"},
+            r"env\.plan='belief': webshop has no grader of beliefs; use alfworld, or leave it out",
+        ),
+        (
+            {"env.plan": "belief", "rl.algorithm": "rebel", "rl.normalize": "mean_std"},
+            r"rl\.normalize='mean_std': rebel always has 'mean'",
+        ),
         ({"rl.algorithm": "strata"}, r"strategy_episodes=1: episodes of one strategy are compared"),
         (
             {"rl.algorithm": "strata", "train.strategy_episodes": 4},

@@ -16,6 +16,7 @@ from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample, longest_sample
 from gigpo_jax.learner.signals.action_spans import ActionSpans
 from gigpo_jax.learner.signals.base import Signal
+from gigpo_jax.learner.signals.belief_grades import BeliefGrades
 from gigpo_jax.learner.signals.clip_scales import ClipScales
 from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.signals.episode_ends import EpisodeEnds
@@ -52,6 +53,7 @@ FROM_STEPS = {
     "executable",
     "summary",
     "strategy",
+    "task_type",
     "history",
     "text_critic",
     "frozen_teacher",
@@ -85,6 +87,7 @@ def signals_of(algorithm: str) -> list[type[Signal]]:
         ("ppo", [Critic]),
         ("step_ppo", [Critic]),
         ("hiper", [PlanParts, PlanCritic]),
+        ("rebel", [BeliefGrades]),
         ("serl", [Teacher, ActionSpans]),
         ("response_weight", [ActionSpans]),
         ("a2tgpo", [KnownAnswers, ClipScales]),

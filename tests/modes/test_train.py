@@ -381,6 +381,7 @@ def test_credit_of_the_newest_checkpoint_is_measured_once(whole: Path, flags: li
     assert without == {
         "hiper",
         "oprl",
+        "rebel",
         "spa_rl",
         "strata",
         "rlvmr",

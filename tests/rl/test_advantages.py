@@ -121,6 +121,9 @@ def plan_columns(seed: int) -> Columns:
         "token_part": rng.integers(-1, 3, (rows, 9)).astype(np.int32),
         "forked": batch["trajectory"] % 3 == 2,
         "past": batch["anchor"] // np.uint32(14) + np.uint32(1),
+        "task_type": np.stack([batch["group"] % 2, batch["group"] * 0], 1).astype(np.uint32),
+        "belief": rng.integers(3, size=(rows, 2)).astype(np.uint32),
+        "belief_grade": rng.random((rows, 4)).astype(np.float32),
     }
 
 

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.learner.objective import config_algorithm
 from gigpo_jax.learner.signals.action_spans import ActionSpans
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.learner.signals.belief_grades import BeliefGrades
 from gigpo_jax.learner.signals.clip_scales import ClipScales
 from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.signals.episode_ends import EpisodeEnds
@@ -41,6 +42,7 @@ SIGNALS: tuple[type[Signal], ...] = (
     Critic,
     PlanParts,
     PlanCritic,
+    BeliefGrades,
     Teacher,
     FrozenTeacher,
     ServedTeacher,

@@ -32,6 +32,7 @@ GIVEN = {
     "won",
     "truncated",
     "executable",
+    "task_type",
     "history",
     "action_mask",
     "clip_scale",

@@ -1,16 +1,19 @@
 """Replays of saved episodes: trajectories with other anchors, and with the regret of each step."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import TextEnv
+from gigpo_jax.env_bridge.beliefs import BeliefGrader
 from gigpo_jax.env_bridge.conversations import summary_anchor
 from gigpo_jax.env_bridge.plans import stated_plan
 from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task, anchor_hash
 from gigpo_jax.models.vision.images import PromptImages
+from gigpo_jax.rollout.episode import grade_turn
 from gigpo_jax.rollout.record import SavedEpisode, SavedStep
 from gigpo_jax.trajectory import Past, Trajectory, Turn
 
@@ -24,6 +27,7 @@ def replay_episodes(
     reward: Callable[[StepResult], float] = lambda result: result.reward,
     plan_kind: str = "none",
     strategy_episodes: int = 1,
+    make_grader: Callable[[], BeliefGrader] | None = None,
 ) -> list[Trajectory]:
     """Plays the actions of episodes again.
 
@@ -35,6 +39,7 @@ def replay_episodes(
       reward: Function that gives the reward of a step (`EpisodeSettings.reward`).
       plan_kind: Kind of the policy's plans, one of `plans.PLANS`.
       strategy_episodes: Number of episodes with one strategy.
+      make_grader: See `EpisodeSettings`.
 
     Returns:
       Trajectories of the episodes that were not aborted.
@@ -60,6 +65,7 @@ def replay_episodes(
         )
         observation = env.reset(task)
         history = History(window)
+        grader = None if make_grader is None else make_grader()
         trajectory.words = observation.task
         for action in episode.past:
             history.add(observation.text, action, images=observation.images)
@@ -80,9 +86,11 @@ def replay_episodes(
             history.plan = stated_plan(plan_kind, step.response) or plan
             result = env.step(step.action)
             _check_answers(is_same and reward(result) == step.reward, task, trajectory)
-            trajectory.turns.append(
-                _turn(step, observation, current_prompt, images, result.info.get("regret"), plan)
-            )
+            turn = _turn(step, observation, current_prompt, images, result.info.get("regret"), plan)
+            if grader is not None:
+                grader.observe(observation)
+                turn = grade_turn(grader, replace(turn, feedback=result.observation.text))
+            trajectory.turns.append(turn)
             # With the observation before the action, as in the rollout.
             history.add(observation.text, step.action, images=observation.images)
             history.add_response(current_prompt, step.tokens)

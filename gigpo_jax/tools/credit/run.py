@@ -326,6 +326,7 @@ def _replay_rollouts(
             reward=settings.reward,
             plan_kind=settings.plan,
             strategy_episodes=config.train.strategy_episodes,
+            make_grader=settings.make_grader,
         )
     finally:
         env.close()

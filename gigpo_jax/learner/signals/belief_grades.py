@@ -1,0 +1,43 @@
+"""Grades and keys of the beliefs that responses state, for ReBel (arXiv 2605.20061)."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.env_bridge.plans import BELIEF
+from gigpo_jax.env_bridge.types import anchor_hash
+from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.policy import Policy
+from gigpo_jax.trajectory import Step
+
+
+class BeliefGrades(Signal):
+    """Columns of the grades that the rollout has made."""
+
+    columns = ("belief", "belief_grade")
+
+    @classmethod
+    def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
+        """Whether responses state beliefs."""
+        del policy, steps
+        return config.env.plan == BELIEF
+
+    @classmethod
+    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
+        """Has no state."""
+        del config, policy, mesh
+        return cls()
+
+    def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
+        """Keys, [N, 2] u32 hashes, and grades, [N, 4] f32."""
+        grades = [step.turn.belief for step in scored.steps]
+        # The check of the config: with this plan every turn has a grade.
+        keys = [anchor_hash(grade.key) for grade in grades if grade is not None]
+        parts = [grade.parts for grade in grades if grade is not None]
+        return {
+            "belief": np.array(keys, np.uint32).reshape(-1, 2),
+            "belief_grade": np.array(parts, np.float32).reshape(-1, 4),
+        }
