@@ -1,21 +1,21 @@
 """Updates and scores with what prompts share computed once, beside separate prompts, in one run.
 
-    python -m benchmarks.shared_prefixes [--configs alfworld webshop search] [--groups 1]
+    python -m benchmarks.shared_prefixes [--configs alfworld webshop search]
                                          [--repeats 3]   # 0: tokens and rows are counted alone
 
 The prompts are those of benchmarks/prefill.py (published configs on generated data, words as
-tokens), with random responses of 64 tokens, the model 256 wide with 4 layers, float32. An iteration has `--groups` task groups, and its
-minibatches are smaller by the same factor as the iteration: they share as much within a group as
-those of a whole iteration. All minibatches of the iteration count. The sides take turns; the ratios
-are medians of neighbouring turns, of CPU time.
+tokens), with random responses of 64 tokens. An iteration has the groups and the minibatches of its
+config. The rows of all its minibatches are counted; `TIMED` of them are timed, because a row costs
+the same whatever stands in it. The model is 256 wide with 2 layers, float32. The sides take turns;
+the gains are medians of neighbouring turns, of CPU time times rows.
 
 * "random": minibatches of steps in random order, as in training.
-* "sorted": in the order of tokens, so that a task group meets in few minibatches.
+* "group": minibatches of whole task groups (`train.minibatch_by=group`).
+* "sorted": in the order of tokens, as scores are computed.
 """
 
 import argparse
 import dataclasses
-import functools
 import json
 import os
 import platform
@@ -39,29 +39,30 @@ from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.update import init_state, make_logprobs, make_update
 
 RESULT = Path(__file__).parent / "results" / "shared_prefixes.json"
-MODEL = decoder.DecoderConfig(4096, 256, 768, 4, 4, 2, 64)
+MODEL = decoder.DecoderConfig(4096, 256, 768, 2, 4, 2, 64)
 RESPONSE = 64  # tokens
-ROWS = 1  # of a microbatch
+TIMED = 3  # rows
 
 
-def play_samples(name: str, groups: int) -> list[Sample]:
-    """The steps of an iteration with so many task groups."""
+def play_samples(name: str) -> tuple[list[Sample], list[int]]:
+    """The steps of an iteration, and their task groups."""
     config, error_rate = experiments()[name]
+    train = resolve(config).train
     vocabulary = MODEL.vocab_size
     rng = np.random.default_rng(0)
     behaviour = np.full(RESPONSE, -np.log(vocabulary), np.float32)
     samples = []
-    for prompts in play_prompts(config, error_rate, groups, encode_words):
+    groups = []
+    for index, prompts in enumerate(play_prompts(config, error_rate, train.groups, encode_words)):
         for prompt in prompts:
             response = rng.integers(0, vocabulary, RESPONSE).astype(np.int32)
             samples.append(Sample(prompt % vocabulary, response, behaviour, float(rng.normal())))
-    return samples
+            groups.append(index // train.group_size)
+    return samples, groups
 
 
-def make_sides(
-    samples: list[Sample], row_length: int, steps: int
-) -> tuple[dict[str, Callable[[int | None], None]], dict[str, Any]]:
-    """Calls that update or score all samples, and the tokens that they compute."""
+def make_programs() -> dict[str, Callable[[Any], None]]:
+    """Calls that update from a minibatch or score it."""
 
     def forward(
         params: decoder.Params, _: Any, tokens: Any, positions: Any, segments: Any, images: Any
@@ -77,73 +78,80 @@ def make_sides(
     logprobs = make_logprobs(forward)
     params = decoder.init_params(MODEL, jax.random.key(0))
     state = init_state(jax.tree.map(jnp.copy, params), optimizer)
-    total = sum(sample.length for sample in samples)
-    stats: dict[str, Any] = {"steps": len(samples), "tokens": total}
 
-    def make_batches(name: str, order: int | None, longest_tree: int) -> list[Any]:
-        batches = make_minibatches(
-            samples,
-            steps=steps,
-            row_length=row_length,
-            rows=ROWS,
-            rng=None if order is None else np.random.default_rng(order),
-            longest_tree=longest_tree,
-        )
-        rows = sum(int(batch.microbatches) for batch in batches) * ROWS
-        stats[f"{name}: tokens"] = round(packing_stats(batches)["batch/tokens"] / total, 3)
-        stats[f"{name}: rows"] = round(rows * row_length / total, 3)
-        stats[f"{name}: responses of a row"] = batches[0].targets.shape[-1]
-        return [jax.tree.map(jnp.asarray, batch) for batch in batches]
-
-    orders = {"random": 0, "sorted": None}
-    batches = {
-        f"{order}, {kind}": make_batches(f"{order}, {kind}", orders[order], longest_tree)
-        for order in orders
-        for kind, longest_tree in {"separate": 0, "shared": row_length}.items()
-    }
-
-    def update_all(name: str, number: int | None) -> None:
+    def run_update(batch: Any) -> None:
         nonlocal state
-        for batch in batches[name][:number]:
-            state, metrics = update(state, batch)
+        state, metrics = update(state, batch)
         float(metrics["policy/loss"])
 
-    def score_all(name: str, number: int | None) -> None:
-        for batch in batches[name][:number]:
-            scores = logprobs(params, batch)
-        scores.block_until_ready()
+    def run_score(batch: Any) -> None:
+        logprobs(params, batch).block_until_ready()
 
-    sides: dict[str, Callable[[int | None], None]] = {}
-    for name in batches:
-        if name != "sorted, separate":
-            sides[f"update {name}"] = functools.partial(update_all, name)
-        if name.startswith("sorted"):
-            sides[f"score {name}"] = functools.partial(score_all, name)
-    return sides, stats
+    return {"update": run_update, "score": run_score}
 
 
-def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Times all sides in turn."""
-    config = resolve(experiments()[name][0])
-    samples = play_samples(name, args.groups)
+def compare(name: str, repeats: int) -> dict[str, Any]:
+    """Counts the rows of all sides and times some in turn."""
+    samples, groups = play_samples(name)
     # As in the published configs a row is longer than the longest text, and less than three times.
     row_length = 1 << round(1.5 * max(sample.length for sample in samples) - 1).bit_length()
-    steps = max(1, round(config.train.minibatch * args.groups / config.train.groups))
-    sides, stats = make_sides(samples, row_length, steps)
-    result = {"config": name, "minibatch": steps, "row_length": row_length, **stats}
-    if not args.repeats:
-        return result
-    for run in sides.values():
-        run(1)  # compiles
-    seconds: dict[str, list[float]] = {side: [] for side in sides}
-    for _ in range(args.repeats):
-        for side, run in sides.items():
+    steps = resolve(experiments()[name][0]).train.minibatch
+    total = sum(sample.length for sample in samples)
+    result: dict[str, Any] = {
+        "config": name,
+        "groups": groups[-1] + 1,
+        "steps": len(samples),
+        "minibatch": steps,
+        "row_length": row_length,
+        "tokens": total,
+    }
+    orders: dict[str, dict[str, Any]] = {
+        "update: random": {"rng": np.random.default_rng(0)},
+        "update: group": {"rng": np.random.default_rng(0), "groups": groups},
+        "score: sorted": {"rng": None},
+    }
+    rows = {}
+    timed = {}
+    for order, options in orders.items():
+        for kind, longest_tree in {"separate": 0, "shared": row_length}.items():
+            batches = make_minibatches(
+                samples,
+                steps=steps,
+                row_length=row_length,
+                rows=1,
+                longest_tree=longest_tree,
+                **options,
+            )
+            side = f"{order}, {kind}"
+            rows[side] = sum(int(batch.microbatches) for batch in batches)
+            tokens = packing_stats(batches)["batch/tokens"]
+            result[f"{side}: tokens"] = round(tokens / total, 3)
+            result[f"{side}: rows"] = round(rows[side] * row_length / total, 3)
+            result[f"{side}: responses of a row"] = batches[0].targets.shape[-1]
+            batch = batches[0]
+            count = np.minimum(batch.microbatches, np.int32(TIMED))
+            timed[side] = jax.tree.map(jnp.asarray, dataclasses.replace(batch, microbatches=count))
+    if repeats:
+        result |= time_sides(rows, timed, repeats)
+    return result
+
+
+def time_sides(rows: dict[str, int], timed: dict[str, Any], repeats: int) -> dict[str, float]:
+    """CPU seconds of all rows of each side, and gains over separate texts."""
+    programs = make_programs()
+    seconds: dict[str, list[float]] = {side: [] for side in timed}
+    for turn in range(1 + repeats):
+        for side, batch in timed.items():
             start = time.process_time()
-            run(None)
-            seconds[side].append(time.process_time() - start)
+            programs[side.partition(":")[0]](batch)
+            elapsed = time.process_time() - start
+            # The first turn compiles.
+            if turn:
+                seconds[side].append(elapsed / int(batch.microbatches) * rows[side])
+    result = {}
     for side, times in seconds.items():
-        base = "score sorted, separate" if side.startswith("score") else "update random, separate"
-        pairs = zip(seconds[base], times, strict=True)
+        base = "score: sorted" if side.startswith("score") else "update: random"
+        pairs = zip(seconds[f"{base}, separate"], times, strict=True)
         result[f"{side}: CPU s"] = round(statistics.median(times), 2)
         result[f"{side}: gain"] = round(statistics.median(slow / fast for slow, fast in pairs), 2)
     return result
@@ -152,19 +160,17 @@ def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--configs", nargs="+", default=["alfworld", "webshop", "search"])
-    parser.add_argument("--groups", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
     results = []
     for name in args.configs:
-        result = compare(name, args)
+        result = compare(name, args.repeats)
         results.append(result)
         print(*(f"{key}: {value}" for key, value in result.items()), "", sep="\n", flush=True)
     record = {
         "results": results,
         "model": dataclasses.asdict(MODEL),
-        "groups": args.groups,
         "machine": {"cores": os.cpu_count(), "python": platform.python_version()},
         "jax": jax.__version__,
     }

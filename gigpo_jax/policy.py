@@ -479,7 +479,7 @@ def longest_tree(config: ConfigDict) -> int:
 
 
 def shares_prefixes(config: ConfigDict, mesh: jax.sharding.Mesh) -> bool:
-    """Whether a run scores texts that begin alike as trees."""
+    """Whether a run has texts that begin alike as trees."""
     # A token of several texts would need the experts of each.
     if not config.batch.share_prefixes or config.model.replay_routes:
         return False

@@ -528,7 +528,8 @@ KEYS: dict[str, Key] = {
     "batch.rows": Key(4, "number of rows in a microbatch, over all devices", POSITIVE),
     "batch.share_prefixes": Key(
         False,
-        "whether shared prefixes of prompts are scored once; on CPUs only (docs/performance.md)",
+        "whether shared prefixes of prompts are computed once, in scores and, with "
+        "train.minibatch_by=group, in updates; on CPUs only (docs/performance.md)",
     ),
     "batch.logprob_chunk": Key(1024, "number of tokens whose logits exist at a time", POSITIVE),
     # training
@@ -581,6 +582,12 @@ KEYS: dict[str, Key] = {
         256,
         "number of environment steps in an optimizer update; steps of a conversation stay together",
         POSITIVE,
+    ),
+    "train.minibatch_by": Key(
+        "step",
+        "unit that is dealt into minibatches: single steps, or whole task groups "
+        "(docs/performance.md)",
+        one_of("step", "group"),
     ),
     "train.epochs": Key(1, "number of passes over an iteration's steps", POSITIVE),
     "train.max_staleness": Key(

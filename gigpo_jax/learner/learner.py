@@ -29,7 +29,7 @@ from gigpo_jax.learner.samples import (
 from gigpo_jax.learner.signals.base import CreditedSteps, ScoredSteps
 from gigpo_jax.learner.signals.table import batch_fields, compute_columns, start_signals
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
-from gigpo_jax.policy import Policy, shares_prefixes
+from gigpo_jax.policy import Policy, longest_tree, shares_prefixes
 from gigpo_jax.rl.optimizer import scheduled_rates
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import Metrics
@@ -181,7 +181,8 @@ class Learner:
                 metrics |= signal.learn_steps(scored)
             samples = self._training_samples(CreditedSteps(scored, columns, credit, iteration))
         with timers.time("update"):
-            batches = self._minibatches(samples, iteration)
+            groups = [step.group for step in scored.steps]
+            batches = self._minibatches(samples, groups, iteration)
             metrics |= mean_over_hosts(packing_stats(batches))
             metrics |= self._update(batches, iteration, progress)
         return metrics, credit
@@ -249,9 +250,14 @@ class Learner:
         # A new critic would give the policy advantages without meaning.
         return iteration >= self._config.critic.warmup_iterations
 
-    def _minibatches(self, samples: Sequence[Sample], iteration: int) -> list[StepBatch]:
+    def _minibatches(
+        self, samples: Sequence[Sample], groups: Sequence[int], iteration: int
+    ) -> list[StepBatch]:
         """The minibatches of all epochs, as host arrays."""
         config = self._config
+        by_group = config.train.minibatch_by == "group"
+        # Steps in random order have little in common.
+        shares = by_group and shares_prefixes(config, self._mesh)
         fields = dict(batch_fields(self.signals))
         fields |= dict.fromkeys(self._scored_fields(iteration), np.float32)
         batches = []
@@ -267,6 +273,8 @@ class Learner:
                 gather=all_hosts,
                 fields=fields,
                 longest=longest_sample(config),
+                longest_tree=longest_tree(config) if shares else 0,
+                groups=groups if by_group else None,
             )
         return batches
 

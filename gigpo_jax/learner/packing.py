@@ -56,32 +56,50 @@ class BatchShape(NamedTuple):
 
 
 def deal_segments(
-    segments: Sequence[np.ndarray], groups: int, rng: np.random.Generator | None
+    units: Sequence[Sequence[np.ndarray]], minibatches: int, rng: np.random.Generator | None
 ) -> list[list[np.ndarray]]:
-    """Shuffles segments and deals them into groups.
+    """Shuffles units of segments and deals them into minibatches.
 
-    A segment with more steps than a group is cut into pieces first. No group is then empty, as long
-    as there are enough steps, and its number of steps differs from the mean by at most the largest
-    piece; without continuations by less than one step.
+    A unit with more steps than a minibatch is cut into pieces first. No minibatch is then empty, as
+    long as there are enough steps, and its number of steps differs from the mean by at most the
+    largest piece; with units of one step by less than one step.
 
     Args:
-      segments: indices of the samples of each segment.
-      groups: number of groups.
-      rng: generator that shuffles the segments; None: their order stays.
+      units: segments that stay together, as indices of their samples.
+      minibatches: number of minibatches.
+      rng: generator that shuffles the units; None: their order stays.
     """
-    steps = sum(map(len, segments))
-    # With longer pieces a group could stay empty.
-    longest = max(steps // groups, 1)
-    pieces = []
-    for segment in segments:
-        pieces += np.array_split(segment, -(-len(segment) // longest))
+    steps = sum(len(segment) for unit in units for segment in unit)
+    # With longer pieces a minibatch could stay empty.
+    longest = max(steps // minibatches, 1)
+    pieces = [piece for unit in units for piece in _cut_unit(unit, longest)]
     order = np.arange(len(pieces)) if rng is None else rng.permutation(len(pieces))
-    sizes = np.array([len(pieces[piece]) for piece in order.tolist()], np.int64)
-    # A piece is in the group that its middle step would be in if single steps were dealt.
+    sizes = np.array([sum(map(len, pieces[piece])) for piece in order.tolist()], np.int64)
+    # A piece is in the minibatch that its middle step would be in if single steps were dealt.
     middles = np.cumsum(sizes) - sizes + (sizes - 1) // 2
-    edges = np.cumsum([len(group) for group in np.array_split(np.arange(steps), groups)])
+    edges = np.cumsum([len(group) for group in np.array_split(np.arange(steps), minibatches)])
     members = np.split(order, np.searchsorted(middles, edges[:-1]))
-    return [[pieces[piece] for piece in group.tolist()] for group in members]
+    return [[segment for piece in group.tolist() for segment in pieces[piece]] for group in members]
+
+
+def _cut_unit(unit: Sequence[np.ndarray], longest: int) -> list[list[np.ndarray]]:
+    """Cuts segments into pieces of at most `longest` steps.
+
+    The numbers of their steps are nearly equal.
+    """
+    steps = sum(map(len, unit))
+    # Of as few pieces as can be; a longer segment is a piece of its own.
+    size = -(-steps // -(-steps // longest))
+    pieces: list[list[np.ndarray]] = []
+    room = 0
+    for segment in unit:
+        for part in np.array_split(segment, -(-len(segment) // longest)):
+            if len(part) > room:
+                pieces.append([])
+                room = size
+            pieces[-1].append(part)
+            room -= len(part)
+    return pieces
 
 
 def make_minibatches(
@@ -95,6 +113,7 @@ def make_minibatches(
     fields: Mapping[str, Any] = NO_FIELDS,
     longest: int = 0,
     longest_tree: int = 0,
+    groups: Sequence[int] | None = None,
 ) -> list[StepBatch]:
     """All minibatches of `stream_minibatches` at once."""
     batches = stream_minibatches(
@@ -107,6 +126,7 @@ def make_minibatches(
         fields=fields,
         longest=longest,
         longest_tree=longest_tree,
+        groups=groups,
     )
     return list(batches)
 
@@ -122,21 +142,22 @@ def stream_minibatches(
     fields: Mapping[str, Any] = NO_FIELDS,
     longest: int = 0,
     longest_tree: int = 0,
+    groups: Sequence[int] | None = None,
 ) -> Iterator[StepBatch]:
     """Packs samples into minibatches of whole steps.
 
     Every sample is in exactly one. There are ceil(all steps / `steps`) minibatches of nearly equal
     size. Samples that continue each other stay together, up to the steps of a minibatch
-    (`deal_segments`). All hosts get the same number of minibatches and of microbatches, and the
-    same shapes; every host contributes its own `rows`.
+    (`deal_segments`), and so do task groups if they are given. All hosts get the same number of
+    minibatches and of microbatches, and the same shapes; every host contributes its own `rows`.
 
     Args:
       samples: samples of this host; one that continues another one stands directly behind it.
       steps: environment steps in a minibatch, over all hosts.
       row_length: T.
       rows: B of this host.
-      rng: generator that shuffles the segments; one seed for a run and iteration gives the same
-        minibatches. None: they are dealt in the order of their tokens.
+      rng: generator that shuffles segments or groups; one seed for a run and iteration gives the
+        same minibatches. None: they are dealt in the order of their tokens.
       gather: function that gathers [k] i64 of every host, [hosts, k].
       fields: dtype of each optional field of `StepBatch` that the samples have, or a pytree of
         dtypes.
@@ -144,6 +165,8 @@ def stream_minibatches(
         room for `steps` of these, whatever the samples, and one program is enough. 0: not known.
       longest_tree: largest number of tokens of texts that share what they begin with; 0: none do.
         Nor do texts with images or with experts given.
+      groups: task group of each sample; the steps of a group stay together, up to those of a
+        minibatch. None: single segments are dealt.
 
     Returns:
       Minibatches of host arrays, all of the same shapes; each is filled when its turn comes.
@@ -176,10 +199,13 @@ def stream_minibatches(
         order = order_texts([[samples[i] for i in members] for members in segments])
         segments = [segments[index] for index in order]
 
+    units = [[segment] for segment in segments]
+    if groups is not None:
+        units = _join_groups(samples, segments, groups)
     # Steps are dealt before they are packed: a minibatch has whole steps, however long they are.
     minibatches = [
         _texts_of(samples, group)
-        for group in deal_segments(segments, max(1, -(-all_steps // steps)), rng)
+        for group in deal_segments(units, max(1, -(-all_steps // steps)), rng)
     ]
     if has_trees:
         distinct_tokens = sum(map(count_distinct_tokens, minibatches))
@@ -213,6 +239,21 @@ def stream_minibatches(
     if numbers[:, 4].any():
         return add_images(batches, placements, shape[:3], gather)
     return batches
+
+
+def _join_groups(
+    samples: Sequence[Sample], segments: Sequence[np.ndarray], groups: Sequence[int]
+) -> list[list[np.ndarray]]:
+    """The segments of each task group.
+
+    They are in the order of their tokens.
+    """
+    units: dict[int, list[np.ndarray]] = {}
+    # A group that is cut is cut between texts that share little.
+    for index in order_texts([[samples[i] for i in members] for members in segments]):
+        segment = segments[index]
+        units.setdefault(groups[segment[0]], []).append(segment)
+    return list(units.values())
 
 
 def _texts_of(samples: Sequence[Sample], segments: Sequence[np.ndarray]) -> list[list[Sample]]:

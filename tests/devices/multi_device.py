@@ -5,7 +5,9 @@ They need several devices or several processes, which must be asked for before j
 """
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import jax
@@ -23,7 +25,7 @@ from gigpo_jax.devices.mesh import (
     shard_by_rules,
 )
 from gigpo_jax.learner import critic_model
-from gigpo_jax.learner.packing import make_minibatches
+from gigpo_jax.learner.packing import NO_FIELDS, make_minibatches
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
@@ -40,7 +42,7 @@ from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shar
 from gigpo_jax.rl.critic import make_value_update
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import make_optimizer
-from gigpo_jax.rl.types import ValueTargets
+from gigpo_jax.rl.types import StepBatch, ValueTargets
 from gigpo_jax.rl.update import TrainState, init_state, make_update, shard_state
 from gigpo_jax.run.checkpoint import Checkpointer, newest_params
 from tests.models.shapes import VL, VL3, random_params
@@ -54,7 +56,7 @@ UPDATES = 2
 
 
 def make_samples() -> list[Sample]:
-    """24 steps of unequal length, the same in every process."""
+    """24 steps of unequal length that begin alike, the same in every process."""
     rng = np.random.default_rng(0)
     out = []
     for _ in range(24):
@@ -62,6 +64,7 @@ def make_samples() -> list[Sample]:
         r = int(rng.integers(1, 6))
         logprobs = rng.normal(-4.5, 0.2, r).astype(np.float32)
         tokens = rng.integers(0, 96, p + r).astype(np.int32)
+        tokens[: p // 2] = np.arange(p // 2)
         out.append(Sample(tokens[:p], tokens[p:], logprobs, float(rng.normal())))
     return out
 
@@ -88,6 +91,24 @@ def shardings(mesh: Mesh, shape: DecoderConfig = CONFIG) -> TrainState:
     return shard_state(OPTIMIZER, shapes, where, replicated(mesh))
 
 
+def make_shared_batch(
+    mesh: Mesh, samples: list[Sample], seed: int, fields: Mapping[str, Any] = NO_FIELDS
+) -> StepBatch:
+    """A minibatch of all steps. On several devices they share what they begin with."""
+    (batch,) = make_minibatches(
+        samples,
+        steps=24,
+        row_length=32,
+        rows=local_rows(mesh, 8),
+        rng=np.random.default_rng(seed),
+        gather=all_hosts,
+        fields=fields,
+        longest_tree=0 if mesh.size == 1 else 32,
+    )
+    assert (batch.segment_ids.ndim == 4) == (mesh.size > 1)
+    return batch
+
+
 def train_adapter(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
     """Two updates of an adapter; returns it and the last metrics by name. The model below does not
     change.
@@ -108,8 +129,7 @@ def train_adapter(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
         forward, OPTIMIZER, LossSettings(0.2, 0.2), chunk=16, state_shardings=places
     )
     for seed in range(UPDATES):
-        rows = {"steps": 24, "row_length": 32, "rows": local_rows(mesh, 8), "gather": all_hosts}
-        (batch,) = make_minibatches(samples, **rows, rng=np.random.default_rng(seed))
+        batch = make_shared_batch(mesh, samples, seed)
         state, metrics = update(state, global_batch(mesh, batch), policy.frozen)
     assert update._cache_size() == 1
     for x, y in zip(jax.tree.leaves(whole(base)), jax.tree.leaves(start_params()), strict=True):
@@ -157,10 +177,7 @@ def train_critic(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
         for sample, values in zip(samples, learnt, strict=True)
     ]
     for seed in range(UPDATES):
-        rows = {"steps": 24, "row_length": 32, "rows": local_rows(mesh, 8), "gather": all_hosts}
-        (batch,) = make_minibatches(
-            samples, **rows, rng=np.random.default_rng(seed), fields=Critic.batch_fields
-        )
+        batch = make_shared_batch(mesh, samples, seed, fields=Critic.batch_fields)
         state, metrics = update(state, global_batch(mesh, batch), (None, None))
     assert update._cache_size() == 1
     if mesh.shape["fsdp"] > 1:

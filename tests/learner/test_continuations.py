@@ -222,7 +222,8 @@ def test_a_step_without_a_response_takes_no_room_in_a_conversation() -> None:
 def test_groups_are_nearly_equal_and_none_is_empty(sizes, groups, seed) -> None:
     segments = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     groups = min(groups, sum(sizes))
-    dealt = deal_segments(segments, groups, np.random.default_rng(seed))
+    units = [[segment] for segment in segments]
+    dealt = deal_segments(units, groups, np.random.default_rng(seed))
     assert len(dealt) == groups
     steps = [number for group in dealt for piece in group for number in piece.tolist()]
     assert sorted(steps) == list(range(sum(sizes)))
@@ -332,48 +333,52 @@ LOSSES = [
 ]
 
 
+def compute_loss(
+    samples: Sequence[Sample], loss: LossSettings, longest_tree: int = 0
+) -> tuple[list[float], float, list[tuple]]:
+    """Sums, divisor and the slope of every token, from log-probabilities that packing has no part
+    in.
+    """
+    (batch,) = make_minibatches(
+        samples,
+        steps=len(samples),
+        row_length=96,
+        rows=16,
+        rng=np.random.default_rng(0),
+        fields=FIELDS,
+        longest_tree=longest_tree,
+    )
+    micro = select_microbatch(batch, 0)
+    assert int(batch.microbatches) == 1
+    # A function of the token and of its response, wherever these stand.
+    noise = np.sin(37.0 * micro.behaviour + 11.0 * micro.advantage).astype(np.float32)
+    micro = dataclasses.replace(
+        micro,
+        proximal=micro.behaviour + 0.04 * np.cos(53.0 * micro.behaviour).astype(np.float32),
+        reference=micro.behaviour - 0.3 * noise,
+    )
+
+    def lose(logprob: jax.Array) -> tuple[jax.Array, Any]:
+        sums = policy_loss(logprob, 1.0 - logprob, micro, loss)
+        return sums.loss, sums
+
+    slope, sums = jax.grad(lose, has_aux=True)(jnp.asarray(micro.behaviour + 0.05 * noise))
+    is_response = micro.weight > 0
+    columns = (micro.behaviour, micro.advantage, np.asarray(slope))
+    slopes = sorted(zip(*(column[is_response].tolist() for column in columns), strict=True))
+    return [float(x) for x in jax.tree.leaves(sums)], float(loss_denominator(micro, loss)), slopes
+
+
+def check_equal_losses(found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
+    """Compares two results of `compute_loss`."""
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
+    assert found[1] == pytest.approx(expected[1], rel=1e-6)
+    np.testing.assert_allclose(found[2], expected[2], rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_each_loss_is_that_of_separate_rows(loss: LossSettings) -> None:
-    """Sums, divisor and the slope of every token, from the same log-probabilities."""
-    outcomes = []
-    for samples in (together(CHATS), apart(CHATS)):
-        (batch,) = make_minibatches(
-            samples,
-            steps=len(samples),
-            row_length=96,
-            rows=16,
-            rng=np.random.default_rng(0),
-            fields=FIELDS,
-        )
-        micro = select_microbatch(batch, 0)
-        assert int(batch.microbatches) == 1
-        # A function of the token and of its response, wherever these stand.
-        noise = np.sin(37.0 * micro.behaviour + 11.0 * micro.advantage).astype(np.float32)
-        logprob = jnp.asarray(micro.behaviour + 0.05 * noise)
-        micro = dataclasses.replace(
-            micro,
-            proximal=micro.behaviour + 0.04 * np.cos(53.0 * micro.behaviour).astype(np.float32),
-            reference=micro.behaviour - 0.3 * noise,
-        )
-
-        def lose(logprob: jax.Array, micro: StepBatch = micro) -> tuple[jax.Array, Any]:
-            sums = policy_loss(logprob, 1.0 - logprob, micro, loss)
-            return sums.loss, sums
-
-        slope, sums = jax.grad(lose, has_aux=True)(logprob)
-        slopes = sorted(
-            zip(
-                micro.behaviour[micro.weight > 0].tolist(),
-                np.asarray(slope)[micro.weight > 0].tolist(),
-                strict=True,
-            )
-        )
-        totals = [float(x) for x in jax.tree.leaves(sums)]
-        outcomes.append((totals, float(loss_denominator(micro, loss)), slopes))
-    (found, divisor, slopes), (expected, expected_divisor, expected_slopes) = outcomes
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    assert divisor == pytest.approx(expected_divisor, rel=1e-6)
-    np.testing.assert_allclose(slopes, expected_slopes, rtol=1e-6, atol=1e-6)
+    check_equal_losses(compute_loss(together(CHATS), loss), compute_loss(apart(CHATS), loss))
 
 
 def make_conversations() -> list[Trajectory]:

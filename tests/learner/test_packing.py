@@ -1,6 +1,7 @@
 """Packing: every token is in exactly one place, and minibatches have whole steps."""
 
 import dataclasses
+import itertools
 import threading
 import time
 from collections import Counter
@@ -288,7 +289,7 @@ def test_small_numbers_by_hand() -> None:
     )
     assert response_capacity(tokens=10, responses=10, longest_response=10, row_length=80) == 80
     assert pack_rows(np.array([3, 5, 2, 4]), np.ones(4, int), 7, 9) == [[1, 2], [3, 0]]
-    steps = [np.array([n]) for n in range(7)]
+    steps = [[np.array([n])] for n in range(7)]
     groups = deal_segments(steps, 3, np.random.default_rng(0))
     # Single steps are dealt in the order of their permutation.
     order = np.random.default_rng(0).permutation(7).tolist()
@@ -297,6 +298,75 @@ def test_small_numbers_by_hand() -> None:
         order[3:5],
         order[5:],
     ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    units=st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=6), min_size=1, max_size=12),
+    minibatches=st.integers(1, 12),
+    seed=st.integers(0, 2**31),
+)
+def test_task_groups_are_dealt_whole(units, minibatches, seed) -> None:
+    sizes = list(itertools.chain.from_iterable(units))
+    steps = sum(sizes)
+    minibatches = min(minibatches, steps)
+    segments = iter(np.split(np.arange(steps), np.cumsum(sizes)[:-1]))
+    groups = [[next(segments) for _ in unit] for unit in units]
+    dealt = deal_segments(groups, minibatches, np.random.default_rng(seed))
+    homes = {
+        number: index
+        for index, minibatch in enumerate(dealt)
+        for piece in minibatch
+        for number in piece.tolist()
+    }
+    assert sorted(homes) == list(range(steps))
+    # No update is without steps.
+    assert len(set(homes.values())) == len(dealt) == minibatches
+    longest = max(steps // minibatches, 1)
+    for group in groups:
+        members = np.concatenate(group).tolist()
+        if len(members) <= longest:
+            assert len({homes[number] for number in members}) == 1
+    for segment in itertools.chain.from_iterable(groups):
+        assert len(segment) > longest or len({homes[n] for n in segment.tolist()}) == 1
+    counts = [sum(map(len, minibatch)) for minibatch in dealt]
+    assert max(abs(count - steps / minibatches) for count in counts) < longest + 1
+
+
+def test_minibatches_of_task_groups() -> None:
+    """Groups of 4 steps; a minibatch of 8 has two of them, one of 3 a part of one."""
+    samples = [
+        Sample(
+            np.array([(1, 3, 2, 4)[number // 4], number % 4], np.int32),
+            np.array([2], np.int32),
+            np.zeros(1, np.float32),
+            float(number),
+        )
+        for number in range(16)
+    ]
+    groups = [number % 4 for number in range(16)]
+
+    def deal(steps: int, seed: int) -> list[list[int]]:
+        batches = make_minibatches(
+            samples,
+            steps=steps,
+            row_length=64,
+            rows=1,
+            rng=np.random.default_rng(seed),
+            groups=groups,
+        )
+        return [sorted(batch.advantage[batch.weight > 0].astype(int).tolist()) for batch in batches]
+
+    for batch in deal(8, 0):
+        assert len(batch) == 8
+        assert len({groups[number] for number in batch}) == 2
+    assert deal(8, 0) == deal(8, 0)
+    # The seed decides which groups meet.
+    assert len({str(sorted(deal(8, seed))) for seed in range(9)}) > 1
+    # Halves of a group are neighbours in the order of tokens.
+    small = deal(3, 0)
+    assert len(small) == 6
+    assert all((number // 4 ^ 2) * 4 + number % 4 in batch for batch in small for number in batch)
 
 
 def test_optional_columns_are_collected_only_where_needed():

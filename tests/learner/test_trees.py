@@ -24,9 +24,13 @@ from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.attention import QUARTERS, causal_segment_mask
 from gigpo_jax.models.files.weights import save_hf
 from gigpo_jax.policy import Policy, longest_tree, lora_config, shares_prefixes
+from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.learner.test_continuations import (
+    LOSSES,
+    check_equal_losses,
+    compute_loss,
     expected_response,
     score_and_differentiate,
     talk,
@@ -109,14 +113,16 @@ def count_prefixes(samples: Sequence[Sample]) -> int:
     turns=st.integers(0, 4),
     steps=st.integers(1, 30),
     longest_tree=st.integers(1, 96),
-    sort=st.booleans(),
+    order=st.sampled_from(["sorted", "random", "group"]),
     seed=st.integers(0, 2**31),
 )
-def test_each_response_sees_its_own_text(count, turns, steps, longest_tree, sort, seed) -> None:
+def test_each_response_sees_its_own_text(count, turns, steps, longest_tree, order, seed) -> None:
     rng = np.random.default_rng(seed)
     samples = [*draw_texts(rng, count), *talk(rng, turns)]
     options: dict[str, Any] = {"row_length": 96, "rows": 2, "longest_tree": longest_tree}
-    options["rng"] = None if sort else np.random.default_rng(seed)
+    options["rng"] = None if order == "sorted" else np.random.default_rng(seed)
+    if order == "group":
+        options["groups"] = np.sort(rng.integers(0, 4, count + turns)).tolist()
     batches = make_minibatches(samples, steps=steps, **options)
     found = Counter(response for batch in batches for response in read_trees(batch))
     assert found == Counter(expected_response(sample)[:6] for sample in samples)
@@ -216,8 +222,13 @@ def test_log_probabilities_and_gradients_are_those_of_separate_texts(
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * max(largest, 1.0))
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_each_loss_is_that_of_separate_texts(loss: LossSettings) -> None:
+    check_equal_losses(compute_loss(TEXTS, loss, longest_tree=96), compute_loss(TEXTS, loss))
+
+
 def make_trajectories() -> list[Trajectory]:
-    """Four episodes of one task, three steps each, many of which begin alike."""
+    """Four episodes of two tasks, three steps each, many of which begin alike."""
     samples = draw_texts(np.random.default_rng(3), 12)
     trajectories = []
     for member in range(4):
@@ -231,16 +242,22 @@ def make_trajectories() -> list[Trajectory]:
             )
             for number, sample in enumerate(samples[3 * member : 3 * member + 3])
         ]
-        trajectories.append(Trajectory(Task("task", "train", ""), 0, member, turns))
+        group = member % 2
+        task = Task(f"task {group}", "train", "")
+        trajectories.append(Trajectory(task, group, member // 2, turns))
     return trajectories
+
+
+BY_GROUP = {"train.minibatch_by": "group", "train.minibatch": 6}
 
 
 @pytest.mark.parametrize(
     ("algorithm", "changes"),
     [
-        ("gigpo", {"model.lora.rank": 2}),
+        ("gigpo", {"model.lora.rank": 2, **BY_GROUP}),
         # A critic of its own, and the means of log-probabilities and entropies.
         pytest.param("ppo", {"critic.kind": "model"}, marks=pytest.mark.long),
+        pytest.param("ppo", {"critic.kind": "model", **BY_GROUP}, marks=pytest.mark.long),
         pytest.param("empg", {"rl.kl_in": "reward"}, marks=pytest.mark.long),
     ],
 )
@@ -289,6 +306,9 @@ def test_an_iteration_learns_what_it_learns_from_separate_texts(
     assert min(tokens) >= count_prefixes(scored)
     assert max(tokens) < 0.85 * sum(sample.length for sample in scored)
     found, states, advantages = outcomes[True]
+    if config.train.minibatch_by == "group":
+        assert found.pop("batch/tokens") < 0.85 * expected.pop("batch/tokens")
+        assert found.pop("batch/padding_share") != expected.pop("batch/padding_share")
     np.testing.assert_allclose(advantages, expected_advantages, rtol=0, atol=1e-5)
     for name in expected:
         if not name.startswith("time/"):
