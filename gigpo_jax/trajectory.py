@@ -101,6 +101,11 @@ class Turn:
         return continues_tokens(self.prompt_tokens, earlier.prompt_tokens, earlier.response_tokens)
 
 
+FORKS = "forks"
+EXPERT = "expert_starts"
+EARLIER = "earlier_starts"
+
+
 @dataclass(frozen=True)
 class Past:
     """Actions that are replayed before the policy acts.
@@ -112,7 +117,8 @@ class Past:
       tokens: Number of response tokens of these actions, which are not sampled again.
       responses: Token ids of the responses with these actions and of the summaries between and
         after them, in order, for a conversation; else ().
-      by_expert: Whether an expert took the actions; all episodes of the task then begin after them.
+      source: Key under `train` that begins episodes after these actions: `FORKS`, `EXPERT` or
+        `EARLIER`; with the last two all episodes of a group begin there.
       plan: Plan that the policy has stated; None: none yet.
     """
 
@@ -121,7 +127,7 @@ class Past:
     reward: float = 0.0
     tokens: int = 0
     responses: tuple[tuple[int, ...], ...] = ()
-    by_expert: bool = False
+    source: str = FORKS
     plan: str | None = None
 
 
@@ -208,7 +214,7 @@ class Trajectory:
     @property
     def is_forked(self) -> bool:
         """Whether it begins in a state of its group."""
-        return bool(self.past.actions) and not self.past.by_expert
+        return bool(self.past.actions) and self.past.source == FORKS
 
 
 @dataclass(frozen=True, eq=False)

@@ -139,6 +139,8 @@ def _check_forks(config: ConfigDict) -> None:
             f"rl.algorithm={name} chooses these states otherwise",
             f"use {algorithm.fork_choice}",
         )
+    if not train.earlier_starts:
+        _require_default(config, "train.earlier_states", "train.earlier_starts=0")
     if not train.forks:
         _require_default(config, "train.fork_choice", "train.forks=0")
         return
@@ -514,6 +516,8 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
     )
     if run.train.expert_starts:
         _check_expert_starts(config, run, isinstance(template, Conversation))
+    if run.train.earlier_starts:
+        _check_earlier_starts(config, run, isinstance(template, Conversation))
     if env.context == "summary":
         _check_summaries(config, isinstance(template, Conversation))
     if env.plan != "none":
@@ -638,6 +642,30 @@ def _check_expert_starts(config: ConfigDict, run: ConfigDict, is_conversation: b
     require(not run.train.forks, run, "train.forks", reason, "use 0, or train.expert_starts=0")
     reason = "a task that takes the place of another one has no start"
     require(not run.train.refill_groups, run, "train.refill_groups", reason, "use 0")
+
+
+def _check_earlier_starts(config: ConfigDict, run: ConfigDict, is_conversation: bool) -> None:
+    """Checks that episodes can begin in states of earlier ones."""
+    train = run.train
+    name = "train.earlier_starts"
+    reason = f"rounded down, no group of train.groups={train.groups}"
+    is_enough = train.earlier_starts * train.groups + 1e-6 >= 1
+    require(is_enough, run, name, reason, f"use at least {1 / train.groups:.3g}, or 0")
+    reason = "the states of a conversation have no responses"
+    require(not is_conversation, run, name, reason, "use 0, or another env.prompt than chat")
+    reason = "episodes would begin without the plan of their state"
+    require(config.env.plan == "none", run, name, reason, "use 0, or env.plan=none")
+    is_program = registry.spec(config.env.name).harness
+    reason = "a program plays whole episodes of a harness, and cannot replay actions"
+    require(not is_program, run, name, reason, "use 0")
+    fix = "use 0, or train.earlier_starts=0"
+    reason = "a task has one start for all of its episodes"
+    require(not train.forks, run, "train.forks", reason, fix)
+    require(not train.expert_starts, run, "train.expert_starts", reason, fix)
+    reason = "a task that takes the place of another one has no start"
+    require(not train.refill_groups, run, "train.refill_groups", reason, fix)
+    reason = "rollouts that run ahead would begin before the states are known"
+    require(not train.max_staleness, run, "train.max_staleness", reason, fix)
 
 
 def _check_harness(config: ConfigDict, run: ConfigDict) -> None:

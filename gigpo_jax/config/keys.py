@@ -572,6 +572,15 @@ KEYS: dict[str, Key] = {
         "before its last one; 0: off (docs/forks.md)",
         NOT_NEGATIVE,
     ),
+    "train.earlier_starts": Key(
+        0.0,
+        "fraction of groups that begin in states of earlier iterations' episodes, rounded down; 0: "
+        "off (docs/forks.md)",
+        DECAY,
+    ),
+    "train.earlier_states": Key(
+        256, "number of newest states that train.earlier_starts draws from", POSITIVE
+    ),
     "train.curriculum": Key(
         "none",
         "order of tasks: in turn (none), or more of the task types whose success is near 50% "

@@ -23,6 +23,7 @@ from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import active_param_count
 from gigpo_jax.modes.evaluate import Evaluator, panel_tasks
+from gigpo_jax.rollout.earlier_starts import make_earlier_starts
 from gigpo_jax.rollout.environment import all_tasks, list_environments
 from gigpo_jax.rollout.forks import make_forking
 from gigpo_jax.rollout.groups import GroupEnd
@@ -136,6 +137,7 @@ class Trainer:
             self.tasks = all_tasks(environments)
             self.panel = panel_tasks(environments)
         self.curriculum = Curriculum(self.tasks) if config.train.curriculum == "success" else None
+        self.earlier_starts = make_earlier_starts(config, self.tasks)
 
         policy = open_policy(config, workdir, self.mesh, signal_bytes)
         # Frozen parameters get no gradient, which is a third of the work.
@@ -190,6 +192,8 @@ class Trainer:
         self.pending = record["pending"]
         if self.curriculum is not None:
             self.curriculum.rates = record["curriculum"]
+        if self.earlier_starts is not None:
+            self.earlier_starts.record = record["earlier_starts"]
         report.say(f"continuing after iteration {self.done}")
         return {"step": record["metrics_step"], "done": self.done}
 
@@ -318,6 +322,10 @@ class Trainer:
         spares = spare_groups(
             self.tasks, iteration, train.groups, train.refill_groups, seed, weights, shares
         )
+        pasts = None
+        if self.earlier_starts is not None:
+            tasks, all_pasts = self.earlier_starts.replace_tasks(tasks, iteration)
+            _, pasts = host_share(all_pasts)
         # Every host draws all tasks, from the same seed, and takes its share.
         first_group, local_tasks = host_share(tasks)
         _, local_spares = host_share(spares)
@@ -327,6 +335,7 @@ class Trainer:
                 group_size=train.group_size,
                 iteration=iteration,
                 first_group=first_group,
+                pasts=pasts,
                 ends=GroupEnd(train.finish_fraction, local_spares),
                 forking=make_forking(self.config),
                 strategy_episodes=train.strategy_episodes,
@@ -367,6 +376,10 @@ class Trainer:
         self.writer.histogram(self.done + 1, "credit/anchor_group_size", group_sizes)
         if self.curriculum is not None:
             self.curriculum.add(metrics)
+        # Last: an update that fails is made again with the same memory.
+        if self.earlier_starts is not None:
+            self.earlier_starts.add(trajectories, self.done)
+            metrics["rollout/earlier_states"] = len(self.earlier_starts.record)
         return {name: float(value) for name, value in (metrics | learner_metrics).items()}
 
     def save_rollouts(
@@ -434,6 +447,8 @@ class Trainer:
         }
         if self.curriculum is not None:
             record["curriculum"] = self.curriculum.rates
+        if self.earlier_starts is not None:
+            record["earlier_starts"] = self.earlier_starts.record
         self.checkpoints.save_parts(self.done, self.learner.checkpoint_parts(), record)
 
 

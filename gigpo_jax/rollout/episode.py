@@ -295,7 +295,7 @@ class EpisodeRunner:
                 raise InputError(
                     f"task {plan.task.id!r} answered the same {len(past.actions)} actions "
                     "differently",
-                    key=f"config.train.{'expert_starts' if past.by_expert else 'forks'}",
+                    key=f"config.train.{past.source}",
                     fix="use 0, or an environment that replays exactly (gigpo envs check)",
                 )
             # Steps are counted from the start of the episode: so replayed ones use up the limit,

@@ -16,7 +16,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import episode_seed
-from gigpo_jax.trajectory import BEGINNING, Past
+from gigpo_jax.trajectory import BEGINNING, EXPERT, Past
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ExpertStarts:
             tuple(actions[:count]),
             (state.text, state.anchor),
             sum(rewards[:count]),
-            by_expert=True,
+            source=EXPERT,
         )
 
 

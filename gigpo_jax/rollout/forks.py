@@ -53,7 +53,7 @@ class Forking:
         else:
             generator = np.random.default_rng((*seed, _DRAWS))
             rows = fork_choices.choose_uniform(visits, self.number, generator)
-        return [_past(*steps[row]) for row in rows.tolist()]
+        return [past_before(*steps[row]) for row in rows.tolist()]
 
 
 NO_FORKS = Forking()
@@ -79,13 +79,14 @@ def _list_visits(steps: Sequence[tuple[Trajectory, int]]) -> fork_choices.Visits
     )
 
 
-def _past(episode: Trajectory, number: int) -> Past:
-    """The actions before a turn of a whole episode."""
+def past_before(episode: Trajectory, number: int) -> Past:
+    """The actions of the task before a turn."""
+    past = episode.past
     earlier_turns = episode.turns[:number]
     turn = episode.turns[number]
     return Past(
-        tuple(earlier.action for earlier in earlier_turns),
+        past.actions + tuple(earlier.action for earlier in earlier_turns),
         (turn.observation, turn.anchor),
-        sum(earlier.reward for earlier in earlier_turns),
-        sum(len(earlier.response_tokens) for earlier in earlier_turns),
+        past.reward + sum(earlier.reward for earlier in earlier_turns),
+        past.tokens + sum(len(earlier.response_tokens) for earlier in earlier_turns),
     )

@@ -8,7 +8,7 @@ import numpy as np
 from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.env_bridge.beliefs import PARTS
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.trajectory import Step, Trajectory, finished_steps, gives_signal
+from gigpo_jax.trajectory import EARLIER, EXPERT, Step, Trajectory, finished_steps, gives_signal
 
 
 def metrics_by_environment(
@@ -51,9 +51,9 @@ def rollout_metrics(
 
     Returns:
       Means over episodes or steps that were not aborted, those of replaced groups included, so that
-      a success rate is that of the policy on tasks as they are drawn. Metrics of episodes leave
-      forks out, those of actions and lengths of episodes summaries. A task type that was not played
-      is left out.
+      a success rate is that of the policy on tasks as they are drawn. Metrics of episodes leave out
+      those that begin in states of others, those of actions and lengths of episodes summaries. A
+      task type that was not played is left out.
     """
     # Replaced groups stay in: without them the success rate would be that of groups with a signal.
     finished = [trajectory for trajectory in trajectories if not trajectory.aborted]
@@ -62,9 +62,10 @@ def rollout_metrics(
     # A strategy of several episodes is one response.
     summaries = {id(turn): turn for turn in all_turns if turn.is_summary}
     responses = [*turns, *summaries.values()]
-    # A fork begins in a chosen state: its outcome is not that of the policy on its task.
-    forks = [trajectory for trajectory in finished if trajectory.is_forked]
-    whole = [trajectory for trajectory in finished if not trajectory.is_forked]
+    # They begin in chosen states: their outcomes are not those of the policy on its tasks.
+    forks = [t for t in finished if t.is_forked]
+    earlier = [t for t in finished if t.past.source == EARLIER]
+    whole = [t for t in finished if not t.is_forked and t.past.source != EARLIER]
     samples: dict[str, Sequence[float]] = {
         "episode/success_rate": [t.won for t in whole],
         "episode/score": [t.score for t in whole],
@@ -79,7 +80,9 @@ def rollout_metrics(
         "prompt/length_mean": [len(turn.prompt_tokens) for turn in responses],
         "prompt/truncated_fraction": [turn.prompt_cut for turn in responses],
         "time/environment": [t.environment_s for t in finished],
-        "rollout/expert_actions": [len(t.past.actions) for t in whole if t.past.by_expert],
+        "rollout/expert_actions": [len(t.past.actions) for t in whole if t.past.source == EXPERT],
+        "rollout/earlier_depth": [len(t.past.actions) for t in earlier],
+        "rollout/earlier_success_rate": [t.won for t in earlier],
         "rollout/fork_depth": [len(t.past.actions) for t in forks],
         "rollout/fork_success_rate": [t.won for t in forks],
     }
@@ -104,6 +107,7 @@ def rollout_metrics(
         "episode/replayed": sum(t.replayed for t in trajectories),
         "rollout/episodes": len(finished),
         "rollout/forks": len(forks),
+        "rollout/earlier_starts": len(earlier),
         "rollout/saved_tokens": sum(t.past.tokens for t in forks),
         "rollout/groups_without_signal": sum(not gives_signal(group) for group in groups.values()),
         "rollout/refilled_groups": sum(group[0].replaced for group in groups.values()),

@@ -10,7 +10,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.learner.step_columns import step_columns
 from gigpo_jax.rollout.expert_starts import ExpertStarts
 from gigpo_jax.rollout.statistics import rollout_metrics
-from gigpo_jax.trajectory import BEGINNING, Past, finished_steps
+from gigpo_jax.trajectory import BEGINNING, EXPERT, Past, finished_steps
 from tests.rollout.stand_in import EXAMPLE, play
 
 STARTS = ExpertStarts("example", 5, 30, {}, seed=3)
@@ -47,7 +47,7 @@ def test_all_episodes_of_a_task_begin_in_one_state_of_the_expert() -> None:
     assert {past.actions for past in late} == {()}
     assert short == [BEGINNING] * 6
     for past in pasts:
-        assert past.by_expert
+        assert past.source == EXPERT
         assert past.reward == 0.0  # the reward is for the last action, which is left
         # One action before the end: the treasure is in the open drawer.
         assert past.actions[-1].startswith("open drawer")
@@ -72,7 +72,7 @@ def test_all_episodes_of_a_task_begin_in_one_state_of_the_expert() -> None:
 
 def test_a_state_that_the_replay_does_not_reach_ends_the_run() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=4) as pool:
-        past = Past(("open drawer 1",), ("another", "state"), by_expert=True)
+        past = Past(("open drawer 1",), ("another", "state"), source=EXPERT)
         with pytest.raises(InputError, match=r"train\.expert_starts: .* differently; use 0"):
             play(pool, groups=1, size=1, pasts=[past])
 

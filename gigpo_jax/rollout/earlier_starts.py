@@ -1,0 +1,134 @@
+"""Training groups that begin in states of earlier iterations' episodes.
+
+ExIt (arXiv 2509.04575) adds states that episodes met to the tasks of training, SnapshotRL (arXiv
+2403.00673) begins episodes in states of others; both are known to us from their abstracts. Our
+choices: after an iteration, each group whose episodes differ in score or return gives one state,
+of any step but the first of any of its episodes; the newest ones are kept; a share of the next
+iterations' groups begin in them, drawn alike, in place of their own tasks. A group that began in
+such a state may give one that lies further on.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.devices.exchange import all_rows
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.rollout.forks import past_before
+from gigpo_jax.trajectory import BEGINNING, EARLIER, Past, Trajectory, gives_signal
+
+# Last numbers of the seeds of the draws; seeds of other draws do not have them.
+_STARTS = (1 << 31) + 2
+_STATES = (1 << 31) + 3
+
+
+class EarlierStarts:
+    """The memory of states, equal on all hosts.
+
+    Attributes:
+      record: The states as JSON values, the oldest first.
+    """
+
+    def __init__(self, tasks: Sequence[Task], groups: int, capacity: int, seed: int) -> None:
+        """Begins without states.
+
+        Args:
+          tasks: All tasks of the run.
+          groups: Number of an iteration's groups that begin in states.
+          capacity: Largest number of states.
+          seed: Seed of the run.
+        """
+        self._tasks = {(task.environment, task.id): task for task in tasks}
+        self._groups = groups
+        self._capacity = capacity
+        self._seed = seed
+        self.record: list[dict[str, Any]] = []
+
+    def replace_tasks(self, tasks: Sequence[Task], iteration: int) -> tuple[list[Task], list[Past]]:
+        """Replaces some of an iteration's tasks by tasks with a past.
+
+        Each is of the same environment. A pure function of the memory and the arguments.
+
+        Args:
+          tasks: Tasks of all hosts, in the order of groups.
+          iteration: Number of the iteration.
+
+        Returns:
+          Tasks and where their episodes begin.
+        """
+        generator = np.random.default_rng((self._seed, iteration, _STARTS))
+        new_tasks = list(tasks)
+        pasts = [BEGINNING] * len(tasks)
+        for place in generator.permutation(len(tasks))[: self._groups].tolist():
+            label = tasks[place].environment
+            entries = [entry for entry in self.record if entry["environment"] == label]
+            if entries:
+                entry = entries[generator.integers(len(entries))]
+                new_tasks[place] = self._tasks[label, entry["task"]]
+                pasts[place] = Past(
+                    tuple(entry["actions"]),
+                    (entry["text"], entry["anchor"]),
+                    entry["reward"],
+                    entry["tokens"],
+                    source=EARLIER,
+                )
+        return new_tasks, pasts
+
+    def add(self, trajectories: Sequence[Trajectory], iteration: int) -> None:
+        """Adds a state of each group with a signal; the oldest ones go.
+
+        Args:
+          trajectories: Episodes of this host, aborted ones included.
+          iteration: Number of their iteration.
+        """
+        groups = defaultdict(list)
+        for trajectory in trajectories:
+            if not trajectory.aborted:
+                groups[trajectory.group].append(trajectory)
+        entries = []
+        for number, episodes in groups.items():
+            steps = [(episode, t) for episode in episodes for t in range(1, len(episode.turns))]
+            if gives_signal(episodes) and steps:
+                seed = (self._seed, iteration, number, _STATES)
+                choice = np.random.default_rng(seed).integers(len(steps))
+                entries.append(_make_entry(*steps[choice]))
+        self.record = [*self.record, *_join_hosts(entries)][-self._capacity :]
+
+
+def make_earlier_starts(config: ConfigDict, tasks: Sequence[Task]) -> EarlierStarts | None:
+    """The memory of a training run; None: it needs none."""
+    train = config.train
+    if not train.earlier_starts:
+        return None
+    # Plus a rounding error: 0.29 of 100 groups are 29.
+    groups = int(train.earlier_starts * train.groups + 1e-6)
+    return EarlierStarts(tasks, groups, train.earlier_states, config.seed)
+
+
+def _make_entry(episode: Trajectory, number: int) -> dict[str, Any]:
+    past = past_before(episode, number)
+    assert past.state is not None
+    text, anchor = past.state
+    return {
+        "environment": episode.task.environment,
+        "task": episode.task.id,
+        "actions": list(past.actions),
+        "text": text,
+        "anchor": anchor,
+        "reward": past.reward,
+        "tokens": past.tokens,
+    }
+
+
+def _join_hosts(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries of all hosts, in their order."""
+    # ASCII without line ends, which JSON escapes: one entry a line.
+    text = "".join(json.dumps(entry) + "\n" for entry in entries).encode("ascii")
+    # Hosts exchange words of 32 bits. Spaces before an entry are part of JSON.
+    words = np.frombuffer(text + b" " * (-len(text) % 4), np.uint32)
+    lines = all_rows(words).tobytes().split(b"\n")
+    return [json.loads(line) for line in lines if line.strip()]
