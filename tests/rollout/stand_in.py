@@ -11,6 +11,7 @@ import numpy as np
 
 from gigpo_jax.engines.base import Completion, SamplingParams
 from gigpo_jax.env_bridge.processes.pool import EnvPool
+from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.models.text.tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings
@@ -93,10 +94,11 @@ def play(
     settings: EpisodeSettings = SETTINGS,
     iteration: int = 5,
     on_attempt: Callable[[Trajectory], None] | None = None,
+    tasks: Sequence[Task] | None = None,
     **options: Any,
 ) -> list[Trajectory]:
     runner = EpisodeRunner(engine or StandIn(), TOKENIZER, settings, on_attempt)
-    tasks = pool.tasks("train")[:groups]
+    tasks = tasks or pool.tasks("train")[:groups]
     return asyncio.run(
         rollout(tasks, {"": (runner, pool)}, group_size=size, iteration=iteration, **options)
     )

@@ -1,0 +1,226 @@
+"""Groups that begin in states of earlier iterations' episodes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from gigpo_jax.config import default_config, resolve
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.processes.pool import EnvPool
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.rollout import earlier_starts
+from gigpo_jax.rollout.earlier_starts import EarlierStarts, make_earlier_starts
+from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.rollout.statistics import rollout_metrics
+from gigpo_jax.trajectory import (
+    BEGINNING,
+    EARLIER,
+    Past,
+    Trajectory,
+    finished_steps,
+    gives_signal,
+)
+from tests.metrics import CLOCK, records
+from tests.rollout.stand_in import EXAMPLE, play
+from tests.runs import run
+from tests.turns import make_turn
+
+TASKS = [
+    Task(f"{label}{number}", "", "train", environment=label)
+    for label in "ab"
+    for number in range(4)
+]
+
+
+def make_episode(
+    task: Task, group: int, rewards: list[float], past: Past = BEGINNING
+) -> Trajectory:
+    turns = [
+        make_turn(
+            action=f"{group}.{step}",
+            observation=f"seen\n{step}",
+            anchor=f"é{step}",
+            reward=reward,
+            response_tokens=np.zeros(2, np.int32),
+        )
+        for step, reward in enumerate(rewards)
+    ]
+    return Trajectory(task, group, 0, turns, past=past)
+
+
+def test_groups_with_a_signal_give_one_state_each_and_the_oldest_go() -> None:
+    starts = EarlierStarts(TASKS, 2, 3, seed=1)
+    equal = [make_episode(TASKS[0], 0, [0.0, 1.0])] * 2
+    first_steps = [make_episode(TASKS[1], 1, [reward]) for reward in (0.0, 1.0)]
+    aborted = make_episode(TASKS[2], 2, [5.0, 5.0])
+    aborted.abort("broken", policy_dependent=False)
+    starts.add([*equal, *first_steps, aborted, make_episode(TASKS[2], 2, [0.0, 0.0])], 0)
+    assert starts.record == []
+    different = [make_episode(TASKS[3], 3, rewards) for rewards in ([0.5, 0.0, 2.0], [0.5, 0.0])]
+    starts.add(different, 0)
+    (entry,) = starts.record
+    assert entry["task"] == "a3"
+    place = len(entry["actions"])
+    assert entry["actions"] == ["3.0", "3.1"][:place] != []
+    assert (entry["text"], entry["anchor"]) == (f"seen\n{place}", f"é{place}")
+    assert (entry["reward"], entry["tokens"]) == (0.5, 2 * place)
+    for iteration in range(1, 5):
+        starts.add(different, iteration)
+    assert len(starts.record) == 3
+    # A resumed run reads them from JSON.
+    assert json.loads(json.dumps(starts.record)) == starts.record
+
+
+def test_a_state_of_an_episode_with_a_past_lies_behind_it() -> None:
+    starts = EarlierStarts(TASKS, 1, 9, seed=1)
+    past = Past(("x", "y"), None, 0.25, 7, source=EARLIER)
+    starts.add([make_episode(TASKS[0], 0, [0.5, reward], past) for reward in (0.0, 1.0)], 3)
+    (entry,) = starts.record
+    assert entry["actions"] == ["x", "y", "0.0"]
+    assert (entry["reward"], entry["tokens"]) == (0.75, 9)
+
+
+def test_some_tasks_are_replaced_by_states_of_their_environment() -> None:
+    starts = EarlierStarts(TASKS, 3, 9, seed=1)
+    drawn = [TASKS[number] for number in (0, 4, 1, 5, 2, 6)]
+    assert starts.replace_tasks(drawn, 1) == (drawn, [BEGINNING] * 6)
+    starts.add([make_episode(TASKS[3], 0, [0.0, reward]) for reward in (0.0, 1.0)], 0)
+    counts = set()
+    for iteration in range(8):
+        tasks, pasts = starts.replace_tasks(drawn, iteration)
+        assert (tasks, pasts) == starts.replace_tasks(drawn, iteration)
+        changed = [place for place, past in enumerate(pasts) if past is not BEGINNING]
+        # The places of environment b have no state.
+        assert {drawn[place].environment for place in changed} <= {"a"}
+        for place, task in enumerate(tasks):
+            assert task is (TASKS[3] if place in changed else drawn[place])
+        for place in changed:
+            assert pasts[place].actions == ("0.0",)
+            assert pasts[place].source == EARLIER
+        counts.add(len(changed))
+    assert len(counts) > 1
+    assert max(counts) <= 3
+
+
+def test_hosts_have_the_states_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = [make_episode(TASKS[0], 0, [0.0, reward]) for reward in (0.0, 1.0)]
+    there = [make_episode(TASKS[4], 1, [0.0, reward]) for reward in (0.0, 1.0)]
+    sent: list[np.ndarray] = []
+
+    def take(rows: np.ndarray) -> np.ndarray:
+        sent.append(rows)
+        return np.concatenate(sent)
+
+    monkeypatch.setattr(earlier_starts, "all_rows", take)
+    EarlierStarts(TASKS, 1, 9, seed=1).add(here, 0)
+    starts = EarlierStarts(TASKS, 1, 9, seed=1)
+    starts.add(there, 0)
+    assert [entry["task"] for entry in starts.record] == ["a0", "b0"]
+    assert starts.record[0]["anchor"] == "é1"
+
+
+def test_episodes_begin_there_and_are_counted_apart() -> None:
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
+        first = play(pool)
+        all_tasks = pool.tasks("train")
+        starts = EarlierStarts(all_tasks, 3, 9, seed=3)
+        starts.add(first, 0)
+        assert len(starts.record) == sum(
+            gives_signal(first[start : start + 4]) for start in range(0, 24, 4)
+        )
+        tasks, pasts = starts.replace_tasks(all_tasks[:6], 1)
+        episodes = play(pool, pasts=pasts, tasks=tasks, iteration=6)
+    early = [episode for episode in episodes if episode.past.source == EARLIER]
+    assert {episode.group for episode in early} == {
+        place for place, past in enumerate(pasts) if past is not BEGINNING
+    }
+    assert len(early) == 12
+    for episode in early:
+        first_turn = episode.turns[0]
+        assert (first_turn.observation, first_turn.anchor) == episode.past.state
+        assert len(episode.past.actions) + len(episode.turns) <= 8
+    steps = finished_steps(episodes)
+    assert not any(step.forked for step in steps)
+    metrics = rollout_metrics(episodes, steps, ())
+    whole = [episode for episode in episodes if episode.past is BEGINNING]
+    assert metrics["episode/success_rate"] == pytest.approx(np.mean([e.won for e in whole]))
+    assert metrics["rollout/earlier_starts"] == 12
+    assert metrics["rollout/earlier_success_rate"] == pytest.approx(np.mean([e.won for e in early]))
+    assert metrics["rollout/earlier_depth"] == pytest.approx(
+        np.mean([len(e.past.actions) for e in early])
+    )
+    assert metrics["rollout/forks"] == 0
+
+
+def test_a_state_that_the_replay_does_not_reach_ends_the_run() -> None:
+    past = Past(("open drawer 1",), ("another", "state"), source=EARLIER)
+    with (
+        EnvPool(EXAMPLE.build, workers=1, envs_per_worker=4) as pool,
+        pytest.raises(InputError, match=r"train\.earlier_starts: .* differently; use 0"),
+    ):
+        play(pool, groups=1, size=1, pasts=[past])
+
+
+def test_what_cannot_begin_there_is_refused_in_one_line() -> None:
+    def change(**values: object) -> ConfigDict:
+        config = default_config().unlock()
+        config.env.name, config.train.earlier_starts = "example", 0.25
+        config.update_from_flattened_dict(values)
+        return config
+
+    config = resolve(change())
+    starts = make_earlier_starts(config, TASKS)
+    assert starts is not None
+    assert starts._groups == 4
+    for key, value, reason in (
+        ("train.earlier_starts", 0.05, r"=0\.05: rounded down, no group .*; use at least 0\.0625"),
+        ("train.earlier_starts", 1.0, r"earlier_starts=1\.0: must be at least 0 and below 1"),
+        ("train.earlier_states", 0, r"earlier_states=0: must be greater than 0"),
+        ("env.prompt", "chat", r"earlier_starts=0\.25: the states of a conversation"),
+        ("env.plan", "subgoal", r"earlier_starts=0\.25: episodes would begin without the plan"),
+        ("env.name", "examples.harness.agent:PLAYER", r"=0\.25: .* cannot replay actions; use 0"),
+        ("train.forks", 2, r"train\.forks=2: a task has one start"),
+        ("train.expert_starts", 2, r"train\.expert_starts=2: a task has one start"),
+        ("train.refill_groups", 1, r"train\.refill_groups=1: a task that takes the place"),
+        ("train.max_staleness", 1, r"train\.max_staleness=1: rollouts that run ahead"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            resolve(change(**{key: value}))
+    alone = default_config().unlock()
+    alone.train.earlier_states = 8
+    with pytest.raises(InputError, match=r"earlier_states=8: not read by train\.earlier_starts=0"):
+        resolve(alone)
+
+
+def test_a_resumed_run_begins_in_the_same_states(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    # Long enough that some episodes are won.
+    flags = (f"--out={model}", "--config.sft.epochs=40", "--config.optim.lr=1e-2")
+    done = run(tmp_path / "sft", "sft", *flags)
+    assert done.returncode == 0, done.stderr
+    chosen = [
+        f"--config.model.path={model}",
+        "--config.train.earlier_starts=0.5",
+        "--config.train.earlier_states=3",
+        "--config.train.save_rollouts=1",
+    ]
+    whole = tmp_path / "whole"
+    resumed = tmp_path / "resumed"
+    for workdir, iterations in ((whole, 2), (resumed, 1), (resumed, 2)):
+        done = run(workdir, "train", *chosen, f"--config.train.iterations={iterations}")
+        assert done.returncode == 0, done.stderr
+    metrics = records(whole)[1:]
+    # The shorter run ends with an evaluation.
+    without = (*CLOCK, "val/")
+    assert records(whole, without) == records(resumed, without)
+    assert metrics[0]["rollout/earlier_starts"] == 0
+    assert metrics[-1]["rollout/earlier_starts"] == 8  # two of four groups of four
+    assert 0 < metrics[-1]["rollout/earlier_states"] <= 3
+    file = sorted((whole / "rollouts").iterdir())[-1]
+    other = resumed / "rollouts" / file.name
+    episodes = read_rollouts(file).episodes
+    assert episodes == read_rollouts(other).episodes
+    assert sum(bool(episode.past) for episode in episodes) == 8
