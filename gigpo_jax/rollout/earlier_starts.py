@@ -79,7 +79,9 @@ class EarlierStarts:
         return new_tasks, pasts
 
     def add(self, trajectories: Sequence[Trajectory], iteration: int) -> None:
-        """Adds a state of each group with a signal; the oldest ones go.
+        """Adds a state of each group with a signal.
+
+        The oldest ones go.
 
         Args:
           trajectories: Episodes of this host, aborted ones included.
