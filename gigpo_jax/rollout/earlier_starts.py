@@ -49,7 +49,7 @@ class EarlierStarts:
         self.record: list[dict[str, Any]] = []
 
     def replace_tasks(self, tasks: Sequence[Task], iteration: int) -> tuple[list[Task], list[Past]]:
-        """Replaces some of an iteration's tasks by tasks with a past.
+        """Replaces some of an iteration's tasks by states.
 
         Each is of the same environment. A pure function of the memory and the arguments.
 
