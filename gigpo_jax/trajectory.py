@@ -348,3 +348,9 @@ class StepCredit:
     tokens: np.ndarray | None = None
     target: np.ndarray | None = None
     learned: np.ndarray | None = None
+
+    @property
+    def learned_rows(self) -> list[int]:
+        """Rows of the steps that are in the loss."""
+        rows = np.arange(len(self.total))
+        return (rows if self.learned is None else rows[self.learned]).tolist()

@@ -181,7 +181,7 @@ class Learner:
                 metrics |= signal.learn_steps(scored)
             samples = self._training_samples(CreditedSteps(scored, columns, credit, iteration))
         with timers.time("update"):
-            groups = [step.group for step in scored.steps]
+            groups = [scored.steps[row].group for row in credit.learned_rows]
             batches = self._minibatches(samples, groups, iteration)
             metrics |= mean_over_hosts(packing_stats(batches))
             metrics |= self._update(batches, iteration, progress)
@@ -214,7 +214,7 @@ class Learner:
             longest = config.env.max_steps * config.sampling.max_response_tokens
             # At most one before each step, and none is longer than a response may be.
             longest *= 1 + writes_summaries(config)
-            weights = episode_weights(scored.steps, longest, credited.credit.learned)
+            weights = episode_weights(scored.steps, credited.credit.learned_rows, longest)
         if self._algorithm.token_weights is not None:
             token_weights = functools.partial(self._algorithm.token_weights, **config.rl.settings)
             weights = with_token_weights(weights, fields["action_mask"], token_weights)

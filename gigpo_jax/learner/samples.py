@@ -107,9 +107,8 @@ def training_samples(
       fields: one value a sample for each optional field of minibatches.
     """
     out = []
-    for row, sample in enumerate(samples):
-        if credit.learned is not None and not credit.learned[row]:
-            continue
+    for row in credit.learned_rows:
+        sample = samples[row]
         if credit.tokens is None:
             advantage = credit.total[row]
         else:
@@ -120,25 +119,22 @@ def training_samples(
     return out
 
 
-def episode_weights(
-    steps: Sequence[Step], longest: int, learned: np.ndarray | None = None
-) -> list[float]:
+def episode_weights(steps: Sequence[Step], rows: Sequence[int], longest: int) -> list[float]:
     """Weights of tokens that make every episode count the same.
 
     The number of an episode's response tokens then makes no difference.
 
     Args:
       steps: steps of whole episodes of this host.
+      rows: rows of the steps that are in the loss.
       longest: upper bound of the response tokens of an episode; it makes all weights at least 1.
-      learned: [N] bool, steps that are in the loss; None: all are.
 
     Returns:
       One weight a step.
     """
     tokens: Counter[int] = Counter()
-    for row, step in enumerate(steps):
-        if learned is None or learned[row]:
-            tokens[step.trajectory] += len(step.turn.response_tokens)
+    for row in rows:
+        tokens[steps[row].trajectory] += len(steps[row].turn.response_tokens)
     # An episode may have no response token; its samples are then left out of all rows.
     return [longest / max(tokens[step.trajectory], 1) for step in steps]
 

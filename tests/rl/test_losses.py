@@ -222,7 +222,7 @@ def test_the_loss_is_a_mean_over_episodes():
             turn = make_turn(response_tokens=ids, logprobs=np.zeros(n, np.float32))
             steps.append(Step(trajectory, number, 0, turn))
             advantages.append(rng.normal())
-    weights = episode_weights(steps, longest=30)
+    weights = episode_weights(steps, range(len(steps)), longest=30)
     samples = [
         Sample(s.turn.prompt_tokens, s.turn.response_tokens, s.turn.logprobs, advantage, weight)
         for s, advantage, weight in zip(steps, advantages, weights, strict=True)

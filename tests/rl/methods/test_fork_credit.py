@@ -195,7 +195,8 @@ def test_steps_that_are_not_learned_are_no_samples() -> None:
     learned = np.array([False, True, False])
     values = np.arange(3.0)
     credit = StepCredit(values, values, values, np.zeros(3, np.int64), learned=learned)
-    weights = episode_weights(steps, 12, learned)
+    assert credit.learned_rows == [1]
+    weights = episode_weights(steps, credit.learned_rows, 12)
     # One token of the first episode is in the loss.
     assert weights[1] == 12.0
     samples = training_samples(step_samples(steps), credit, weights, {"teacher": values})
