@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gigpo_jax.env_bridge.beliefs import BeliefGrade
+from gigpo_jax.env_bridge.lessons import Lesson
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.models.vision.images import PromptImages
 
@@ -162,6 +163,7 @@ class Trajectory:
       past: Actions that were replayed before the first turn.
       strategy: Index of its strategy in the group; None: it has its own.
       discarded: Number of tokens of each response that was sampled again.
+      lesson: Lesson of the episode; None: none is written about it.
     """
 
     task: Task
@@ -184,6 +186,7 @@ class Trajectory:
     past: Past = BEGINNING
     strategy: int | None = None
     discarded: list[int] = field(default_factory=list)
+    lesson: Lesson | None = None
 
     def abort(self, reason: str, *, policy_dependent: bool) -> None:
         """Marks the episode as aborted: not won, without a score."""

@@ -51,6 +51,8 @@ def test_credit_and_panel_of_two_hosts_are_those_of_one_and_they_stop_together()
     one = two_hosts.found(range(5))
     assert first["advantages"] + second["advantages"] == one["advantages"]
     assert first["credit"] == second["credit"] == one["credit"]
+    assert first["lessons"] == second["lessons"] == one["lessons"]
+    assert len({tuple(lesson["place"]) for lesson in one["lessons"]}) > 5
     assert first["trials"] == second["trials"] == one["trials"]
     assert first["panel"] == second["panel"] == one["panel"]
 

@@ -18,9 +18,11 @@ import pytest
 from gigpo_jax import run
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.exchange import all_rows
 from gigpo_jax.devices.memory import check_memory
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.credit import step_credit
+from gigpo_jax.learner.experience import choose_episodes, join_lessons
 from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.models.decoder import PUBLISHED
 from gigpo_jax.modes.evaluate import Evaluator
@@ -73,11 +75,14 @@ def found(groups: range) -> dict:
     metrics_of_credit, credit = step_credit(
         config, make_objective(config)[0], finished_steps(trajectories)
     )
+    for trajectory, lesson in choose_episodes(trajectories, all_rows):
+        trajectory.lesson = lesson._replace(text=f"{trajectory.group}, {trajectory.member}")
     evaluator = Evaluator(config, Replay(), TASKS)  # type: ignore[arg-type]
     played = asyncio.run(evaluator.play(greedy=False))["sampled"]
     return {
         "advantages": credit.total.tolist(),
         "credit": metrics_of_credit,
+        "lessons": join_lessons(trajectories, all_rows),
         "trials": summarise_outcomes(collect_outcomes(played, TASKS, 2)),
         "panel": panel_metrics(evaluator.outcomes(asyncio.run(evaluator.play(greedy=True)))),
     }

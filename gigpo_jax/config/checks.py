@@ -9,9 +9,10 @@ from gigpo_jax.config.keys import KEYS, value_of
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.env_bridge.conversations import CHAT, Conversation
+from gigpo_jax.env_bridge.lessons import shows_lessons
 from gigpo_jax.env_bridge.plans import BELIEF, STRATEGY, SUBGOAL, shows_plans
 from gigpo_jax.envs import registry
-from gigpo_jax.rl.algorithms import BASE, FROZEN_TEACHER, find_algorithm, is_served
+from gigpo_jax.rl.algorithms import BASE, FROZEN_TEACHER, LESSONS, find_algorithm, is_served
 from gigpo_jax.rl.ratios import MASKS
 
 TAGGED = ("tagged", f"{CHAT}_tagged")  # prompt styles that ask for tags
@@ -108,6 +109,20 @@ def _check_groups(config: ConfigDict) -> None:
         )
     _check_forks(config)
     _check_strategies(config)
+    _check_experience(config)
+
+
+def _check_experience(config: ConfigDict) -> None:
+    """Checks a library of lessons, apart from its environments."""
+    train = config.train
+    if not train.experience:
+        _require_default(config, "train.experience_capacity", "train.experience=0")
+        return
+    reason = "lessons of an iteration are in the prompts of the next one"
+    fix = "use train.max_staleness=0"
+    require(not train.max_staleness, config, "train.experience", reason, fix)
+    reason = f"agent={config.agent} has prompts of its own"
+    require(config.agent == "plain", config, "train.experience", reason, "use agent=plain")
 
 
 def _check_strategies(config: ConfigDict) -> None:
@@ -514,6 +529,12 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         "saved conversations have no replayed responses",
         "use 0, or another env.prompt than chat",
     )
+    if run.train.experience:
+        # A program of a harness has prompts of its own.
+        shows = shows_lessons(template) and not registry.spec(env.name).harness
+        reason = f"prompts of env.name={env.name} with env.prompt={env.prompt} show no lessons"
+        fix = "use env.prompt=full or compact, or train.experience=0"
+        require(shows, run, "train.experience", reason, fix)
     if run.train.expert_starts:
         _check_expert_starts(config, run, isinstance(template, Conversation))
     if run.train.earlier_starts:
@@ -778,6 +799,10 @@ def _check_needs(config: ConfigDict) -> None:
     if "plan_start" in needs:
         reason = f"{name} learns from subgoals"
         require(config.env.plan == SUBGOAL, config, "env.plan", reason, f"use {SUBGOAL}")
+    if LESSONS in needs:
+        reason = f"{name} shows lessons of earlier episodes"
+        fix = "use 5, or another number of iterations without them"
+        require(config.train.experience > 0, config, "train.experience", reason, fix)
     if "belief" in needs:
         reason = f"{name} compares stated beliefs"
         require(config.env.plan == BELIEF, config, "env.plan", reason, f"use {BELIEF}")

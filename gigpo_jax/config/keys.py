@@ -471,9 +471,12 @@ KEYS: dict[str, Key] = {
         auto=True,
     ),
     "rl.anchor_match": Key(
-        "exact", "condition for two anchor states to be the same", one_of("exact", "similar")
+        "exact",
+        "condition for two anchor states to be the same",
+        one_of("exact", "similar"),
+        auto=True,
     ),
-    "rl.similarity": Key(0.9, "threshold of anchor_match=similar", FRACTION),
+    "rl.similarity": Key(0.9, "threshold of anchor_match=similar", FRACTION, auto=True),
     # critic: AdamW as the policy's, at a constant rate
     "critic.kind": Key(
         "none",
@@ -542,6 +545,15 @@ KEYS: dict[str, Key] = {
         1,
         "number of a task's episodes with one strategy of env.plan=strategy (docs/plans.md)",
         POSITIVE,
+    ),
+    "train.experience": Key(
+        0,
+        "number of iterations before prompts show lessons of earlier episodes, which the policy "
+        "writes from the first one on; 0: none are written (docs/experience.md)",
+        NOT_NEGATIVE,
+    ),
+    "train.experience_capacity": Key(
+        100, "largest number of lessons of each zone: strategies, warnings", POSITIVE
     ),
     "train.refill_groups": Key(
         0,

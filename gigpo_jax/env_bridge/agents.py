@@ -94,7 +94,7 @@ class ReAct:
 
     def __call__(self, inputs: PromptInput, /) -> str:
         lines = self._write_introduction(inputs)
-        lines += _write_transcript(inputs)
+        lines += write_transcript(inputs)
         lines += self._write_request(inputs)
         return "\n".join(lines)
 
@@ -121,7 +121,7 @@ class ReAct:
         )
         examples = self.examples.get(inputs.task_type, self.examples.get("", ()))
         for number, example in enumerate(examples, 1):
-            lines += ["", f"Example {number}.", *_write_transcript(example), "The task was done."]
+            lines += ["", f"Example {number}.", *write_transcript(example), "The task was done."]
         lines += ["", "This is your task."]
         lines += _write_reflections(inputs.reflections)
         return lines
@@ -157,7 +157,7 @@ class Reflection:
             lines.append(self.about.intro)
         lines.append(f"This is what you did in trial {len(inputs.reflections) + 1} of a task.")
         lines += _write_reflections(inputs.reflections)
-        lines += _write_transcript(inputs)
+        lines += write_transcript(inputs)
         lines.append(
             "The trial ended here and failed: the task was not done. You will try the same task "
             "again, from the same start. Write a note to yourself for that trial, of at most five "
@@ -177,7 +177,7 @@ def _write_reflections(reflections: Sequence[str]) -> list[str]:
     ]
 
 
-def _write_transcript(inputs: PromptInput) -> list[str]:
+def write_transcript(inputs: PromptInput) -> list[str]:
     """Returns the lines of task, history and current observation."""
     lines = ["Task: " + inputs.task]
     # The steps before the window. If there are any, the first observation, which often has the

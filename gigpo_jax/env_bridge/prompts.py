@@ -76,6 +76,7 @@ class History:
       exchanges: Conversation so far; empty where each step has a prompt of its own.
       summary: The agent's newest summary of the episode; "" if there is none.
       plan: The agent's present plan; None before it states one.
+      tips, warnings: Lessons for the present state (`lessons`).
     """
 
     def __init__(self, window: int, task_type: str = "", reflections: tuple[str, ...] = ()) -> None:
@@ -92,6 +93,8 @@ class History:
         self.exchanges: tuple[Exchange, ...] = ()
         self.summary = ""
         self.plan: str | None = None
+        self.tips: tuple[str, ...] = ()
+        self.warnings: tuple[str, ...] = ()
 
     def add(
         self, observation: str, action: str, thought: str = "", images: tuple[np.ndarray, ...] = ()
@@ -145,6 +148,8 @@ class PromptInput:
       reflections: The agent's notes after each earlier trial of the task, the oldest first.
       summary: The agent's newest summary of the episode, "" if there is none.
       plan: The agent's present plan, "" if there is none.
+      tips: Lessons on what worked in this state.
+      warnings: Lessons on what failed.
     """
 
     task: str
@@ -157,6 +162,8 @@ class PromptInput:
     reflections: tuple[str, ...] = ()
     summary: str = ""
     plan: str = ""
+    tips: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 # Any part of the input may be missing; a template never raises.
@@ -220,6 +227,8 @@ class Instruct:
                 lines.append(f"[step {number}] You did: " + event.action)
         if inputs.plan:
             lines.append(self.plan_title + inputs.plan)
+        lines += ["What worked here before: " + text for text in inputs.tips]
+        lines += ["What failed here before: " + text for text in inputs.warnings]
         lines.append(self.user(inputs))
         lines.append(self._request(inputs))
         return "\n".join(lines)
@@ -261,7 +270,8 @@ class Compact:
 
     It has no instructions and few words.
 
-    `<task> did <action> <action> .. plan <plan> now <observation> can <action> <action> ..`
+    `<task> did <action> <action> .. plan <plan> tip <lesson> avoid <lesson> now <observation> can
+    <action> <action> ..`
 
     Of the history it shows the actions only. It shows the first observation only if no actions are
     listed: these are the fewest words that still determine the rest of the task.
@@ -284,6 +294,9 @@ class Compact:
             words += ["did", *(event.action for event in inputs.history)]
         if inputs.plan:
             words += [self.plan_title, inputs.plan]
+        for word, texts in (("tip", inputs.tips), ("avoid", inputs.warnings)):
+            for text in texts:
+                words += [word, text]
         words.append(self.user(inputs))
         return " ".join(words)
 
@@ -467,6 +480,8 @@ def read_inputs(
         reflections=tuple(map(reader.read_text, history.reflections)),
         summary=reader.read_text(history.summary),
         plan=reader.read_text(history.plan or ""),
+        tips=tuple(map(reader.read_text, history.tips)),
+        warnings=tuple(map(reader.read_text, history.warnings)),
     )
     return inputs, reader
 
@@ -481,9 +496,9 @@ def fit_prompt(
 ) -> Prompt:
     """Renders a prompt of at most `limit` ids.
 
-    `limit` is >= 1, and the texts have no lone surrogates. It leaves out the first observation and
-    the oldest events, then the middle of the current observation, and at last tokens from the left.
-    With `keep_observation` it leaves out only the first observation and events. It usually calls
+    `limit` is >= 1, and the texts have no lone surrogates. It leaves out lessons and the first
+    observation, then the oldest events, then the middle of the current observation, and at last
+    tokens from the left. With `keep_observation` it does not cut the observation. It usually calls
     `encode` once and never raises because of a text.
     """
     # In characters. A text of a megabyte is refused without tokenising it.
@@ -502,8 +517,8 @@ def fit_prompt(
         return prompt
 
     events = inputs.history
-    # The first observation goes before any event; then the oldest events go.
-    bare = replace(inputs, first="", history=())
+    # Lessons and the first observation go before any event; then the oldest events go.
+    bare = replace(inputs, first="", history=(), tips=(), warnings=())
 
     def render_events(count: int) -> Prompt | None:
         return render(replace(bare, history=events[len(events) - count :]), "history")

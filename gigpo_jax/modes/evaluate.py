@@ -20,6 +20,7 @@ from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.credit import step_credit
+from gigpo_jax.learner.experience import load_library
 from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.learner.signals.base import ScoredSteps
 from gigpo_jax.learner.signals.table import compute_columns, load_signals, signal_bytes
@@ -202,6 +203,9 @@ def _evaluate(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> None
         folder=workdir / "servers",
         examples=_panel_examples(environments, panel, tasks, opened.policy),
     )
+    library = load_library(config, opened.checkpoints)
+    if library is not None:
+        worker.find_lessons = library.find_lessons
     # Closed before the credit is computed: the engine's memory is free then.
     with contextlib.closing(worker):
         evaluator = Evaluator(config, worker, tasks)

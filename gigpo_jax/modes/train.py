@@ -14,9 +14,15 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import member_shares
 from gigpo_jax.core.files import write_json
-from gigpo_jax.devices.exchange import local_rows
+from gigpo_jax.devices.exchange import all_rows, local_rows
 from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.engines.base import EngineLost
+from gigpo_jax.learner.experience import (
+    LIBRARY,
+    choose_episodes,
+    join_lessons,
+    make_library,
+)
 from gigpo_jax.learner.finite import NotFinite
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.objective import make_objective
@@ -138,6 +144,7 @@ class Trainer:
             self.panel = panel_tasks(environments)
         self.curriculum = Curriculum(self.tasks) if config.train.curriculum == "success" else None
         self.earlier_starts = make_earlier_starts(config, self.tasks)
+        self.library = make_library(config)
 
         policy = open_policy(config, workdir, self.mesh, signal_bytes)
         # Frozen parameters get no gradient, which is a third of the work.
@@ -173,6 +180,8 @@ class Trainer:
                 folder=host_folder(workdir) / "servers",
             )
             resources.callback(self.worker.close)
+            if self.library is not None:
+                self.worker.find_lessons = self.library.find_lessons
             # All that can refuse the run has passed: from now on the folder is one of this config.
             claim_workdir(workdir, config, policy.base)
             record_machine(workdir, self.done)
@@ -194,6 +203,8 @@ class Trainer:
             self.curriculum.rates = record["curriculum"]
         if self.earlier_starts is not None:
             self.earlier_starts.record = record["earlier_starts"]
+        if self.library is not None:
+            self.library.restore(record[LIBRARY])
         report.say(f"continuing after iteration {self.done}")
         return {"step": record["metrics_step"], "done": self.done}
 
@@ -222,6 +233,8 @@ class Trainer:
                 with self.timers.time("iteration"):
                     self.begin_rollouts()
                     trajectories = await self.hosts.share(self.rollouts.popleft())
+                    if self.library is not None:
+                        await self.write_lessons(trajectories)
                     await self.update(trajectories)
                 await self.finish_iteration()
         finally:
@@ -344,6 +357,15 @@ class Trainer:
                 is_training=True,
             )
 
+    async def write_lessons(self, trajectories: list[Trajectory]) -> None:
+        """Lets the policy write lessons about episodes of an iteration."""
+        episodes = choose_episodes(trajectories, all_rows)
+        async with self.reserve_engine("rollout"):
+            writing = self.worker.write_lessons(
+                episodes, iteration=self.done, temperature=self.config.sampling.temperature
+            )
+            await self.hosts.share(writing)
+
     @contextlib.asynccontextmanager
     async def reserve_engine(self, timer: str) -> AsyncIterator[None]:
         """Waits until earlier rollouts have ended.
@@ -380,6 +402,10 @@ class Trainer:
         if self.earlier_starts is not None:
             self.earlier_starts.add(trajectories, self.done)
             metrics["rollout/earlier_states"] = len(self.earlier_starts.record)
+        if self.library is not None:
+            # Here and not as they are written: a checkpoint of an earlier iteration has none.
+            self.library.add_lessons(join_lessons(trajectories, all_rows))
+            metrics |= self.library.metrics
         return {name: float(value) for name, value in (metrics | learner_metrics).items()}
 
     def save_rollouts(
@@ -449,6 +475,8 @@ class Trainer:
             record["curriculum"] = self.curriculum.rates
         if self.earlier_starts is not None:
             record["earlier_starts"] = self.earlier_starts.record
+        if self.library is not None:
+            record[LIBRARY] = self.library.record()
         self.checkpoints.save_parts(self.done, self.learner.checkpoint_parts(), record)
 
 

@@ -85,7 +85,8 @@ PRESETS: dict[str, dict[str, str | int]] = {
 # least as many past steps as the setting `history`. The field "teacher" holds scores of a copy of
 # the policy; with `FROZEN_TEACHER`, those of the model that the setting `teacher` names.
 FROZEN_TEACHER = "frozen_teacher"
-NEEDS = (*OPTIONAL_COLUMNS, *OPTIONAL_FIELDS, "text_critic", "history", FROZEN_TEACHER)
+LESSONS = "lessons"  # prompts that show lessons of earlier episodes
+NEEDS = (*OPTIONAL_COLUMNS, *OPTIONAL_FIELDS, "text_critic", "history", FROZEN_TEACHER, LESSONS)
 BASE = "base"  # the setting of a wrapper that names the algorithm whose advantages it changes
 
 
@@ -506,6 +507,12 @@ ALGORITHMS: dict[str, Algorithm] = {
         },
         fixed={"normalize": "mean"},
         defaults={"step_weight": 0.5, "clip_low": 0.2, "clip_high": 0.28},
+    ),
+    # SLEA-RL (arXiv 2603.18079): GiGPO with similar states, and a library (docs/experience.md).
+    "slea": Algorithm(
+        needs=(LESSONS,),
+        fixed={"anchor_match": "similar"},
+        defaults={"similarity": 0.85},
     ),
     # HiPER (arXiv 2602.16165), with the values of its ALFWorld code; WebShop has keep_penalty 3.5.
     "hiper": Algorithm(

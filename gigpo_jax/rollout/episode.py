@@ -21,6 +21,7 @@ from gigpo_jax.env_bridge.conversations import (
     build_step_prompt,
     summary_anchor,
 )
+from gigpo_jax.env_bridge.lessons import LESSON_TOKENS, LessonRequest
 from gigpo_jax.env_bridge.plans import STRATEGY, StrategyRequest
 from gigpo_jax.env_bridge.processes.pool import PooledEnv
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
@@ -39,6 +40,8 @@ from gigpo_jax.rollout.pictures import check_length, prompt_encoder, prompt_imag
 from gigpo_jax.trajectory import BEGINNING, Past, Trajectory, Turn
 
 _T = TypeVar("_T")
+# (task kind, anchor state) -> lessons that its prompt shows: strategies, warnings
+FindLessons = Callable[[str, str], tuple[tuple[str, ...], tuple[str, ...]]]
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class EpisodeSettings:
       resample_change: Change of the uncertainty since the turn before, in nats a token, below which
         it is sampled again.
       make_grader: Function that makes the grader of an episode's beliefs; None: none are graded.
+      find_lessons: Function that finds the lessons for a state; None: prompts show none.
     """
 
     template: PromptTemplate
@@ -97,6 +101,7 @@ class EpisodeSettings:
     resample_turns: int = 0
     resample_change: float = 0.0
     make_grader: Callable[[], BeliefGrader] | None = None
+    find_lessons: FindLessons | None = None
 
     def penalty(self, valid: bool, tokens: int) -> float:
         """Penalty of a response, for invalid format and for length.
@@ -301,6 +306,9 @@ class EpisodeRunner:
             # Steps are counted from the start of the episode: so replayed ones use up the limit,
             # and no two steps have the same key.
             for step in range(len(past.actions), settings.max_steps):
+                if settings.find_lessons is not None:
+                    lessons = settings.find_lessons(plan.task.kind, observation.anchor)
+                    history.tips, history.warnings = lessons
                 prompt = self._prompt(observation, history)
                 if prompt.asks_summary:
                     # The number of the step, which is not 0, with the other sign: no action has it.
@@ -523,6 +531,36 @@ class EpisodeRunner:
         )
         return turn, result
 
+    async def write_lesson(
+        self, trajectory: Trajectory, zone: str, key: Callable[[int, int], tuple[int, int]]
+    ) -> str:
+        """Lets the policy write a lesson about a finished episode.
+
+        "" if the engine fails.
+
+        Args:
+          trajectory: The episode.
+          zone: Zone of the lesson.
+          key: See `EpisodePlan`.
+        """
+        history = History(self.settings.max_steps, trajectory.task.type)
+        steps = [turn for turn in trajectory.turns if not turn.is_summary]
+        for turn in steps:
+            history.add(turn.observation, turn.action, turn.thought)
+        observation = Observation(steps[-1].feedback, "", None, trajectory.words)
+        template = LessonRequest(self.settings.template, zone)
+        plan = EpisodePlan(trajectory.task, trajectory.group, trajectory.member, key)
+        # Without plans: the first prompt of an episode would ask for a strategy.
+        limited = replace(self, settings=replace(self.settings, plan="none"))
+        try:
+            return await limited._reflect(
+                template, observation, history, plan, trajectory, LESSON_TOKENS
+            )
+        except _EngineFailure:
+            return ""
+        finally:
+            self.engine.end_session(key(trajectory.member, 0))
+
     async def _reflect(
         self,
         template: PromptTemplate,
@@ -530,8 +568,12 @@ class EpisodeRunner:
         history: History,
         plan: EpisodePlan,
         trajectory: Trajectory,
+        limit: int = REFLECTION_TOKENS,
     ) -> str:
-        """Samples the policy's reflection on a trial, on one line."""
+        """Samples the policy's note on an episode, on one line.
+
+        It has at most `limit` tokens.
+        """
         settings = self.settings
         prompt_settings = replace(
             settings, template=template, template_images=(), show_admissible=False
@@ -541,7 +583,7 @@ class EpisodeRunner:
         sampling = replace(
             settings.sampling,
             # `examples._check_room` reserves this room in later prompts.
-            max_tokens=min(settings.sampling.max_tokens, REFLECTION_TOKENS),
+            max_tokens=min(settings.sampling.max_tokens, limit),
             stop_strings=(),
             key=plan.key(plan.member, settings.max_steps),  # steps have smaller numbers
             session=plan.key(plan.member, 0),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+import functools
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples
+from gigpo_jax.env_bridge.lessons import Lesson
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.policy import Policy
@@ -24,7 +27,7 @@ from gigpo_jax.rollout.environment import (
     make_pool,
     step_limit,
 )
-from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings, Runner
+from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings, FindLessons, Runner
 from gigpo_jax.rollout.expert_starts import make_expert_starts
 from gigpo_jax.rollout.forks import NO_FORKS, Forking
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
@@ -39,7 +42,13 @@ _DETAIL = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
 
 
 class RolloutWorker:
-    """Plays episodes; close it when done."""
+    """Plays episodes; close it when done.
+
+    Attributes:
+      find_lessons: See `EpisodeSettings`.
+    """
+
+    find_lessons: FindLessons | None = None
 
     def __init__(
         self,
@@ -121,12 +130,7 @@ class RolloutWorker:
             pasts = await self._find_starts(tasks, iteration, first_group)
         settings = {}
         for environment in self._environments:
-            settings[environment.label] = episode_settings(
-                environment.config,
-                temperature=temperature,
-                stop_token_ids=self.tokenizer.stop_token_ids,
-                examples=self._examples.get(environment.label, NO_EXAMPLES),
-            )
+            settings[environment.label] = self._settings(environment, temperature)
             if is_training:
                 env = environment.config.env
                 settings[environment.label] = replace(
@@ -163,6 +167,31 @@ class RolloutWorker:
                 forking=forking,
                 strategy_episodes=strategy_episodes,
             )
+
+    def _settings(self, environment: RunEnvironment, temperature: float) -> EpisodeSettings:
+        settings = episode_settings(
+            environment.config,
+            temperature=temperature,
+            stop_token_ids=self.tokenizer.stop_token_ids,
+            examples=self._examples.get(environment.label, NO_EXAMPLES),
+        )
+        return replace(settings, find_lessons=self.find_lessons)
+
+    async def write_lessons(
+        self, episodes: Sequence[tuple[Trajectory, Lesson]], *, iteration: int, temperature: float
+    ) -> None:
+        """Writes lessons about finished episodes, into them."""
+        environments = {environment.label: environment for environment in self._environments}
+
+        async def write(trajectory: Trajectory, lesson: Lesson) -> None:
+            environment = environments[trajectory.task.environment]
+            settings = self._settings(environment, temperature)
+            runner = EpisodeRunner(self.engine, self.tokenizer, settings, vision=self._vision)
+            key = functools.partial(request_key, settings.seed, iteration, trajectory.group)
+            text = await runner.write_lesson(trajectory, lesson.zone, key)
+            trajectory.lesson = lesson._replace(text=text)
+
+        await asyncio.gather(*(write(*episode) for episode in episodes))
 
     async def _find_starts(
         self, tasks: Sequence[Task], iteration: int, first_group: int

@@ -57,6 +57,7 @@ FROM_STEPS = {
     "history",
     "text_critic",
     "frozen_teacher",
+    "lessons",
 }
 
 

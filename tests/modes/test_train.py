@@ -382,6 +382,7 @@ def test_credit_of_the_newest_checkpoint_is_measured_once(whole: Path, flags: li
         "hiper",
         "oprl",
         "rebel",
+        "slea",
         "spa_rl",
         "strata",
         "rlvmr",

@@ -19,6 +19,8 @@ DESCRIPTIONS = {
     "belief/phase": "fraction of the responses whose belief names the right phase",
     "belief/prediction": "mean share of the predicted words that were observed",
     "belief/format": "mean grade of the format of responses with beliefs",
+    "experience/strategies": "lessons in the library on what worked",
+    "experience/warnings": "lessons in the library on what failed",
     "credit/anchor_group_size_mean": "mean steps in an anchor group",
     "credit/anchor_group_size": "how many steps each anchor group has",
     "credit/singleton_share": "fraction of steps that are alone in their anchor group",

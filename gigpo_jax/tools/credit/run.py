@@ -107,6 +107,13 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
             value=repr(config.env.name),
             fix="name an environment",
         )
+    if config.train.experience:
+        raise InputError(
+            "continuations would show other lessons than the episodes",
+            key="config.train.experience",
+            value=config.train.experience,
+            fix="measure a run without a library",
+        )
     # Options, tasks and environments are made before the model: their mistakes are told at once.
     options = env_options(config)
     tasks = list_tasks(config, options)

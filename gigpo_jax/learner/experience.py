@@ -1,0 +1,265 @@
+"""A library of lessons, which prompts show in states like those that the lessons are about.
+
+After SLEA-RL (arXiv 2603.18079): two zones, strategies and warnings; a lesson of a full zone is
+admitted if it is better than the worst one there; one that says nearly the same as another is not
+added. States are alike if their texts are, as with `rl.anchor_match=similar`: a state joins the
+first cluster of its task type whose first member it resembles.
+
+Ours are, as far as we know their paper and their code (docs/experience.md): a lesson belongs to the
+clusters of all states of its episode, its score is the distance of the episode's return to the mean
+of its task, and a zone has one level.
+"""
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.env_bridge.lessons import STRATEGIES, WARNINGS, ZONES, Lesson, count_shown
+from gigpo_jax.learner.similarity import least_match, resembles
+from gigpo_jax.learner.step_columns import JoinRows
+from gigpo_jax.run.checkpoint import newest_record
+from gigpo_jax.trajectory import Trajectory
+
+LIBRARY = "library"  # name in a checkpoint's record
+EPISODES = 5  # of a zone that lessons are written about in an iteration, as in SLEA-RL's code
+SIMILARITY = 0.85  # of SLEA-RL, for states and for lessons
+_MOST_CLUSTERS = 500  # as in SLEA-RL's code
+
+
+@dataclass(eq=False)
+class LibraryEntry:
+    """A lesson in the library.
+
+    Attributes:
+      kind: Task kind of its episode.
+      text: Its text.
+      score: Its score.
+      clusters: First members of the clusters of its states.
+    """
+
+    kind: str
+    text: str
+    score: float
+    clusters: list[str]
+
+
+class Library:
+    """Lessons of earlier iterations.
+
+    Attributes:
+      entries: Lessons by zone, in the order of admission.
+      updates: Number of iterations whose lessons it has.
+    """
+
+    def __init__(self, warmup: int, capacity: int) -> None:
+        """Is empty.
+
+        Args:
+          warmup: Number of iterations before prompts show lessons.
+          capacity: Largest number of lessons in a zone.
+        """
+        self._warmup = warmup
+        self._capacity = capacity
+        self.entries: dict[str, list[LibraryEntry]] = {zone: [] for zone in ZONES}
+        self.updates = 0
+        # (task kind, state) -> first member of its cluster, None: of none. Searches take long.
+        self._found: dict[tuple[str, str], str | None] = {}
+
+    def find_lessons(self, kind: str, state: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The best strategies and warnings for a state, best first."""
+        if self.updates < self._warmup:
+            return (), ()
+        cluster = self._find_cluster(kind, state)
+        if cluster is None:
+            return (), ()
+        texts = []
+        for zone in (STRATEGIES, WARNINGS):
+            entries = [
+                entry
+                for entry in self.entries[zone]
+                if entry.kind == kind and cluster in entry.clusters
+            ]
+            # Stable: of equal scores the older one.
+            entries.sort(key=lambda entry: -entry.score)
+            texts.append(tuple(entry.text for entry in entries[: count_shown(zone)]))
+        return texts[0], texts[1]
+
+    def _clusters(self, kind: str) -> list[str]:
+        """First members of a task kind's clusters, strategies first."""
+        clusters: dict[str, None] = {}
+        for zone in ZONES:
+            for entry in self.entries[zone]:
+                if entry.kind == kind:
+                    clusters |= dict.fromkeys(entry.clusters)
+        return list(clusters)
+
+    def _find_cluster(self, kind: str, state: str) -> str | None:
+        if (kind, state) not in self._found:
+            clusters = self._clusters(kind)
+            matches = (first for first in clusters if _is_similar(state, first))
+            self._found[kind, state] = next(matches, None)
+        return self._found[kind, state]
+
+    def add_lessons(self, lessons: Sequence[Mapping[str, Any]]) -> None:
+        """Adds the lessons of an iteration, as from `join_lessons`."""
+        for lesson in lessons:
+            self._add(lesson["zone"], lesson["kind"], lesson["text"], lesson["score"], lesson)
+        self.updates += 1
+        self._found.clear()
+
+    def _add(
+        self, zone: str, kind: str, text: str, score: float, lesson: Mapping[str, Any]
+    ) -> None:
+        clusters = self._assign_clusters(kind, lesson["states"])
+        entries = self.entries[zone]
+        for entry in entries:
+            if entry.kind == kind and _is_similar(text.lower(), entry.text.lower()):
+                entry.score = max(entry.score, score)
+                entry.clusters = list(dict.fromkeys((*entry.clusters, *clusters)))
+                return
+        if len(entries) >= self._capacity:
+            worst = min(entries, key=lambda entry: entry.score)
+            if score <= worst.score:
+                return
+            entries.remove(worst)
+        entries.append(LibraryEntry(kind, text, score, clusters))
+
+    def _assign_clusters(self, kind: str, states: Sequence[str]) -> list[str]:
+        """First members of the states' clusters.
+
+        A state that resembles none starts one.
+        """
+        known = self._clusters(kind)
+        assigned: dict[str, None] = {}
+        for state in states:
+            first = next((first for first in known if _is_similar(state, first)), None)
+            if first is None and len(known) < _MOST_CLUSTERS:
+                first = state
+                known.append(state)
+            if first is not None:
+                assigned[first] = None
+        return list(assigned)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Its number of lessons by zone."""
+        return {f"experience/{zone}": float(len(self.entries[zone])) for zone in ZONES}
+
+    def record(self) -> dict[str, Any]:
+        """The library as JSON values, for a checkpoint's record."""
+        entries = {zone: [vars(entry) for entry in self.entries[zone]] for zone in ZONES}
+        return {"updates": self.updates, "entries": entries}
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Continues from a `record`."""
+        self.updates = record["updates"]
+        for zone in ZONES:
+            self.entries[zone] = [LibraryEntry(**entry) for entry in record["entries"][zone]]
+        self._found.clear()
+
+
+def make_library(config: ConfigDict) -> Library | None:
+    """The library of a run at its start, or None."""
+    train = config.train
+    return Library(train.experience, train.experience_capacity) if train.experience else None
+
+
+def load_library(config: ConfigDict, checkpoints: Path) -> Library | None:
+    """The library of a run's newest checkpoint."""
+    library = make_library(config)
+    if library is not None:
+        record = newest_record(checkpoints)
+        if record:
+            library.restore(record[LIBRARY])
+    return library
+
+
+def _is_similar(text: str, first: str) -> bool:
+    if text == first:
+        return True
+    lengths = (len(text), len(first))
+    need = least_match(sum(lengths), SIMILARITY)
+    # Upper bounds of the matches first: most texts differ in their characters alone.
+    if min(lengths) < need or (_count_letters(text) & _count_letters(first)).total() < need:
+        return False
+    return resembles(SequenceMatcher(None, text, first), lengths, SIMILARITY)
+
+
+@functools.lru_cache(maxsize=4096)
+def _count_letters(text: str) -> Counter[str]:
+    return Counter(text)
+
+
+def choose_episodes(
+    trajectories: Sequence[Trajectory], join: JoinRows
+) -> list[tuple[Trajectory, Lesson]]:
+    """Chooses episodes of this host for lessons.
+
+    They are among the best won ones of all hosts and the worst lost ones, by the distance of their
+    return to the mean of their task. All hosts call this together.
+
+    Args:
+      trajectories: Trajectories of this host, whole groups.
+      join: Function that joins the rows of all hosts.
+    """
+    played = [t for t in trajectories if not (t.aborted or t.replaced or t.is_forked)]
+    returns: dict[int, list[float]] = {}
+    for trajectory in played:
+        returns.setdefault(trajectory.group, []).append(_penalized_return(trajectory))
+    rows = []
+    candidates: dict[tuple[int, int], tuple[Trajectory, Lesson]] = {}
+    for trajectory in played:
+        mean = sum(returns[trajectory.group]) / len(returns[trajectory.group])
+        distance = _penalized_return(trajectory) - mean
+        zone = STRATEGIES if trajectory.won else WARNINGS
+        score = distance if trajectory.won else -distance
+        # Where all episodes of a task end alike there is nothing to tell.
+        if score > 1e-6:
+            key = (trajectory.group, trajectory.member)
+            candidates[key] = (trajectory, Lesson(zone, score))
+            rows.append((ZONES.index(zone), -score, *key))
+    table = join(np.array(rows, np.float32).reshape(-1, 4))
+    chosen = []
+    for zone_number in range(len(ZONES)):
+        best = sorted(row for row in map(tuple, table.tolist()) if row[0] == zone_number)
+        for _, _, group, member in best[:EPISODES]:
+            # Those of other hosts are theirs.
+            if (int(group), int(member)) in candidates:
+                chosen.append(candidates[int(group), int(member)])
+    return chosen
+
+
+def _penalized_return(trajectory: Trajectory) -> float:
+    return trajectory.total_reward - sum(turn.penalty for turn in trajectory.turns)
+
+
+def join_lessons(trajectories: Sequence[Trajectory], join: JoinRows) -> list[dict[str, Any]]:
+    """The lessons of all hosts, in one order on each.
+
+    All hosts call this together.
+    """
+    lines = []
+    for trajectory in trajectories:
+        lesson = trajectory.lesson
+        if lesson is not None and lesson.text:
+            states = [turn.anchor for turn in trajectory.turns if not turn.is_summary]
+            record = {
+                **lesson._asdict(),
+                "kind": trajectory.task.kind,
+                "states": list(dict.fromkeys(states)),
+                "place": [trajectory.group, trajectory.member],
+            }
+            lines.append(json.dumps(record) + "\n")
+    # Rows of 32 bits, of any number on each host. JSON escapes all that is not ASCII.
+    letters = join(np.frombuffer("".join(lines).encode("ascii"), np.uint8).astype(np.uint32))
+    text = letters.astype(np.uint8).tobytes().decode("ascii")
+    lessons = [json.loads(line) for line in text.splitlines()]
+    return sorted(lessons, key=lambda lesson: lesson["place"])
