@@ -123,8 +123,9 @@ async def ahead(hosts: Hosts) -> list[Any]:
     if jax.process_index() == 1:
         return [(await hosts.stop(Stop(143, "stopped"))).text]
     rollout = asyncio.ensure_future(asyncio.sleep(8, []))
+    config = SimpleNamespace(train=SimpleNamespace(inflight=False))
     trainer = SimpleNamespace(
-        hosts=hosts, learn=lambda _: {}, pending=None, done=0, rollouts=[rollout]
+        config=config, hosts=hosts, learn=lambda _: {}, pending=None, done=0, rollouts=[rollout]
     )
     with pytest.raises(HostsStopped) as stopped:
         await Trainer.update(trainer, [])  # type: ignore[arg-type]
