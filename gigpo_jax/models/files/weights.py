@@ -567,6 +567,11 @@ def gather_to_host(array: jax.Array) -> np.ndarray:
         from jax.experimental import multihost_utils
 
         return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+    if isinstance(array, jax.Array):
+        # Another array of the same buffers: an array keeps the host's copy as long as it lives,
+        # and all parameters together may not fit in host memory.
+        shards = [shard.data for shard in array.addressable_shards]
+        array = jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
     return np.asarray(array)
 
 
