@@ -1,13 +1,14 @@
 """The folder of pushed weights: one safetensors file, or one adapter in PEFT's layout, a push."""
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import secrets
 import shutil
 import stat
 import tempfile
-from typing import Any
+from typing import Any, TextIO
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models import lora
@@ -18,6 +19,7 @@ from gigpo_jax.models.files.weights import write_tensors
 
 PREFIX = "gigpo_jax-weights"
 TMPFS = pathlib.Path("/dev/shm")
+LOCK = ".lock"
 
 
 class WeightStore:
@@ -58,8 +60,9 @@ class WeightStore:
                 value=repr(str(folder)),
                 fix="name another folder",
             )
-        # Without /proc every other process would seem to be dead.
-        if not folder and pathlib.Path("/proc/self").exists():
+        self._lock: TextIO | None = None
+        if not folder:
+            self._lock = _lock_name(self.folder)
             _remove_leftovers(self.folder)
         self._paths: list[pathlib.Path] = []
 
@@ -110,6 +113,9 @@ class WeightStore:
     def close(self) -> None:
         """Deletes the written files; may be called twice."""
         self._delete_old(0)
+        if self._lock is not None:
+            pathlib.Path(self._lock.name).unlink(missing_ok=True)
+            self._lock.close()
 
     def _next_path(self, name: str, keep: int) -> pathlib.Path:
         """Deletes old files and returns the path of the next.
@@ -137,21 +143,40 @@ def local_folder() -> pathlib.Path:
 
 
 def push_name(text: str) -> str:
-    """A new name that begins with this process's number.
-
-    `_remove_leftovers` reads it.
-    """
+    """A new name that begins with this process's number, as its lock does."""
     return f"{os.getpid()}.{text}.{secrets.token_hex(3)}"
 
 
-def _remove_leftovers(folder: pathlib.Path) -> None:
-    """Deletes what killed processes left, which holds memory.
+def _lock_name(folder: pathlib.Path) -> TextIO:
+    """Makes and locks a file that says for whom the number of this process stands.
 
-    /proc lists the living processes.
+    The system releases the lock when the process ends. /proc would not do: containers may share
+    the folder and not their processes.
     """
-    for path in folder.iterdir():
-        process_id = path.name.partition(".")[0]
-        if process_id.isdigit() and not pathlib.Path("/proc", process_id).exists():
+    while True:
+        file = (folder / f"{push_name('store')}{LOCK}").open("w")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        # Before it was locked, another process may have taken it for a leftover.
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()
+
+
+def _remove_leftovers(folder: pathlib.Path) -> None:
+    """Deletes what killed processes left, which holds memory."""
+    # Listed before the locks are tried: whoever has written since is not in the list.
+    paths = [path for path in folder.iterdir() if path.name.partition(".")[0].isdigit()]
+    living = set()
+    for path in folder.glob(f"*{LOCK}"):
+        with contextlib.suppress(FileNotFoundError), path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                living.add(path.name.partition(".")[0])
+            else:
+                path.unlink(missing_ok=True)
+    for path in paths:
+        if path.name.partition(".")[0] not in living:
             _remove(path)
 
 

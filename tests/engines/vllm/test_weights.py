@@ -2,6 +2,7 @@
 no jax).
 """
 
+import fcntl
 import json
 import os
 import pathlib
@@ -125,7 +126,16 @@ def test_what_a_killed_run_left_in_memory_is_removed(
     (folder / f"{ended.pid}.file").touch()
     own = weight_store.push_name("w")
     (folder / own).touch()
-    weight_store.WeightStore()
+    weight_store.WeightStore().close()
+    assert [path.name for path in folder.iterdir()] == [own]
+    # A process of another container, which /proc does not list.
+    foreign = folder / f"{ended.pid}.file"
+    foreign.touch()
+    with (folder / f"{ended.pid}.store.0{weight_store.LOCK}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        weight_store.WeightStore().close()
+        assert foreign.exists()
+    weight_store.WeightStore().close()
     assert [path.name for path in folder.iterdir()] == [own]
 
 
