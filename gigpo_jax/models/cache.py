@@ -54,11 +54,15 @@ def cache_length(tokens: int, prefill_chunk: int) -> int:
 ROUTE_ORDER = Layout((0, 1, 2, 4, 3))
 
 
-def memory_order(num_axes: int) -> Layout:
+def memory_order(num_axes: int, heads: int) -> Layout:
     """Returns the memory order of keys and values on TPUs.
 
-    In an array [..., G, C, K] the heads of a token are contiguous.
+    In an array [..., G, C, K] the heads of a token are contiguous. `heads` is G of one device.
     """
+    # One head is contiguous in any order. Beside the last axis in memory, which has whole tiles,
+    # it would be stored as two, and XLA copies the cache in loops to be rid of the padding.
+    if heads == 1:
+        return Layout(tuple(range(num_axes)))
     # A token is then written whole. In the order of the axes XLA copies the cache to this order to
     # write, and back to read.
     *outer, heads, tokens, width = range(num_axes)
@@ -70,11 +74,10 @@ def constrain_order(array: jax.Array, order: Layout | None = None) -> jax.Array:
 
     The array is a cache or its slice. No effect elsewhere. Without an order it is `memory_order`.
     """
-    # In loops XLA would depart from the order of the arguments.
-    order = order or memory_order(array.ndim)
 
+    # In loops XLA would depart from the order of the arguments.
     def constrain(x: jax.Array) -> jax.Array:
-        return with_layout_constraint(x, order)
+        return with_layout_constraint(x, order or memory_order(x.ndim, x.shape[-3]))
 
     mesh = jax.sharding.get_abstract_mesh()
     split_axes = tuple(

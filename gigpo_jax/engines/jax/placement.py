@@ -63,13 +63,13 @@ class Placement:
             return 1
         return self.mesh.shape[TENSOR]
 
-    @property
-    def cache_sharding(self) -> Any:
-        """Sharding of a KV cache [L, S, G, C, K].
+    def cache_sharding(self, heads: int) -> Any:
+        """Sharding of a KV cache [L, S, G, C, K] of so many heads.
 
         On TPUs it includes the order in memory.
         """
-        return self._order_cache(self.sharding(None, SLOTS, TENSOR), memory_order(5))
+        order = memory_order(5, heads // self.partition_devices)
+        return self._order_cache(self.sharding(None, SLOTS, TENSOR), order)
 
     @property
     def route_sharding(self) -> Any:

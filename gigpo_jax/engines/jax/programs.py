@@ -281,7 +281,7 @@ class Programs:
         The function takes (params, cache, slots, message).
         """
         placement = self.placement
-        entries = placement.cache_sharding
+        entries = placement.cache_sharding(self._config.num_kv_heads)
         cache_shardings = KVCache(entries, entries)
         if self._settings.keeps_routes:
             cache_shardings = replace(cache_shardings, routes=placement.route_sharding)

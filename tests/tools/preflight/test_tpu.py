@@ -105,8 +105,8 @@ def test_the_engine_copies_no_cache(
 
 def test_chips_that_split_heads_send_no_cache() -> None:
     """Each has one of four heads; what they send for a token does not grow with the cache."""
-    shape = dataclasses.replace(SHAPE, num_layers=2, num_heads=8, num_kv_heads=4)
-    flags = ["--config.model.path=Qwen2.5-1.5B-Instruct", "--config.engine.slots=16"]
+    shape = dataclasses.replace(SHAPE, num_layers=4, num_heads=8, num_kv_heads=4)
+    flags = ["--config.model.path=Qwen2.5-1.5B-Instruct", "--config.engine.slots=128"]
     config = resolve(load_config("configs/alfworld.py:1.5b", [*flags, "--config.mesh.tensor=4"]))
     target = find_target("v6e-4")
     mesh = make_mesh(**config.mesh, devices=target_devices(target))
@@ -116,7 +116,11 @@ def test_chips_that_split_heads_send_no_cache() -> None:
     for compiled in engine.programs:
         measured = report.measure_program(compiled, target.chip, array_names)
         assert not [copy for copy in measured["copies"] if copy["of"] == "KV cache"], compiled.name
-        assert sum(measured["collectives"].values()) < 0.2 * report.device_bytes(engine.cache)
+        cache_bytes = report.device_bytes(engine.cache)
+        assert sum(measured["collectives"].values()) < 0.2 * cache_bytes
+        # The one head of a chip is not padded to two.
+        if compiled.name != "hand-over":
+            assert cache_bytes <= measured["aliased"] < 1.01 * cache_bytes
 
 
 def test_eight_chips_share_the_slots_and_send_nothing_while_decoding(tmp_path: Path) -> None:
